@@ -1,0 +1,1 @@
+"""Settings, from text to models: HOCON layers, validation with every problem at once, who set what."""

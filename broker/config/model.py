@@ -1,0 +1,11 @@
+"""The base of all settings models."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Settings(BaseModel):
+    """Frozen; unknown keys are refused; every field has a default, a unit in its description, and a description."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)

@@ -1,0 +1,30 @@
+"""Who a client is, as the pipeline and features see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+_NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Made once a connection, shared by all its messages.
+
+    ``protocol_version`` is 3 (3.1), 4 (3.1.1) or 5; 0 for messages that no MQTT client sent (rules, the API, bridges).
+    """
+
+    client_id: str
+    username: str | None = None
+    peer_host: str | None = None
+    peer_port: int | None = None
+    listener: str = ""
+    protocol_version: int = 0
+    attributes: Mapping[str, str] = field(default_factory=lambda: _NO_ATTRIBUTES)
+
+    @property
+    def peer_name(self) -> str | None:
+        """``address:port``, or None for what did not come over a socket."""
+        return None if self.peer_host is None else f"{self.peer_host}:{self.peer_port}"

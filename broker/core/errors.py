@@ -1,0 +1,155 @@
+"""Every error that Sluice raises on purpose.
+
+::
+
+    SluiceError
+    ├── Invalid            what was sent cannot be saved or evaluated; carries problems with their places
+    ├── NotFound           no object of that name
+    ├── Conflict
+    │   ├── AlreadyExists  the name is taken
+    │   └── InUse          somebody else refers to it; names who
+    ├── ReadOnly           the object or setting is fixed by a file or the environment
+    ├── ConfigError        settings that cannot be used; carries every problem, each with its place
+    ├── MissingDependency  an extra or a runtime (Java) is not installed; says what to install
+    ├── Unavailable        cannot be done now (store full, peer away); may be tried again
+    └── PeerError          what a peer sent breaks the protocol; carries the MQTT reason code (broker.core.reason)
+
+A message says what, where and what to do, in one sentence, and holds no secret. What a caller decides on is an
+attribute; texts are never parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with what was sent, and where.
+
+    ``pointer`` is a JSON pointer into the request body (``/sql``, ``/actions/0/topic``); ``line`` and ``column`` count
+    from 1 inside the text that the pointer names; ``suggestion`` is a sentence such as ``did you mean 'upper'?``.
+    """
+
+    message: str
+    pointer: str = ""
+    line: int | None = None
+    column: int | None = None
+    suggestion: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The problem as an entry of ``errors[]`` in a problem document; absent members are left out."""
+        members = {
+            "pointer": self.pointer or None,
+            "line": self.line,
+            "column": self.column,
+            "message": self.message,
+            "suggestion": self.suggestion,
+        }
+        return {key: value for key, value in members.items() if value is not None}
+
+    def __str__(self) -> str:
+        place = f"line {self.line}, column {self.column}: " if self.line is not None else ""
+        tail = f"; {self.suggestion}" if self.suggestion else ""
+        return f"{place}{self.message}{tail}"
+
+
+class SluiceError(Exception):
+    """Root of all errors raised on purpose. ``code`` is stable and may be scripted against."""
+
+    code = "error"
+
+
+class Invalid(SluiceError):
+    """What was sent cannot be saved or evaluated."""
+
+    code = "invalid"
+
+    def __init__(self, what: str, problems: Sequence[Problem] = (), *, code: str | None = None) -> None:
+        self.what = what
+        self.problems = tuple(problems) or (Problem(what),)
+        if code is not None:
+            self.code = code
+        detail = "; ".join(str(problem) for problem in problems)
+        super().__init__(f"{what}: {detail}" if detail else what)
+
+
+class NotFound(SluiceError):
+    """No object of that kind and name."""
+
+    code = "not_found"
+
+    def __init__(self, kind: str, name: str, suggestion: str | None = None) -> None:
+        self.kind, self.name = kind, name
+        tail = f"; {suggestion}" if suggestion else ""
+        super().__init__(f"there is no {kind} {name!r}{tail}")
+
+
+class Conflict(SluiceError):
+    """What is there already stands against what was asked."""
+
+    code = "conflict"
+
+
+class AlreadyExists(Conflict):
+    """The name is taken."""
+
+    code = "already_exists"
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind, self.name = kind, name
+        super().__init__(f"a {kind} named {name!r} exists already")
+
+
+class InUse(Conflict):
+    """Somebody else refers to the object. ``users`` are texts such as ``validation 'meters'``."""
+
+    code = "in_use"
+
+    def __init__(self, kind: str, name: str, users: Sequence[str]) -> None:
+        self.kind, self.name, self.users = kind, name, tuple(users)
+        super().__init__(f"{kind} {name!r} is used by {', '.join(users)}; change or delete those first")
+
+
+class ReadOnly(SluiceError):
+    """The object or setting is fixed by a file or the environment and cannot be changed at run time."""
+
+    code = "read_only"
+
+
+class ConfigError(SluiceError):
+    """Settings that cannot be used. ``problems`` are sentences, each with file, key, value and what was expected."""
+
+    code = "configuration"
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(problems))
+
+
+class MissingDependency(SluiceError):
+    """An extra or a runtime is not installed; the text says what to install."""
+
+    code = "missing_dependency"
+
+
+class Unavailable(SluiceError):
+    """Cannot be done now. ``retry_after_s`` tells when to try again, where that is known."""
+
+    code = "unavailable"
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class PeerError(SluiceError):
+    """What a peer sent breaks the protocol. ``reason_code`` is the MQTT 5 code that says how."""
+
+    code = "peer"
+
+    def __init__(self, reason_code: int, message: str) -> None:
+        self.reason_code = reason_code
+        super().__init__(message)

@@ -1,0 +1,52 @@
+"""What a feature is given and what it gives: the door that built-in features and plugins both use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from broker.core.clock import Clock
+from broker.core.events import Events
+from broker.core.objects import ObjectSection, ObjectService
+from broker.core.schema import SchemaLookup
+from broker.core.stage import Gate, Plans, Publisher, Tap
+from broker.core.stream import StreamAppender
+
+
+@dataclass(slots=True)
+class Services:
+    """What the server offers to features. Filled by ``broker.app.build`` before any feature starts."""
+
+    node: str
+    clock: Clock
+    events: Events
+    plans: Plans
+    publisher: Publisher
+    streams: StreamAppender
+    schemas: SchemaLookup
+    section: Callable[[str], ObjectSection]
+    """The configuration section of a kind of objects, by its path, as ``rule_engine.rules``."""
+    metrics: Any
+    """``broker.observe.metrics.Metrics``: counters by name."""
+    users_of_schema: list[Callable[[str], Sequence[str]]] = field(default_factory=list)
+    """Asked before a schema is deleted or replaced: who names it (``validation 'meters'``)."""
+    users_of_stream: list[Callable[[str], Sequence[str]]] = field(default_factory=list)
+    """Asked before a stream is deleted: who names it (``rule 'hot'``)."""
+
+
+class Feature(Protocol):
+    """A part of the product that plugs in: schema validation, transformations, rules, bridges."""
+
+    name: str
+    gates: Sequence[Gate]
+    taps: Sequence[Tap]
+    services: Sequence[ObjectService]
+
+    def start(self) -> None:
+        """Load objects from configuration and begin. Raises ``ConfigError`` with every problem found."""
+        ...
+
+    def stop(self) -> None:
+        """Give up threads, processes and files."""
+        ...

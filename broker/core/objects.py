@@ -1,0 +1,69 @@
+"""Objects that people make: schemas, validations, transformations, rules, streams, tables.
+
+Each feature has an ``ObjectService`` with the same five verbs, so that API and CLI are thin and alike, and keeps its
+objects in an ``ObjectSection`` of the configuration, so that they survive a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+Spec = dict[str, Any]
+"""An object as JSON: what was sent to create it, defaults filled in."""
+
+
+class ObjectSection(Protocol):
+    """The place of one kind of objects in the configuration (layers merged, see ``broker.config``)."""
+
+    def load(self) -> list[Spec]:
+        """All objects in order. Each has a ``name``."""
+        ...
+
+    def save(self, objects: Sequence[Spec]) -> None:
+        """Write all objects, in order, to the file the API writes; returns when they are on disk.
+
+        Raises:
+            broker.core.errors.Unavailable: the file cannot be written; nothing changed.
+        """
+        ...
+
+    def fixed_by(self, name: str) -> str | None:
+        """The file that fixes the object (then it cannot be changed at run time), or None."""
+        ...
+
+
+class MemorySection:
+    """A section that lives in memory, for tests and for calls that store nothing."""
+
+    def __init__(self, objects: Sequence[Spec] = ()) -> None:
+        self._objects = list(objects)
+
+    def load(self) -> list[Spec]:
+        return [dict(spec) for spec in self._objects]
+
+    def save(self, objects: Sequence[Spec]) -> None:
+        self._objects = [dict(spec) for spec in objects]
+
+    def fixed_by(self, name: str) -> str | None:
+        return None
+
+
+class ObjectService(Protocol):
+    """The verbs a person has for one kind of objects. All run on the event loop and return within milliseconds.
+
+    ``create`` and ``replace`` check everything first (``Invalid`` with all problems) and change nothing when they raise.
+    What they return is the object as it is shown: the spec plus read-only members such as ``state`` or ``metrics``.
+    """
+
+    kind: str
+
+    def list(self) -> Sequence[Spec]: ...
+
+    def get(self, name: str) -> Spec: ...
+
+    def create(self, spec: Spec) -> Spec: ...
+
+    def replace(self, name: str, spec: Spec) -> Spec: ...
+
+    def delete(self, name: str) -> None: ...

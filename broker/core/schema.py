@@ -1,0 +1,66 @@
+"""Schemas as rules and bridges see them, without knowing the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class FieldType:
+    """The type of a field, in words that Arrow, Spark and JSON share.
+
+    ``name`` is one of ``boolean``, ``long``, ``double``, ``string``, ``binary``, ``timestamp``, ``array``, ``map``,
+    ``struct``, ``null``, ``unknown``. ``fields`` are those of a struct by name; ``item`` is the element of an array or the value
+    of a map. ``nullable`` tells that the field may be absent or null. ``open`` tells that a struct may have further fields.
+    """
+
+    name: str
+    nullable: bool = True
+    fields: Mapping[str, FieldType] = field(default_factory=dict)
+    item: FieldType | None = None
+    open: bool = True
+
+
+UNKNOWN = FieldType("unknown")
+
+
+class Serde(Protocol):
+    """Encodes and decodes payloads by one version of one schema."""
+
+    def decode(self, data: bytes, message_type: str | None = None) -> Any:
+        """Bytes to a value. Raises ``SchemaError`` when they do not fit."""
+        ...
+
+    def encode(self, value: Any, message_type: str | None = None) -> bytes:
+        """A value to bytes. Raises ``SchemaError`` when it does not fit."""
+        ...
+
+
+class SchemaError(ValueError):
+    """Data that does not fit a schema: which schema and version, where inside the value, what was expected and found."""
+
+
+class SchemaLookup(Protocol):
+    """What the rule language asks of schemas."""
+
+    def serde(self, name: str) -> Serde:
+        """The serde of a schema's version in use. Raises ``broker.core.errors.NotFound``."""
+        ...
+
+    def payload_type(self, topic_filter: str) -> FieldType | None:
+        """The type of payloads on the topics a filter names, when validations bind one schema to all of them."""
+        ...
+
+
+class NoSchemas:
+    """A lookup that knows nothing, for rules tested alone."""
+
+    def serde(self, name: str) -> Serde:
+        from broker.core.errors import NotFound
+
+        raise NotFound("schema", name)
+
+    def payload_type(self, topic_filter: str) -> FieldType | None:
+        return None

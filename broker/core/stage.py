@@ -1,0 +1,82 @@
+"""Gates and taps: how features take part in the path of a publish.
+
+A *gate* returns a message or refuses it; a *tap* looks and returns nothing. Both are asked once per topic for a
+callable (``plan``), which is kept in the topic's plan and called for every message until ``Plans.invalidate`` is
+called. The callables run on the event loop: they never block, never wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from broker.core.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a gate stopped a message.
+
+    ``reason`` is the name under which the drop is counted (``validation_failed``, ``transformation_failed``);
+    ``reason_code`` goes into PUBACK or PUBREC of MQTT 5, ``text`` into its reason string; ``disconnect`` closes the
+    publisher's connection (MQTT 5: DISCONNECT 0x83).
+    """
+
+    stage: str
+    name: str
+    reason: str
+    reason_code: int
+    text: str
+    disconnect: bool = False
+
+
+GateCall = Callable[[Message], "Message | Refusal"]
+TapCall = Callable[[Message], None]
+
+
+class Gate(Protocol):
+    """A stage that may stop or replace messages: schema validation, transformations."""
+
+    name: str
+
+    def plan(self, topic: str) -> GateCall | None:
+        """What to call for messages on this topic, or None when the stage has nothing to do there."""
+        ...
+
+
+class Tap(Protocol):
+    """A stage that looks at messages: rules, raw stream capture."""
+
+    name: str
+
+    def plan(self, topic: str) -> TapCall | None:
+        """What to call for messages on this topic, or None when the stage has nothing to do there."""
+        ...
+
+
+class Plans(Protocol):
+    """The cache of topic plans."""
+
+    def invalidate(self) -> None:
+        """Forget all plans; they are made anew when their topics are next published to. Cheap, may be called often."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a message handed to ``Publisher.publish``.
+
+    ``refusal`` is None when the pipeline let it through; ``receivers`` counts subscribers, streams and rules that took it.
+    """
+
+    receivers: int
+    refusal: Refusal | None = None
+
+
+class Publisher(Protocol):
+    """The way into the pipeline for messages that no MQTT client sent: rules, the API, bridges."""
+
+    def publish(self, message: Message) -> Outcome:
+        """Validate, transform, run rules, retain and route. Runs on the event loop; does not wait for the store."""
+        ...

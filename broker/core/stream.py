@@ -1,0 +1,73 @@
+"""What everybody needs to know of durable streams: how a record looks, who may append, who may read.
+
+A stream is a named, append-only, offset-addressed, time-indexed log. Offsets are dense per shard and never reused. It
+captures either messages that match topic filters (*topics*) or rows that rules emit (*rows*); both use one record
+layout, so that frames of any stream can be joined and passed through unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class StreamRecord(NamedTuple):
+    """One record as it is appended; the offset is given when its group is committed.
+
+    ``payload`` is the message's payload in a *topics* stream, and the row as compact JSON text in a *rows* stream.
+    ``properties`` is JSON text of the PUBLISH properties (binary ones as ``{"$base64": ...}``), None when there are none.
+    ``rule`` names the rule that emitted the row.
+    """
+
+    ts_us: int
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    client_id: str
+    username: str | None = None
+    properties: str | None = None
+    rule: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRange:
+    """What one shard of a stream holds: offsets ``first_offset`` up to, not including, ``next_offset``."""
+
+    shard: int
+    first_offset: int
+    next_offset: int
+
+
+Append = Callable[[StreamRecord], None]
+
+
+class StreamAppender(Protocol):
+    """Appending, for rule actions and raw capture. Used on the event loop; never waits."""
+
+    def appender(self, stream: str) -> Append:
+        """A callable that appends records to the stream; bind it once, call it per record.
+
+        It raises ``broker.core.errors.Unavailable`` when the stream is gone or the store refuses writes.
+
+        Raises:
+            broker.core.errors.NotFound: there is no such stream.
+        """
+        ...
+
+    def names(self) -> Sequence[str]:
+        """The streams there are."""
+        ...
+
+
+class Commits(Protocol):
+    """When appended records are safe: acknowledgements wait on this (see ``broker.storage.writer``)."""
+
+    appended: int
+    """Grows with every record appended, key put or deleted: compare before and after to see whether a publish left
+    something to wait for."""
+
+    def when_committed(self, done: Callable[[BaseException | None], None]) -> None:
+        """Call ``done`` on the event loop once everything appended so far is committed, or has failed to be."""
+        ...

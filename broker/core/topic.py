@@ -1,0 +1,95 @@
+"""Topic names and topic filters, MQTT 5.0 section 4.7."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.core import reason
+from broker.core.errors import PeerError
+
+MAX_TOPIC_BYTES = 65_535
+SHARE_PREFIX = "$share/"
+
+
+def check_topic_name(topic: str, max_levels: int = 128) -> None:
+    """Refuse what is not a topic name: empty, with wildcards, NUL, too long or too deep.
+
+    Raises:
+        PeerError: with reason code 0x90 and a sentence that says why.
+    """
+    if not topic:
+        raise PeerError(reason.TOPIC_NAME_INVALID, "a topic name must not be empty")
+    if "+" in topic or "#" in topic:
+        raise PeerError(reason.TOPIC_NAME_INVALID, f"topic name {topic!r} must not contain '+' or '#'")
+    if "\0" in topic:
+        raise PeerError(reason.TOPIC_NAME_INVALID, "a topic name must not contain U+0000")
+    if len(topic) * 4 > MAX_TOPIC_BYTES and len(topic.encode()) > MAX_TOPIC_BYTES:
+        raise PeerError(reason.TOPIC_NAME_INVALID, f"topic name is longer than {MAX_TOPIC_BYTES} bytes")
+    if topic.count("/") >= max_levels:
+        raise PeerError(reason.TOPIC_NAME_INVALID, f"topic name has more than {max_levels} levels")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFilter:
+    """A parsed topic filter; what takes one checks no more.
+
+    ``text`` is the filter as the client wrote it (with ``$share/group/``), ``levels`` those of the filter proper.
+    """
+
+    text: str
+    levels: tuple[str, ...]
+    share_group: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, max_levels: int = 128) -> TopicFilter:
+        """Parse a filter, with or without ``$share/group/`` in front.
+
+        Raises:
+            PeerError: with reason code 0x8F and a sentence that says why.
+        """
+        group, body = None, text
+        if text.startswith(SHARE_PREFIX):
+            group, slash, body = text[len(SHARE_PREFIX) :].partition("/")
+            if not slash or not group or "+" in group or "#" in group:
+                raise _refused(text, "a shared subscription is written $share/NAME/FILTER, NAME without + or #")
+        if not body:
+            raise _refused(text, "a topic filter must not be empty")
+        if "\0" in body:
+            raise _refused(text, "a topic filter must not contain U+0000")
+        if len(text) * 4 > MAX_TOPIC_BYTES and len(text.encode()) > MAX_TOPIC_BYTES:
+            raise _refused(text[:40] + "…", f"it is longer than {MAX_TOPIC_BYTES} bytes")
+        levels = tuple(body.split("/"))
+        if len(levels) > max_levels:
+            raise _refused(text, f"it has more than {max_levels} levels")
+        for position, level in enumerate(levels):
+            if "#" in level and (level != "#" or position != len(levels) - 1):
+                raise _refused(text, "'#' must be the whole last level")
+            if "+" in level and level != "+":
+                raise _refused(text, "'+' must be a whole level")
+        return cls(text, levels, group)
+
+    @property
+    def filter(self) -> str:
+        """The filter without ``$share/group/``."""
+        return "/".join(self.levels)
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic name matches; leading wildcards do not match a first level that starts with ``$``."""
+        return levels_match(self.levels, topic)
+
+
+def levels_match(filter_levels: tuple[str, ...], topic: str) -> bool:
+    """Whether the topic matches the levels of a filter, MQTT 5.0 sections 4.7.1 and 4.7.2."""
+    topic_levels = topic.split("/")
+    if topic.startswith("$") and filter_levels[0] in ("+", "#"):
+        return False
+    for position, level in enumerate(filter_levels):
+        if level == "#":
+            return True
+        if position >= len(topic_levels) or level not in ("+", topic_levels[position]):
+            return False
+    return len(filter_levels) == len(topic_levels)
+
+
+def _refused(text: str, why: str) -> PeerError:
+    return PeerError(reason.TOPIC_FILTER_INVALID, f"topic filter {text!r}: {why}")

@@ -1,0 +1,1 @@
+"""What the node is doing: metrics, the ledger, logs, alarms, explanations."""

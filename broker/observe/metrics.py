@@ -1,0 +1,68 @@
+"""Every metric by name, with unit and help, as plain counters.
+
+The hot path does ``counter.value += 1`` and nothing else; reading walks the registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Counter:
+    """A number that only grows while the process lives. Owners add to ``value`` directly."""
+
+    name: str
+    help: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    value: int = 0
+
+
+@dataclass(slots=True)
+class Gauge:
+    """A number read when asked for."""
+
+    name: str
+    help: str
+    read: Callable[[], float]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class Metrics:
+    """The registry of a node."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[_Key, Counter | Gauge] = {}
+
+    def counter(self, name: str, help: str = "", **labels: str) -> Counter:
+        """The counter of that name and those labels, made when first asked for."""
+        key = (name, tuple(sorted(labels.items())))
+        found = self._metrics.get(key)
+        if found is None:
+            found = self._metrics[key] = Counter(name, help, labels)
+        if not isinstance(found, Counter):
+            raise TypeError(f"metric {name!r} is a gauge")
+        return found
+
+    def gauge(self, name: str, read: Callable[[], float], help: str = "", **labels: str) -> None:
+        """Register a number to be read on demand; replaces one of the same name and labels."""
+        self._metrics[(name, tuple(sorted(labels.items())))] = Gauge(name, help, read, labels)
+
+    def remove(self, **labels: str) -> None:
+        """Forget all metrics that carry these labels, as those of a deleted rule."""
+        wanted = labels.items()
+        self._metrics = {k: m for k, m in self._metrics.items() if not wanted <= m.labels.items()}
+
+    def __iter__(self) -> Iterator[Counter | Gauge]:
+        return iter(list(self._metrics.values()))
+
+    def value(self, name: str, **labels: str) -> float:
+        """The present value of one metric, 0 when nobody made it yet."""
+        found = self._metrics.get((name, tuple(sorted(labels.items()))))
+        if found is None:
+            return 0
+        return found.value if isinstance(found, Counter) else found.read()
