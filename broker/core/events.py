@@ -32,8 +32,16 @@ EVENT_TYPES: dict[str, EventType] = {
         EventType("client.disconnected", "$events/client/disconnected", "$events/client_disconnected"),
         EventType("client.connack", "$events/client/connack", "$events/client_connack"),
         EventType("client.ping", "$events/client/ping"),
-        EventType("client.check_authn_complete", "$events/auth/check_authn_complete", "$events/client_check_authn_complete"),
-        EventType("client.check_authz_complete", "$events/auth/check_authz_complete", "$events/client_check_authz_complete"),
+        EventType(
+            "client.check_authn_complete",
+            "$events/auth/check_authn_complete",
+            "$events/client_check_authn_complete",
+        ),
+        EventType(
+            "client.check_authz_complete",
+            "$events/auth/check_authz_complete",
+            "$events/client_check_authz_complete",
+        ),
         EventType("session.subscribed", "$events/session/subscribed", "$events/session_subscribed"),
         EventType("session.unsubscribed", "$events/session/unsubscribed", "$events/session_unsubscribed"),
         EventType("schema.validation_failed", "$events/schema_validation/failed", "$events/schema_validation_failed"),

@@ -11,9 +11,9 @@ from broker.core import jsontext
 from broker.core.client import Client
 
 Properties = Mapping[str, Any]
-"""PUBLISH properties by their MQTT name (``Content-Type``, ``Message-Expiry-Interval``, ...). ``User-Property`` is a list
-of ``(name, value)`` pairs in the order sent, ``Correlation-Data`` is bytes; topic alias and subscription identifiers
-belong to a connection and are never here."""
+"""PUBLISH properties by their MQTT name (``Content-Type``, ``Message-Expiry-Interval``, ...). ``User-Property`` is a
+list of ``(name, value)`` pairs in the order sent, ``Correlation-Data`` is bytes; topic alias and subscription
+identifiers belong to a connection and are never here."""
 
 _UNDECODED: Any = object()
 _serial = count(1).__next__
@@ -23,8 +23,8 @@ _serial = count(1).__next__
 class Message:
     """One publish. Not changed once it is handed on: a stage that changes something makes a new one.
 
-    ``received_ns`` is the wall clock when the packet arrived. ``via`` names the rules that (re)published the message, so
-    that a rule does not run on what it published itself.
+    ``received_ns`` is the wall clock when the packet arrived. ``via`` names the rules that (re)published the message,
+    so that a rule does not run on what it published itself.
     """
 
     topic: str

@@ -12,8 +12,9 @@ class FieldType:
     """The type of a field, in words that Arrow, Spark and JSON share.
 
     ``name`` is one of ``boolean``, ``long``, ``double``, ``string``, ``binary``, ``timestamp``, ``array``, ``map``,
-    ``struct``, ``null``, ``unknown``. ``fields`` are those of a struct by name; ``item`` is the element of an array or the value
-    of a map. ``nullable`` tells that the field may be absent or null. ``open`` tells that a struct may have further fields.
+    ``struct``, ``null``, ``unknown``. ``fields`` are those of a struct by name; ``item`` is the element of an array or
+    the value of a map. ``nullable`` tells that the field may be absent or null, ``open`` that a struct may have further
+    fields.
     """
 
     name: str
@@ -39,7 +40,7 @@ class Serde(Protocol):
 
 
 class SchemaError(ValueError):
-    """Data that does not fit a schema: which schema and version, where inside the value, what was expected and found."""
+    """Data that does not fit a schema: which schema and version, where in the value, what was expected and found."""
 
 
 class SchemaLookup(Protocol):

@@ -67,7 +67,8 @@ class Plans(Protocol):
 class Outcome:
     """What became of a message handed to ``Publisher.publish``.
 
-    ``refusal`` is None when the pipeline let it through; ``receivers`` counts subscribers, streams and rules that took it.
+    ``refusal`` is None when the pipeline let it through; ``receivers`` counts subscribers, streams and rules that took
+    it.
     """
 
     receivers: int

@@ -16,8 +16,8 @@ class StreamRecord(NamedTuple):
     """One record as it is appended; the offset is given when its group is committed.
 
     ``payload`` is the message's payload in a *topics* stream, and the row as compact JSON text in a *rows* stream.
-    ``properties`` is JSON text of the PUBLISH properties (binary ones as ``{"$base64": ...}``), None when there are none.
-    ``rule`` names the rule that emitted the row.
+    ``properties`` is JSON text of the PUBLISH properties (binary ones as ``{"$base64": ...}``), None when there are
+    none. ``rule`` names the rule that emitted the row.
     """
 
     ts_us: int

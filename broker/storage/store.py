@@ -48,7 +48,7 @@ class Store(Protocol):
         ...
 
     def read(self, shard: LogShard, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
-        """At most ``limit`` records with offsets from ``from_offset`` on, in order; records trimmed away are skipped."""
+        """At most ``limit`` records with offsets from ``from_offset`` on, in order; trimmed ones are skipped."""
         ...
 
     def range_of(self, shard: LogShard) -> ShardRange:
@@ -56,7 +56,7 @@ class Store(Protocol):
         ...
 
     def offset_at(self, shard: LogShard, ts_us: int) -> int:
-        """The first offset whose record's ``ts_us`` is at or after the given one; ``next_offset`` when there is none."""
+        """The first offset whose record's ``ts_us`` is at or after the given one, else ``next_offset``."""
         ...
 
     def trim(self, shard: LogShard, before_offset: int) -> None:
