@@ -53,7 +53,7 @@ class ObjectService(Protocol):
     """The verbs a person has for one kind of objects. All run on the event loop and return within milliseconds.
 
     ``create`` and ``replace`` check everything first (``Invalid`` with all problems) and change nothing when they
-    raise. What they return is the object as it is shown: the spec plus read-only members such as ``state`` or ``metrics``.
+    raise. What they return is the object as it is shown: the spec plus read-only members such as ``state``.
     """
 
     kind: str

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Makes sure that the servers and browsers which tests start are installed; they run on loopback, on free ports.
+# As root on Debian and its relatives they are fetched, elsewhere one sentence says what to install.
+set -eu
+missing=""
+command -v mosquitto >/dev/null 2>&1 || [ -x /usr/sbin/mosquitto ] || missing="$missing mosquitto"
+command -v mosquitto_pub >/dev/null 2>&1 || missing="$missing mosquitto-clients"
+command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+[ -z "$missing" ] && exit 0
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    # The package would start a broker on port 1883; nobody asked for that one.
+    policy=/usr/sbin/policy-rc.d
+    [ -e "$policy" ] || { printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy" && trap 'rm -f "$policy"' EXIT; }
+    apt-get update -qq >/dev/null
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+else
+    echo "The tests need these programs:$missing. Install them, on Debian or Ubuntu with: sudo apt-get install$missing" >&2
+    exit 1
+fi
