@@ -1,0 +1,140 @@
+"""A whole Sluice as a process of its own: started, asked, killed and started again by end-to-end tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import psutil
+
+TOKEN = "test-token-0123456789abcdef"
+READY = re.compile(r"mqtt=(?P<mqtt>[^ ]+:\d+) api=(?P<api>[^ ]+:\d+)")
+T = TypeVar("T")
+
+
+def eventually(condition: Callable[[], T], timeout_s: float = 30.0, every_s: float = 0.05, what: str = "") -> T:
+    """The first true value of ``condition``, which may raise until then; AssertionError with the last answer after."""
+    deadline = time.monotonic() + timeout_s
+    last: Any = None
+    while True:
+        try:
+            last = condition()
+            if last:
+                return last
+        except (httpx.HTTPError, OSError, AssertionError, KeyError, ValueError) as error:
+            last = error
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what or condition} did not come true in {timeout_s:g} s; last: {last!r}")
+        select.select([], [], [], every_s)
+
+
+class Node:
+    """One broker on loopback. ``start`` may be called again after ``kill``: it takes the same ports."""
+
+    def __init__(self, data_dir: Path, *, config: str = "", environ: dict[str, str] | None = None) -> None:
+        self.data_dir = data_dir
+        self.config = config
+        self.environ = environ or {}
+        self.mqtt: tuple[str, int] = ("127.0.0.1", 0)
+        self.api: tuple[str, int] = ("127.0.0.1", 0)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = data_dir.parent / f"{data_dir.name}.log"
+
+    def start(self, timeout_s: float = 30.0) -> Node:
+        """Start and wait for the line that says ready."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        if self.config:
+            (self.data_dir / "sluice.conf").write_text(self.config)
+        command = [
+            sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", str(self.data_dir),
+            "--mqtt", "%s:%d" % self.mqtt, "--api", "%s:%d" % self.api,
+        ]  # fmt: skip
+        environ = os.environ | {"SLUICE_API_TOKEN": TOKEN} | self.environ
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, env=environ, stdout=subprocess.PIPE, stderr=log, cwd=Path(__file__).parents[2]
+            )
+        line = self._first_line(timeout_s)
+        match = READY.search(line)
+        assert match, f"no ready line, but {line!r}; log:\n{self.log.read_text()[-3000:]}"
+        self.mqtt, self.api = _address(match["mqtt"]), _address(match["api"])
+        return self
+
+    def _first_line(self, timeout_s: float) -> str:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], timeout_s)
+        return self.process.stdout.readline().decode() if ready else ""
+
+    @property
+    def url(self) -> str:
+        return "http://%s:%d" % self.api
+
+    def client(self, **options: Any) -> httpx.Client:
+        """An HTTP client of the management API, as administrator."""
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        return httpx.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=30, trust_env=False, **options)
+
+    def call(self, method: str, path: str, body: Any = None, expect: int | tuple[int, ...] = (200, 201, 204)) -> Any:
+        """One API call; the decoded answer."""
+        with self.client() as client:
+            response = client.request(method, path, json=body)
+        wanted = (expect,) if isinstance(expect, int) else expect
+        assert response.status_code in wanted, f"{method} {path}: {response.status_code} {response.text[:2000]}"
+        return response.json() if response.content else None
+
+    def children(self) -> list[psutil.Process]:
+        """Every process that this broker started, however deep."""
+        assert self.process is not None
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def kill(self) -> None:
+        """``kill -9``."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+        self._close()
+
+    def stop(self, timeout_s: float = 30.0) -> int:
+        """SIGTERM, and the exit status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(timeout_s)
+        self._close()
+        return status
+
+    def _close(self) -> None:
+        if self.process is not None and self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def running(data_dir: Path, **options: Any) -> Iterator[Node]:
+    """A started node that is stopped at the end, whatever happened."""
+    node = Node(data_dir, **options).start()
+    try:
+        yield node
+    finally:
+        if node.process is not None and node.process.poll() is None:
+            try:
+                node.stop()
+            except subprocess.TimeoutExpired:
+                node.kill()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
