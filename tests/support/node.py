@@ -57,7 +57,7 @@ class Node:
             (self.data_dir / "sluice.conf").write_text(self.config)
         command = [
             sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", str(self.data_dir),
-            "--mqtt", "%s:%d" % self.mqtt, "--api", "%s:%d" % self.api,
+            "--mqtt", _text(self.mqtt), "--api", _text(self.api),
         ]  # fmt: skip
         environ = os.environ | {"SLUICE_API_TOKEN": TOKEN} | self.environ
         with self.log.open("ab") as log:
@@ -78,7 +78,7 @@ class Node:
 
     @property
     def url(self) -> str:
-        return "http://%s:%d" % self.api
+        return f"http://{_text(self.api)}"
 
     def client(self, **options: Any) -> httpx.Client:
         """An HTTP client of the management API, as administrator."""
@@ -133,6 +133,10 @@ def running(data_dir: Path, **options: Any) -> Iterator[Node]:
                 node.stop()
             except subprocess.TimeoutExpired:
                 node.kill()
+
+
+def _text(address: tuple[str, int]) -> str:
+    return f"{address[0]}:{address[1]}"
 
 
 def _address(text: str) -> tuple[str, int]:
