@@ -1,0 +1,121 @@
+"""What the end-to-end tests publish: meters with a schema, and the objects that bring their readings into a table."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from tests.support.node import Node
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "seq": {"type": "integer"},
+        "temp": {"type": "number"},
+        "note": {},
+    },
+    "required": ["seq", "temp"],
+}
+
+
+def define(node: Node) -> None:
+    """Schema, validation, transformation, rules, streams and tables for ``meters/#``, as a user would make them."""
+    node.call("POST", "/schemas", {"name": "meter", "type": "json", "source": json.dumps(SCHEMA)})
+    node.call("POST", "/validations", {
+        "name": "meters", "topics": ["meters/#"], "strategy": "all_pass", "failure_action": "drop",
+        "checks": [{"type": "json", "schema": "meter"}],
+    })  # fmt: skip
+    node.call("POST", "/transforms", {
+        "name": "stamp", "topics": ["meters/#"], "failure_action": "drop",
+        "payload_decoder": {"type": "json"}, "payload_encoder": {"type": "json"},
+        "operations": [
+            {"key": "payload.site", "value": "nth(2, topic_split(topic))"},
+            {"key": "user_property.gate", "value": "'passed'"},
+        ],
+    })  # fmt: skip
+    node.call("POST", "/streams", {"name": "readings"})
+    node.call("POST", "/streams", {"name": "rejected"})
+    node.call("POST", "/rules", {
+        "name": "readings",
+        "sql": 'SELECT payload.seq AS seq, payload.temp AS temp, payload.temp * 1.8 + 32 AS fahrenheit, '
+               'payload.site AS site, payload.note AS note, clientid AS client FROM "meters/#"',
+        "actions": [{"type": "stream", "stream": "readings"}],
+    })  # fmt: skip
+    node.call("POST", "/rules", {
+        "name": "rejected",
+        "sql": 'SELECT clientid AS client, validation, payload AS raw FROM "$events/schema_validation/failed"',
+        "actions": [{"type": "stream", "stream": "rejected"}],
+    })  # fmt: skip
+    node.call("POST", "/lake/tables", {"name": "readings", "stream": "readings", "format": "delta"})
+    node.call("POST", "/lake/tables", {"name": "rejected", "stream": "rejected", "format": "delta"})
+
+
+def payload(seq: int) -> tuple[str, bytes]:
+    """``(kind, payload)`` of a meter's message: one in ten does not fit the schema, one in fifty not the table."""
+    if seq % 10 == 7:
+        return "invalid", json.dumps({"seq": seq, "temp": "hot"}).encode()
+    if seq % 50 == 23:
+        return "misfit", json.dumps({"seq": seq, "temp": 20.0 + seq % 10, "note": f"text {seq}"}).encode()
+    return "valid", json.dumps({"seq": seq, "temp": 20.5 + seq % 10, "note": 1.5}).encode()
+
+
+@dataclass
+class Meter:
+    """One paho client with a persistent session that publishes numbered readings and remembers their fate."""
+
+    name: str
+    version: Any
+    qos: int
+    count: int
+    port: int
+    acknowledged: set[int] = field(default_factory=set)
+    refused: set[int] = field(default_factory=set)
+    _by_mid: dict[int, int] = field(default_factory=dict)
+    _early: dict[int, bool] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def connect(self) -> paho.Client:
+        options: dict[str, Any] = {}
+        if self.version != paho.MQTTv5:
+            options["clean_session"] = False
+        client = paho.Client(CallbackAPIVersion.VERSION2, self.name, protocol=self.version, **options)
+        client.max_inflight_messages_set(20)
+        client.max_queued_messages_set(0)
+        client.reconnect_delay_set(1, 1)
+        client.on_publish = self._on_publish
+        if self.version == paho.MQTTv5:
+            properties = Properties(PacketTypes.CONNECT)
+            properties.SessionExpiryInterval = 3600
+            client.connect_async("127.0.0.1", self.port, 30, clean_start=False, properties=properties)
+        else:
+            client.connect_async("127.0.0.1", self.port, 30)
+        client.loop_start()
+        return client
+
+    def publish(self, client: paho.Client, seq: int) -> None:
+        info = client.publish(f"meters/{self.name}/reading", payload(seq)[1], self.qos)
+        with self._lock:
+            self._by_mid[info.mid] = seq
+            if info.mid in self._early:
+                self._settle(info.mid, self._early.pop(info.mid))
+
+    def _on_publish(self, client: Any, userdata: Any, mid: int, reason: Any, properties: Any) -> None:
+        with self._lock:
+            if mid in self._by_mid:
+                self._settle(mid, bool(reason.is_failure))
+            else:
+                self._early[mid] = bool(reason.is_failure)
+
+    def _settle(self, mid: int, failed: bool) -> None:
+        (self.refused if failed else self.acknowledged).add(self._by_mid.pop(mid))
+
+    @property
+    def settled(self) -> int:
+        return len(self.acknowledged) + len(self.refused)

@@ -1,0 +1,164 @@
+"""Publish 20,000 messages while the broker, the lake job's driver and a Python worker are killed with ``kill -9``."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import duckdb
+import paho.mqtt.client as paho
+import psutil
+import pytest
+from deltalake import DeltaTable
+
+from tests.end_to_end.meters import Meter, define, payload
+from tests.support.node import Node, eventually, running
+
+MESSAGES_PER_CLIENT = 5_000
+RATE_PER_CLIENT_S = 100.0
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_every_acknowledged_message_is_in_the_table_exactly_once_however_often_processes_are_killed(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path / "node") as node:
+        define(node)
+        _first_row(node)
+        meters = [
+            Meter("v311-qos1", paho.MQTTv311, 1, MESSAGES_PER_CLIENT, node.mqtt[1]),
+            Meter("v311-qos2", paho.MQTTv311, 2, MESSAGES_PER_CLIENT, node.mqtt[1]),
+            Meter("v5-qos1", paho.MQTTv5, 1, MESSAGES_PER_CLIENT, node.mqtt[1]),
+            Meter("v5-qos2", paho.MQTTv5, 2, MESSAGES_PER_CLIENT, node.mqtt[1]),
+        ]
+        threads = [threading.Thread(target=_publish_all, args=(meter,), name=meter.name) for meter in meters]
+        for thread in threads:
+            thread.start()
+        kills = _kill_at_random(node, threads)
+        for thread in threads:
+            thread.join()
+        assert kills["broker"] >= 3, kills
+        assert kills["driver"] >= 2, kills
+        assert kills["worker"] >= 2, kills
+        _caught_up(node)
+        _assert_tables_hold_everything_once(node, meters)
+
+
+def _first_row(node: Node) -> None:
+    """Wait until Spark runs and has committed something, so that there are processes to kill."""
+    meter = Meter("warm-up", paho.MQTTv5, 1, 1, node.mqtt[1])
+    client = meter.connect()
+    meter.publish(client, 0)
+    meter.publish(client, 7)
+    eventually(lambda: meter.settled == 2, what="the first two messages to be acknowledged")
+    client.disconnect()
+    client.loop_stop()
+    eventually(lambda: _rows(node, "readings") and _rows(node, "rejected"), 120, what="the first rows")
+
+
+def _publish_all(meter: Meter) -> None:
+    client = meter.connect()
+    started = time.monotonic()
+    for seq in range(meter.count):
+        meter.publish(client, seq)
+        if seq % 20 == 19:
+            # Paced, so that the kills fall into the middle of the traffic: an open loop, as real fleets are.
+            delay = started + seq / RATE_PER_CLIENT_S - time.monotonic()
+            threading.Event().wait(max(0.0, delay))
+    eventually(lambda: meter.settled == meter.count, 240, what=f"all acknowledgements of {meter.name}")
+    client.disconnect()
+    client.loop_stop()
+
+
+def _kill_at_random(node: Node, threads: list[threading.Thread]) -> Counter[str]:
+    """Kill something every few seconds while there is traffic; every kind at least as often as the test demands."""
+    chance = random.Random(20261121)
+    kills: Counter[str] = Counter()
+    plan = ["broker", "worker", "driver", "broker", "worker", "broker", "driver"]
+    while any(thread.is_alive() for thread in threads):
+        threading.Event().wait(chance.uniform(3.0, 7.0))
+        victim = plan[sum(kills.values()) % len(plan)]
+        if sum(kills.values()) >= 2 * len(plan):
+            continue
+        if victim == "broker":
+            node.kill()
+            node.start()
+            kills[victim] += 1
+        else:
+            kills[victim] += _kill_spark(node, victim)
+    return kills
+
+
+def _kill_spark(node: Node, victim: str) -> int:
+    """Kill the lake job's driver, or one of its Python workers; how many were found to kill."""
+
+    def found() -> list[psutil.Process]:
+        family = [(process, " ".join(process.cmdline())) for process in node.children()]
+        if victim == "driver":
+            return [process for process, command in family if "bridges.spark.job" in command]
+        return [process for process, command in family if "pyspark.daemon" in command or "pyspark/daemon" in command]
+
+    with suppress(psutil.NoSuchProcess, AssertionError):
+        for process in eventually(found, 30, what=f"a {victim} to kill")[:1]:
+            process.send_signal(signal.SIGKILL)
+            return 1
+    return 0
+
+
+def _rows(node: Node, table: str) -> int:
+    path = node.data_dir / "lake" / table
+    return int(DeltaTable(str(path)).to_pyarrow_dataset().count_rows()) if DeltaTable.is_deltatable(str(path)) else 0
+
+
+def _caught_up(node: Node) -> None:
+    def lag() -> bool:
+        for stream in ("readings", "rejected"):
+            positions = node.call("GET", f"/streams/{stream}/positions")["shards"]
+            written = sum(int(shard["next_offset"]) for shard in positions)
+            if _rows(node, stream) + _rows(node, f"{stream}__dead_letters") < written:
+                return False
+        return True
+
+    eventually(lag, 180, 1.0, what="the tables to hold what the streams hold")
+
+
+def _assert_tables_hold_everything_once(node: Node, meters: list[Meter]) -> None:
+    lake = node.data_dir / "lake"
+    db = duckdb.connect()
+    dataset = {name: DeltaTable(str(lake / name)).to_pyarrow_table() for name in ("readings", "rejected")}
+    dead = DeltaTable(str(lake / "readings__dead_letters")).to_pyarrow_table()
+    readings, rejected = dataset["readings"], dataset["rejected"]
+    for meter in meters:
+        acknowledged = {seq for seq in meter.acknowledged | meter.refused if payload(seq)[0] == "valid"}
+        rows = db.execute(
+            "select cast(seq as bigint), count(*) from readings where client = ? group by 1", [meter.name]
+        ).fetchall()
+        assert {seq for seq, _ in rows} == acknowledged, meter.name
+        assert [row for row in rows if row[1] != 1] == [], meter.name
+        counted = db.execute("select count(*) from rejected where client = ?", [meter.name]).fetchone()
+        assert counted == (sum(payload(seq)[0] == "invalid" for seq in range(meter.count)),), meter.name
+        misfits = sum(payload(seq)[0] == "misfit" for seq in range(meter.count))
+        assert db.execute("select count(*) from dead where _client_id = ?", [meter.name]).fetchone() == (misfits,)
+    assert all(len(table) for table in (readings, rejected, dead))
+    _audit(node, "readings")
+    _audit(node, "rejected")
+
+
+def _audit(node: Node, table: str) -> None:
+    import os
+    import subprocess
+    import sys
+
+    from tests.support.node import TOKEN
+
+    done = subprocess.run(
+        [sys.executable, "-m", "broker.cli.main", "audit", table, "--url", node.url],
+        env=os.environ | {"SLUICE_API_TOKEN": TOKEN}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
