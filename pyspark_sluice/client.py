@@ -1,0 +1,243 @@
+"""Talks to a broker: where a stream stands, and the records of an offset range.
+
+The management API answers with positions, the address of the range server and a ticket for it; the range server sends
+Arrow. A broker that restarts has a new range server and new tickets, so both are asked for anew after any failure,
+until the deadline. Plain ``urllib``: this runs inside Spark's workers, which need pyarrow and nothing more.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any
+
+import pyarrow as pa
+
+from pyspark_sluice.errors import RangeGone, SourceError, Unreachable
+
+DEADLINE_S = 60.0
+"""How long a call keeps trying while the broker is away."""
+REQUEST_TIMEOUT_S = 30.0
+"""How long one request may stay silent."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPosition:
+    """What a shard holds: ``first`` up to, not including, ``next``. ``at`` is set when a time was asked for."""
+
+    shard: int
+    first: int
+    next: int
+    at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Where a stream stands, and how to read it. ``epoch`` changes when a stream is deleted and made anew."""
+
+    stream: str
+    kind: str
+    epoch: str
+    log: int
+    shards: tuple[ShardPosition, ...]
+    ranges_url: str
+    ticket: str
+
+    @classmethod
+    def parse(cls, document: dict[str, Any]) -> Positions:
+        """From the API's answer, where offsets are texts since JSON numbers are not exact everywhere."""
+        shards = [
+            ShardPosition(
+                int(entry["shard"]),
+                int(entry["first_offset"]),
+                int(entry["next_offset"]),
+                None if entry.get("at_offset") is None else int(entry["at_offset"]),
+            )
+            for entry in document["shards"]
+        ]
+        return cls(
+            document["stream"],
+            document["kind"],
+            document["epoch"],
+            int(document["log"]),
+            tuple(sorted(shards, key=lambda shard: shard.shard)),
+            document["ranges_url"],
+            document["ticket"],
+        )
+
+    def first(self) -> dict[int, int]:
+        """The first offset of each shard."""
+        return {shard.shard: shard.first for shard in self.shards}
+
+    def next(self) -> dict[int, int]:
+        """The offset after the last of each shard."""
+        return {shard.shard: shard.next for shard in self.shards}
+
+
+class StreamClient:
+    """One stream of one broker. Blocking; made per process, pickled with its settings only.
+
+    Raises (all calls):
+        SourceError: the broker refuses: no such stream, no access.
+        Unreachable: no answer until the deadline.
+    """
+
+    def __init__(self, url: str, token: str, stream: str, deadline_s: float = DEADLINE_S) -> None:
+        self._url = url.rstrip("/")
+        self._token = token
+        self.stream = stream
+        self._deadline_s = deadline_s
+
+    def positions(self, at: str | None = None) -> Positions:
+        """Where the stream stands now; with ``at`` (RFC 3339 or epoch ms) also the first offsets at or after it."""
+        query = f"?{urllib.parse.urlencode({'at': at})}" if at is not None else ""
+        url = f"{self._url}/api/v1/streams/{urllib.parse.quote(self.stream, safe='')}/positions{query}"
+        pauses = Pauses(self._deadline_s)
+        while True:
+            try:
+                with _open(url, self._token) as answer:
+                    return Positions.parse(json.load(answer))
+            except urllib.error.HTTPError as error:
+                if not _is_passing(error.code):
+                    raise SourceError(_refusal(error, f"stream {self.stream!r}")) from error
+                pauses.wait(error, f"{self._url} answers {error.code} for stream {self.stream!r}")
+            except (OSError, HTTPException, ValueError) as error:
+                pauses.wait(error, f"no answer from {self._url}: {_reason(error)}")
+
+    def read(self, where: Positions, shard: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The records ``[start, end)`` of a shard in order, each once, however often the broker goes away meanwhile.
+
+        Raises:
+            RangeGone: the stream does not hold all of them.
+        """
+        at, pauses = start, Pauses(self._deadline_s)
+        while at < end:
+            try:
+                for batch in self._range(where, shard, at, end):
+                    at = _next_offset(batch, at, end)
+                    pauses = Pauses(self._deadline_s)
+                    yield batch
+                if at < end:
+                    raise OSError(f"the answer ended at offset {at} of [{start}, {end})")
+            except urllib.error.HTTPError as error:
+                detail = _detail(error)
+                where = self._again(where)
+                if error.code == 416:
+                    # A range server that has just started may lag behind the log; only what is really gone ends this.
+                    check_held(where, shard, at, end)
+                pauses.wait(error, f"{where.ranges_url} answers {error.code} for stream {self.stream!r}: {detail}")
+            except (OSError, HTTPException, pa.ArrowException) as error:
+                pauses.wait(error, f"no records from {where.ranges_url}: {_reason(error)}")
+                where = self._again(where)
+
+    def _range(self, where: Positions, shard: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        url = f"{where.ranges_url.rstrip('/')}/streams/{where.log}/{shard}?from={start}&to={end}"
+        with _open(url, where.ticket) as answer, pa.ipc.open_stream(answer) as reader:
+            yield from reader
+
+    def _again(self, before: Positions) -> Positions:
+        """Where the stream stands after a failure: a restarted broker serves ranges elsewhere."""
+        now = self.positions()
+        check_epoch(self.stream, before.epoch, now.epoch)
+        return now
+
+
+def check_epoch(stream: str, expected: str, found: str) -> None:
+    """Refuse to go on where a stream of the same name was made anew: its offsets mean other records.
+
+    Raises:
+        SourceError: the epochs differ.
+    """
+    if expected != found:
+        raise SourceError(
+            f"stream {stream!r} was deleted and made anew (epoch {found}, expected {expected}); its offsets mean other "
+            f"records now: start with a new checkpoint and a new table"
+        )
+
+
+def check_held(where: Positions, shard: int, start: int, end: int) -> None:
+    """Refuse a range that the stream does not hold.
+
+    Raises:
+        RangeGone: part of it was trimmed, or is not appended yet.
+    """
+    held = next((entry for entry in where.shards if entry.shard == shard), None)
+    if held is None:
+        raise RangeGone(f"stream {where.stream!r} has no shard {shard}")
+    if start < end and (start < held.first or end > held.next):
+        raise RangeGone(
+            f"stream {where.stream!r} shard {shard} holds offsets [{held.first}, {held.next}), not all of "
+            f"[{start}, {end}); what is below was trimmed by retention"
+        )
+
+
+class Pauses:
+    """Pauses between attempts, doubling, until a deadline."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self._until = time.monotonic() + deadline_s
+        self._pause_s = _FIRST_PAUSE_S
+
+    def wait(self, cause: BaseException, what: str) -> None:
+        """Sleep before the next attempt.
+
+        Raises:
+            Unreachable: the deadline has passed; says ``what``.
+        """
+        if time.monotonic() + self._pause_s > self._until:
+            raise Unreachable(what) from cause
+        time.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+
+
+def _open(url: str, token: str) -> Any:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}", "Accept": "*/*"})
+    if urllib.parse.urlsplit(url).hostname in _LOOPBACK:
+        # A proxy from the environment cannot reach this machine's own loopback.
+        return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=REQUEST_TIMEOUT_S)
+    return urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S)
+
+
+def _is_passing(status: int) -> bool:
+    return status >= 500 or status in (408, 425, 429)
+
+
+def _refusal(error: urllib.error.HTTPError, what: str) -> str:
+    if error.code in (401, 403):
+        return f"the broker refuses the token ({error.code}); set the option 'token' or SLUICE_API_TOKEN to a valid one"
+    return _detail(error) or f"the broker answers {error.code} for {what}"
+
+
+def _detail(error: urllib.error.HTTPError) -> str:
+    """The sentence of a problem document, or nothing."""
+    try:
+        document = json.loads(error.read(65536))
+    except (OSError, ValueError, HTTPException):
+        return ""
+    return str(document.get("detail") or document.get("title") or "") if isinstance(document, dict) else ""
+
+
+def _reason(error: BaseException) -> str:
+    return str(getattr(error, "reason", None) or error or type(error).__name__)
+
+
+def _next_offset(batch: pa.RecordBatch, expected: int, end: int) -> int:
+    """The offset after a batch's last, once its offsets are found to be ``expected`` and on without a gap."""
+    if batch.num_rows == 0:
+        return expected
+    offsets = batch.column(batch.schema.get_field_index("offset"))
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    if first != expected or last - first + 1 != batch.num_rows or last >= end:
+        raise SourceError(
+            f"the broker sent offsets {first} to {last} in {batch.num_rows} records where {expected} and on, below "
+            f"{end}, were asked for"
+        )
+    return int(last) + 1

@@ -1,0 +1,141 @@
+"""What a user gives with ``.option(...)``, checked."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark_sluice.client import Positions, StreamClient, check_epoch
+from pyspark_sluice.errors import SourceError
+from pyspark_sluice.records import COLUMNS
+
+DEFAULT_MAX_ROWS = 500_000
+"""Rows of one micro-batch where ``maxRowsPerTrigger`` is not set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of one read. ``partitions`` is how many ranges a batch is split into, each of ``min_partition_rows`` or
+    more."""
+
+    url: str
+    token: str
+    stream: str
+    columns: tuple[str, ...]
+    starting_offsets: str | None
+    ending_offsets: str | None
+    starting_time: str | None
+    ending_time: str | None
+    max_rows: int
+    partitions: int
+    min_partition_rows: int
+    deadline_s: float
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Options:
+        """Read Spark's options (names in any case).
+
+        Raises:
+            SourceError: one is missing or has no usable value.
+        """
+        given = {name.lower(): value for name, value in options.items()}
+        for pair in (("startingoffsets", "startingtime"), ("endingoffsets", "endingtime")):
+            if all(name in given for name in pair):
+                raise SourceError(f"give either {pair[0]} or {pair[1]}, not both")
+        return cls(
+            url=_required(given, "url"),
+            token=given.get("token") or os.environ.get("SLUICE_API_TOKEN", ""),
+            stream=_required(given, "stream"),
+            columns=_columns(given.get("columns")),
+            starting_offsets=given.get("startingoffsets"),
+            ending_offsets=given.get("endingoffsets"),
+            starting_time=given.get("startingtime"),
+            ending_time=given.get("endingtime"),
+            max_rows=_positive(given, "maxRowsPerTrigger", DEFAULT_MAX_ROWS),
+            partitions=_positive(given, "partitions", 1),
+            min_partition_rows=_positive(given, "minPartitionRows", 1),
+            deadline_s=float(_positive(given, "retrySeconds", 60)),
+        )
+
+    def client(self) -> StreamClient:
+        """A client for the stream that is read."""
+        return StreamClient(self.url, self.token, self.stream, self.deadline_s)
+
+    def start(self, client: StreamClient, default: str) -> tuple[Positions, dict[int, int]]:
+        """Where reading starts, per shard, and the positions it was found from."""
+        return _resolve(client, self.starting_offsets, self.starting_time, default, "startingOffsets")
+
+    def end(self, client: StreamClient, default: str) -> tuple[Positions, dict[int, int]]:
+        """Where a batch read ends, per shard."""
+        return _resolve(client, self.ending_offsets, self.ending_time, default, "endingOffsets")
+
+
+def _resolve(
+    client: StreamClient, offsets: str | None, time: str | None, default: str, option: str
+) -> tuple[Positions, dict[int, int]]:
+    where = client.positions(at=time)
+    if time is not None:
+        return where, {shard.shard: shard.next if shard.at is None else shard.at for shard in where.shards}
+    text = (offsets or default).strip()
+    if text.lower() == "earliest":
+        return where, where.first()
+    if text.lower() == "latest":
+        return where, where.next()
+    return where, parse_offsets(text, where, option)
+
+
+def parse_offsets(text: str, where: Positions, option: str) -> dict[int, int]:
+    """Offsets per shard from ``123``, ``{"0": 123}`` or a whole offset of this source.
+
+    Raises:
+        SourceError: the text is none of these, names other shards or another epoch of the stream.
+    """
+    try:
+        document: Any = json.loads(text)
+        if isinstance(document, int) and not isinstance(document, bool):
+            return {shard.shard: document for shard in where.shards}
+        if "epoch" in document:
+            check_epoch(where.stream, document["epoch"], where.epoch)
+        entries = document.get("s", document)
+        found = {int(shard): int(offset) for shard, offset in entries.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise SourceError(
+            f"{option} {text!r} is not understood; write 'earliest', 'latest', a number, or JSON as {{\"0\": 123}}"
+        ) from error
+    unknown = set(found) - {shard.shard for shard in where.shards}
+    if unknown:
+        raise SourceError(f"{option} names shard {min(unknown)}, which stream {where.stream!r} does not have")
+    return {**where.first(), **found}
+
+
+def _required(given: Mapping[str, str], name: str) -> str:
+    value = given.get(name, "").strip()
+    if not value:
+        raise SourceError(f"option {name!r} is missing; set .option({name!r}, ...)")
+    return value
+
+
+def _positive(given: Mapping[str, str], name: str, default: int) -> int:
+    text = given.get(name.lower())
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise SourceError(f"option {name!r} is {text!r}; give a whole number of 1 or more")
+    return value
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    if not text:
+        return COLUMNS
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in COLUMNS:
+            raise SourceError(f"option 'columns' names {name!r}; there are {', '.join(COLUMNS)}")
+    return names
