@@ -1,0 +1,1 @@
+"""Message transformations, and variform, the expression language they are written in."""

@@ -1,0 +1,1 @@
+"""Transformations of publishes: payload codecs, operations, and the gate that runs them."""

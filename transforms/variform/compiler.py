@@ -1,0 +1,245 @@
+"""A tree to one Python function.
+
+The generated source is flat: each part that is evaluated conditionally (the arguments of ``coalesce``, ``is_empty`` and
+``iif``) becomes a function of its own, so that the nesting of an expression never meets the limits of Python's own
+compiler. For ``concat([topic, '/', payload.t])`` it reads::
+
+    def f0(b):
+        try:
+            v1 = b["topic"]
+        except (KeyError, TypeError):
+            raise Unbound("topic") from None
+        if not v1 and (v1 is None or v1.__class__ is list):
+            v1 = ""
+        ...
+        return render(g0([v1, "/", v2]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from transforms.variform import functions
+from transforms.variform.errors import CompileError, EvalError, Unbound, VariformError
+from transforms.variform.lexer import error_at, place
+from transforms.variform.parser import Array, Call, Literal, Node, Variable, parse
+from transforms.variform.registry import Function
+from transforms.variform.values import is_empty, name_of, render
+
+Bindings = Mapping[str, Any]
+Evaluate = Callable[[Bindings], Any]
+
+_MAY_GIVE_BYTES = frozenset({"base64_decode", "hexstr2bin"})
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A compiled expression.
+
+    ``evaluate(bindings)`` gives text, or with ``raw`` the value with its type; it raises ``EvalError``. ``roots`` are
+    the first names of all variables: bindings need hold no others. ``may_give_bytes`` tells that a function in it can
+    yield bytes that are no text.
+    """
+
+    source: str
+    evaluate: Evaluate
+    roots: frozenset[str]
+    may_give_bytes: bool
+
+
+def compile_expression(source: str, *, raw: bool = False, in_transformations: bool = False) -> Expression:
+    """Compile an expression.
+
+    Args:
+        source: the text.
+        raw: give the value as it is; otherwise as text, where a list or a map is an error.
+        in_transformations: also know ``json_encode`` and ``json_decode``.
+
+    Raises:
+        CompileError: with line, column and, for unknown functions, a suggestion.
+    """
+    generator = _Generator(source, in_transformations=in_transformations)
+    generator.function(parse(source), tail=raw, wrap=None if raw else "render")
+    code = "\n".join(generator.lines)
+    namespace: dict[str, Any] = {
+        **generator.names,
+        "Unbound": Unbound,
+        "is_empty": is_empty,
+        "holds": _holds,
+        "or_empty": _or_empty,
+        "only_list": _only_list,
+        "first_filled": _first_filled,
+        "render": render,
+    }
+    exec(compile(code, "<variform>", "exec"), namespace)  # the source is generated here, from a checked tree
+    return Expression(
+        source,
+        _guarded(namespace["f0"]),
+        frozenset(generator.roots),
+        bool(generator.called & _MAY_GIVE_BYTES),
+    )
+
+
+class _Generator:
+    """Writes functions ``f0``, ``f1``, ...; ``f0`` is the whole expression."""
+
+    def __init__(self, source: str, *, in_transformations: bool) -> None:
+        self._source, self._in_transformations = source, in_transformations
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {}
+        self.roots: set[str] = set()
+        self.called: set[str] = set()
+        self._functions = self._values = 0
+
+    def function(self, node: Node, *, tail: bool, wrap: str | None = None) -> str:
+        """Write a function for a node, and give its name. ``tail``: its value is the raw result."""
+        name = f"f{self._functions}"
+        self._functions += 1
+        body: list[str] = []
+        result = self._node(node, body, keep=tail, tail=tail)
+        body.append(f"    return {wrap}({result})" if wrap else f"    return {result}")
+        self.lines += [f"def {name}(b):", *body]
+        return name
+
+    def _node(self, node: Node, body: list[str], *, keep: bool, tail: bool = False) -> str:
+        """Write what computes a node, and give the Python expression of its value."""
+        if isinstance(node, Literal):
+            return self._constant(node.value)
+        if isinstance(node, Variable):
+            return self._variable(node, body, keep=keep)
+        if isinstance(node, Array):
+            return "[" + ", ".join([self._node(item, body, keep=keep) for item in node.items]) + "]"
+        return self._call(node, body, tail=tail)
+
+    def _constant(self, value: Any) -> str:
+        if isinstance(value, (str, bool)) or abs(value) < 2**31:
+            return repr(value)
+        name = f"k{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def _variable(self, node: Variable, body: list[str], *, keep: bool) -> str:
+        self.roots.add(node.path[0])
+        self._values += 1
+        name = f"v{self._values}"
+        steps = "".join(f"[{key!r}]" for key in node.path)
+        body += [
+            "    try:",
+            f"        {name} = b{steps}",
+            "    except (KeyError, TypeError, IndexError):",
+            f"        raise Unbound({'.'.join(node.path)!r}) from None",
+        ]
+        if keep:
+            body.append(f"    if {name} is None: {name} = ''")
+        else:
+            body.append(f"    if not {name} and ({name} is None or {name}.__class__ is list): {name} = ''")
+        return name
+
+    def _call(self, node: Call, body: list[str], *, tail: bool) -> str:
+        if node.name in functions.LAZY:
+            least, most = functions.LAZY[node.name]
+            self._check_count(node, least, most, f"{least} argument{'' if least == 1 else 's'}")
+            return {"coalesce": self._coalesce, "iif": self._iif, "is_empty": self._is_empty}[node.name](
+                node, body, tail
+            )
+        found = self._find(node)
+        self._check_count(node, found.least, found.most, found.arity)
+        self.called.add(found.name)
+        arguments = [self._node(argument, body, keep=found.keeps_empty) for argument in node.arguments]
+        return self._assign(body, f"{self._name_of(found)}({', '.join(arguments)})")
+
+    def _coalesce(self, node: Call, body: list[str], tail: bool) -> str:
+        only = node.arguments[0]
+        if len(node.arguments) == 1 and not isinstance(only, Array):
+            part = self.function(only, tail=False)
+            return self._assign(body, f"only_list(or_empty({part}, b))")
+        items = only.items if len(node.arguments) == 1 and isinstance(only, Array) else node.arguments
+        parts = [self.function(item, tail=False) for item in items]
+        return self._assign(body, f"first_filled(({', '.join(parts)},), b)")
+
+    def _iif(self, node: Call, body: list[str], tail: bool) -> str:
+        condition = self.function(node.arguments[0], tail=False)
+        then, otherwise = (self._branch(argument, tail) for argument in node.arguments[1:])
+        return self._assign(body, f"{then} if holds(or_empty({condition}, b)) else {otherwise}")
+
+    def _branch(self, node: Node, tail: bool) -> str:
+        return self._constant(node.value) if isinstance(node, Literal) else f"{self.function(node, tail=tail)}(b)"
+
+    def _is_empty(self, node: Call, body: list[str], tail: bool) -> str:
+        part = self.function(node.arguments[0], tail=False)
+        return self._assign(body, f"is_empty(or_empty({part}, b))")
+
+    def _assign(self, body: list[str], value: str) -> str:
+        """Keep the order of evaluation: a call is made where it stands, and its value named."""
+        self._values += 1
+        body.append(f"    v{self._values} = {value}")
+        return f"v{self._values}"
+
+    def _name_of(self, found: Function) -> str:
+        name = "g_" + found.name.replace(".", "_")
+        self.names[name] = found.call
+        return name
+
+    def _find(self, node: Call) -> Function:
+        found = functions.find(node.name, in_transformations=self._in_transformations)
+        if found is not None:
+            return found
+        close = functions.suggestion(node.name, in_transformations=self._in_transformations)
+        module, dot, _ = node.name.rpartition(".")
+        if dot and module not in functions.MODULES:
+            raise error_at(self._source, node.at, f"no module '{module}'; functions stand in 'maps' and 'lists'", close)
+        raise error_at(self._source, node.at, f"no function '{node.name}'", close)
+
+    def _check_count(self, node: Call, least: int, most: int, arity: str) -> None:
+        given = len(node.arguments)
+        if not least <= given <= most:
+            line, column = place(self._source, node.at)
+            raise CompileError(f"function '{node.name}' takes {arity}, not {given}", line, column)
+
+
+def _guarded(evaluate: Evaluate) -> Evaluate:
+    """The function, with what Python itself may raise in it (memory, digits of huge numbers) as ``EvalError``."""
+
+    def guarded(bindings: Bindings) -> Any:
+        try:
+            return evaluate(bindings)
+        except VariformError:
+            raise
+        except Exception as error:  # one expression must not stop the others
+            raise _failed(error) from error
+
+    return guarded
+
+
+def _failed(error: Exception) -> EvalError:
+    return EvalError("badarg", f"evaluation failed: {error}" if str(error) else f"evaluation failed: {error!r}")
+
+
+def _or_empty(part: Evaluate, bindings: Bindings) -> Any:
+    try:
+        return part(bindings)
+    except Unbound:
+        return ""
+
+
+def _holds(value: Any) -> bool:
+    """A boolean as it is, anything else when it is not empty: the text ``false`` and 0 hold."""
+    return value if value.__class__ is bool else not is_empty(value)
+
+
+def _first_filled(parts: tuple[Evaluate, ...], bindings: Bindings) -> Any:
+    for part in parts:
+        value = _or_empty(part, bindings)
+        if not is_empty(value):
+            return value
+    return ""
+
+
+def _only_list(value: Any) -> Any:
+    if value.__class__ is list:
+        return next((item for item in value if not is_empty(item)), "")
+    if is_empty(value):
+        return ""
+    raise EvalError("coalesce_badarg", f"coalesce: one argument must be a list, not {name_of(value)}")

@@ -1,0 +1,38 @@
+"""All families of functions, gathered. Import this module, not the families, to have them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from transforms.variform import (  # noqa: F401 # importing a family registers it
+    functions_collections,
+    functions_compare,
+    functions_encoding,
+    functions_other,
+    functions_regex,
+    functions_text,
+    functions_topics,
+)
+from transforms.variform.registry import FUNCTIONS, Function
+
+LAZY: Mapping[str, tuple[int, int]] = {"coalesce": (1, 1024), "iif": (3, 3), "is_empty": (1, 1)}
+"""Functions that the compiler knows by itself, since not all their arguments are evaluated first: least and most."""
+
+MODULES = frozenset({"maps", "lists"})
+"""Modules that may be called, as ``maps.get(...)``."""
+
+
+def find(name: str, *, in_transformations: bool) -> Function | None:
+    """The function of that name, or None."""
+    found = FUNCTIONS.get(name)
+    if found is not None and found.only_in_transformations and not in_transformations:
+        return None
+    return found
+
+
+def suggestion(name: str, *, in_transformations: bool) -> str | None:
+    """``did you mean 'upper'?`` when a name comes close."""
+    known = [f.name for f in FUNCTIONS.values() if in_transformations or not f.only_in_transformations]
+    close = get_close_matches(name, [*known, *LAZY], n=1)
+    return f"did you mean '{close[0]}'?" if close else None

@@ -1,0 +1,68 @@
+"""Comparisons: of texts byte by byte, of numbers by value; and what counts as empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import eq, ge, gt, le, lt, ne
+from typing import Any
+
+from transforms.variform.errors import badarg
+from transforms.variform.registry import function
+from transforms.variform.values import is_empty, name_of, number, to_text
+
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"eq": eq, "neq": ne, "lt": lt, "lte": le, "gt": gt, "gte": ge}
+
+
+def _bytes(value: Any) -> bytes:
+    return value if value.__class__ is bytes else to_text(value).encode("utf-8", "surrogatepass")
+
+
+def _by_text(name: str, operator: Callable[[Any, Any], bool]) -> None:
+    @function(f"str_{name}", 2)
+    def compare(left: Any, right: Any) -> bool:
+        return operator(_bytes(left), _bytes(right))
+
+
+def _by_value(name: str, operator: Callable[[Any, Any], bool]) -> None:
+    @function(f"num_{name}", 2)
+    def compare(left: Any, right: Any) -> bool:
+        return operator(number(f"num_{name}", left), number(f"num_{name}", right))
+
+
+for _name, _operator in _OPERATORS.items():
+    _by_text(_name, _operator)
+    _by_value(_name, _operator)
+
+
+@function("str_comp", 2)
+def str_comp(left: Any, right: Any) -> str:
+    """``eq``, ``lt`` or ``gt``, comparing the bytes of both texts."""
+    return _order(_bytes(left), _bytes(right))
+
+
+@function("num_comp", 2)
+def num_comp(left: Any, right: Any) -> str:
+    """``eq``, ``lt`` or ``gt``, comparing numbers by value."""
+    return _order(number("num_comp", left), number("num_comp", right))
+
+
+def _order(left: Any, right: Any) -> str:
+    return "eq" if left == right else "lt" if left < right else "gt"
+
+
+@function("is_empty_val", 1)
+def is_empty_val(value: Any) -> bool:
+    """Whether the value is "", null or []; a variable without value is an error."""
+    return is_empty(value)
+
+
+@function("not", 1)
+def negate(value: Any) -> bool | str:
+    """The other boolean; of the texts ``true`` and ``false`` the other text."""
+    if value.__class__ is bool:
+        return not value
+    if value == "true":
+        return "false"
+    if value == "false":
+        return "true"
+    raise badarg("not", f"a boolean is wanted, not {name_of(value)}")

@@ -1,0 +1,162 @@
+"""Base64, hexadecimal, hashes, ranges, JSON and JWT."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from typing import Any
+
+from transforms.variform.errors import badarg
+from transforms.variform.registry import function
+from transforms.variform.values import binary, bounded, decoded, integer, json_text, json_value, text, text_or_bytes
+
+_HASHES = frozenset({"md5", "sha", "sha1", "sha224", "sha256", "sha384", "sha512", "blake2b", "blake2s"}) | {
+    f"sha3_{bits}" for bits in (224, 256, 384, 512)
+}
+
+
+@function("base64_encode", 1, 3)
+def base64_encode(value: Any, *options: Any) -> str:
+    """Base64 of the text; options ``urlsafe`` and ``no_padding``."""
+    data = binary("base64_encode", value)
+    bounded("base64_encode", len(data) * 4 // 3)
+    done = base64.urlsafe_b64encode(data) if "urlsafe" in options else base64.b64encode(data)
+    return done.decode().rstrip("=") if "no_padding" in options else done.decode()
+
+
+@function("base64_decode", 1, 3)
+def base64_decode(value: Any, *options: Any) -> str | bytes:
+    """What the base64 stands for: text where it is UTF-8, else bytes; options as for ``base64_encode``."""
+    return text_or_bytes(
+        _unbase64("base64_decode", text("base64_decode", value), "urlsafe" in options, "no_padding" in options)
+    )
+
+
+def _unbase64(function_name: str, value: str, is_urlsafe: bool, without_padding: bool) -> bytes:
+    if without_padding:
+        value = value.rstrip("=")
+        value += "=" * (-len(value) % 4)
+    if is_urlsafe:
+        if "+" in value or "/" in value:
+            raise badarg(function_name, "not URL-safe base64")
+        value = value.translate({ord("-"): "+", ord("_"): "/"})
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise badarg(function_name, "not base64") from None
+
+
+@function("bin2hexstr", 1)
+def bin2hexstr(value: Any) -> str:
+    """The bytes as hexadecimal digits, upper case."""
+    data = binary("bin2hexstr", value)
+    bounded("bin2hexstr", len(data) * 2)
+    return data.hex().upper()
+
+
+@function("hexstr2bin", 1)
+def hexstr2bin(value: Any) -> str | bytes:
+    """The bytes that hexadecimal digits stand for; an odd number of digits gets a leading 0."""
+    digits = text("hexstr2bin", value)
+    try:
+        return text_or_bytes(binascii.unhexlify(digits if len(digits) % 2 == 0 else "0" + digits))
+    except (binascii.Error, ValueError):
+        raise badarg("hexstr2bin", "not hexadecimal digits") from None
+
+
+@function("int2hexstr", 1)
+def int2hexstr(value: Any) -> str:
+    """The integer in hexadecimal digits, upper case, without prefix."""
+    return f"{integer('int2hexstr', value):X}"
+
+
+@function("hash", 2)
+def hash_of(algorithm: Any, value: Any) -> str:
+    """Lower-case hexadecimal digest: md5, sha (sha1), sha224 to sha512, sha3_224 to sha3_512, blake2b, blake2s."""
+    name = text("hash", algorithm)
+    if name not in _HASHES:
+        raise badarg("hash", f"unknown algorithm {name!r}")
+    chosen = "sha1" if name == "sha" else name
+    return hashlib.new(chosen, binary("hash", value), usedforsecurity=False).hexdigest()
+
+
+@function("hash_to_range", 3)
+def hash_to_range(value: Any, least: Any, most: Any) -> int:
+    """An integer from ``least`` to ``most`` that depends on the text only."""
+    data = value if value.__class__ is bytes else value.encode() if value.__class__ is str else b""
+    if not data:
+        raise badarg("hash_to_range", "a text that is not empty is wanted")
+    return _ranged("hash_to_range", int.from_bytes(hashlib.sha256(data).digest(), "big"), least, most)
+
+
+@function("map_to_range", 3)
+def map_to_range(value: Any, least: Any, most: Any) -> int:
+    """``value`` folded into the range; the bytes of a text count as one big-endian number."""
+    if value.__class__ is int:
+        return _ranged("map_to_range", value, least, most)
+    if value.__class__ not in (str, bytes) or not value:
+        raise badarg("map_to_range", "an integer or a text that is not empty is wanted")
+    return _ranged("map_to_range", int.from_bytes(binary("map_to_range", value), "big"), least, most)
+
+
+def _ranged(name: str, value: int, least: Any, most: Any) -> int:
+    low, high = integer(name, least), integer(name, most)
+    if low > high:
+        raise badarg(name, "the least is greater than the most")
+    return low + value % (high - low + 1)
+
+
+@function("json_value", 2)
+def json_value_at(value: Any, path: Any) -> Any:
+    """The value at a path (``a.b``) of JSON text, null when it is absent or the text is no JSON."""
+    keys = _keys("json_value", path)
+    try:
+        found = json_value(text("json_value", value))
+    except ValueError:
+        return None
+    return _walk(found, keys)
+
+
+@function("jwt_value", 2)
+def jwt_value(token: Any, path: Any) -> Any:
+    """A claim of a JSON web token, whose signature is **not** checked; null when it is absent."""
+    keys = _keys("jwt_value", path)
+    parts = text("jwt_value", token).split(".")
+    if len(parts) != 3:
+        raise badarg("jwt_value", "a token has three parts")
+    try:
+        claims = json_value(decoded(_unbase64("jwt_value", parts[1], True, True)))
+    except ValueError:
+        raise badarg("jwt_value", "the token's claims are no JSON") from None
+    return _walk(claims, keys)
+
+
+def _keys(name: str, path: Any) -> list[str]:
+    wanted = text(name, path)
+    if not wanted:
+        raise badarg(name, "the path is empty")
+    return wanted.split(".")
+
+
+def _walk(value: Any, keys: list[str]) -> Any:
+    for key in keys:
+        if value.__class__ is not dict or key not in value:
+            return None
+        value = value[key]
+    return value
+
+
+@function("json_encode", 1, keeps_empty=True, only_in_transformations=True)
+def json_encode(value: Any) -> str:
+    """The value as compact JSON."""
+    return json_text(value)
+
+
+@function("json_decode", 1, only_in_transformations=True)
+def json_decode(value: Any) -> Any:
+    """The value of JSON text; ``json_decode('null')`` is null."""
+    try:
+        return json_value(text("json_decode", value))
+    except ValueError as error:
+        raise badarg("json_decode", f"not JSON: {error}") from None

@@ -1,0 +1,120 @@
+"""Regular expressions on characters, bounded: a linear engine, and for what it does not know one with a deadline.
+
+Python's ``re`` backtracks without end on patterns such as ``(a+)+$``. RE2 takes time in proportion to the text; it has
+no look-around and no back references, for those the ``regex`` package runs with a time-out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, Protocol
+
+import re2
+import regex
+
+from transforms.variform.errors import EvalError, badarg
+from transforms.variform.registry import function
+from transforms.variform.values import bounded, text
+
+BACKTRACKING_TIMEOUT_S = 0.05
+"""How long a pattern with look-around may run on one text; then it does not match."""
+
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
+_OPTIONS.never_nl = False
+_REPLACEMENT = re.compile(r"\\(.)|&", re.DOTALL)
+
+
+class _Match(Protocol):
+    def groups(self, default: str | None = ...) -> tuple[str | None, ...]: ...
+    def span(self) -> tuple[int, int]: ...
+    def group(self, number: int) -> str | None: ...
+
+
+Find = Callable[[str], Iterator[_Match]]
+
+
+@lru_cache(maxsize=512)
+def _compiled(pattern: str) -> Find:
+    """Something that finds the matches of a pattern in a text, in order."""
+    try:
+        linear = re2.compile(pattern, _OPTIONS)
+    except re2.error as error:
+        return _backtracking(pattern, error)
+    return linear.finditer  # type: ignore[no-any-return] # the package has no types
+
+
+def _backtracking(pattern: str, why: Exception) -> Find:
+    try:
+        bounded_pattern = regex.compile(pattern, regex.ASCII)
+    except (regex.error, RecursionError, OverflowError, ValueError):
+        reason = why.args[0] if why.args else why
+        shown = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+        raise EvalError("badarg", f"bad regular expression: {shown}", pattern=pattern) from None
+
+    def find(subject: str) -> Iterator[_Match]:
+        try:
+            yield from bounded_pattern.finditer(subject, timeout=BACKTRACKING_TIMEOUT_S)
+        except TimeoutError:
+            return
+
+    return find
+
+
+@function("regex_match", 2)
+def regex_match(value: Any, pattern: Any) -> bool:
+    """Whether the regular expression matches anywhere in the text."""
+    subject = text("regex_match", value)
+    return next(iter(_compiled(text("regex_match", pattern))(subject)), None) is not None
+
+
+@function("regex_replace", 3)
+def regex_replace(value: Any, pattern: Any, replacement: Any) -> str:
+    r"""The text with all matches replaced; ``&`` stands for the match, ``\1`` to ``\9`` for its groups."""
+    subject, into = text("regex_replace", value), text("regex_replace", replacement)
+    pieces: list[str] = []
+    at = size = 0
+    for match in _compiled(text("regex_replace", pattern))(subject):
+        start, end = match.span()
+        put = _filled(into, match)
+        size += start - at + len(put)
+        bounded("regex_replace", size)
+        pieces += (subject[at:start], put)
+        at = end
+    pieces.append(subject[at:])
+    return "".join(pieces)
+
+
+def _filled(template: str, match: _Match) -> str:
+    def put(found: re.Match[str]) -> str:
+        escaped = found[1]
+        if escaped is None:
+            return match.group(0) or ""
+        if escaped in "123456789":
+            number = int(escaped)
+            return (match.group(number) or "") if number <= len(match.groups()) else ""
+        return escaped
+
+    return _REPLACEMENT.sub(put, template)
+
+
+@function("regex_extract", 2)
+def regex_extract(value: Any, pattern: Any) -> list[str]:
+    """The groups of the first match as a list, unmatched inner ones as ""; [] without match or groups."""
+    subject = text("regex_extract", value)
+    match = next(iter(_compiled(text("regex_extract", pattern))(subject)), None)
+    if match is None:
+        return []
+    groups = list(match.groups())
+    while groups and groups[-1] is None:
+        groups.pop()
+    return [group or "" for group in groups]
+
+
+def check_pattern(pattern: str) -> None:
+    """Raise ``EvalError`` when the text is no regular expression."""
+    if len(pattern) > 8192:
+        raise badarg("regex", "the pattern is too long")
+    _compiled(pattern)
