@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,27 @@ class SchemaLookup(Protocol):
 
     def payload_type(self, topic_filter: str) -> FieldType | None:
         """The type of payloads on the topics a filter names, when validations bind one schema to all of them."""
+        ...
+
+
+@runtime_checkable
+class TypedSerde(Serde, Protocol):
+    """A serde that tells what it is, so that references to it can be checked when they are saved."""
+
+    kind: str
+    """``json``, ``avro`` or ``protobuf``."""
+
+    def has_message_type(self, message_type: str) -> bool:
+        """Whether the schema defines this message type; only protobuf schemas define any."""
+        ...
+
+
+@runtime_checkable
+class TrialSchemas(Protocol):
+    """A lookup that can be widened for one call that stores nothing."""
+
+    def with_schemas(self, specs: Sequence[Mapping[str, Any]]) -> SchemaLookup:
+        """A lookup that knows these schemas beside its own. Raises ``broker.core.errors.Invalid``."""
         ...
 
 

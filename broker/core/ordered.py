@@ -1,0 +1,119 @@
+"""An ordered list of named objects, kept in a section of the configuration: what object services have in common.
+
+Nothing changes when something raises: the new list is saved first and taken over afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import Generic, TypeVar
+
+from broker.core.errors import AlreadyExists, Invalid, NotFound, Problem, ReadOnly
+from broker.core.objects import ObjectSection, Spec
+
+T = TypeVar("T")
+
+NAME = re.compile(r"[0-9A-Za-z][-0-9A-Za-z_]*", re.ASCII)
+MAX_NAME_BYTES = 254
+
+
+def name_problem(name: object) -> str | None:
+    """Why this cannot be the name of an object, or None when it can."""
+    if not isinstance(name, str) or not name:
+        return "a name is wanted"
+    if len(name) > MAX_NAME_BYTES:
+        return f"a name has at most {MAX_NAME_BYTES} bytes"
+    if not NAME.fullmatch(name):
+        return "a name is letters, digits, '-' and '_', and begins with a letter or a digit"
+    return None
+
+
+class OrderedObjects(Generic[T]):
+    """Objects by name in their order, each with the spec it was made from.
+
+    ``write`` turns an object into the spec that is saved.
+    """
+
+    def __init__(self, kind: str, section: ObjectSection, write: Callable[[T], Spec]) -> None:
+        self.kind = kind
+        self._section, self._write = section, write
+        self._objects: dict[str, T] = {}
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(list(self._objects.values()))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._objects
+
+    def names(self) -> list[str]:
+        """All names in order."""
+        return list(self._objects)
+
+    def adopt(self, name: str, item: T) -> None:
+        """Take an object that the section holds already."""
+        self._objects[name] = item
+
+    def find(self, name: str) -> T | None:
+        """The object of that name, or None."""
+        return self._objects.get(name)
+
+    def get(self, name: str) -> T:
+        """The object of that name; raises ``NotFound`` with a suggestion."""
+        found = self._objects.get(name)
+        if found is None:
+            close = get_close_matches(name, self._objects, n=1)
+            raise NotFound(self.kind, name, f"did you mean '{close[0]}'?" if close else None)
+        return found
+
+    def check_free(self, name: str) -> None:
+        """Raise ``AlreadyExists`` when the name is taken."""
+        if name in self._objects:
+            raise AlreadyExists(self.kind, name)
+
+    def check_changeable(self, name: str) -> None:
+        """Raise ``NotFound`` when there is no such object, ``ReadOnly`` when a file fixes it."""
+        self.get(name)
+        where = self._section.fixed_by(name)
+        if where is not None:
+            raise ReadOnly(f"{self.kind} {name!r} is fixed by {where}; change it there")
+
+    def put(self, name: str, item: T) -> None:
+        """Add at the end, or put in the place of the object of that name."""
+        self._commit({**self._objects, name: item})
+
+    def remove(self, name: str) -> T:
+        """Take an object away."""
+        self.check_changeable(name)
+        removed = self._objects[name]
+        self._commit({key: item for key, item in self._objects.items() if key != name})
+        return removed
+
+    def reorder(self, names: Sequence[str]) -> None:
+        """Bring all objects into this order; every name must be there exactly once.
+
+        Raises:
+            Invalid: with a problem for each name that is unknown, missing or given twice.
+        """
+        problems = [*self._unknown(names), *self._missing(names), *self._doubled(names)]
+        if problems:
+            raise Invalid(f"the order must name every {self.kind} exactly once", problems)
+        self._commit({name: self._objects[name] for name in names})
+
+    def _unknown(self, names: Sequence[str]) -> list[Problem]:
+        unknown = [name for name in dict.fromkeys(names) if name not in self._objects]
+        return [Problem(f"not_found: there is no {self.kind} {name!r}", "/order") for name in unknown]
+
+    def _missing(self, names: Sequence[str]) -> list[Problem]:
+        return [
+            Problem(f"not_reordered: {name!r} is missing", "/order") for name in self._objects if name not in set(names)
+        ]
+
+    def _doubled(self, names: Sequence[str]) -> list[Problem]:
+        doubled = {name for name in names if list(names).count(name) > 1}
+        return [Problem(f"duplicated: {name!r} is given more than once", "/order") for name in sorted(doubled)]
+
+    def _commit(self, objects: dict[str, T]) -> None:
+        self._section.save([self._write(item) for item in objects.values()])
+        self._objects = objects
