@@ -1,0 +1,62 @@
+"""The management API, put together."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends, FastAPI
+
+from ui.api import pages, system
+from ui.api.context import ApiContext
+from ui.api.deadline import BoundedCalls
+from ui.api.document import install as install_document
+from ui.api.edge import Edge
+from ui.api.lake import add_lake
+from ui.api.messages import add_publishing
+from ui.api.objects import KINDS, add_kind
+from ui.api.parameters import refuse_unknown_parameters
+from ui.api.problems import install as install_problems
+from ui.api.security import require_administrator
+from ui.api.streams import add_streams
+from ui.api.system import add_status
+from ui.api.verbs import VERBS, add_verb
+
+BASE = "/api/v1"
+
+
+def create_app(context: ApiContext) -> FastAPI:
+    """The ASGI application over what the server offers; it has paths for what is in ``context`` and no others."""
+    app = FastAPI(
+        title="Sluice management API",
+        version=context.version,
+        summary="Schemas, validations, transformations, rules, streams and tables of a Sluice broker.",
+        openapi_url=f"{BASE}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.context = context
+    install_problems(app)
+    app.include_router(_operations(context), prefix=BASE, dependencies=[Depends(require_administrator)])
+    app.include_router(system.sign_in, prefix=BASE)
+    app.include_router(system.probes)
+    pages.add_pages(app)
+    install_document(app)
+    app.add_middleware(Edge)
+    return app
+
+
+def _operations(context: ApiContext) -> APIRouter:
+    router = APIRouter(dependencies=[Depends(refuse_unknown_parameters)])
+    add_status(router, context)
+    add_publishing(router, context)
+    if context.streams is not None:
+        add_streams(router, context.streams)
+    if context.lake is not None:
+        add_lake(router, context.lake)
+    for kind in KINDS:
+        if kind.path in context.services:
+            add_kind(router, kind, context.services[kind.path])
+    calls = BoundedCalls(context.verb_timeout_s)
+    for verb in VERBS:
+        if verb.kind in context.services:
+            add_verb(router, verb, context.services[verb.kind], calls)
+    return router

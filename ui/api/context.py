@@ -1,0 +1,116 @@
+"""What the management API is given: the services of the features, and a few verbs of the server.
+
+The composition root fills an ``ApiContext`` and hands it to ``ui.api.application.create_app``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from typing_extensions import TypedDict
+
+from broker.core.clock import Clock, SystemClock
+from broker.core.objects import ObjectService, Spec
+from broker.core.stage import Publisher
+from ui.api.sign_in import SignIn
+from ui.api.status import Status
+
+
+class ShardPositions(TypedDict, total=False):
+    """Where a shard begins and ends: ``first_offset`` up to, not including, ``next_offset``.
+
+    ``at_offset`` is there when a time was asked for: the first record not older than that time.
+    """
+
+    shard: int
+    first_offset: int
+    next_offset: int
+    at_offset: int
+
+
+class Positions(TypedDict):
+    """The positions of all shards of a stream."""
+
+    shards: Sequence[ShardPositions]
+
+
+class StreamRanges(TypedDict):
+    """Where ranges of a stream are read, by whom and until when.
+
+    ``ranges_url`` is the whole address, without query, of the process that serves them; ``ticket`` opens it until
+    ``expires_at`` (RFC 3339). ``epoch`` and ``log`` tell a reader that a stream was deleted and made again.
+    """
+
+    ranges_url: str
+    ticket: str
+    expires_at: str
+    epoch: Any
+    log: Any
+
+
+class Streams(Protocol):
+    """Reading streams. Both return within milliseconds and raise ``broker.core.errors.NotFound``."""
+
+    def positions(self, name: str, at_us: int | None) -> Positions:
+        """Begin and end of every shard; with ``at_us`` (microseconds since 1970) also the offset at that time."""
+        ...
+
+    def stream_ranges(self, name: str) -> StreamRanges:
+        """Where to read the records, with a new ticket."""
+        ...
+
+
+class Lake(Protocol):
+    """The verbs of the lakehouse that are not create, replace and delete. ``NotFound`` when there is no such table."""
+
+    def report(self, table: str, report: Spec) -> None:
+        """What the job says about its progress. Runs on the event loop.
+
+        Raises:
+            broker.core.errors.Invalid: the report is not one.
+        """
+        ...
+
+    def preview(self, table: str, limit: int) -> Spec:
+        """``{"columns": [names], "rows": [objects], ...}``: the newest rows, newest first. Blocks; run in a thread."""
+        ...
+
+    def audit(self, table: str) -> Spec:
+        """Proof by offset that every record is a row, filtered or a dead letter. Blocks; run in a thread."""
+        ...
+
+
+@dataclass(slots=True)
+class ApiContext:
+    """All that the API knows of the server.
+
+    ``services`` are found by their plural path: ``schemas``, ``validations``, ``transforms``, ``rules``, ``streams``,
+    ``lake/tables``; paths exist for those that are given, and the verbs (``rules:test``) for the methods they have.
+    ``metrics_text`` is Prometheus' text format. ``not_ready`` gives the reason why the node should get no traffic
+    yet, or None. ``functions`` is the catalogue of SQL functions.
+    """
+
+    token: str = field(repr=False)
+    services: Mapping[str, ObjectService]
+    publisher: Publisher
+    status: Callable[[], Status]
+    metrics_text: Callable[[], str]
+    streams: Streams | None = None
+    lake: Lake | None = None
+    functions: Callable[[], Sequence[Spec]] | None = None
+    not_ready: Callable[[], str | None] = lambda: None
+    clock: Clock = field(default_factory=SystemClock)
+    version: str = "0.1.0"
+    verb_timeout_s: float = 2.0
+    base_url: str = ""
+    """``http://host:port``, set by the server once it listens."""
+    sign_in: SignIn = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sign_in = SignIn(self.clock)
+
+    def new_sign_in_link(self) -> str:
+        """An address that opens the status page once, within ten minutes, without asking for the token."""
+        return f"{self.base_url}/?code={self.sign_in.new_code()}"

@@ -1,0 +1,116 @@
+"""Calls that must not hold up the broker: on a thread of their own, with a deadline that is kept.
+
+Evaluating what somebody sent (a rule on an event, a schema on a payload) is plain Python of unknown length. It runs
+on a daemon thread; when its time is over, an exception is raised inside the thread, so that a loop without end ends
+and does not go on taking turns with the event loop. A call into C that never returns cannot be ended that way: it
+keeps its slot, and when all slots are gone the next call is told to come again instead of waiting for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from broker.core.errors import Invalid, Unavailable
+
+T = TypeVar("T")
+
+
+class OutOfTime(BaseException):
+    """Raised inside a thread whose time is over; no ``except Exception`` in between catches it."""
+
+
+class BoundedCalls:
+    """Runs calls on threads: at most ``slots`` at once, each for at most ``timeout_s``. Used on one event loop."""
+
+    def __init__(self, timeout_s: float, slots: int = 4) -> None:
+        self._timeout_s = timeout_s
+        self._free = slots
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def run(self, what: str, call: Callable[[], T]) -> T:
+        """What the call returns or raises.
+
+        Raises:
+            broker.core.errors.Invalid: it ran longer than allowed; ``what`` names it.
+            broker.core.errors.Unavailable: all slots stayed taken.
+        """
+        await self._take_slot()
+        thread = _Thread(call, asyncio.get_running_loop(), self._give_back)
+        thread.start()
+        try:
+            return await asyncio.wait_for(asyncio.shield(thread.result), self._timeout_s)
+        except TimeoutError:
+            thread.end()
+            raise Invalid(f"{what} ran longer than {self._timeout_s:g} s and was ended", code="too_slow") from None
+
+    async def _take_slot(self) -> None:
+        if self._free == 0:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await asyncio.wait_for(turn, self._timeout_s)
+            except TimeoutError:
+                raise Unavailable("too many evaluations run already", retry_after_s=2) from None
+            finally:
+                with contextlib.suppress(ValueError):
+                    self._waiting.remove(turn)
+        self._free -= 1
+
+    def _give_back(self) -> None:
+        self._free += 1
+        for turn in self._waiting:
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+
+class _Thread(threading.Thread):
+    def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop, finished: Callable[[], None]) -> None:
+        super().__init__(name="sluice evaluation", daemon=True)
+        self._call, self._loop, self._finished = call, loop, finished
+        self._value: Any = None
+        self._error: Exception | None = None
+        self._over = self._delivered = False
+        self.result: asyncio.Future[Any] = loop.create_future()
+
+    def run(self) -> None:
+        with contextlib.suppress(OutOfTime):
+            self._attempt()
+        while True:  # the end may strike here too; delivering twice does no harm, not delivering loses the slot
+            try:
+                self._over = True
+                self._loop.call_soon_threadsafe(self._deliver)
+            except OutOfTime:
+                continue
+            except RuntimeError:  # the loop was closed meanwhile
+                return
+            return
+
+    def _attempt(self) -> None:
+        try:
+            self._value = self._call()
+        except Exception as error:  # noqa: BLE001 - handed to whoever waits
+            self._error = error
+
+    def end(self) -> None:
+        """Make the thread raise ``OutOfTime`` at its next instruction."""
+        if self.ident is not None and not self._over:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(OutOfTime))
+
+    def _deliver(self) -> None:
+        if self._delivered:
+            return
+        self._delivered = True
+        self._finished()
+        if self.result.done():
+            return
+        if self._error is None:
+            self.result.set_result(self._value)
+        else:
+            self.result.set_exception(self._error)
+            self.result.exception()  # whoever waited may be gone; that is no error of its own

@@ -1,0 +1,78 @@
+"""The OpenAPI document: what FastAPI sees of the routes, with the bodies' models, security and tags added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, TypeAdapter
+from pydantic.json_schema import models_json_schema
+
+from ui.api import models
+from ui.api.status import Status
+
+_TAGS = {
+    "System": "The node and the sessions of the status page",
+    "Schemas": "Registered schemas",
+    "Validations": "Checks that messages must pass",
+    "Transforms": "Changes made to messages",
+    "Rules": "SQL over messages and events",
+    "Streams": "Durable logs",
+    "Lake": "Tables that follow streams",
+    "Messages": "Publishing",
+    "Try": "Evaluate without saving; nothing is stored, and each call has a deadline of 2 seconds",
+}
+
+
+def install(app: FastAPI) -> None:
+    """Make the application answer with our document, built once, when first asked for."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _build(app)
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign] # FastAPI's documented way to extend the document
+
+
+def _build(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        openapi_version="3.1.0",
+        routes=app.routes,
+        tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
+    )
+    components = document.setdefault("components", {})
+    components["schemas"] = {**components.get("schemas", {}), **_schemas(_models())}
+    components["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer", "description": "The administrator's token."},
+    }
+    document["security"] = [{"token": []}]
+    for method in document["paths"].get("/api/v1/session", {}).values():
+        method["security"] = []
+    _forget_frameworks_errors(document)
+    return document
+
+
+def _models() -> Iterable[type[BaseModel]]:
+    found = [item for item in vars(models).values() if isinstance(item, type) and issubclass(item, BaseModel)]
+    return [model for model in found if model is not BaseModel and not model.__name__.startswith("_")]
+
+
+def _schemas(described: Iterable[type[BaseModel]]) -> dict[str, Any]:
+    _, definitions = models_json_schema(
+        [(model, "validation") for model in described], ref_template="#/components/schemas/{model}"
+    )
+    status = TypeAdapter(Status).json_schema(ref_template="#/components/schemas/{model}")
+    parts = status.pop("$defs")
+    return {**definitions["$defs"], **parts, "Status": status}
+
+
+def _forget_frameworks_errors(document: dict[str, Any]) -> None:
+    """FastAPI describes its own 422, which never leaves this server."""
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)

@@ -1,0 +1,84 @@
+"""The lakehouse's verbs: the job's report, the preview of a table, the audit."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from ui.api import models
+from ui.api.context import Lake
+from ui.api.operation import described
+from ui.api.parameters import NamePath, checked_name
+from ui.api.wire import Json, answer, read_object
+
+
+class SharedReads:
+    """Reads of tables on threads, one at a time for each question: ten open pages read the table once."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._running: dict[tuple[Any, ...], asyncio.Task[Json]] = {}
+
+    async def preview(self, table: str, limit: int) -> Json:
+        """The newest rows."""
+        return await self._share(("preview", table, limit))
+
+    async def audit(self, table: str) -> Json:
+        """The proof by offset."""
+        return await self._share(("audit", table))
+
+    async def _share(self, question: tuple[Any, ...]) -> Json:
+        task = self._running.get(question)
+        if task is None:
+            task = asyncio.create_task(self._read(question), name=f"{question[0]} of table {question[1]}")
+            self._running[question] = task
+            task.add_done_callback(lambda done: self._finished(question, done))
+        return await asyncio.shield(task)
+
+    async def _read(self, question: tuple[Any, ...]) -> Json:
+        verb, *arguments = question
+        return await asyncio.to_thread(lambda: answer(getattr(self._lake, verb)(*arguments)))
+
+    def _finished(self, question: tuple[Any, ...], task: asyncio.Task[Json]) -> None:
+        del self._running[question]
+        if not task.cancelled():
+            task.exception()  # whoever asked has been told; that nobody asks any more is no error
+
+
+def add_lake(router: APIRouter, lake: Lake) -> None:
+    """Add the verbs of tables."""
+    reads = SharedReads(lake)
+
+    @router.put(
+        "/lake/tables/{name}/report",
+        operation_id="reportTable",
+        tags=["Lake"],
+        summary="The job's report on its progress",
+        **described(body=models.Anything, status=204, problems=(404,)),
+    )
+    async def report(name: NamePath, request: Request) -> Response:
+        lake.report(checked_name(name), await read_object(request))
+        return Response(status_code=204)
+
+    @router.get(
+        "/lake/tables/{name}/preview",
+        operation_id="previewTable",
+        tags=["Lake"],
+        summary="The newest rows of a table",
+        **described(answer=models.Preview, problems=(404, 422)),
+    )
+    async def preview(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> Response:
+        return await reads.preview(checked_name(name), limit)
+
+    @router.post(
+        "/lake/tables/{name}:audit",
+        operation_id="auditTable",
+        tags=["Lake"],
+        summary="Prove by offset that every record is accounted for",
+        **described(answer=models.Anything, problems=(404, 422)),
+    )
+    async def audit(name: NamePath) -> Response:
+        return await reads.audit(checked_name(name))

@@ -1,0 +1,73 @@
+"""Publishing a message through the API, on the way that a client's message takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from broker.core.client import Client
+from broker.core.errors import Invalid, Problem
+from broker.core.message import Message
+from broker.core.stage import Refusal
+from broker.core.topic import check_topic_name
+from ui.api import models
+from ui.api.context import ApiContext
+from ui.api.operation import described
+from ui.api.problems import ApiProblem
+from ui.api.wire import answer, payload_bytes, read_object
+
+_MEMBERS = frozenset({"topic", "payload", "qos", "retain", "user_properties"})
+
+
+def add_publishing(router: APIRouter, context: ApiContext) -> None:
+    """Add ``POST /messages:publish``."""
+
+    @router.post(
+        "/messages:publish",
+        operation_id="publishMessage",
+        tags=["Messages"],
+        summary="Publish a message",
+        **described(body=models.PublishRequest, answer=models.Published),
+    )
+    async def publish(request: Request) -> Response:
+        message = _message(await read_object(request), _client(request), context.clock.now_ns())
+        outcome = context.publisher.publish(message)
+        if outcome.refusal is not None:
+            raise _refused(outcome.refusal)
+        return answer({"receivers": outcome.receivers})
+
+
+def _client(request: Request) -> Client:
+    host, port = (request.client.host, request.client.port) if request.client else (None, None)
+    return Client("sluice-api", peer_host=host, peer_port=port, listener="api")
+
+
+def _message(body: dict[str, Any], client: Client, now_ns: int) -> Message:
+    problems = [Problem("there is no such member", f"/{member}") for member in body if member not in _MEMBERS]
+    topic, qos, retain = body.get("topic"), body.get("qos", 0), body.get("retain", False)
+    pairs = body.get("user_properties", [])
+    if not isinstance(topic, str):
+        problems.append(Problem("expected a topic, a text", "/topic"))
+    if type(qos) is not int or qos not in (0, 1, 2):
+        problems.append(Problem("expected 0, 1 or 2", "/qos"))
+    if not isinstance(retain, bool):
+        problems.append(Problem("expected true or false", "/retain"))
+    if not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
+        problems.append(Problem("expected pairs of texts: [[name, value], ...]", "/user_properties"))
+    if problems or not isinstance(topic, str):
+        raise Invalid("the message cannot be published", problems)
+    check_topic_name(topic)
+    payload = payload_bytes(body.get("payload", ""), "/payload")
+    properties = {"User-Property": [(name, value) for name, value in pairs]} if pairs else None
+    return Message(topic, payload, qos, retain, client, now_ns, properties)
+
+
+def _is_pair(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
+
+
+def _refused(refusal: Refusal) -> ApiProblem:
+    detail = f"{refusal.stage} {refusal.name!r} stopped the message ({refusal.reason}): {refusal.text}"
+    return ApiProblem(422, "message_refused", detail, [Problem(refusal.text)])

@@ -1,0 +1,240 @@
+"""Bodies as OpenAPI shows them. They describe; what is accepted is decided by the services, with better words."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Open(BaseModel):
+    """Further members are described by the feature that reads them."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class ProblemEntry(BaseModel):
+    """One thing wrong, and where: a JSON pointer into the body; line and column count from 1 inside that text."""
+
+    pointer: str | None = None
+    line: int | None = None
+    column: int | None = None
+    message: str
+    suggestion: str | None = None
+
+
+class ProblemDocument(_Open):
+    """An error, RFC 9457. ``code`` is stable; ``instance`` is the request's identifier."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    errors: list[ProblemEntry]
+
+
+class Object(_Open):
+    """An object as it is shown: what was sent, defaults filled in, and read-only members such as ``state``."""
+
+    name: str
+
+
+class ObjectList(BaseModel):
+    """A page of objects. ``next`` goes into ``cursor`` for the page after it."""
+
+    items: list[dict[str, Any]]
+    next: str | None
+    total: int
+    total_is_estimate: bool
+
+
+class EncodedPayload(BaseModel):
+    """A payload with its encoding."""
+
+    encoding: Literal["utf8", "base64", "json"] = "utf8"
+    data: Any
+
+
+class SchemaSpec(_Open):
+    """A schema: ``json``, ``avro`` or ``protobuf``, and its source."""
+
+    name: str
+    type: str
+    source: str | dict[str, Any] = Field(examples=['{"type": "object", "required": ["t"]}'])
+
+
+class ValidationSpec(_Open):
+    """Checks for messages on topics, and what to do when they fail."""
+
+    name: str
+    topics: list[str] | str
+    strategy: str = "all_pass"
+    failure_action: str = "drop"
+    checks: list[dict[str, Any]]
+
+
+class TransformSpec(_Open):
+    """Changes to messages on topics, all or none."""
+
+    name: str
+    topics: list[str] | str
+    failure_action: str = "drop"
+    operations: list[dict[str, Any]]
+
+
+class RuleSpec(_Open):
+    """SQL over messages and events, and what to do with its rows."""
+
+    name: str
+    sql: str = Field(examples=['SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20'])
+    actions: list[dict[str, Any]] = []
+
+
+class StreamSpec(_Open):
+    """A durable log; with ``topics`` it captures the messages that match, else rows of rules."""
+
+    name: str
+    topics: list[str] | None = None
+
+
+class TableSpec(_Open):
+    """A table of the lakehouse that follows a stream."""
+
+    name: str
+    stream: str
+    format: Literal["delta", "iceberg"] = "delta"
+    path: str | None = None
+
+
+class RuleTest(_Open):
+    """A rule's SQL and the columns of the event to run it on."""
+
+    sql: str
+    event: dict[str, Any] = {}
+
+
+class TemplateRender(_Open):
+    """A template with ``${...}`` and the row that fills it."""
+
+    template: str
+    row: dict[str, Any] = {}
+
+
+class VariformEval(_Open):
+    """An expression and its variables."""
+
+    expression: str
+    bindings: dict[str, Any] = {}
+    raw: bool = False
+
+
+class TestMessage(_Open):
+    """A message to try something on."""
+
+    topic: str
+    payload: str | EncodedPayload = ""
+    qos: int = 0
+    retain: bool = False
+
+
+class TransformPreview(_Open):
+    """Transformations and the message to run them on; schemas are registered for this call only."""
+
+    transformations: list[dict[str, Any]]
+    message: TestMessage
+    schemas: list[dict[str, Any]] = []
+    check_references: bool = True
+
+
+class ValidationTest(_Open):
+    """Validations and the message to run them on; schemas are registered for this call only."""
+
+    validations: list[dict[str, Any]]
+    message: TestMessage
+    schemas: list[dict[str, Any]] = []
+    check_references: bool = True
+
+
+class SchemaSource(_Open):
+    """A schema that is not saved."""
+
+    type: str
+    source: str | dict[str, Any] | None = None
+    files: list[dict[str, Any]] | None = None
+
+
+class SchemaDecode(SchemaSource):
+    """A schema and a payload to decode with it."""
+
+    payload: str | EncodedPayload
+    message_type: str | None = None
+
+
+class SchemaEncode(SchemaSource):
+    """A schema and a value to encode with it."""
+
+    value: Any
+    message_type: str | None = None
+
+
+class SchemaValidate(SchemaSource):
+    """A schema and a value or payload to hold against it."""
+
+    value: Any = None
+    payload: str | EncodedPayload | None = None
+
+
+class PublishRequest(BaseModel):
+    """A message to publish, as a client would."""
+
+    topic: str = Field(examples=["meters/1/telemetry"])
+    payload: str | EncodedPayload = ""
+    qos: Literal[0, 1, 2] = 0
+    retain: bool = False
+    user_properties: list[tuple[str, str]] = []
+
+
+class Published(BaseModel):
+    """How many subscribers, streams and rules took the message."""
+
+    receivers: int
+
+
+class ShardPosition(BaseModel):
+    """Where a shard begins and ends; offsets are texts, since JavaScript loses precision above 2^53."""
+
+    shard: int
+    first_offset: str
+    next_offset: str
+    at_offset: str | None = None
+
+
+class StreamPositions(BaseModel):
+    """The positions of a stream, and where its records are read with which ticket."""
+
+    stream: str
+    shards: list[ShardPosition]
+    ranges_url: str
+    ticket: str
+    expires_at: str
+    epoch: Any
+    log: Any
+
+
+class Preview(_Open):
+    """The newest rows of a table, newest first."""
+
+    columns: list[str]
+    rows: list[dict[str, Any]]
+
+
+class SignInRequest(BaseModel):
+    """The administrator's token, typed into the status page."""
+
+    token: str
+
+
+class Anything(_Open):
+    """An object whose members the feature describes."""

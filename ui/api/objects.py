@@ -1,0 +1,147 @@
+"""The five verbs of every kind of objects: list, create, show, replace, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from broker.core.errors import Invalid, NotFound, Problem
+from broker.core.objects import ObjectService, Spec
+from ui.api import models
+from ui.api.operation import described
+from ui.api.parameters import NamePath, checked_name, decode_cursor, encode_cursor
+from ui.api.wire import answer, read_object
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of objects: its path, the word for one in operation identifiers, its tag, and its body."""
+
+    path: str
+    singular: str
+    plural: str
+    tag: str
+    model: type[BaseModel]
+
+
+KINDS: Sequence[Kind] = (
+    Kind("schemas", "Schema", "Schemas", "Schemas", models.SchemaSpec),
+    Kind("validations", "Validation", "Validations", "Validations", models.ValidationSpec),
+    Kind("transforms", "Transform", "Transforms", "Transforms", models.TransformSpec),
+    Kind("rules", "Rule", "Rules", "Rules", models.RuleSpec),
+    Kind("streams", "Stream", "Streams", "Streams", models.StreamSpec),
+    Kind("lake/tables", "Table", "Tables", "Lake", models.TableSpec),
+)
+
+Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many objects.")]
+Cursor = Annotated[str | None, Query(description="'next' of the page before.")]
+
+
+def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
+    """Add the routes of one kind."""
+    one, many = f"/{kind.path}/{{name}}", f"/{kind.path}"
+    tags: list[Any] = [kind.tag]
+
+    @router.get(
+        many,
+        operation_id=f"list{kind.plural}",
+        tags=tags,
+        summary=f"List {kind.plural.lower()} in their order",
+        **described(answer=models.ObjectList, problems=(422,)),
+    )
+    async def list_objects(limit: Limit = 100, cursor: Cursor = None) -> Response:
+        return answer(_page(service.list(), limit, cursor))
+
+    @router.post(
+        many,
+        operation_id=f"create{kind.singular}",
+        tags=tags,
+        summary=f"Create a {kind.singular.lower()}",
+        **described(body=kind.model, answer=models.Object, status=201, problems=(409,)),
+    )
+    async def create_object(request: Request) -> Response:
+        spec = await read_object(request)
+        created = service.create(_named(spec, None))
+        return _created(request, created)
+
+    @router.get(
+        one,
+        operation_id=f"get{kind.singular}",
+        tags=tags,
+        summary=f"Show a {kind.singular.lower()}",
+        **described(answer=models.Object, problems=(404, 422)),
+    )
+    async def get_object(name: NamePath) -> Response:
+        return answer(service.get(checked_name(name)))
+
+    @router.put(
+        one,
+        operation_id=f"put{kind.singular}",
+        tags=tags,
+        summary=f"Create or replace a {kind.singular.lower()}",
+        **described(body=kind.model, answer=models.Object, problems=(409,)),
+    )
+    async def put_object(name: NamePath, request: Request) -> Response:
+        spec = _named(await read_object(request), checked_name(name))
+        if _exists(service, name):
+            return answer(service.replace(name, spec))
+        return _created(request, service.create(spec))
+
+    @router.delete(
+        one,
+        operation_id=f"delete{kind.singular}",
+        tags=tags,
+        summary=f"Delete a {kind.singular.lower()}",
+        **described(status=204, problems=(404, 409, 422)),
+    )
+    async def delete_object(name: NamePath) -> Response:
+        service.delete(checked_name(name))
+        return Response(status_code=204)
+
+
+def _page(objects: Sequence[Spec], limit: int, cursor: str | None) -> Spec:
+    start = 0 if cursor is None else _after(objects, *decode_cursor(cursor))
+    items = objects[start : start + limit]
+    end = start + len(items)
+    following = encode_cursor(end - 1, items[-1]["name"]) if items and end < len(objects) else None
+    return {"items": items, "next": following, "total": len(objects), "total_is_estimate": False}
+
+
+def _after(objects: Sequence[Spec], position: int, name: str) -> int:
+    """Behind the object of that name, or where it stood when it is gone."""
+    return next((index + 1 for index, spec in enumerate(objects) if spec.get("name") == name), position)
+
+
+def _named(spec: Spec, name: str | None) -> Spec:
+    """The spec with its name, which may be left out where the path has it.
+
+    Raises:
+        broker.core.errors.Invalid: no name, no text, malformed, or another than the path's.
+    """
+    given = spec.get("name", name)
+    if not isinstance(given, str):
+        raise Invalid("the object cannot be saved", [Problem("it needs a 'name', a text", "/name")])
+    if name is not None and given != name:
+        differ = Problem(f"it is {given!r}, and {name!r} in the path", "/name", suggestion="leave it out of the body")
+        raise Invalid("the name in the body is another", [differ])
+    return {**spec, "name": checked_name(given)}
+
+
+def _exists(service: ObjectService, name: str) -> bool:
+    try:
+        service.get(name)
+    except NotFound:
+        return False
+    return True
+
+
+def _created(request: Request, spec: Spec) -> Response:
+    response = answer(spec, 201)
+    path = request.url.path
+    response.headers["Location"] = path if request.method == "PUT" else f"{path}/{spec['name']}"
+    return response

@@ -1,0 +1,49 @@
+"""How an operation is described in OpenAPI: its body, its answers, and the problems it may answer with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from ui.api.models import ProblemDocument
+
+_PROBLEMS = {
+    400: "Malformed: not JSON, or an unknown parameter",
+    401: "No token, or a wrong one",
+    404: "No object of that name",
+    409: "The name is taken, or the object is used or fixed by a file",
+    413: "The body is larger than 16 MiB",
+    422: "Valid JSON, but it cannot be used; errors[] has every problem with its place",
+    503: "Not now; see Retry-After",
+}
+
+
+def described(
+    *,
+    body: type[BaseModel] | None = None,
+    answer: type[Any] | None = None,
+    status: int = 200,
+    problems: tuple[int, ...] = (),
+    description: str = "Done",
+) -> dict[str, Any]:
+    """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written here, exactly."""
+    responses: dict[int | str, dict[str, Any]] = {status: {"description": description}}
+    if answer is not None:
+        responses[status]["content"] = {"application/json": {"schema": {"$ref": ref(answer)}}}
+    with_body = (400, 413, 422) if body is not None else ()
+    for code in sorted({400, 401, 503, *with_body, *problems}):
+        responses[code] = {
+            "description": _PROBLEMS[code],
+            "content": {"application/problem+json": {"schema": {"$ref": ref(ProblemDocument)}}},
+        }
+    extra: dict[str, Any] = {}
+    if body is not None:
+        content = {"application/json": {"schema": {"$ref": ref(body)}}}
+        extra["requestBody"] = {"required": True, "content": content}
+    return {"responses": responses, "openapi_extra": extra, "status_code": status}
+
+
+def ref(model: type[Any]) -> str:
+    """Where the document describes the model."""
+    return f"#/components/schemas/{model.__name__}"

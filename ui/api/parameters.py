@@ -1,0 +1,96 @@
+"""What comes in paths and queries: names, times, offsets, cursors; unknown parameters are refused, not ignored."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import Path, Request
+
+from broker.core import jsontext
+from broker.core.errors import Invalid, Problem
+from ui.api.problems import ApiProblem
+
+NAME_PATTERN = r"^[0-9A-Za-z_][0-9A-Za-z_.\-]{0,254}$"
+_NAME = re.compile(NAME_PATTERN)
+
+NamePath = Annotated[str, Path(description="The object's name.", json_schema_extra={"pattern": NAME_PATTERN})]
+
+
+def checked_name(name: str) -> str:
+    """The name, when it is one.
+
+    Raises:
+        broker.core.errors.Invalid: it is none.
+    """
+    if _NAME.fullmatch(name) is None:
+        rule = f"{name[:300]!r} is none: use letters, digits, '_', '-' and '.', at most 255, '-' and '.' not first"
+        raise Invalid("the name cannot be used", [Problem(rule, "/name")], code="invalid_name")
+    return name
+
+
+async def refuse_unknown_parameters(request: Request) -> None:
+    """Raise 400 for a query parameter that the operation does not have: a misspelt filter must not find everything."""
+    dependant = getattr(request.scope.get("route"), "dependant", None)
+    if dependant is None or not request.query_params:
+        return
+    known = {parameter.alias for parameter in dependant.query_params}
+    unknown = sorted(set(request.query_params) - known)
+    if unknown:
+        there_are = f"there are {', '.join(sorted(known))}" if known else "it takes none"
+        raise ApiProblem(400, "unknown_parameter", f"{request.url.path} has no parameter {unknown[0]!r}; {there_are}")
+
+
+def microseconds(text: str, parameter: str) -> int:
+    """A time as microseconds since 1970: RFC 3339 with a zone, or milliseconds since 1970.
+
+    Raises:
+        broker.core.errors.Invalid: it is neither.
+    """
+    if re.fullmatch(r"\d{1,16}", text, re.ASCII):
+        return int(text) * 1000
+    try:
+        moment = datetime.fromisoformat(text.replace(" ", "+"))  # a plus sign that was not escaped arrives as a space
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise _wrong(parameter, f"{text!r} is no time: expected 2026-01-31T12:00:00Z or milliseconds since 1970")
+    return round(moment.timestamp() * 1_000_000)
+
+
+def offset(text: str, parameter: str) -> int:
+    """An offset of a stream.
+
+    Raises:
+        broker.core.errors.Invalid: it is none.
+    """
+    if re.fullmatch(r"\d{1,19}", text, re.ASCII) is None:
+        raise _wrong(parameter, f"{text!r} is no offset: expected digits")
+    return int(text)
+
+
+def encode_cursor(position: int, name: str) -> str:
+    """Where a list goes on: after the object of that name, which stood at that position."""
+    return base64.urlsafe_b64encode(jsontext.encode([position, name])).decode()
+
+
+def decode_cursor(cursor: str) -> tuple[int, str]:
+    """Position and name of the last object shown.
+
+    Raises:
+        broker.core.errors.Invalid: it is no cursor of ours.
+    """
+    try:
+        position, name = jsontext.decode(base64.urlsafe_b64decode(cursor.encode()))
+    except (binascii.Error, ValueError, TypeError):
+        position, name = None, None
+    if not isinstance(position, int) or not isinstance(name, str):
+        raise _wrong("cursor", "it is not the 'next' of an earlier answer")
+    return position, name
+
+
+def _wrong(parameter: str, message: str) -> Invalid:
+    return Invalid(f"the parameter {parameter!r} cannot be used", [Problem(message, f"/query/{parameter}")])

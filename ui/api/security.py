@@ -1,0 +1,75 @@
+"""Who may call the API: the bearer of the token, or a browser with a session of the status page."""
+
+from __future__ import annotations
+
+import hmac
+
+from fastapi import Request
+from starlette.responses import Response
+
+from ui.api.context import ApiContext
+from ui.api.problems import ApiProblem
+from ui.api.sign_in import SESSION_LIFE_S
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def context_of(request: Request) -> ApiContext:
+    """What the application was made with."""
+    context: ApiContext = request.app.state.context
+    return context
+
+
+async def require_administrator(request: Request) -> None:
+    """Let the request pass, or raise 401, or 403 when a session is used from another site."""
+    context = context_of(request)
+    authorization = request.headers.get("authorization")
+    if authorization is not None:
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() == "bearer" and is_token(context, token.strip()):
+            return
+        raise unauthorized("the token is wrong" if scheme.lower() == "bearer" else "expected 'Bearer TOKEN'")
+    session = request.cookies.get(cookie_name(request))
+    if session is None or not context.sign_in.is_open(session):
+        raise unauthorized("send 'Authorization: Bearer TOKEN', or sign in on the status page")
+    if request.method not in _SAFE_METHODS:
+        require_same_origin(request)
+
+
+def is_token(context: ApiContext, token: str) -> bool:
+    """Whether this is the administrator's token, compared in constant time."""
+    return hmac.compare_digest(token.encode("utf-8", "surrogateescape"), context.token.encode())
+
+
+def require_same_origin(request: Request) -> None:
+    """Refuse what a browser sends from another site.
+
+    Raises:
+        ApiProblem: 403, there is no ``Origin``, or it is not this server.
+    """
+    origin = request.headers.get("origin")
+    if origin is None or origin.partition("://")[2] != request.headers.get("host"):
+        raise ApiProblem(403, "forbidden_origin", "a session changes things from the status page only; use a token")
+
+
+def unauthorized(detail: str) -> ApiProblem:
+    """The 401 that says how to do better."""
+    return ApiProblem(401, "unauthorized", detail, headers={"WWW-Authenticate": 'Bearer realm="sluice"'})
+
+
+def cookie_name(request: Request) -> str:
+    """The session's cookie. Cookies know no ports, so two servers on one host need two names."""
+    server = request.scope.get("server")
+    return f"sluice_session_{server[1] if server else 0}"
+
+
+def set_session(request: Request, response: Response, session: str) -> None:
+    """Give the browser its session; no script can read it, no other site can use it."""
+    response.set_cookie(
+        cookie_name(request),
+        session,
+        max_age=int(SESSION_LIFE_S),
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )

@@ -1,0 +1,122 @@
+"""The shape of ``GET /status``: what the status page shows, filled in by the server."""
+
+from __future__ import annotations
+
+from typing import NotRequired
+
+from typing_extensions import TypedDict
+
+
+class ListenerStatus(TypedDict):
+    """An address that the server listens on. ``protocol`` is ``mqtt`` or ``http``, ``address`` is ``host:port``."""
+
+    name: str
+    protocol: str
+    address: str
+
+
+class RuleStatus(TypedDict):
+    """A rule and its counts since start. ``state`` is ``running``, ``disabled`` or ``failed``."""
+
+    name: str
+    state: str
+    matched: int
+    passed: int
+    no_result: int
+    failed: int
+    sql: NotRequired[str]
+    last_error: NotRequired[str | None]
+
+
+class ShardStatus(TypedDict):
+    """What a shard holds: ``first_offset`` up to, not including, ``next_offset``. Offsets are texts: JavaScript loses
+    precision above 2^53."""
+
+    shard: int
+    first_offset: str
+    next_offset: str
+
+
+class StreamStatus(TypedDict):
+    """A stream. ``captures`` is ``topics`` or ``rows``."""
+
+    name: str
+    captures: NotRequired[str]
+    shards: list[ShardStatus]
+    size_bytes: NotRequired[int]
+
+
+class TableStatus(TypedDict):
+    """A table of the lakehouse as its job last reported it.
+
+    ``state`` is ``starting``, ``running``, ``degraded``, ``failed`` or ``stopped``, and ``reason`` says why in one
+    sentence when it is not good. ``lag_records`` counts what the stream holds and the table does not have yet.
+    """
+
+    name: str
+    stream: str
+    format: str
+    state: str
+    path: NotRequired[str]
+    reason: NotRequired[str | None]
+    rows: NotRequired[int | None]
+    dead_letters: NotRequired[int | None]
+    lag_records: NotRequired[int | None]
+    lag_s: NotRequired[float | None]
+    last_commit_at: NotRequired[str | None]
+    last_commit_rows: NotRequired[int | None]
+
+
+class RefusalStatus(TypedDict):
+    """A message that a gate stopped lately, and why. ``stage`` and ``name`` say which gate and which of its objects."""
+
+    at: str
+    topic: str
+    client_id: str
+    stage: str
+    name: str
+    reason: str
+    text: str
+
+
+class Ledger(TypedDict):
+    """Where every publish went. ``residual`` = received - accepted - dropped, and must be 0."""
+
+    received: int
+    accepted: int
+    dropped: int
+    residual: int
+
+
+class NextStep(TypedDict):
+    """A command to try, and what it does in a few words."""
+
+    label: str
+    command: str
+
+
+class Status(TypedDict):
+    """What the node is doing. Times are RFC 3339 in UTC; rates are per second over the last few seconds.
+
+    ``counters`` grow since start: ``received``, ``delivered``, ``dropped``, ``bytes_received``, ``bytes_sent``,
+    ``rules_matched``, ``rules_passed``, ``rules_failed``, ``rows``; ``rates`` has the same names, per second. A name
+    that is absent is unknown and shown as a dash. ``dropped`` counts by reason. ``refusals`` come newest first.
+    """
+
+    node: str
+    version: str
+    started_at: str
+    uptime_s: float
+    listeners: list[ListenerStatus]
+    counters: dict[str, int]
+    rates: dict[str, float]
+    dropped: dict[str, int]
+    connections: int
+    sessions: int
+    subscriptions: int
+    rules: list[RuleStatus]
+    streams: list[StreamStatus]
+    tables: list[TableStatus]
+    refusals: list[RefusalStatus]
+    ledger: Ledger
+    next_steps: list[NextStep]

@@ -1,0 +1,67 @@
+"""Where streams begin and end, and the way to the process that serves their records.
+
+Records never pass through here: a reader gets an address and a ticket, so that a cluster reading history does not
+compete with the broker's event loop.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query
+from starlette.responses import RedirectResponse, Response
+
+from ui.api import models
+from ui.api.context import Positions, Streams
+from ui.api.operation import described
+from ui.api.parameters import NamePath, checked_name, microseconds, offset
+from ui.api.wire import answer
+
+_OFFSETS = ("first_offset", "next_offset", "at_offset")
+
+
+def add_streams(router: APIRouter, streams: Streams) -> None:
+    """Add ``GET /streams/{name}/positions`` and ``/records``."""
+
+    @router.get(
+        "/streams/{name}/positions",
+        operation_id="getStreamPositions",
+        tags=["Streams"],
+        summary="Begin and end of every shard, and where to read",
+        **described(answer=models.StreamPositions, problems=(404, 422)),
+    )
+    async def positions(
+        name: NamePath,
+        at: Annotated[str | None, Query(description="A time: RFC 3339 or milliseconds since 1970.")] = None,
+    ) -> Response:
+        at_us = None if at is None else microseconds(at, "at")
+        found = streams.positions(checked_name(name), at_us)
+        return answer({"stream": name, **_readable(found), **streams.stream_ranges(name)})
+
+    @router.get(
+        "/streams/{name}/records",
+        operation_id="readStreamRecords",
+        tags=["Streams"],
+        summary="Redirects to the records of a range, as Arrow IPC",
+        **described(status=307, problems=(404, 422), description="Location has the range, with a ticket"),
+    )
+    async def records(
+        name: NamePath,
+        from_: Annotated[str, Query(alias="from", description="First offset.")],
+        to: Annotated[str, Query(description="The offset after the last.")],
+        shard: Annotated[int, Query(ge=0)] = 0,
+    ) -> Response:
+        first, end = offset(from_, "from"), offset(to, "to")
+        ranges = streams.stream_ranges(checked_name(name))
+        query = urlencode({"shard": shard, "from": first, "to": end, "ticket": ranges["ticket"]})
+        return RedirectResponse(f"{ranges['ranges_url']}?{query}", 307)
+
+
+def _readable(positions: Positions) -> dict[str, Any]:
+    """Positions with offsets as texts: JavaScript loses precision above 2^53."""
+    shards = [
+        {key: str(value) if key in _OFFSETS and value is not None else value for key, value in shard.items()}
+        for shard in positions["shards"]
+    ]
+    return {**positions, "shards": shards}

@@ -1,0 +1,1 @@
+"""The status page: static files, served by the management API."""
