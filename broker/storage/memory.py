@@ -1,0 +1,168 @@
+"""A store that forgets when the process ends: for volatile nodes and for tests. A full implementation."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import pyarrow as pa
+
+from broker.core.stream import ShardRange, StreamRecord
+from broker.storage import records
+from broker.storage.store import Batch, Committed, FrameEntry, LogShard
+
+_RECORD_OVERHEAD_BYTES = 64
+"""What a record counts in ``size_of`` besides its payload and topic."""
+
+
+@dataclass(slots=True)
+class _Frame:
+    """The records of one commit group; times are clamped to be at or after the epoch."""
+
+    first_offset: int
+    records: Sequence[StreamRecord]
+    running_max_us: int
+
+    @property
+    def next_offset(self) -> int:
+        return self.first_offset + len(self.records)
+
+    def entry(self) -> FrameEntry:
+        times = [record.ts_us for record in self.records]
+        size = sum(len(record.payload) + len(record.topic) + _RECORD_OVERHEAD_BYTES for record in self.records)
+        return FrameEntry(self.first_offset, self.next_offset, size, min(times), max(times), self.running_max_us)
+
+
+@dataclass(slots=True)
+class _Shard:
+    frames: list[_Frame] = field(default_factory=list)
+    next_offset: int = 0
+    running_max_us: int = 0
+
+    @property
+    def first_offset(self) -> int:
+        return self.frames[0].first_offset if self.frames else self.next_offset
+
+    def frames_from(self, offset: int) -> list[_Frame]:
+        position = bisect_right(self.frames, offset, key=lambda frame: frame.next_offset)
+        return self.frames[position:]
+
+
+class MemoryStore:
+    """Implements ``broker.storage.store.Store``."""
+
+    def __init__(self) -> None:
+        self._shards: dict[LogShard, _Shard] = {}
+        self._keys: dict[bytes, bytes] = {}
+        self._lock = threading.RLock()
+
+    def commit(self, batch: Batch) -> Committed:
+        with self._lock:
+            firsts = {shard: self._append(shard, added) for shard, added in batch.appends.items() if added}
+            for key, value in batch.puts.items():
+                self._put(key, value)
+            return Committed(firsts)
+
+    def read(self, shard: LogShard, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
+        found: list[tuple[int, StreamRecord]] = []
+        with self._lock:
+            for frame in self._shard(shard).frames_from(from_offset):
+                start = max(from_offset, frame.first_offset)
+                piece = frame.records[start - frame.first_offset :][: limit - len(found)]
+                found += enumerate(piece, start)
+                if len(found) >= limit:
+                    break
+        return found
+
+    def read_arrow(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[pa.RecordBatch]:
+        with self._lock:
+            frames = self._shard(shard).frames_from(from_offset)
+        for frame in frames:
+            start, end = max(from_offset, frame.first_offset), min(to_offset, frame.next_offset)
+            if start >= end:
+                return
+            yield records.encode(start, frame.records[start - frame.first_offset : end - frame.first_offset])
+
+    def range_of(self, shard: LogShard) -> ShardRange:
+        with self._lock:
+            held = self._shard(shard)
+            return ShardRange(shard.shard, held.first_offset, held.next_offset)
+
+    def offset_at(self, shard: LogShard, ts_us: int) -> int:
+        with self._lock:
+            held = self._shard(shard)
+            for frame in held.frames:
+                if frame.running_max_us >= ts_us:
+                    for position, record in enumerate(frame.records):
+                        if record.ts_us >= ts_us:
+                            return frame.first_offset + position
+            return held.next_offset
+
+    def shards(self) -> Sequence[LogShard]:
+        with self._lock:
+            return sorted(self._shards)
+
+    def size_of(self, shard: LogShard) -> int:
+        return sum(entry.size_bytes for entry in self.directory(shard))
+
+    def directory(self, shard: LogShard, from_offset: int = 0) -> Iterator[FrameEntry]:
+        with self._lock:
+            frames = self._shard(shard).frames_from(from_offset)
+        return (frame.entry() for frame in frames)
+
+    def merge(self, shard: LogShard, first_offset: int, next_offset: int) -> None:
+        with self._lock:
+            frames = self._shard(shard).frames
+            chosen = [f for f in frames if first_offset <= f.first_offset and f.next_offset <= next_offset]
+            if not chosen or chosen[0].first_offset != first_offset or chosen[-1].next_offset != next_offset:
+                raise ValueError(f"no frames of log {shard.log} make up offsets {first_offset} to {next_offset}")
+            position = frames.index(chosen[0])
+            joined = [record for frame in chosen for record in frame.records]
+            frames[position : position + len(chosen)] = [_Frame(first_offset, joined, chosen[-1].running_max_us)]
+
+    def trim(self, shard: LogShard, before_offset: int) -> None:
+        with self._lock:
+            held = self._shard(shard)
+            held.frames = [frame for frame in held.frames if frame.next_offset > before_offset]
+
+    def drop(self, log: int) -> None:
+        with self._lock:
+            self._shards = {shard: held for shard, held in self._shards.items() if shard.log != log}
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._keys.get(key)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._lock:
+            found = sorted((key, value) for key, value in self._keys.items() if key.startswith(prefix))
+        return iter(found)
+
+    def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
+        with self._lock:
+            if self._keys.get(key) != expected:
+                return False
+            self._put(key, value)
+            return True
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _append(self, shard: LogShard, added: Sequence[StreamRecord]) -> int:
+        held = self._shards.setdefault(shard, _Shard())
+        first = held.next_offset
+        held.running_max_us = max(accumulate((r.ts_us for r in added), max, initial=held.running_max_us))
+        held.frames.append(_Frame(first, list(added), held.running_max_us))
+        held.next_offset += len(added)
+        return first
+
+    def _shard(self, shard: LogShard) -> _Shard:
+        return self._shards.get(shard) or _Shard()
+
+    def _put(self, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            self._keys.pop(key, None)
+        else:
+            self._keys[key] = value

@@ -1,0 +1,177 @@
+"""RocksDB as this store uses it: opened with clear errors, written without stalls, opened again after a failure.
+
+A failed write (disk full, an I/O error) leaves RocksDB refusing every further one until it is opened again, which
+rocksdict has no call for: so it is closed and opened, at most once a second.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from rocksdict import Rdict, RdictIter, ReadOptions, Snapshot, WriteBatch
+
+from broker.core.errors import ConfigError, Unavailable
+from broker.storage.rocksdb import keys, options
+
+FORMAT: Final = 1
+_STALL_STEP_S: Final = 0.005
+_STALL_LIMIT_S: Final = 10.0
+_REOPEN_INTERVAL_S: Final = 1.0
+
+
+class Database:
+    """One read-write RocksDB. Blocking; writes come from one thread at a time."""
+
+    def __init__(self, path: Path, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        """Open, creating what is missing.
+
+        Raises:
+            ConfigError: the directory cannot be used, or a newer release wrote it.
+        """
+        self._path = path
+        self._monotonic_s = monotonic_s
+        self._write_options = options.without_stalls()
+        self._is_broken = False
+        self._reopened_at_s = float("-inf")
+        try:
+            self._db = self._open()
+        except Exception as error:  # rocksdict raises nothing more exact
+            raise ConfigError([f"the store in {path} cannot be opened: {error}"]) from error
+        self._check_format()
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a write failed and the database has not been opened again since."""
+        return self._is_broken
+
+    def write(self, batch: WriteBatch, *, sync: bool) -> None:
+        """Write a batch: all of it, or nothing unless only the ``sync`` failed.
+
+        Raises:
+            Unavailable: the disk is full or failing; ``recover`` before the next write.
+        """
+        with self._translated(writing=True):
+            self._write_without_stall(batch)
+            if sync:
+                self._db.flush_wal(True)
+
+    def recover(self) -> None:
+        """Open the database again after a failed write.
+
+        Raises:
+            Unavailable: it does not open yet, or was tried less than a second ago.
+        """
+        now_s = self._monotonic_s()
+        if now_s - self._reopened_at_s < _REOPEN_INTERVAL_S:
+            raise Unavailable("the store failed to write and is waiting to try again", _REOPEN_INTERVAL_S)
+        self._reopened_at_s = now_s
+        with self._translated(writing=True):
+            self._db.close()
+            gc.collect()  # an iterator that an exception's traceback keeps would hold RocksDB's lock
+            self._db = self._open()
+        self._is_broken = False
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key, or None."""
+        with self._translated():
+            value: bytes | None = self._db.get(key)
+            return value
+
+    def snapshot(self) -> Snapshot:
+        """The present values of all keys, for as long as it is held; ``recover`` needs it let go."""
+        with self._translated():
+            return self._db.snapshot()
+
+    def iterate(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys from ``start`` up to, not including, ``end`` and their values, as of the call."""
+        with self._translated():
+            found = self._db.iter(bounded(end))
+            found.seek(start)
+        return self._walk(found, end)
+
+    def last_before(self, prefix: bytes, key: bytes) -> tuple[bytes, bytes] | None:
+        """The last key at or before ``key`` that begins with ``prefix``, and its value."""
+        with self._translated():
+            return last_before(self._db, prefix, key)
+
+    def close(self) -> None:
+        """Write out what is in memory and release the files."""
+        with self._translated():
+            if not self._is_broken:
+                self._db.flush_wal(True)
+            self._db.close()
+
+    def _walk(self, found: RdictIter, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._translated():
+            while found.valid():
+                key = found.key()
+                if key >= end:
+                    return
+                yield key, found.value()
+                found.next()
+            found.status()
+
+    def _open(self) -> Rdict:
+        return Rdict(str(self._path), options.primary())
+
+    def _check_format(self) -> None:
+        stored = self.get(keys.FORMAT)
+        if stored is None:
+            batch = WriteBatch(raw_mode=True)
+            batch.put(keys.FORMAT, str(FORMAT).encode())
+            self.write(batch, sync=True)
+        elif int(stored) > FORMAT:
+            self._db.close()
+            raise ConfigError([_newer_format(self._path, int(stored))])
+
+    def _write_without_stall(self, batch: WriteBatch) -> None:
+        waited_s = 0.0
+        while True:
+            try:
+                self._db.write(batch, self._write_options)
+                return
+            except Exception as error:
+                if not str(error).startswith("Result incomplete") or waited_s >= _STALL_LIMIT_S:
+                    raise
+            time.sleep(_STALL_STEP_S)  # compaction is behind: this thread waits, the loop does not
+            waited_s += _STALL_STEP_S
+
+    @contextmanager
+    def _translated(self, *, writing: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except (Unavailable, GeneratorExit):
+            raise
+        except Exception as error:
+            self._is_broken = self._is_broken or writing
+            verb = "written" if writing else "read"
+            raise Unavailable(f"the store in {self._path} cannot be {verb}: {error}") from error
+
+
+def _newer_format(path: Path, stored: int) -> str:
+    return (
+        f"the store in {path} has format {stored}, written by a newer release; "
+        f"this one reads up to format {FORMAT}: install the newer release"
+    )
+
+
+def bounded(end: bytes) -> ReadOptions:
+    """Options for an iteration that must not look beyond ``end``, where deleted keys may lie in heaps."""
+    read_options = ReadOptions()
+    read_options.set_iterate_upper_bound(end)
+    return read_options
+
+
+def last_before(db: Rdict, prefix: bytes, key: bytes) -> tuple[bytes, bytes] | None:
+    """The last key at or before ``key`` that begins with ``prefix``, and its value."""
+    found = db.iter()
+    found.seek_for_prev(key)
+    if not found.valid() or not found.key().startswith(prefix):
+        found.status()
+        return None
+    return found.key(), found.value()

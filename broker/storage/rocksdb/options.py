@@ -1,0 +1,51 @@
+"""How RocksDB is set up, and why."""
+
+from __future__ import annotations
+
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, WriteOptions
+
+_MIB = 1024 * 1024
+
+
+def primary() -> Options:
+    """Options of the broker's own instance."""
+    options = _common()
+    options.create_if_missing(True)
+    options.set_max_background_jobs(2)
+    options.set_write_buffer_size(64 * _MIB)
+    options.set_max_write_buffer_number(4)
+    options.set_max_total_wal_size(256 * _MIB)
+    options.set_target_file_size_base(64 * _MIB)
+    options.set_max_bytes_for_level_base(512 * _MIB)
+    options.set_bytes_per_sync(_MIB)
+    options.set_keep_log_file_num(4)
+    options.set_max_open_files(512)
+    return options
+
+
+def secondary() -> Options:
+    """Options of an instance that follows the primary. It keeps every file open: the primary's compactions delete files
+    that are still being read here."""
+    options = _common()
+    options.set_max_open_files(-1)
+    options.set_keep_log_file_num(2)
+    return options
+
+
+def without_stalls() -> WriteOptions:
+    """Writes fail at once where RocksDB would make them wait: it waits with the interpreter lock held, which would stop
+    the broker's loop. The writer thread waits instead."""
+    options = WriteOptions()
+    options.no_slowdown = True
+    return options
+
+
+def _common() -> Options:
+    options = Options(raw_mode=True)
+    options.set_compression_type(DBCompressionType.lz4())
+    tables = BlockBasedOptions()
+    tables.set_block_cache(Cache(64 * _MIB))
+    tables.set_block_size(32 * 1024)
+    tables.set_bloom_filter(10, False)
+    options.set_block_based_table_factory(tables)
+    return options

@@ -1,0 +1,300 @@
+"""The store on RocksDB. One value holds the frame of a whole commit group; see ``keys`` for the layout.
+
+A commit is one write batch into RocksDB's log, unsynced, and for ``durability = fsync`` one ``flush_wal(True)`` behind
+it, because rocksdict holds the interpreter lock during a synced write and releases it during the flush.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+from rocksdict import Snapshot, WriteBatch
+
+from broker.core.errors import Unavailable
+from broker.core.stream import ShardRange, StreamRecord
+from broker.storage import frames, records
+from broker.storage.directory import DirectoryLock
+from broker.storage.frames import Frame
+from broker.storage.rocksdb import keys
+from broker.storage.rocksdb.database import Database
+from broker.storage.rocksdb.keys import ShardState
+from broker.storage.store import Batch, Committed, FrameEntry, LogShard
+
+DATABASE_FOLDER = "rocksdb"
+"""The folder of the data directory that RocksDB has for itself."""
+
+
+class RocksStore:
+    """Implements ``broker.storage.store.Store`` in one directory, which it locks."""
+
+    def __init__(self, directory: Path, durability: Literal["fsync", "os"] = "fsync") -> None:
+        """Open, or make, the store of a data directory.
+
+        Raises:
+            broker.core.errors.ConfigError: the directory cannot be used, another process has it, or a newer release
+                wrote it.
+        """
+        self._lock_file = DirectoryLock(directory)
+        self._place = str(directory)
+        self._sync = durability == "fsync"
+        self._changing = threading.RLock()
+        self._undo: WriteBatch | None = None
+        try:
+            self._db = Database(directory / DATABASE_FOLDER)
+            self._states = self._load_states()
+        except BaseException:
+            self._lock_file.release()
+            raise
+
+    def commit(self, batch: Batch) -> Committed:
+        with self._changing:
+            self._repair()
+            writes = WriteBatch(raw_mode=True)
+            states: dict[LogShard, ShardState] = {}
+            for shard, added in batch.appends.items():
+                if added:
+                    states[shard] = self._append(writes, shard, added)
+            for key, value in batch.puts.items():
+                _put(writes, keys.user_key(key), value)
+            before = self._db.snapshot()
+            try:
+                self._db.write(writes, sync=self._sync)
+            except Unavailable:
+                self._undo = self._undo_of(batch, before)
+                raise
+            firsts = {shard: self._state(shard).next_offset for shard in states}
+            self._states.update(states)
+            return Committed(firsts)
+
+    def read(self, shard: LogShard, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
+        found: list[tuple[int, StreamRecord]] = []
+        if limit <= 0:
+            return found
+        for batch in self.read_arrow(shard, from_offset, keys.LAST_OFFSET):
+            found += records.decode(batch.slice(0, limit - len(found)))
+            if len(found) >= limit:
+                break
+        return found
+
+    def read_arrow(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[pa.RecordBatch]:
+        state = self._state(shard)
+        start, end = max(from_offset, state.first_offset), min(to_offset, state.next_offset)
+        if start < end:
+            for frame in self._frames(shard, start, end):
+                yield frame.slice(start, end)
+
+    def range_of(self, shard: LogShard) -> ShardRange:
+        state = self._state(shard)
+        return ShardRange(shard.shard, state.first_offset, state.next_offset)
+
+    def offset_at(self, shard: LogShard, ts_us: int) -> int:
+        state = self._state(shard)
+        start = keys.entry_key(shard, max(0, ts_us), 0)
+        for key, value in self._db.iterate(start, keys.entry_key(shard, keys.LAST_OFFSET, keys.LAST_OFFSET)):
+            entry = keys.unpack_entry(key, value)
+            if entry.first_offset >= state.next_offset:
+                break
+            row = records.first_at(self._frame(shard, entry.first_offset).batch(), ts_us)
+            if row is not None:
+                return entry.first_offset + row
+        return state.next_offset
+
+    def shards(self) -> Sequence[LogShard]:
+        return sorted(self._states)
+
+    def size_of(self, shard: LogShard) -> int:
+        return self._state(shard).size_bytes
+
+    def directory(self, shard: LogShard, from_offset: int = 0) -> Iterator[FrameEntry]:
+        state = self._state(shard)
+        start = keys.entry_key(shard, 0, 0)
+        holder = self._db.last_before(keys.frames_prefix(shard), keys.frame_key(shard, from_offset))
+        if holder is not None:
+            first = keys.offset_of_frame_key(holder[0])
+            start = keys.entry_key(shard, frames.unpack(holder[1], first, self._name(shard)).running_max_us, first)
+        for key, value in self._db.iterate(start, keys.entry_key(shard, keys.LAST_OFFSET, keys.LAST_OFFSET)):
+            entry = keys.unpack_entry(key, value)
+            if entry.first_offset >= state.next_offset:
+                return
+            if entry.next_offset > from_offset:
+                yield entry
+
+    def merge(self, shard: LogShard, first_offset: int, next_offset: int) -> None:
+        with self._changing:
+            parts = list(self._frames(shard, first_offset, next_offset))
+            if not parts or (parts[0].first_offset, parts[-1].next_offset) != (first_offset, next_offset):
+                raise ValueError(f"no frames of {self._name(shard)} make up offsets {first_offset} to {next_offset}")
+            writes = WriteBatch(raw_mode=True)
+            for part in parts:
+                writes.delete(keys.frame_key(shard, part.first_offset))
+                writes.delete(keys.entry_key(shard, part.running_max_us, part.first_offset))
+            joined = records.join([part.batch() for part in parts])
+            size = _put_frame(writes, shard, first_offset, joined, parts[-1].running_max_us).size_bytes
+            state = self._state(shard)
+            was = sum(frames.HEADER_SIZE + len(part.message) for part in parts)
+            self._change_state(writes, shard, state._replace(size_bytes=state.size_bytes + size - was))
+
+    def trim(self, shard: LogShard, before_offset: int) -> None:
+        with self._changing:
+            state, kept, forgotten = self._state(shard), None, 0
+            for entry in self.directory(shard):
+                if entry.next_offset > before_offset:
+                    kept = entry
+                    break
+                forgotten += entry.size_bytes
+            first = kept.first_offset if kept is not None else state.next_offset
+            if first == state.first_offset:
+                return
+            running_max_us = kept.running_max_us if kept is not None else keys.LAST_OFFSET
+            writes = WriteBatch(raw_mode=True)
+            writes.delete_range(keys.frame_key(shard, 0), keys.frame_key(shard, first))
+            writes.delete_range(keys.entry_key(shard, 0, 0), keys.entry_key(shard, running_max_us, first))
+            size = state.size_bytes - forgotten
+            self._change_state(writes, shard, state._replace(first_offset=first, size_bytes=size))
+
+    def drop(self, log: int) -> None:
+        with self._changing:
+            writes = WriteBatch(raw_mode=True)
+            for kind in (b"f", b"t", b"s"):
+                writes.delete_range(*keys.log_bounds(kind, log))
+            self._write(writes)
+            self._states = {shard: state for shard, state in self._states.items() if shard.log != log}
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._db.get(keys.user_key(key))
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        start = keys.user_key(prefix)
+        for key, value in self._db.iterate(start, _after(start)):
+            yield key[1:], value
+
+    def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
+        with self._changing:
+            if self.get(key) != expected:
+                return False
+            self.commit(Batch(puts={key: value}))
+            return True
+
+    def close(self) -> None:
+        with self._changing, suppress(Unavailable):  # a store that failed has nothing more to write
+            self._db.close()
+        self._lock_file.release()
+
+    def _append(self, writes: WriteBatch, shard: LogShard, added: Sequence[StreamRecord]) -> ShardState:
+        state = self._state(shard)
+        for piece in records.split(added):
+            batch = records.encode(state.next_offset, piece)
+            entry = _put_frame(writes, shard, state.next_offset, batch, state.running_max_us)
+            size = state.size_bytes + entry.size_bytes
+            state = ShardState(state.first_offset, entry.next_offset, entry.running_max_us, size)
+        writes.put(keys.state_key(shard), state.pack())
+        return state
+
+    def _write(self, writes: WriteBatch) -> None:
+        self._repair()
+        self._db.write(writes, sync=self._sync)
+
+    def _repair(self) -> None:
+        """After a failed write: open again, and take back what was written but could not be synced."""
+        if self._db.is_broken:
+            self._db.recover()
+        if self._undo is not None:
+            self._db.write(self._undo, sync=True)
+            self._undo = None
+
+    def _undo_of(self, batch: Batch, before: Snapshot) -> WriteBatch:
+        """What takes the batch back. A sync that fails leaves the batch in RocksDB's memory and perhaps on disk, and
+        its publishers were told that it failed."""
+        undo = WriteBatch(raw_mode=True)
+        for shard in batch.appends:
+            state = self._state(shard)
+            undo.delete_range(keys.frame_key(shard, state.next_offset), keys.frame_key(shard, keys.LAST_OFFSET))
+            undo.delete_range(
+                keys.entry_key(shard, state.running_max_us, state.next_offset),
+                keys.entry_key(shard, keys.LAST_OFFSET, keys.LAST_OFFSET),
+            )
+            undo.put(keys.state_key(shard), state.pack())
+        for key in batch.puts:
+            _put(undo, keys.user_key(key), _value_in(before, keys.user_key(key)))
+        return undo
+
+    def _change_state(self, writes: WriteBatch, shard: LogShard, state: ShardState) -> None:
+        writes.put(keys.state_key(shard), state.pack())
+        self._write(writes)
+        self._states[shard] = state
+
+    def _frames(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[Frame]:
+        """The frames that hold offsets in the range, in order; they are dense, or the store is damaged."""
+        expected = from_offset
+        holder = self._db.last_before(keys.frames_prefix(shard), keys.frame_key(shard, from_offset))
+        start = keys.frame_key(shard, from_offset) if holder is None else holder[0]
+        for key, value in self._db.iterate(start, keys.frame_key(shard, to_offset)):
+            frame = frames.unpack(value, keys.offset_of_frame_key(key), self._name(shard))
+            if frame.next_offset <= from_offset:
+                continue
+            if frame.first_offset > expected:
+                self._report_missing(shard, expected, frame.first_offset)
+            expected = frame.next_offset
+            yield frame
+        if expected < to_offset:
+            self._report_missing(shard, expected, to_offset)
+
+    def _report_missing(self, shard: LogShard, offset: int, found: int) -> None:
+        if offset >= self._state(shard).first_offset:  # else trimmed since the read began
+            raise frames.CorruptFrame(self._name(shard), offset, f"the next frame there is begins at offset {found}")
+
+    def _frame(self, shard: LogShard, first_offset: int) -> Frame:
+        value = self._db.get(keys.frame_key(shard, first_offset))
+        if value is None:
+            raise frames.CorruptFrame(self._name(shard), first_offset, "the frame is missing")
+        return frames.unpack(value, first_offset, self._name(shard))
+
+    def _load_states(self) -> dict[LogShard, ShardState]:
+        found = self._db.iterate(keys.STATES, _after(keys.STATES))
+        return {keys.shard_of_state_key(key): keys.unpack_state(value) for key, value in found}
+
+    def _state(self, shard: LogShard) -> ShardState:
+        return self._states.get(shard) or _NOTHING
+
+    def _name(self, shard: LogShard) -> str:
+        return f"log {shard.log}, shard {shard.shard} in {self._place}"
+
+
+_NOTHING = ShardState()
+
+
+def _put(writes: WriteBatch, key: bytes, value: bytes | None) -> None:
+    if value is None:
+        writes.delete(key)
+    else:
+        writes.put(key, value)
+
+
+def _value_in(snapshot: Snapshot, key: bytes) -> bytes | None:
+    try:
+        value: bytes = snapshot[key]
+    except KeyError:
+        return None
+    return value
+
+
+def _put_frame(
+    writes: WriteBatch, shard: LogShard, first_offset: int, batch: pa.RecordBatch, running_max_us: int
+) -> FrameEntry:
+    value, earliest, latest, running_max_us = frames.pack(batch, running_max_us)
+    entry = FrameEntry(first_offset, first_offset + batch.num_rows, len(value), earliest, latest, running_max_us)
+    writes.put(keys.frame_key(shard, first_offset), value)
+    writes.put(keys.entry_key(shard, running_max_us, first_offset), keys.pack_entry(entry))
+    return entry
+
+
+def _after(prefix: bytes) -> bytes:
+    """The first key after all that begin with a prefix; its last byte is not 255 for the kinds of keys there are, and
+    that of a key of the store's users is stepped over."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1])

@@ -1,0 +1,295 @@
+"""Commit groups: what the loop appends is written by one thread, a group at a time.
+
+While a group is being written the next one gathers, so groups grow with the load and an idle store answers at once: no
+timer, no added latency. The loop and the thread meet twice a group: when it is handed over and when it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Final
+
+from broker.core.errors import Unavailable
+from broker.core.stream import StreamRecord
+from broker.observe.metrics import Metrics
+from broker.storage.settings import StoreSettings
+from broker.storage.store import Batch, Committed, LogShard, Store
+
+Done = Callable[[BaseException | None], None]
+Listener = Callable[[int, list[StreamRecord], list[object]], None]
+
+_RELIEF: Final = 0.5
+"""The share of the bound below which a congested backlog counts as relieved."""
+_AVERAGE_WEIGHT: Final = 0.05
+"""The share of the latest group in the average time of a commit."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """What is committed together, and who waits for it."""
+
+    batch: Batch = field(default_factory=Batch)
+    tokens: dict[LogShard, list[object]] = field(default_factory=dict)
+    waiting: list[Done] = field(default_factory=list)
+    records: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Result:
+    """How a group's commit went; times in seconds."""
+
+    committed: Committed | None
+    error: Exception | None
+    took_s: float
+
+
+class _Figures:
+    """What the writer did, as metrics."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._groups = metrics.counter("store_groups", "commit groups written")
+        self._records = metrics.counter("store_records", "records committed")
+        self._bytes = metrics.counter("store_bytes", "payload bytes committed")
+        self._failed_groups = metrics.counter("store_groups_failed", "commit groups that could not be written")
+        self._failed_records = metrics.counter("store_records_failed", "records of groups that could not be written")
+        self._busy_us = metrics.counter("store_commit_us", "microseconds spent in commits")
+        self._latest_ms = self._average_ms = 0.0
+        metrics.gauge("store_commit_ms_last", lambda: self._latest_ms, "milliseconds the latest commit took")
+        metrics.gauge("store_commit_ms_average", lambda: self._average_ms, "milliseconds a commit takes, lately")
+
+    def note(self, records: int, size_bytes: int, took_s: float, *, failed: bool) -> None:
+        """Count one group."""
+        self._latest_ms = took_s * 1000
+        self._average_ms += (self._latest_ms - self._average_ms) * (_AVERAGE_WEIGHT if self._groups.value else 1)
+        self._busy_us.value += int(took_s * 1_000_000)
+        if failed:
+            self._failed_groups.value += 1
+            self._failed_records.value += records
+            return
+        self._groups.value += 1
+        self._records.value += records
+        self._bytes.value += size_bytes
+
+
+class Writer:
+    """Group commit over a store. All methods are for the loop's thread; callbacks are called there too.
+
+    ``appended`` grows with every record appended and every key put. ``is_congested`` tells that more waits for the disk
+    than the settings allow: whoever feeds the writer stops until the callback of ``on_relief``.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        loop: asyncio.AbstractEventLoop,
+        settings: StoreSettings | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.store = store
+        self.appended = 0
+        self.is_congested = False
+        self.failure: Exception | None = None
+        """Why the latest group failed, None once one was written again."""
+        settings = settings or StoreSettings()
+        self._loop = loop
+        self._max_bytes, self._max_records = settings.max_backlog_bytes, settings.max_backlog_records
+        self._open = _Group()
+        self._flying: _Group | None = None
+        self._is_scheduled = False
+        self._set_room()
+        self._listeners: dict[int, list[Listener]] = {}
+        self._hooks: list[Callable[[], None]] = []
+        self._relief: list[Callable[[], None]] = []
+        self._calls_open = 0
+        self._idle: list[asyncio.Future[None]] = []
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._figures = _Figures(metrics or Metrics())
+        if metrics is not None:
+            metrics.gauge("store_backlog_bytes", lambda: self._backlog()[0], "payload bytes that wait for their commit")
+            metrics.gauge("store_backlog_records", lambda: self._backlog()[1], "records that wait for their commit")
+        self._thread = threading.Thread(target=self._run, name="store writer", daemon=True)
+        self._thread.start()
+
+    def append(self, shard: LogShard, record: StreamRecord, token: object = None) -> None:
+        """Add a record to the group that is gathering. ``token`` comes back to the log's listeners with it."""
+        group = self._open
+        added = group.batch.appends.get(shard)
+        if added is None:
+            added = group.batch.appends[shard] = []
+            group.tokens[shard] = []
+        added.append(record)
+        group.tokens[shard].append(token)
+        self.appended += 1
+        group.records += 1
+        group.size_bytes += len(record[2])
+        if group.records > self._room_records or group.size_bytes > self._room_bytes:
+            self.is_congested = True
+        if not self._is_scheduled:
+            self._schedule()
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Set a key, or delete it with None, in the group that is gathering; the last put of a key wins."""
+        self._open.batch.puts[key] = value
+        self.appended += 1
+        if not self._is_scheduled:
+            self._schedule()
+
+    def touch(self) -> None:
+        """Make a group although nothing is appended yet: somebody's ``before_commit`` hook has state to put."""
+        self.appended += 1
+        if not self._is_scheduled:
+            self._schedule()
+
+    def when_committed(self, done: Done) -> None:
+        """Call ``done`` with None once all appended so far is committed, or with the error that kept it from being."""
+        if self._is_scheduled:
+            self._open.waiting.append(done)
+        elif self._flying is not None:
+            self._flying.waiting.append(done)
+        else:
+            self._loop.call_soon(done, None)
+
+    def listen(self, log: int, listener: Listener) -> None:
+        """Call ``listener(first offset, records, tokens)`` after each commit that appended to the log, in order, once a
+        shard."""
+        self._listeners.setdefault(log, []).append(listener)
+
+    def before_commit(self, hook: Callable[[], None]) -> None:
+        """Call ``hook`` just before a group is sealed, so that owners put the state they have gathered into it."""
+        self._hooks.append(hook)
+
+    def on_relief(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` each time the backlog has fallen below half its bound after congestion."""
+        self._relief.append(callback)
+
+    def call(self, function: Callable[[], object], done: Done) -> None:
+        """Run a blocking function on the writer thread between two groups, then ``done`` with its error or None. What
+        it takes, commits wait: keep it to milliseconds."""
+        self._calls_open += 1
+        self._work.put(lambda: self._call(function, done))
+
+    async def close(self) -> None:
+        """Commit what is left, run the calls that wait, and end the thread. The store stays open."""
+        while self._is_scheduled or self._flying is not None or self._calls_open:
+            idle = self._loop.create_future()
+            self._idle.append(idle)
+            await idle
+        self._work.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _schedule(self) -> None:
+        self._is_scheduled = True
+        if self._flying is None:
+            self._loop.call_soon(self._seal)
+
+    def _seal(self) -> None:
+        """Hand the gathered group to the thread, on the loop's next turn after its first record."""
+        for hook in self._hooks:
+            hook()
+        group, self._open = self._open, _Group()
+        self._is_scheduled = False
+        self._flying = group
+        self._set_room()
+        self._work.put(lambda: self._commit(group))
+
+    def _set_room(self) -> None:
+        """How large the gathering group may get before the backlog, with the group being written, exceeds its bound."""
+        flying = self._flying
+        self._room_bytes = self._max_bytes - (flying.size_bytes if flying else 0)
+        self._room_records = self._max_records - (flying.records if flying else 0)
+
+    def _finish(self, group: _Group, result: _Result) -> None:
+        """Hand over the next group first, so that the thread works while this one's waiters are told."""
+        self._flying = None
+        self._set_room()
+        self.failure = result.error
+        self._figures.note(group.records, group.size_bytes, result.took_s, failed=result.error is not None)
+        if self._is_scheduled:
+            self._seal()
+        if result.committed is not None:
+            self._tell_listeners(group, result.committed)
+        for done in group.waiting:
+            self._guarded(lambda: done(result.error))  # noqa: B023 - called at once
+        self._check_relief()
+        self._check_idle()
+
+    def _finish_call(self, done: Done, failure: BaseException | None) -> None:
+        self._calls_open -= 1
+        self._guarded(lambda: done(failure))
+        self._check_idle()
+
+    def _tell_listeners(self, group: _Group, committed: Committed) -> None:
+        for shard, first_offset in committed.first_offsets.items():
+            for listener in self._listeners.get(shard.log, ()):
+                self._guarded(lambda: listener(first_offset, group.batch.appends[shard], group.tokens[shard]))  # noqa: B023
+
+    def _guarded(self, callback: Callable[[], None]) -> None:
+        """Call somebody who must not stop the others, as one broken connection."""
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs; the loop's handler reports it
+            self._loop.call_exception_handler(
+                {"message": "a callback of the store's writer failed", "exception": error}
+            )
+
+    def _check_relief(self) -> None:
+        if not self.is_congested:
+            return
+        waiting_bytes, waiting_records = self._backlog()
+        if waiting_bytes <= self._max_bytes * _RELIEF and waiting_records <= self._max_records * _RELIEF:
+            self.is_congested = False
+            for callback in self._relief:
+                self._guarded(callback)
+
+    def _check_idle(self) -> None:
+        if not (self._is_scheduled or self._flying is not None or self._calls_open):
+            idle, self._idle = self._idle, []
+            for waiter in idle:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _backlog(self) -> tuple[int, int]:
+        """Bytes and records that wait, those being written among them."""
+        flying = self._flying
+        return (
+            self._open.size_bytes + (flying.size_bytes if flying else 0),
+            self._open.records + (flying.records if flying else 0),
+        )
+
+    # On the writer thread from here on.
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+    def _commit(self, group: _Group) -> None:
+        started_s = time.perf_counter()
+        committed: Committed | None = None
+        failure: Exception | None = None
+        try:
+            committed = self.store.commit(group.batch)
+        except Unavailable as error:
+            failure = error
+        except Exception as error:  # noqa: BLE001 - a group that cannot be written fails alone; the next may do
+            failure = Unavailable(f"the store refused a group of {group.records} records: {error!r}")
+            failure.__cause__ = error
+        self._answer(self._finish, group, _Result(committed, failure, time.perf_counter() - started_s))
+
+    def _call(self, function: Callable[[], object], done: Done) -> None:
+        failure: BaseException | None = None
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001 - handed to the caller
+            failure = error
+        self._answer(self._finish_call, done, failure)
+
+    def _answer(self, function: Callable[..., None], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the loop was closed without closing the writer: nobody waits any more
+            self._loop.call_soon_threadsafe(function, *arguments)
