@@ -1,0 +1,33 @@
+"""What the command line hands to the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Options of ``sluice serve``.
+
+    ``mqtt`` and ``api`` are ``host:port`` to listen on (port 0: any free one); None leaves it to the configuration.
+    ``overrides`` are settings given on the command line, by dotted key, as text: the strongest layer.
+    """
+
+    data_dir: Path
+    mqtt: str | None = None
+    api: str | None = None
+    config_file: Path | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """Options of ``sluice demo``. ``is_cleaning`` asks to remove what an earlier demo made instead of running one."""
+
+    data_dir: Path
+    mqtt: str
+    api: str
+    opens_browser: bool = True
+    is_cleaning: bool = False

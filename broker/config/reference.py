@@ -1,0 +1,97 @@
+"""The settings there are, as rows of a reference page: key, type, default, description."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from broker.config.model import Settings
+from broker.config.secrets import MASK, Secret
+from broker.config.units import parse_duration_s, parse_size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SettingEntry:
+    """One setting. ``default`` is as one writes it in a file; None when the setting is required."""
+
+    key: str
+    type: str
+    default: str | None
+    description: str
+
+
+def describe(models: Mapping[str, type[Settings]]) -> list[SettingEntry]:
+    """Every setting of the models, in order of sections and fields."""
+    return [entry for section in sorted(models) for entry in _entries(section, models[section])]
+
+
+def _entries(prefix: str, model: type[BaseModel]) -> Iterator[SettingEntry]:
+    for name, found in model.model_fields.items():
+        key = f"{prefix}.{name}"
+        if isinstance(found.annotation, type) and issubclass(found.annotation, BaseModel):
+            yield from _entries(key, found.annotation)
+        else:
+            yield SettingEntry(key, _field_type(found), _default(found), found.description or "")
+
+
+def _field_type(found: FieldInfo) -> str:
+    unit = _unit(found.metadata)
+    return unit or _type(found.annotation)
+
+
+_UNITS = {parse_duration_s: "duration", parse_size_bytes: "size"}
+_NAMES = {
+    int: "whole number",
+    float: "number",
+    bool: "boolean",
+    str: "text",
+    Secret: "secret",
+    Path: "path",
+    Any: "any",
+}
+
+
+def _unit(metadata: Any) -> str | None:
+    parsers = (item.func for item in metadata if isinstance(item, BeforeValidator))
+    return next((_UNITS[parser] for parser in parsers if parser in _UNITS), None)
+
+
+def _type(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _unit(arguments[1:]) or _type(arguments[0])
+    if origin is Literal:
+        return " | ".join(str(choice) for choice in arguments)
+    if origin in (Union, UnionType):
+        kinds = [_type(argument) for argument in arguments if argument is not NoneType]
+        return " | ".join(kinds) + (" (optional)" if NoneType in arguments else "")
+    if origin in (list, tuple, set, frozenset):
+        return f"list of {_type(arguments[0])}" if arguments else "list"
+    if origin is dict:
+        return f"object of {_type(arguments[1])} by name"
+    return _NAMES.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def _default(found: FieldInfo) -> str | None:
+    if found.default_factory is not None:
+        return _written(found.get_default(call_default_factory=True, validated_data={}))
+    return None if found.default is PydanticUndefined else _written(found.default)
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return "not set"
+    if isinstance(value, Secret):
+        return MASK
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_written(item) for item in value) + "]"
+    return str(value)

@@ -1,0 +1,200 @@
+"""Joins the settings models it is given into one configuration, and validates all of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from broker.config.hocon_reader import HoconError
+from broker.config.layers import (
+    API_FILE,
+    BASE_FILE,
+    KeyPath,
+    Layer,
+    environment_layer,
+    file_layer,
+    find_main_file,
+    merged,
+    override_layer,
+    setter,
+)
+from broker.config.model import Settings
+from broker.config.objects import OBJECT_SECTIONS, LayerObjects, objects_in, without_objects
+from broker.config.problems import did_you_mean, sentence
+from broker.config.reference import SettingEntry, describe
+from broker.core.errors import ConfigError, NotFound
+
+_Model = TypeVar("_Model", bound=Settings)
+Models = Mapping[str, type[Settings]]
+"""Settings models by their place in the configuration, as ``mqtt`` or ``listeners.tcp.default``."""
+
+
+class Config:
+    """The settings in force, and who set them."""
+
+    def __init__(
+        self,
+        sections: Mapping[str, Settings],
+        layers: Sequence[Layer],
+        objects: Mapping[str, Sequence[LayerObjects]],
+        api_file: Path | None,
+    ) -> None:
+        self._sections, self._layers = dict(sections), tuple(layers)
+        self.objects = objects
+        """Objects of each kind by layer, weakest first; ``broker.config.sections`` makes sections of them."""
+        self.api_file = api_file
+        """The file that holds what the API made; None when there is no data directory."""
+
+    @property
+    def api_values(self) -> dict[str, Any]:
+        """All that the API's file held when it was read."""
+        layer = next((layer for layer in self._layers if layer.file is not None and layer.file == self.api_file), None)
+        return {} if layer is None else layer.values
+
+    def get(self, section: str, model: type[_Model] = Settings) -> _Model:  # type: ignore[assignment]  # any model
+        """The settings of a section, checked to be of the model asked for.
+
+        Raises:
+            NotFound: no such section was loaded.
+        """
+        found = self._sections.get(section)
+        if found is None:
+            raise NotFound("section of the configuration", section)
+        if not isinstance(found, model):
+            raise TypeError(f"section {section!r} is {type(found).__name__}, not {model.__name__}")
+        return found
+
+    def origin(self, key: str) -> str:
+        """Who set a key: ``sluice.conf line 4``, ``environment variable SLUICE_...``, ``command line``, ``default``."""
+        path = tuple(key.split("."))
+        layer = setter(self._layers, path)
+        return layer.where(path) if layer is not None else "default"
+
+    def effective(self) -> dict[str, Any]:
+        """All settings in force as plain data, in the shape of the files; secrets are masked."""
+        tree: dict[str, Any] = {}
+        for name in sorted(self._sections):
+            *above, last = name.split(".")
+            node = tree
+            for part in above:
+                node = node.setdefault(part, {})
+            node.setdefault(last, {}).update(self._sections[name].model_dump(mode="json"))
+        return tree
+
+    def describe(self) -> list[SettingEntry]:
+        """Every setting there is, for a reference page."""
+        return describe({name: type(settings) for name, settings in self._sections.items()})
+
+
+def load_config(
+    models: Models,
+    *,
+    data_dir: Path | None,
+    config_file: Path | None = None,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, str] | None = None,
+    object_sections: Sequence[str] = OBJECT_SECTIONS,
+) -> Config:
+    """Read all layers and validate them.
+
+    Raises:
+        ConfigError: with every problem found, one sentence each: file and line, key, value, what was expected.
+    """
+    layers, problems = _read_layers(data_dir, config_file, environ, overrides or {})
+    object_paths = [tuple(name.split(".")) for name in object_sections]
+    objects, object_problems = _objects(layers, object_paths)
+    values = without_objects(merged(layers), object_paths)
+    data, unknown = _split(values, models, layers)
+    sections, wrong = _validated(models, data, layers)
+    problems += [*object_problems, *unknown, *wrong]
+    if problems:
+        raise ConfigError(problems)
+    return Config(sections, layers, objects, None if data_dir is None else data_dir / API_FILE)
+
+
+def _read_layers(
+    data_dir: Path | None, config_file: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
+) -> tuple[list[Layer], list[str]]:
+    main_file = find_main_file(config_file, data_dir, environ)
+    own_files = [] if data_dir is None else [data_dir / BASE_FILE, data_dir / API_FILE]
+    files = [file for file in own_files if file.exists()] + ([main_file] if main_file is not None else [])
+    layers, problems = [], []
+    for file in files:
+        try:
+            layers.append(file_layer(file, environ))
+        except HoconError as error:
+            problems.append(str(error))
+    for layer, wrong in (environment_layer(environ), override_layer(overrides)):
+        layers.append(layer)
+        problems += wrong
+    return layers, problems
+
+
+def _objects(layers: Sequence[Layer], paths: Sequence[KeyPath]) -> tuple[dict[str, list[LayerObjects]], list[str]]:
+    found: dict[str, list[LayerObjects]] = {}
+    problems = []
+    for path in paths:
+        in_files = []
+        for layer in layers:
+            held, wrong = objects_in(layer, path)
+            problems += wrong
+            if layer.file is not None:
+                in_files.append(held)
+            elif held.objects:
+                key, inside = ".".join(path), (*path, held.objects[0]["name"])
+                problems.append(f"{layer.where(inside)}: {key} are objects; they stand in files or are made by the API")
+        found[".".join(path)] = in_files
+    return found, problems
+
+
+def _split(values: dict[str, Any], models: Models, layers: Sequence[Layer]) -> tuple[dict[str, Any], list[str]]:
+    """The values of each section by its name, and the keys that belong to none."""
+    names = {tuple(name.split(".")): name for name in models}
+    data: dict[str, Any] = {}
+    problems: list[str] = []
+
+    def descend(path: KeyPath, node: dict[str, Any]) -> None:
+        below = {name[len(path)] for name in names if name[: len(path)] == path and len(name) > len(path)}
+        own = {key: value for key, value in node.items() if key not in below}
+        if path in names:
+            data[names[path]] = own
+        else:
+            problems.extend(_unknown((*path, key), below, layers) for key in own)
+        for key in below & node.keys():
+            inner = node[key]
+            if isinstance(inner, dict):
+                descend((*path, key), inner)
+            elif inner is not None:
+                problems.append(f"{_where(layers, (*path, key))}: {'.'.join((*path, key))} must be an object {{ ... }}")
+
+    descend((), values)
+    return data, problems
+
+
+def _unknown(path: KeyPath, known: Iterable[str], layers: Sequence[Layer]) -> str:
+    return f"{_where(layers, path)}: {'.'.join(path)} is not a section of settings{did_you_mean(path[-1], known)}"
+
+
+def _validated(
+    models: Models, data: Mapping[str, Any], layers: Sequence[Layer]
+) -> tuple[dict[str, Settings], list[str]]:
+    sections, problems = {}, []
+    for name, model in models.items():
+        try:
+            sections[name] = model.model_validate(data.get(name, {}))
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                path = (*name.split("."), *(str(part) for part in detail["loc"]))
+                problems.append(f"{_where(layers, path)}: {sentence(name, model, detail)}")
+    return sections, problems
+
+
+def _where(layers: Sequence[Layer], path: KeyPath) -> str:
+    """The place of a key, else of the nearest key above it that somebody set."""
+    for length in range(len(path), 0, -1):
+        if (layer := setter(layers, path[:length])) is not None:
+            return layer.where(path)
+    return "defaults"

@@ -1,0 +1,64 @@
+"""Values that do not print."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+
+MASK = "******"
+
+
+class Secret:
+    """A text that shows as ``******`` wherever it is printed, logged, dumped or pickled into an error.
+
+    As the type of a settings field it takes a text. Only ``reveal`` gives the text back.
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The text itself; for the one call that needs it."""
+        return self._text
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        """Compares in constant time."""
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(self._text.encode(), other._text.encode())
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return f"Secret({MASK!r})"
+
+    def __str__(self) -> str:
+        return MASK
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a secret is not pickled; hand on what needs it")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls._validated,
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda _: MASK),
+            json_schema_input_schema=core_schema.str_schema(),
+        )
+
+    @classmethod
+    def _validated(cls, value: object) -> Secret:
+        if isinstance(value, str):
+            return cls(value)
+        if not isinstance(value, Secret):
+            raise PydanticKnownError("string_type")
+        return value

@@ -1,0 +1,145 @@
+"""The places in the configuration where objects that people make are kept.
+
+Objects in ``base.hocon`` and ``sluice.conf`` are fixed by those files. What the API makes stands in ``DIR/api.hocon``,
+one file for all kinds, written as JSON (which is HOCON). Hand-written objects come first, in the order of their
+files, then the API's in the order they were saved. Of two with one name the stronger layer's counts, as for settings.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from broker.config.layers import API_FILE, KeyPath
+from broker.config.objects import LayerObjects
+from broker.config.root import Config
+from broker.core.errors import NotFound, Unavailable
+from broker.core.objects import ObjectSection, Spec
+
+
+class Sections:
+    """Makes a section for each kind of objects that a configuration was loaded with."""
+
+    def __init__(self, config: Config) -> None:
+        file = None if config.api_file is None else ApiFile(config.api_file, config.api_values)
+        self._sections = {
+            name: FileSection(tuple(name.split(".")), layers, file) for name, layers in config.objects.items()
+        }
+
+    def section(self, path: str) -> ObjectSection:
+        """The section at a path such as ``rule_engine.rules``.
+
+        Raises:
+            NotFound: the configuration was not loaded with such a section.
+        """
+        if path not in self._sections:
+            raise NotFound("section of objects", path)
+        return self._sections[path]
+
+
+class FileSection:
+    """One kind of objects, merged from the layers. Implements ``broker.core.objects.ObjectSection``."""
+
+    def __init__(self, path: KeyPath, layers: Sequence[LayerObjects], api_file: ApiFile | None) -> None:
+        self._path, self._api_file = path, api_file
+        self._fixed: dict[str, tuple[str, Spec]] = {}
+        self._made: dict[str, Spec] = {}
+        self._hidden: dict[str, Spec] = {}  # the API's, while sluice.conf has an object of that name
+        for held in layers:
+            if held.layer.file is not None and held.layer.file.name == API_FILE:
+                self._made = {spec["name"]: spec for spec in held.objects}
+                for name in self._made:
+                    self._fixed.pop(name, None)
+                continue
+            for spec in held.objects:
+                self._fixed[spec["name"]] = (held.layer.name, spec)
+                if spec["name"] in self._made:
+                    self._hidden[spec["name"]] = self._made.pop(spec["name"])
+
+    def load(self) -> list[Spec]:
+        """All objects in order; the caller may change what it gets."""
+        objects = [spec for _, spec in self._fixed.values()] + list(self._made.values())
+        return copy.deepcopy(objects)
+
+    def save(self, objects: Sequence[Spec]) -> None:
+        """Write the API's among the objects; returns when they are on disk. Fixed ones are not written."""
+        made = {spec["name"]: copy.deepcopy(spec) for spec in objects if spec["name"] not in self._fixed}
+        if self._api_file is None:
+            raise Unavailable("objects cannot be saved without a data directory; start with --data-dir")
+        self._api_file.put(self._path, [*made.values(), *self._hidden.values()])
+        self._made = made
+
+    def fixed_by(self, name: str) -> str | None:
+        """The file that fixes the object, or None."""
+        fixed = self._fixed.get(name)
+        return None if fixed is None else fixed[0]
+
+
+class ApiFile:
+    """``DIR/api.hocon``: replaced as a whole and atomically: at any instant it is the old one or the new one."""
+
+    def __init__(self, file: Path, values: dict[str, Any]) -> None:
+        self._file, self._values = file, values
+        self._seen = _stamp(file)
+
+    def put(self, path: KeyPath, objects: Sequence[Spec]) -> None:
+        """Replace the objects at one path and leave everything else.
+
+        Raises:
+            Unavailable: the file cannot be written, or somebody else wrote it; nothing changed.
+        """
+        if _stamp(self._file) != self._seen:
+            raise Unavailable(
+                f"{self._file} was changed by somebody else since it was read, and nothing was written; "
+                "restart the broker, which reads it"
+            )
+        values = _replaced(self._values, path, list(objects))
+        try:
+            _write(self._file, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise Unavailable(f"{self._file} cannot be written ({reason}); nothing was changed") from error
+        self._values, self._seen = values, _stamp(self._file)
+
+
+def _replaced(values: dict[str, Any], path: KeyPath, objects: list[Spec]) -> dict[str, Any]:
+    if len(path) == 1:
+        return {**values, path[0]: objects}
+    inner = values.get(path[0])
+    return {**values, path[0]: _replaced(inner if isinstance(inner, dict) else {}, path[1:], objects)}
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is written: inode, size, time of change. None when there is none."""
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _write(file: Path, data: bytes) -> None:
+    """Replace a file so that a crash at any instant leaves the old or the new one, on disk when this returns."""
+    temporary = file.with_name(f"{file.name}.new")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as opened:
+            os.fchmod(descriptor, 0o600)  # one left by a crash may have other rights
+            opened.write(data)
+            opened.flush()
+            os.fsync(descriptor)
+        temporary.replace(file)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,179 @@
+"""Objects in configuration: both written forms, what is fixed, atomic saving."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.config.model import Settings
+from broker.config.root import load_config
+from broker.config.sections import Sections
+from broker.core.errors import ConfigError, NotFound, Unavailable
+from broker.core.objects import ObjectSection
+
+
+class Other(Settings):
+    """A section that is not of objects."""
+
+    kept: str = ""
+
+
+def section(data_dir: Path | None, path: str = "rule_engine.rules") -> ObjectSection:
+    return sections(data_dir).section(path)
+
+
+def sections(data_dir: Path | None) -> Sections:
+    return Sections(load_config({}, data_dir=data_dir, environ={}))
+
+
+def names(of: ObjectSection) -> list[str]:
+    return [spec["name"] for spec in of.load()]
+
+
+def test_both_written_forms_keep_their_order(tmp_path: Path) -> None:
+    (tmp_path / "sluice.conf").write_text(
+        "rule_engine.rules = [ { name = b, sql = x }, { name = a } ]\nstreams { z { topics = [t] }, y {} }"
+    )
+    assert section(tmp_path).load() == [{"name": "b", "sql": "x"}, {"name": "a"}]
+    assert section(tmp_path, "streams").load() == [{"name": "z", "topics": ["t"]}, {"name": "y"}]
+
+
+def test_objects_of_files_are_fixed_and_not_written(tmp_path: Path) -> None:
+    (tmp_path / "base.hocon").write_text("rule_engine.rules { base {} }")
+    (tmp_path / "sluice.conf").write_text("rule_engine.rules { main {} }")
+    rules = section(tmp_path)
+    rules.save([*rules.load(), {"name": "made", "sql": "SELECT 1"}])
+    assert names(rules) == names(section(tmp_path)) == ["base", "main", "made"]
+    assert rules.fixed_by("base") == str(tmp_path / "base.hocon")
+    assert rules.fixed_by("main") == str(tmp_path / "sluice.conf")
+    assert rules.fixed_by("made") is None
+    written = json.loads((tmp_path / "api.hocon").read_text())
+    assert written == {"rule_engine": {"rules": [{"name": "made", "sql": "SELECT 1"}]}}
+
+
+def test_what_the_api_made_lies_over_base_and_under_the_main_file(tmp_path: Path) -> None:
+    section(tmp_path).save([{"name": "r", "sql": "api"}, {"name": "s", "sql": "api"}])
+    (tmp_path / "base.hocon").write_text("rule_engine.rules { r { sql = base } }")
+    (tmp_path / "sluice.conf").write_text("rule_engine.rules { s { sql = main } }")
+    rules = section(tmp_path)
+    assert {spec["name"]: spec["sql"] for spec in rules.load()} == {"r": "api", "s": "main"}
+    assert rules.fixed_by("r") is None
+    rules.save(rules.load())
+    (tmp_path / "sluice.conf").unlink()
+    assert {spec["name"]: spec["sql"] for spec in section(tmp_path).load()} == {"r": "api", "s": "api"}
+
+
+def test_saving_one_kind_loses_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "api.hocon").write_text("# by hand\nrule_engine { rules = [{name = kept}] }\nother.kept = caf\u00e9")
+    config = load_config({"other": Other}, data_dir=tmp_path, environ={})
+    both = Sections(config)
+    both.section("streams").save([{"name": "s"}])
+    both.section("rule_engine.rules").save([{"name": "kept"}, {"name": "new"}])
+    assert json.loads((tmp_path / "api.hocon").read_text()) == {
+        "rule_engine": {"rules": [{"name": "kept"}, {"name": "new"}]},
+        "other": {"kept": "café"},
+        "streams": [{"name": "s"}],
+    }
+
+
+def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    (tmp_path / "api.hocon.new").write_text("left by a crash")
+    section(tmp_path).save([{"name": "r"}])
+    assert stat.S_IMODE((tmp_path / "api.hocon").stat().st_mode) == 0o600
+    assert [file.name for file in tmp_path.iterdir()] == ["api.hocon"]
+
+
+def test_what_is_given_out_is_not_shared(tmp_path: Path) -> None:
+    rules = section(tmp_path)
+    rules.save([{"name": "r", "actions": [1]}])
+    rules.load()[0]["actions"].append(2)
+    assert rules.load() == [{"name": "r", "actions": [1]}]
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence_and_no_change(tmp_path: Path) -> None:
+    rules = section(tmp_path)
+    rules.save([{"name": "old"}])
+    (tmp_path / "api.hocon.new").mkdir()  # works for root too, who may write everywhere
+    with pytest.raises(Unavailable, match=r"api\.hocon cannot be written \(is a directory\); nothing was changed"):
+        rules.save([{"name": "new"}])
+    assert names(rules) == names(section(tmp_path)) == ["old"]
+
+
+def test_a_file_somebody_else_changed_is_not_overwritten(tmp_path: Path) -> None:
+    rules = section(tmp_path)
+    rules.save([{"name": "r"}])
+    (tmp_path / "api.hocon").write_text("rule_engine.rules { by_hand {} }")
+    with pytest.raises(Unavailable, match="was changed by somebody else"):
+        rules.save([])
+    assert names(section(tmp_path)) == ["by_hand"]
+
+
+def test_without_a_data_directory_nothing_is_saved() -> None:
+    with pytest.raises(Unavailable, match="--data-dir"):
+        section(None).save([{"name": "r"}])
+
+
+def test_an_unknown_section_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        section(tmp_path, "rules")
+
+
+def test_objects_that_cannot_be_read_are_told_with_their_place(tmp_path: Path) -> None:
+    file = tmp_path / "sluice.conf"
+    file.write_text(
+        "streams = [\n {topics = []}\n 5\n {name = a}\n {name = a}\n]\n"
+        "rule_engine.rules { x { name = y } }\nlake.tables = 5\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        sections(tmp_path)
+    assert caught.value.problems == (
+        f"{file} line 7: rule_engine.rules.x: is named 'x' by its key and 'y' inside; keep one of the two",
+        f"{file} line 2: streams[0]: needs a name, a text",
+        f"{file} line 3: streams[1]: must be an object {{ ... }}",
+        f"{file} line 5: streams has two objects named 'a'",
+        f"{file} line 8: lake.tables must be a list of objects",
+    )
+
+
+def test_objects_do_not_come_from_the_environment() -> None:
+    with pytest.raises(ConfigError, match="SLUICE_STREAMS__X: streams are objects"):
+        load_config({}, data_dir=None, environ={"SLUICE_STREAMS__X": "{}"})
+
+
+_SAVE_FOR_EVER = """
+import sys
+from pathlib import Path
+from broker.config.model import Settings
+from broker.config.root import load_config
+from broker.config.sections import Sections
+section = Sections(load_config({}, data_dir=Path(sys.argv[1]), environ={})).section("streams")
+count = len(section.load())
+print("ready", flush=True)
+while True:
+    count = count % 50 + 1
+    section.save([{"name": f"s{n}", "of": count, "text": "x" * 2000} for n in range(count)])
+    print(count, flush=True)
+"""
+
+
+def test_killed_at_any_instant_the_file_is_whole(tmp_path: Path) -> None:
+    for round_ in range(6):
+        saver = subprocess.Popen(
+            [sys.executable, "-c", _SAVE_FOR_EVER, str(tmp_path)], stdout=subprocess.PIPE, env={**os.environ}
+        )
+        assert saver.stdout is not None
+        for _ in range(2 + 3 * round_):  # killed at another point of its loop each time
+            assert saver.stdout.readline()
+        saver.send_signal(signal.SIGKILL)
+        saver.wait()
+        saver.stdout.close()
+        held = section(tmp_path, "streams").load()
+        assert held
+        assert all(spec["of"] == len(held) for spec in held)
