@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from broker.core.message import Message
+
 Columns = dict[str, Any]
 
 
@@ -55,6 +57,29 @@ EVENT_TYPES: dict[str, EventType] = {
     )
 }
 """Every event by name; columns are listed in the rule language's reference."""
+
+
+def message_columns(message: Message) -> Columns:
+    """The columns that every event about a publish has: the message as it is, its client, its properties."""
+    client = message.client
+    properties = {name: dict(v) if name == "User-Property" else v for name, v in (message.properties or {}).items()}
+    try:
+        payload: str | bytes = message.payload.decode()
+    except UnicodeDecodeError:
+        payload = message.payload
+    return {
+        "id": message.id,
+        "clientid": client.client_id,
+        "username": client.username,
+        "peerhost": client.peer_host,
+        "peername": client.peer_name,
+        "topic": message.topic,
+        "payload": payload,
+        "qos": message.qos,
+        "flags": {"retain": message.retain, "dup": message.dup},
+        "pub_props": properties,
+        "publish_received_at": message.received_ns // 1_000_000,
+    }
 
 
 class Events:

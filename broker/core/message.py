@@ -54,6 +54,25 @@ class Message:
         """Hand over a value that is known to be what the payload decodes to, so that nobody decodes it again."""
         self._value = value
 
+    def changed(self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties | None) -> Message:
+        """A new message in place of this one: same client, time of arrival and identity, the rest as given.
+
+        The decoded payload is handed on when ``payload`` is this message's own.
+        """
+        return Message(
+            topic,
+            payload,
+            qos,
+            retain,
+            self.client,
+            self.received_ns,
+            properties,
+            self.dup,
+            self.via,
+            self._value if payload is self.payload else _UNDECODED,
+            self._id,
+        )
+
     @property
     def id(self) -> str:
         """32 hexadecimal digits, unique on this node, made when first asked for."""
