@@ -1,0 +1,143 @@
+"""Values, payloads and messages as they stand in JSON: bytes as ``{"$base64": ...}``, payloads with their encoding."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any
+
+from broker.core import jsontext
+from broker.core.client import Client
+from broker.core.errors import Invalid, PeerError, Problem
+from broker.core.message import Message
+from broker.core.topic import check_topic_name
+
+_BASE64 = "$base64"
+
+
+def from_wire(value: Any) -> Any:
+    """A value with ``{"$base64": text}`` turned into bytes."""
+    if isinstance(value, Mapping):
+        if value.keys() == {_BASE64} and isinstance(value[_BASE64], str):
+            return unbase64(value[_BASE64], "")
+        return {key: from_wire(item) for key, item in value.items()}
+    return [from_wire(item) for item in value] if isinstance(value, list) else value
+
+
+def to_wire(value: Any) -> Any:
+    """A value with bytes turned into ``{"$base64": text}``."""
+    if isinstance(value, bytes):
+        return {_BASE64: base64.b64encode(value).decode()}
+    if isinstance(value, Mapping):
+        return {key: to_wire(item) for key, item in value.items()}
+    return [to_wire(item) for item in value] if isinstance(value, list) else value
+
+
+def payload_from_wire(value: Any, pointer: str) -> bytes:
+    """The bytes of a text, or of ``{"encoding": "utf8" | "base64" | "json", "data": ...}``."""
+    if isinstance(value, str):
+        return _utf8(value, pointer)
+    if not isinstance(value, Mapping) or "data" not in value:
+        raise Invalid("the payload cannot be read", [Problem("a text, or an object with encoding and data", pointer)])
+    encoding, data = value.get("encoding"), value["data"]
+    if encoding == "json":
+        try:
+            return jsontext.encode(data)
+        except jsontext.JsonError as error:
+            raise Invalid("the payload cannot be read", [Problem(str(error), f"{pointer}/data")]) from None
+    if encoding not in ("utf8", "base64") or not isinstance(data, str):
+        raise Invalid(
+            "the payload cannot be read", [Problem("encoding is utf8, base64 or json", f"{pointer}/encoding")]
+        )
+    return _utf8(data, pointer) if encoding == "utf8" else unbase64(data, f"{pointer}/data")
+
+
+def payload_to_wire(data: bytes) -> dict[str, str]:
+    """A payload as text where it is UTF-8, else as base64."""
+    try:
+        return {"encoding": "utf8", "data": data.decode()}
+    except UnicodeDecodeError:
+        return {"encoding": "base64", "data": base64.b64encode(data).decode()}
+
+
+def message_from_wire(body: Any, received_ns: int, pointer: str = "/message") -> Message:
+    """A message as it stands in a request: ``topic``, ``payload``, and what else a publish has."""
+    if not isinstance(body, Mapping):
+        raise Invalid("a message is wanted", [Problem("an object is wanted", pointer)])
+    topic = body.get("topic")
+    if not isinstance(topic, str):
+        raise Invalid("a message has a topic", [Problem("a text is wanted", f"{pointer}/topic")])
+    try:
+        check_topic_name(topic)
+    except PeerError as error:
+        raise Invalid("the message cannot be published", [Problem(str(error), f"{pointer}/topic")]) from None
+    qos, retain = body.get("qos", 0), body.get("retain", False)
+    if isinstance(qos, bool) or qos not in (0, 1, 2) or not isinstance(retain, bool):
+        raise Invalid("the message cannot be published", [Problem("qos is 0, 1 or 2 and retain a boolean", pointer)])
+    payload = payload_from_wire(body.get("payload", ""), f"{pointer}/payload")
+    return Message(topic, payload, qos, retain, _client(body, pointer), received_ns, _properties(body, pointer))
+
+
+def message_to_wire(message: Message) -> dict[str, Any]:
+    """A message as it stands in an answer."""
+    properties = {name: value for name, value in (message.properties or {}).items() if name != "User-Property"}
+    return {
+        "topic": message.topic,
+        "payload": payload_to_wire(message.payload),
+        "qos": message.qos,
+        "retain": message.retain,
+        "user_properties": [list(pair) for pair in message.user_properties],
+        "properties": to_wire(properties),
+    }
+
+
+def unbase64(text: str, pointer: str) -> bytes:
+    """The bytes that base64 stands for, or ``Invalid``."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise Invalid("not base64", [Problem("not base64", pointer)]) from None
+
+
+def _utf8(text: str, pointer: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise Invalid("the payload cannot be read", [Problem("the text has lone surrogates", pointer)]) from None
+
+
+def _client(body: Mapping[str, Any], pointer: str) -> Client:
+    client_id, username = body.get("clientid", "c1"), body.get("username")
+    attributes = body.get("client_attrs", {})
+    if not isinstance(client_id, str) or not (username is None or isinstance(username, str)):
+        raise Invalid("the message's client cannot be read", [Problem("clientid and username are texts", pointer)])
+    if not isinstance(attributes, Mapping):
+        raise Invalid(
+            "the message's client cannot be read", [Problem("an object is wanted", f"{pointer}/client_attrs")]
+        )
+    host, _, port = str(body.get("peername", "127.0.0.1:19872")).rpartition(":")
+    return Client(
+        client_id, username, host or "127.0.0.1", int(port) if port.isdecimal() else 0, attributes=dict(attributes)
+    )
+
+
+def _properties(body: Mapping[str, Any], pointer: str) -> dict[str, Any] | None:
+    given = body.get("properties") or {}
+    pairs = body.get("user_properties") or []
+    if not isinstance(given, Mapping):
+        raise Invalid("the message cannot be read", [Problem("an object is wanted", f"{pointer}/properties")])
+    properties = {str(name): from_wire(value) for name, value in given.items()}
+    if pairs or "User-Property" in properties:
+        properties["User-Property"] = _pairs(pairs or properties["User-Property"], f"{pointer}/user_properties")
+    return properties or None
+
+
+def _pairs(pairs: Any, pointer: str) -> list[tuple[str, str]]:
+    listed = list(pairs.items()) if isinstance(pairs, Mapping) else pairs
+    if not isinstance(listed, list) or not all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
+        for pair in listed
+    ):
+        raise Invalid("the message cannot be read", [Problem("pairs of texts are wanted", pointer)])
+    return [(name, value) for name, value in listed]
