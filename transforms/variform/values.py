@@ -31,7 +31,7 @@ def to_text(value: Any) -> str:
     """The text of any value: lists and maps as compact JSON, null as the empty text."""
     kind = value.__class__
     if kind is str:
-        return value
+        return str(value)
     if kind is int:
         return str(value)
     if kind is float:
@@ -77,7 +77,7 @@ def text(function: str, value: Any) -> str:
     """An argument that must be text; booleans count as text, numbers do not."""
     kind = value.__class__
     if kind is str:
-        return value
+        return str(value)
     if kind is bool:
         return "true" if value else "false"
     if kind is bytes:

@@ -1,0 +1,39 @@
+"""Message transformations as a feature of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.core.errors import ConfigError
+from broker.core.feature import Services
+from broker.core.objects import ObjectService
+from broker.core.stage import Gate, Tap
+from transforms.messages.stage import TransformationGate
+from transforms.service import TransformService
+from transforms.settings import TransformsSettings
+
+SECTION = "message_transformation.transformations"
+
+
+class TransformsFeature:
+    """A ``broker.core.feature.Feature``. Start it after the feature that gives ``services.schemas``."""
+
+    name = "transforms"
+
+    def __init__(self, services: Services, settings: TransformsSettings | None = None) -> None:
+        self.settings = settings or TransformsSettings()
+        self._section = services.section(SECTION)
+        gate = TransformationGate(services.node, services.clock, services.events, services.metrics)
+        self.service = TransformService(services, self._section, gate)
+        self.gates: Sequence[Gate] = (gate,)
+        self.taps: Sequence[Tap] = ()
+        self.services: Sequence[ObjectService] = (self.service,)
+        services.users_of_schema.append(self.service.users_of_schema)
+
+    def start(self) -> None:
+        """Load the transformations of the configuration."""
+        if problems := self.service.load(self._section.load()):
+            raise ConfigError(problems)
+
+    def stop(self) -> None:
+        """There is nothing to give up."""

@@ -1,0 +1,188 @@
+"""Payload decoders and encoders, made when a topic's plan is made.
+
+Between transformations the payload is bytes, or a decoded value that an encoder ``none`` left; ``UNTOUCHED`` says that
+there is no such value and the message's bytes count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from broker.core import jsontext
+from broker.core.errors import NotFound
+from broker.core.message import Message
+from broker.core.schema import SchemaError, SchemaLookup, Serde
+from transforms.messages.failure import TransformationFailed
+from transforms.messages.spec import AvroCodec, JsonCodec, NoCodec, ProtobufCodec
+
+UNTOUCHED: Any = object()
+
+Codec = NoCodec | JsonCodec | AvroCodec | ProtobufCodec
+Decode = Callable[[Message, Any], Any]
+"""``decode(message, left)``: the value of a message's payload; ``left`` is what an earlier transformation left."""
+Encode = Callable[[Any], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadCodec:
+    """How a transformation reads and writes the payload. ``encode`` is None for an encoder ``none``."""
+
+    decode: Decode
+    encode: Encode | None
+    is_same: bool
+    """Decoder and encoder are the same: bytes stay as they are unless an operation writes the payload."""
+    check_encode: bool
+    """Encoding what was decoded may fail, so it is tried even where the bytes stay."""
+    gives_json: bool
+
+
+def payload_codec(decoder: Codec, encoder: Codec, schemas: SchemaLookup, *, may_hold_bytes: bool) -> PayloadCodec:
+    """The codec of one transformation. A schema that is not there makes every message fail, not the making."""
+    return PayloadCodec(
+        _decoder(decoder, schemas),
+        _encoder(encoder, schemas, may_hold_bytes=may_hold_bytes or not isinstance(decoder, JsonCodec)),
+        decoder == encoder,
+        isinstance(encoder, (AvroCodec, ProtobufCodec)),
+        isinstance(encoder, JsonCodec),
+    )
+
+
+def _decoder(codec: Codec, schemas: SchemaLookup) -> Decode:
+    if isinstance(codec, NoCodec):
+        return _as_it_is
+    if isinstance(codec, JsonCodec):
+        return _from_json
+    return _from_schema(codec, schemas)
+
+
+def _as_it_is(message: Message, left: Any) -> Any:
+    if left is not UNTOUCHED:
+        return left
+    try:
+        return message.payload.decode()
+    except UnicodeDecodeError:
+        return message.payload
+
+
+def _from_json(message: Message, left: Any) -> Any:
+    try:
+        if left is UNTOUCHED:
+            return message.json()
+        return jsontext.decode(_raw(left))
+    except jsontext.JsonError as error:
+        raise TransformationFailed("payload_decode_failed", f"the payload is not JSON: {error}", is_payload=True) from (
+            error
+        )
+
+
+def _raw(left: Any) -> bytes:
+    if isinstance(left, str):
+        return left.encode("utf-8", "surrogatepass")
+    if isinstance(left, bytes):
+        return left
+    raise TransformationFailed(
+        "payload_decode_failed",
+        "the payload is decoded already; the transformation before this one has no encoder, check the order of yours",
+        is_payload=True,
+    )
+
+
+def _from_schema(codec: AvroCodec | ProtobufCodec, schemas: SchemaLookup) -> Decode:
+    found = _serde(codec, schemas)
+    if found is None:
+        return _no_decoder(codec)
+    serde = found
+    message_type = codec.message_type if isinstance(codec, ProtobufCodec) else None
+
+    def decode(message: Message, left: Any) -> Any:
+        data = message.payload if left is UNTOUCHED else _raw(left)
+        try:
+            return serde.decode(data, message_type)
+        except SchemaError as error:
+            raise TransformationFailed("payload_decode_schema_failure", str(error), is_payload=True) from error
+
+    return decode
+
+
+def _no_decoder(codec: AvroCodec | ProtobufCodec) -> Decode:
+    def decode(message: Message, left: Any) -> Any:
+        raise TransformationFailed(
+            "payload_decode_schema_not_found", f"there is no schema {codec.schema_name!r}", is_payload=True
+        )
+
+    return decode
+
+
+def _encoder(codec: Codec, schemas: SchemaLookup, *, may_hold_bytes: bool) -> Encode | None:
+    if isinstance(codec, NoCodec):
+        return None
+    if isinstance(codec, JsonCodec):
+        return _to_json_from_anything if may_hold_bytes else _to_json
+    return _to_schema(codec, schemas)
+
+
+def _to_json(value: Any) -> bytes:
+    try:
+        return jsontext.encode(value)
+    except jsontext.JsonError as error:
+        raise TransformationFailed("payload_encode_failed", str(error), is_payload=True) from error
+
+
+def _to_json_from_anything(value: Any) -> bytes:
+    """JSON has no bytes: they are written as the text that they are, or refused."""
+    try:
+        return _to_json(_without_bytes(value, 0))
+    except (UnicodeDecodeError, RecursionError):
+        raise TransformationFailed(
+            "payload_encode_failed", "the payload holds bytes that are no UTF-8 text, which JSON cannot say",
+            is_payload=True,
+        ) from None  # fmt: skip
+
+
+def _without_bytes(value: Any, depth: int) -> Any:
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, dict):
+        return {key: _without_bytes(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_bytes(item, depth + 1) for item in value]
+    return value
+
+
+def _to_schema(codec: AvroCodec | ProtobufCodec, schemas: SchemaLookup) -> Encode:
+    found = _serde(codec, schemas)
+    message_type = codec.message_type if isinstance(codec, ProtobufCodec) else None
+
+    def encode(value: Any) -> bytes:
+        if found is None:
+            raise TransformationFailed(
+                "payload_encode_schema_not_found", f"there is no schema {codec.schema_name!r}", is_payload=True
+            )
+        try:
+            return found.encode(value, message_type)
+        except SchemaError as error:
+            raise TransformationFailed("payload_encode_schema_failure", str(error), is_payload=True) from error
+
+    return encode
+
+
+def _serde(codec: AvroCodec | ProtobufCodec, schemas: SchemaLookup) -> Serde | None:
+    try:
+        return schemas.serde(codec.schema_name)
+    except NotFound:
+        return None
+
+
+def final_bytes(value: Any) -> bytes:
+    """What leaves the last transformation as bytes: text counts as its UTF-8, other values are refused."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    raise TransformationFailed(
+        "transformation_bad_encoding",
+        "the payload is still a decoded value after the last transformation; give this one a payload_encoder",
+        is_payload=True,
+    )

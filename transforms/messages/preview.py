@@ -1,0 +1,160 @@
+"""Transformations tried on a message, without saving, counting or publishing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from broker.core.errors import Invalid, Problem
+from broker.core.feature import Services
+from broker.core.message import Message
+from broker.core.schema import SchemaLookup, TrialSchemas
+from broker.core.wire import message_from_wire, message_to_wire, to_wire
+from transforms.messages.failure import TransformationFailed
+from transforms.messages.operations import Run
+from transforms.messages.payload import UNTOUCHED, final_bytes
+from transforms.messages.stage import Failure, as_failure
+from transforms.messages.transformation import (
+    BoundTransformation,
+    Transformation,
+    compile_transformation,
+    missing_schemas,
+    operation_failed,
+)
+from transforms.variform.errors import EvalError
+
+Answer = dict[str, Any]
+
+
+def preview(body: Mapping[str, Any], services: Services) -> Answer:
+    """The answer to ``{"transformations", "schemas"?, "message", "check_references"?}``.
+
+    Raises:
+        Invalid: something in it cannot be saved or read.
+    """
+    schemas = _schemas(body.get("schemas"), services.schemas)
+    transformations = _compiled(body.get("transformations"), schemas, check=body.get("check_references", True) is True)
+    message = message_from_wire(body.get("message"), services.clock.now_ns())
+    trial = _Trial(message)
+    matching = [item for item in transformations if item.spec.enable and item.matches(message.topic)]
+    trial.run([BoundTransformation(item, schemas, services.node, services.clock) for item in matching])
+    return trial.answer()
+
+
+def _schemas(specs: Any, known: SchemaLookup) -> SchemaLookup:
+    if not specs:
+        return known
+    if not isinstance(specs, list) or not isinstance(known, TrialSchemas):
+        raise Invalid("schemas cannot be used", [Problem("a list of schemas is wanted", "/schemas")])
+    return known.with_schemas(specs)
+
+
+def _compiled(specs: Any, schemas: SchemaLookup, *, check: bool) -> list[Transformation]:
+    if not isinstance(specs, list):
+        raise Invalid("transformations are a list", [Problem("a list is wanted", "/transformations")])
+    made: list[Transformation] = []
+    problems: list[Problem] = []
+    for index, spec in enumerate(specs):
+        pointer = f"/transformations/{index}"
+        try:
+            item = compile_transformation(spec, pointer)
+        except Invalid as error:
+            problems += error.problems
+            continue
+        if check:
+            problems += missing_schemas(item, schemas, pointer)
+        if any(item.name == other.name for other in made):
+            problems.append(Problem(f"the name {item.name!r} is taken", f"{pointer}/name"))
+        made.append(item)
+    if problems:
+        raise Invalid("the transformations cannot be saved", problems)
+    return made
+
+
+class _Trial:
+    """One message on its way through transformations, with notes on what happened."""
+
+    def __init__(self, message: Message) -> None:
+        self._entered = self._now = message
+        self._left: Any = UNTOUCHED
+        self._stopped: Failure | None = None
+        self._failures: list[Failure] = []
+        self._steps: list[Answer] = []
+
+    def run(self, steps: Sequence[BoundTransformation]) -> None:
+        last: BoundTransformation | None = None
+        for step in steps:
+            try:
+                self._now, self._left = self._one(step)
+            except Exception as error:  # noqa: BLE001 # whatever goes wrong is what the preview is to show
+                self._fail(step, error)
+                if self._stopped:
+                    return
+            else:
+                last = step
+        if self._left is not UNTOUCHED and last is not None:
+            self._finish(last)
+
+    def _one(self, step: BoundTransformation) -> tuple[Message, Any]:
+        run = step.begin(self._now, self._left, self._entered)
+        for at, apply in enumerate(step.operations):
+            try:
+                apply(run)
+            except EvalError as error:
+                raise operation_failed(at, error) from error
+            except TransformationFailed as error:
+                error.operation = at
+                raise
+            self._steps.append(_step(step.transformation, at, run))
+        return step.finish(run, self._now, self._left)
+
+    def _finish(self, last: BoundTransformation) -> None:
+        now = self._now
+        try:
+            self._now = now.changed(now.topic, final_bytes(self._left), now.qos, now.retain, now.properties)
+        except TransformationFailed as error:
+            self._fail(last, error)
+            self._now = self._entered
+
+    def _fail(self, step: BoundTransformation, error: Exception) -> None:
+        spec = step.transformation.spec
+        failure = Failure(spec.name, spec.failure_action, as_failure(error))
+        self._failures.append(failure)
+        if failure.action != "ignore":
+            self._stopped = failure
+
+    def answer(self) -> Answer:
+        answer: Answer = {
+            "outcome": self._stopped.action if self._stopped else "message",
+            "failed": [failure.name for failure in self._failures],
+            "failures": [_failure(failure) for failure in self._failures],
+            "steps": self._steps,
+        }
+        if not self._stopped:
+            answer["message"] = message_to_wire(self._now)
+        return answer
+
+
+def _failure(failure: Failure) -> Answer:
+    error = failure.error
+    return {
+        "name": failure.name,
+        "kind": error.kind,
+        "operation": error.operation,
+        "reason": error.message,
+        "action": failure.action,
+        **({"details": to_wire(error.details)} if error.details else {}),
+    }
+
+
+def _step(transformation: Transformation, at: int, run: Run) -> Answer:
+    """What an operation wrote, as it is after it."""
+    operation = transformation.operations[at]
+    root, _, rest = operation.key.partition(".")
+    value: Any = {"topic": run.topic, "qos": run.qos, "retain": run.retain, "payload": run.payload}.get(root)
+    if root == "user_property":
+        value = (run.user or {}).get(rest)
+    elif rest:
+        for key in rest.split("."):
+            value = value[key]
+    return {"name": transformation.name, "operation": at, "key": operation.key, "value": to_wire(value)}

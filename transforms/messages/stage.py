@@ -1,0 +1,204 @@
+"""The gate: transformations that match the topic as published, in configured order, each once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from broker.core import reason
+from broker.core.clock import Clock
+from broker.core.events import Events, message_columns
+from broker.core.message import Message
+from broker.core.schema import SchemaLookup
+from broker.core.stage import GateCall, Refusal
+from broker.observe.metrics import Counter, Metrics
+from transforms.messages.failure import TransformationFailed
+from transforms.messages.payload import UNTOUCHED, final_bytes
+from transforms.messages.transformation import BoundTransformation, Transformation
+
+log = logging.getLogger("sluice.transformation")
+
+EVENT = "message.transformation_failed"
+REASON = "transformation_failed"
+LEVELS = {"error": 40, "warning": 30, "notice": 20, "info": 20, "debug": 10, "none": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class TransformationCounters:
+    """What one transformation did since the node started."""
+
+    matched: Counter
+    succeeded: Counter
+    failed: Counter
+
+    @classmethod
+    def of(cls, metrics: Metrics, name: str) -> TransformationCounters:
+        """The counters of a transformation, by its name."""
+
+        def counter(what: str, help: str) -> Counter:
+            return metrics.counter(f"message_transformation_{what}", help, transformation_name=name)
+
+        return cls(
+            counter("matched", "messages on a topic of this transformation"),
+            counter("succeeded", "messages transformed"),
+            counter("failed", "messages that could not be transformed"),
+        )
+
+    def as_dict(self) -> dict[str, int]:
+        """Present values by name."""
+        return {"matched": self.matched.value, "succeeded": self.succeeded.value, "failed": self.failed.value}
+
+    def reset(self) -> None:
+        """Back to zero."""
+        self.matched.value = self.succeeded.value = self.failed.value = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A transformation that failed on one message, and what became of the message by it."""
+
+    name: str
+    action: str
+    error: TransformationFailed
+
+    def refusal(self) -> Refusal:
+        """The refusal of a failure whose action is not ``ignore``."""
+        error = self.error
+        place = "" if error.operation is None else f", operation {error.operation + 1}"
+        return Refusal(
+            "transformation",
+            self.name,
+            REASON,
+            reason.PAYLOAD_FORMAT_INVALID if error.is_payload else reason.IMPLEMENTATION_SPECIFIC_ERROR,
+            f"transformation '{self.name}'{place}: {error.message}",
+            disconnect=self.action == "disconnect",
+        )
+
+
+@dataclass(slots=True)
+class Step:
+    """A transformation in a topic's plan."""
+
+    bound: BoundTransformation
+    counters: TransformationCounters
+
+    @property
+    def name(self) -> str:
+        return self.bound.transformation.name
+
+    @property
+    def action(self) -> str:
+        return self.bound.transformation.spec.failure_action
+
+
+class TransformationGate:
+    """A ``broker.core.stage.Gate``."""
+
+    name = "transformation"
+
+    def __init__(self, node: str, clock: Clock, events: Events, metrics: Metrics) -> None:
+        self._node, self._clock, self._events, self._metrics = node, clock, events, metrics
+        self._transformations: Sequence[tuple[Transformation, TransformationCounters]] = ()
+        self._succeeded = metrics.counter("messages_transformation_succeeded", "messages that all transformations took")
+        self._failed = metrics.counter("messages_transformation_failed", "messages that a transformation stopped")
+        self.schemas: SchemaLookup | None = None
+
+    def use(self, transformations: Iterable[tuple[Transformation, TransformationCounters]]) -> None:
+        """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
+        self._transformations = tuple(item for item in transformations if item[0].spec.enable)
+
+    def plan(self, topic: str) -> GateCall | None:
+        """What runs for messages published on the topic."""
+        if self.schemas is None:
+            return None
+        steps = tuple(
+            Step(BoundTransformation(transformation, self.schemas, self._node, self._clock), counters)
+            for transformation, counters in self._transformations
+            if transformation.matches(topic)
+        )
+        return self._call(steps) if steps else None
+
+    def _call(self, steps: tuple[Step, ...]) -> GateCall:
+        def call(message: Message) -> Message | Refusal:
+            now, left = message, UNTOUCHED
+            last: Step | None = None
+            for step in steps:
+                step.counters.matched.value += 1
+                try:
+                    now, left = step.bound.run(now, left, message)
+                except Exception as error:  # noqa: BLE001 # an internal error must apply the failure action too
+                    failure = self._note(step, error, message)
+                    if failure.action == "ignore":
+                        continue
+                    return self._refuse(last, failure)
+                if last is not None:
+                    last.counters.succeeded.value += 1
+                last = step
+            if left is not UNTOUCHED and last is not None:
+                return self._finish(last, now, left, message)
+            if last is not None:
+                last.counters.succeeded.value += 1
+            self._succeeded.value += 1
+            return now
+
+        return call
+
+    def _refuse(self, last: Step | None, failure: Failure) -> Refusal:
+        if last is not None:
+            last.counters.succeeded.value += 1
+        self._failed.value += 1
+        return failure.refusal()
+
+    def _finish(self, last: Step, now: Message, left: Any, entered: Message) -> Message | Refusal:
+        """Bytes must leave: what the last transformation left decoded is its failure, unless it is text."""
+        try:
+            made = now.changed(now.topic, final_bytes(left), now.qos, now.retain, now.properties)
+        except TransformationFailed as error:
+            failure = self._note(last, error, entered)
+            if failure.action != "ignore":
+                return self._refuse(None, failure)
+            made = entered
+        else:
+            last.counters.succeeded.value += 1
+        self._succeeded.value += 1
+        return made
+
+    def _note(self, step: Step, error: Exception, entered: Message) -> Failure:
+        """Count, log and announce a failure."""
+        failure = Failure(step.name, step.action, as_failure(error))
+        step.counters.failed.value += 1
+        self._log(step.bound.transformation, failure, entered)
+        if EVENT in self._events.wanted:
+            self._events.emit(EVENT, _columns(failure, entered))
+        return failure
+
+    def _log(self, transformation: Transformation, failure: Failure, entered: Message) -> None:
+        level = LEVELS[transformation.spec.log_failure.level]
+        if level and log.isEnabledFor(level):
+            fields = {
+                "transformation": failure.name, "topic": entered.topic, "client_id": entered.client.client_id,
+                "kind": failure.error.kind, "reason": failure.error.message, "action": failure.action,
+            }  # fmt: skip
+            log.log(level, "transformation.failed", extra={"fields": fields})
+
+
+def as_failure(error: Exception) -> TransformationFailed:
+    """The error as a failure; what is none is a fault of ours and says so."""
+    if isinstance(error, TransformationFailed):
+        return error
+    return TransformationFailed("transformation_eval_operation_exception", f"internal error: {error!r:.200}")
+
+
+def _columns(failure: Failure, entered: Message) -> dict[str, Any]:
+    columns = message_columns(entered)
+    del columns["peerhost"]
+    return {
+        **columns,
+        "transformation": failure.name,
+        "action": failure.action,
+        "kind": failure.error.kind,
+        "operation": failure.error.operation,
+        "reason": failure.error.message,
+    }

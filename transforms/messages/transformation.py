@@ -1,0 +1,210 @@
+"""One transformation: compiled when it is saved, bound to schemas when a topic's plan is made, run per message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from broker.core.clock import Clock
+from broker.core.errors import Invalid, NotFound, Problem
+from broker.core.message import Message
+from broker.core.objects import Spec
+from broker.core.schema import SchemaLookup, TypedSerde
+from broker.core.topic import TopicFilter
+from transforms.messages.context import fixed_readers, user_properties
+from transforms.messages.failure import TransformationFailed
+from transforms.messages.operations import Operation, Run, check_key, compile_operation
+from transforms.messages.payload import UNTOUCHED, PayloadCodec, payload_codec
+from transforms.messages.spec import (
+    AvroCodec,
+    CodecSpec,
+    NoCodec,
+    OperationSpec,
+    ProtobufCodec,
+    TransformationSpec,
+    parse_spec,
+)
+from transforms.variform.errors import CompileError, EvalError
+
+
+@dataclass(frozen=True, slots=True)
+class Transformation:
+    """A checked and compiled transformation."""
+
+    spec: TransformationSpec
+    filters: tuple[TopicFilter, ...]
+    operations: tuple[Operation, ...]
+    roots: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def matches(self, topic: str) -> bool:
+        """Whether any of its filters matches the topic."""
+        return any(topic_filter.matches(topic) for topic_filter in self.filters)
+
+    def as_spec(self) -> Spec:
+        """The transformation as it is saved and shown, defaults filled in."""
+        return self.spec.model_dump(by_alias=True)
+
+
+def compile_transformation(spec: Mapping[str, Any], pointer: str = "") -> Transformation:
+    """Check and compile what was sent.
+
+    Raises:
+        Invalid: with every problem; for an expression line, column and suggestion.
+    """
+    checked = parse_spec(spec, pointer)
+    operations: list[Operation] = []
+    problems: list[Problem] = []
+    for index, operation in enumerate(checked.operations):
+        problem, compiled = _operation(operation, f"{pointer}/operations/{index}")
+        problems += problem
+        operations += compiled
+    if problems:
+        raise Invalid(f"transformation {checked.name!r} cannot be saved", problems)
+    roots: frozenset[str] = frozenset().union(*(operation.expression.roots for operation in operations))
+    return Transformation(
+        checked, tuple(TopicFilter.parse(topic) for topic in checked.topics), tuple(operations), roots
+    )
+
+
+def _operation(operation: OperationSpec, pointer: str) -> tuple[list[Problem], list[Operation]]:
+    if why := check_key(operation.key):
+        return [Problem(why, f"{pointer}/key")], []
+    try:
+        return [], [compile_operation(operation.key, operation.value)]
+    except CompileError as error:
+        return [Problem(error.message, f"{pointer}/value", error.line, error.column, error.suggestion)], []
+
+
+def missing_schemas(transformation: Transformation, schemas: SchemaLookup, pointer: str = "") -> list[Problem]:
+    """A problem for each schema or message type that a transformation names and that is not there."""
+    found: list[Problem] = []
+    for member in ("payload_decoder", "payload_encoder"):
+        codec: CodecSpec = getattr(transformation.spec, member)
+        if isinstance(codec, (AvroCodec, ProtobufCodec)):
+            found += _missing(codec, schemas, f"{pointer}/{member}")
+    return found
+
+
+def _missing(codec: AvroCodec | ProtobufCodec, schemas: SchemaLookup, pointer: str) -> list[Problem]:
+    try:
+        serde = schemas.serde(codec.schema_name)
+    except NotFound as error:
+        return [Problem(str(error), f"{pointer}/schema")]
+    if not isinstance(serde, TypedSerde):
+        return []
+    if serde.kind != codec.type:
+        return [Problem(f"schema {codec.schema_name!r} is of type {serde.kind}, not {codec.type}", f"{pointer}/schema")]
+    if isinstance(codec, ProtobufCodec) and not serde.has_message_type(codec.message_type):
+        what = f"schema {codec.schema_name!r} has no message type {codec.message_type!r}"
+        return [Problem(what, f"{pointer}/message_type")]
+    return []
+
+
+class BoundTransformation:
+    """A transformation with the schemas of this moment. ``begin``, each operation, ``finish``: one message."""
+
+    __slots__ = ("_codec", "_fixed", "_needs_payload", "_reads_user", "operations", "transformation")
+
+    def __init__(self, transformation: Transformation, schemas: SchemaLookup, node: str, clock: Clock) -> None:
+        self.transformation = transformation
+        self.operations = tuple(operation.apply for operation in transformation.operations)
+        roots = transformation.roots
+        written = {operation.root for operation in transformation.operations}
+        self._codec = _codec_of(transformation, schemas)
+        self._fixed = fixed_readers(roots, node, clock)
+        self._reads_user = "user_property" in roots or "user_property" in written
+        is_raw = isinstance(transformation.spec.payload_decoder, NoCodec) and self._codec.is_same
+        self._needs_payload = not is_raw or "payload" in roots or "payload" in written
+
+    def run(self, message: Message, left: Any, entered: Message) -> tuple[Message, Any]:
+        """Transform a message.
+
+        Args:
+            message: as the transformation before left it. It is not changed.
+            left: a decoded payload that the transformation before left, or ``UNTOUCHED``.
+            entered: the message as it entered all transformations.
+
+        Returns:
+            The message after it and what is left decoded, or ``UNTOUCHED``.
+
+        Raises:
+            TransformationFailed: nothing was done.
+        """
+        run = self.begin(message, left, entered)
+        at = 0
+        try:
+            for operation in self.operations:
+                operation(run)
+                at += 1
+        except EvalError as error:
+            raise operation_failed(at, error) from error
+        except TransformationFailed as error:
+            error.operation = at
+            raise
+        return self.finish(run, message, left)
+
+    def begin(self, message: Message, left: Any, entered: Message) -> Run:
+        """Decode the payload and gather what expressions read."""
+        bindings: dict[str, Any] = {"topic": message.topic, "qos": message.qos, "retain": message.retain}
+        payload: Any = UNTOUCHED
+        if self._needs_payload:
+            payload = bindings["payload"] = self._codec.decode(message, left)
+        for name, read in self._fixed:
+            bindings[name] = read(entered)
+        run = Run(message.topic, message.qos, message.retain, payload, bindings)
+        if self._reads_user:
+            run.user = bindings["user_property"] = user_properties(message)
+        return run
+
+    def finish(self, run: Run, message: Message, left: Any) -> tuple[Message, Any]:
+        """Encode the payload where that is needed and make the new message."""
+        codec = self._codec
+        if codec.is_same and not run.wrote_payload:
+            if codec.check_encode and codec.encode is not None:
+                codec.encode(run.payload)
+            if left is UNTOUCHED or codec.encode is None:
+                return self._message(run, message, message.payload), left
+        if codec.encode is None:
+            return self._message(run, message, message.payload), run.payload
+        made = self._message(run, message, codec.encode(run.payload))
+        if codec.gives_json and not self._may_hold_bytes():
+            made.adopt_json(run.payload)
+        return made, UNTOUCHED
+
+    def _may_hold_bytes(self) -> bool:
+        return self.transformation.spec.payload_decoder.type != "json" or _may_hold_bytes(self.transformation)
+
+    def _message(self, run: Run, message: Message, payload: bytes) -> Message:
+        properties = message.properties
+        if run.wrote_user and run.user is not None:
+            properties = {**(properties or {}), "User-Property": sorted(run.user.items())}
+        return message.changed(run.topic, payload, run.qos, run.retain, properties)
+
+
+def _may_hold_bytes(transformation: Transformation) -> bool:
+    return "pub_props" in transformation.roots or any(
+        operation.expression.may_give_bytes for operation in transformation.operations
+    )
+
+
+def _codec_of(transformation: Transformation, schemas: SchemaLookup) -> PayloadCodec:
+    spec = transformation.spec
+    return payload_codec(
+        spec.payload_decoder, spec.payload_encoder, schemas, may_hold_bytes=_may_hold_bytes(transformation)
+    )
+
+
+def operation_failed(at: int, error: EvalError) -> TransformationFailed:
+    """The failure of the operation at that place."""
+    return TransformationFailed(
+        "transformation_eval_operation_failure", str(error), operation=at, reason=error.reason, **_plain(error.details)
+    )
+
+
+def _plain(details: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in details.items() if isinstance(value, (str, int)) and key != "reason"}
