@@ -163,7 +163,7 @@ def _split(values: dict[str, Any], models: Models, layers: Sequence[Layer]) -> t
             data[names[path]] = own
         else:
             problems.extend(_unknown((*path, key), below, layers) for key in own)
-        for key in below & node.keys():
+        for key in sorted(below & node.keys()):
             inner = node[key]
             if isinstance(inner, dict):
                 descend((*path, key), inner)

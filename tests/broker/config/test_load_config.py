@@ -137,8 +137,8 @@ def test_all_problems_are_told_at_once_each_with_its_place(tmp_path: Path) -> No
     environ = {"SLUICE_MQTT__MAX_INFLIGT": "1"}
     assert problems(tmp_path, environ=environ) == [
         f"{file} line 10: mqqt is not a section of settings; did you mean 'mqtt'?",
-        f"{file} line 11: listeners.tcpp is not a section of settings; did you mean 'tcp'?",
         f"{file} line 12: lake must be an object {{ ... }}",
+        f"{file} line 11: listeners.tcpp is not a section of settings; did you mean 'tcp'?",
         (
             f"{file} line 4: mqtt.keep_alive: 'soon' is not a duration; "
             "write a number with ms, s, m, h, d or w, as '15s' or '7d'"

@@ -1,0 +1,53 @@
+"""Where every publish went: received = passed on + dropped, by reason; what remains must be 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from broker.observe.metrics import Counter, Metrics
+
+RECEIVED = ("messages_received", "messages_internal")
+"""Counters of messages that came in: from clients, and from rules, the API and bridges."""
+PASSED = "messages_passed"
+"""Counter of messages that passed all gates."""
+DROPPED = "messages_dropped"
+"""Counters of messages dropped, with the label ``reason``."""
+UNWANTED = "no_subscribers"
+"""The reason of messages that passed all gates, and then nobody took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Counts since start. ``residual`` is what is not accounted for: 0, unless a message is under way this instant."""
+
+    received: int
+    accepted: int
+    dropped: int
+    residual: int
+    dropped_by_reason: dict[str, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the API shows it."""
+        return {
+            "received": self.received,
+            "accepted": self.accepted,
+            "dropped": self.dropped,
+            "residual": self.residual,
+            "dropped_by_reason": dict(self.dropped_by_reason),
+        }
+
+
+def ledger(metrics: Metrics) -> Ledger:
+    """The ledger of this instant; read it on the loop that counts, where nothing moves meanwhile."""
+    counters = [metric for metric in metrics if isinstance(metric, Counter)]
+    received = sum(counter.value for counter in counters if counter.name in RECEIVED)
+    passed = sum(counter.value for counter in counters if counter.name == PASSED)
+    by_reason = {
+        counter.labels.get("reason", ""): counter.value
+        for counter in counters
+        if counter.name == DROPPED and counter.value
+    }
+    accepted = passed - by_reason.get(UNWANTED, 0)
+    dropped = sum(by_reason.values())
+    return Ledger(received, accepted, dropped, received - accepted - dropped, by_reason)

@@ -1,0 +1,222 @@
+"""Logs: an event's name and fields, on standard error, as text or JSON.
+
+::
+
+    log = get_logger(__name__)
+    log.warning("session.dropped", client_id=client_id, reason="takeover")
+
+What repeats is throttled: of one event of one logger so many lines in a minute are written, and the next one after
+that says how many were left out. Secrets are not written, whatever field they come in; nor are payloads, only their
+sizes. Error: someone must act. Warning: degraded and recovering. Info: life cycle. Normal traffic logs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+from broker.config.secrets import MASK, Secret
+
+Level = Literal["debug", "info", "warning", "error"]
+Format = Literal["text", "json"]
+
+_LEVELS: Mapping[str, int] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+_SECRET_WORDS = ("password", "passwd", "secret", "token", "authorization", "api_key", "private_key", "cookie")
+_QUIET = ("asyncio", "httpx", "httpcore", "py4j", "uvicorn.access")
+_LONGEST_VALUE = 2_000
+_STANDARD_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "left_out"}
+
+
+class Logger:
+    """Writes events. A thin face of a logger of the standard library, so that handlers and levels work as usual."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def is_debug(self) -> bool:
+        """Whether debug events are written; read it once where asking for each message would cost."""
+        return self._logger.isEnabledFor(logging.DEBUG)
+
+    def debug(self, event: str, /, **fields: Any) -> None:
+        """For whoever looks for a fault; off unless asked for."""
+        self._log(logging.DEBUG, event, fields)
+
+    def info(self, event: str, /, **fields: Any) -> None:
+        """Life cycle: started, listening, stopped."""
+        self._log(logging.INFO, event, fields)
+
+    def warning(self, event: str, /, **fields: Any) -> None:
+        """Degraded, and recovering by itself."""
+        self._log(logging.WARNING, event, fields)
+
+    def error(self, event: str, /, **fields: Any) -> None:
+        """Someone must act."""
+        self._log(logging.ERROR, event, fields)
+
+    def exception(self, event: str, /, **fields: Any) -> None:
+        """An error nobody foresaw, with its traceback; called while it is handled."""
+        self._log(logging.ERROR, event, fields, with_traceback=True)
+
+    def _log(self, level: int, event: str, fields: dict[str, Any], *, with_traceback: bool = False) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, "%s", event, extra={"fields": fields}, exc_info=with_traceback, stacklevel=3)
+
+
+def get_logger(name: str) -> Logger:
+    """The logger of a module; call it with ``__name__``."""
+    return Logger(logging.getLogger(name))
+
+
+def setup(
+    level: Level = "info",
+    format: Format = "text",
+    *,
+    stream: TextIO | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Send all logs to ``stream`` (standard error). May be called again; the last call counts."""
+    handler = _Handler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
+    handler.addFilter(Throttle(clock=clock))
+    root = logging.getLogger()
+    for earlier in [held for held in root.handlers if isinstance(held, _Handler)]:
+        root.removeHandler(earlier)
+    root.addHandler(handler)
+    root.setLevel(_LEVELS[level])
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(logging.WARNING, _LEVELS[level]))
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """A type of its own, so that ``setup`` finds the handler it added before."""
+
+
+@dataclass(slots=True)
+class _Window:
+    began_s: float
+    written: int = 0
+    left_out: int = 0
+
+
+class Throttle(logging.Filter):
+    """Lets through ``most`` records of one logger and event in ``every_s`` seconds, and counts the others.
+
+    Remembers at most ``MAX_EVENTS`` events; above that it starts afresh, which writes too much, not too little.
+    """
+
+    MAX_EVENTS = 2_048
+
+    def __init__(self, most: int = 20, every_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._most, self._every_s, self._clock = most, every_s, clock
+        self._windows: dict[tuple[str, int, str], _Window] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to write the record. Sets ``left_out`` on the first one after some were not written."""
+        key, now_s = (record.name, record.levelno, _event(record)), self._clock()
+        window = self._windows.get(key)
+        if window is None or now_s - window.began_s >= self._every_s:
+            record.left_out = window.left_out if window is not None else 0
+            if len(self._windows) >= self.MAX_EVENTS:
+                self._windows.clear()
+            self._windows[key] = _Window(now_s, written=1)
+            return True
+        if window.written >= self._most:
+            window.left_out += 1
+            return False
+        window.written += 1
+        record.left_out = 0
+        return True
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-01-02T03:04:05.678Z WARNING session.dropped client_id=a reason="the reason"``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {name}={_as_word(value)}" for name, value in _fields(record).items())
+        line = f"{_time(record)} {record.levelname} {_as_line(_text(record))}{fields}"
+        return line + (f"\n{self.formatException(record.exc_info)}" if record.exc_info else "")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, with ``time``, ``level``, ``logger``, ``event`` and the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": _text(record),
+        }
+        for name, value in _fields(record).items():
+            entry[name if name not in entry else f"{name}_"] = value
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str, ensure_ascii=False)
+
+
+def redacted(name: str, value: Any) -> Any:
+    """A field's value as it may be written: secrets masked, payloads as their size, long texts cut."""
+    if isinstance(value, Secret) or any(word in name.lower() for word in _SECRET_WORDS):
+        return MASK
+    if isinstance(value, (bytes, bytearray, memoryview)) or name == "payload":
+        return f"<{len(value)} bytes>" if hasattr(value, "__len__") else "<payload>"
+    if isinstance(value, Mapping):
+        return {str(key): redacted(str(key), item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [redacted(name, item) for item in value]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    text = str(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}… ({len(text)} characters)"
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """Our fields, what other libraries passed as ``extra``, and the count of records left out."""
+    given = record.__dict__.get("fields")
+    fields = (
+        given
+        if isinstance(given, dict)
+        else {name: value for name, value in record.__dict__.items() if name not in _STANDARD_ATTRIBUTES}
+    )
+    shown = {name: redacted(name, value) for name, value in fields.items()}
+    left_out = record.__dict__.get("left_out")
+    return {**shown, "left_out": left_out} if left_out else shown
+
+
+def _event(record: logging.LogRecord) -> str:
+    """What is the same in all records of one event: its name, or the message before it is filled in."""
+    return _text(record) if "fields" in record.__dict__ else str(record.msg)
+
+
+def _text(record: logging.LogRecord) -> str:
+    return record.getMessage()
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _as_line(text: str) -> str:
+    """On one line: what clients send must not look like a log line of its own."""
+    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
+
+
+def _as_word(value: Any) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value, default=str, ensure_ascii=False)
+    is_plain = value and value.isprintable() and not any(sign in value for sign in ' "=')
+    return value if is_plain else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,131 @@
+"""Events with fields: both formats, redaction, throttling, foreign records."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.config.secrets import Secret
+from broker.observe import log as logs
+from broker.observe.log import get_logger, redacted, setup
+
+
+class Output:
+    """A stream and a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.stream, self.now_s = io.StringIO(), 0.0
+
+    def lines(self) -> list[str]:
+        return self.stream.getvalue().splitlines()
+
+
+@pytest.fixture
+def output() -> Iterator[Output]:
+    output, root = Output(), logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield output
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def start(output: Output, level: logs.Level = "info", format: logs.Format = "text") -> None:
+    setup(level, format, stream=output.stream, clock=lambda: output.now_s)
+
+
+def test_text_has_time_level_event_and_fields(output: Output) -> None:
+    start(output)
+    get_logger("t").warning("session.dropped", client_id="a b", reason="takeover", count=3, peer=None)
+    time, line = output.lines()[0].split(" ", 1)
+    assert time.endswith("Z")
+    assert line == 'WARNING session.dropped client_id="a b" reason=takeover count=3 peer=null'
+
+
+def test_json_is_one_object_a_line(output: Output) -> None:
+    start(output, format="json")
+    get_logger("broker.x").error("disk.full", path="/d\n", level="high")
+    entry = json.loads(output.lines()[0])
+    assert {**entry, "time": ""} == {
+        "time": "", "level": "error", "logger": "broker.x", "event": "disk.full", "path": "/d\n", "level_": "high",
+    }  # fmt: skip
+
+
+def test_what_a_client_sends_makes_no_line_of_its_own(output: Output) -> None:
+    start(output)
+    get_logger("t").info("x", topic="a\n2026-01-01T00:00:00Z ERROR forged", other='say "hi"')
+    logging.getLogger("other").warning("two\nlines")
+    assert len(output.lines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("password", "x", "******"),
+        ("api_token", "x", "******"),
+        ("Authorization", "Bearer x", "******"),
+        ("anything", Secret("x"), "******"),
+        ("settings", {"user": "u", "db_password": "x"}, {"user": "u", "db_password": "******"}),
+        ("payload", b"abc", "<3 bytes>"),
+        ("payload", "abc", "<3 bytes>"),
+        ("data", b"abcd", "<4 bytes>"),
+        ("count", 5, 5),
+        ("names", ["a", 1], ["a", 1]),
+        ("text", "x" * 3000, "x" * 2000 + "… (3000 characters)"),
+    ],
+)
+def test_secrets_and_payloads_are_not_written(name: str, value: Any, expected: Any) -> None:
+    assert redacted(name, value) == expected
+
+
+def test_repeats_are_throttled_and_counted(output: Output) -> None:
+    start(output)
+    log = get_logger("t")
+    for number in range(100):
+        log.warning("peer.broke_rules", number=number)
+    log.warning("another.event")
+    assert len(output.lines()) == 21
+    output.now_s = 61.0
+    log.warning("peer.broke_rules", number=100)
+    log.warning("peer.broke_rules", number=101)
+    assert output.lines()[-2].endswith("peer.broke_rules number=100 left_out=80")
+    assert output.lines()[-1].endswith("peer.broke_rules number=101")
+
+
+def test_the_memory_of_the_throttle_is_bounded(output: Output) -> None:
+    throttle = logs.Throttle(clock=lambda: 0.0)
+    for number in range(3 * logs.Throttle.MAX_EVENTS):
+        assert throttle.filter(logging.makeLogRecord({"name": "t", "msg": f"event {number}"}))
+    assert len(throttle._windows) <= logs.Throttle.MAX_EVENTS
+
+
+def test_levels_below_are_not_written_and_the_last_setup_counts(output: Output) -> None:
+    start(output)
+    start(output)
+    log = get_logger("t")
+    log.debug("hidden")
+    log.info("shown")
+    assert len(output.lines()) == 1
+    assert not log.is_debug()
+    start(output, "debug")
+    assert log.is_debug()
+
+
+def test_a_traceback_follows_an_exception(output: Output) -> None:
+    start(output)
+    try:
+        raise ValueError("cause")
+    except ValueError:
+        get_logger("t").exception("stage.failed", stage="rules")
+    assert "ERROR stage.failed stage=rules" in output.lines()[0]
+    assert output.lines()[-1] == "ValueError: cause"
+
+
+def test_records_of_other_libraries_are_written_alike(output: Output) -> None:
+    start(output)
+    logging.getLogger("lib").warning("tried %d times", 3, extra={"operation": "read", "token": "t"})
+    assert output.lines()[0].endswith("WARNING tried 3 times operation=read token=******")
