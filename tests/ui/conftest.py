@@ -107,7 +107,7 @@ class Logs:
 
     def positions(self, name: str, at_us: int | None) -> Positions:
         self._known(name)
-        positions: Positions = {"shards": [{"shard": 0, "first_offset": 7, "next_offset": 2**53 + 1}]}
+        positions: Positions = {"kind": "rows", "shards": [{"shard": 0, "first_offset": 7, "next_offset": 2**53 + 1}]}
         if at_us is not None:
             positions["shards"][0]["at_offset"] = at_us
         return positions
@@ -115,11 +115,11 @@ class Logs:
     def stream_ranges(self, name: str) -> StreamRanges:
         self._known(name)
         return {
-            "ranges_url": "http://127.0.0.1:9/streams/readings/ranges",
+            "ranges_url": "http://127.0.0.1:9",
             "ticket": "t i/cket",
             "expires_at": "2026-01-01T00:00:00Z",
-            "epoch": 3,
-            "log": "readings",
+            "epoch": "e-3",
+            "log": 17,
         }
 
     def _known(self, name: str) -> None:

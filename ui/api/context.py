@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from typing_extensions import TypedDict
 
@@ -31,23 +31,24 @@ class ShardPositions(TypedDict, total=False):
 
 
 class Positions(TypedDict):
-    """The positions of all shards of a stream."""
+    """The positions of all shards of a stream. ``kind`` says what it captures, ``topics`` or ``rows``."""
 
+    kind: str
     shards: Sequence[ShardPositions]
 
 
 class StreamRanges(TypedDict):
     """Where ranges of a stream are read, by whom and until when.
 
-    ``ranges_url`` is the whole address, without query, of the process that serves them; ``ticket`` opens it until
-    ``expires_at`` (RFC 3339). ``epoch`` and ``log`` tell a reader that a stream was deleted and made again.
+    ``ranges_url`` is the address of the process that serves them, under ``/streams/{log}/{shard}?from=&to=``, to whom
+    shows ``ticket`` before ``expires_at`` (RFC 3339). ``epoch`` changes when a stream is deleted and made anew.
     """
 
     ranges_url: str
     ticket: str
     expires_at: str
-    epoch: Any
-    log: Any
+    epoch: str
+    log: int
 
 
 class Streams(Protocol):

@@ -215,12 +215,13 @@ class StreamPositions(BaseModel):
     """The positions of a stream, and where its records are read with which ticket."""
 
     stream: str
+    kind: Literal["topics", "rows"]
     shards: list[ShardPosition]
     ranges_url: str
     ticket: str
     expires_at: str
-    epoch: Any
-    log: Any
+    epoch: str
+    log: int
 
 
 class Preview(_Open):

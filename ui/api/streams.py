@@ -54,8 +54,9 @@ def add_streams(router: APIRouter, streams: Streams) -> None:
     ) -> Response:
         first, end = offset(from_, "from"), offset(to, "to")
         ranges = streams.stream_ranges(checked_name(name))
-        query = urlencode({"shard": shard, "from": first, "to": end, "ticket": ranges["ticket"]})
-        return RedirectResponse(f"{ranges['ranges_url']}?{query}", 307)
+        query = urlencode({"from": first, "to": end, "ticket": ranges["ticket"]})
+        place = f"{ranges['ranges_url'].rstrip('/')}/streams/{ranges['log']}/{shard}"
+        return RedirectResponse(f"{place}?{query}", 307)
 
 
 def _readable(positions: Positions) -> dict[str, Any]:
