@@ -73,6 +73,12 @@ def pack(batch: pa.RecordBatch, running_max_us: int) -> tuple[bytes, int, int, i
     return b"".join((header, message)), earliest, latest, running_max_us
 
 
+def running_max_of(value: bytes) -> int:
+    """The running maximum in a stored frame's header; the frame is not checked."""
+    running_max_us: int = _HEADER.unpack_from(value)[4]
+    return running_max_us
+
+
 def unpack(value: bytes, first_offset: int, place: str) -> Frame:
     """Check a stored frame and open it.
 

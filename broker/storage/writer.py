@@ -216,7 +216,10 @@ class Writer:
         if result.committed is not None:
             self._tell_listeners(group, result.committed)
         for done in group.waiting:
-            self._guarded(lambda: done(result.error))  # noqa: B023 - called at once
+            try:
+                done(result.error)
+            except Exception as error:  # noqa: BLE001 - see _report
+                self._report(error)
         self._check_relief()
         self._check_idle()
 
@@ -228,16 +231,21 @@ class Writer:
     def _tell_listeners(self, group: _Group, committed: Committed) -> None:
         for shard, first_offset in committed.first_offsets.items():
             for listener in self._listeners.get(shard.log, ()):
-                self._guarded(lambda: listener(first_offset, group.batch.appends[shard], group.tokens[shard]))  # noqa: B023
+                try:
+                    listener(first_offset, group.batch.appends[shard], group.tokens[shard])
+                except Exception as error:  # noqa: BLE001 - see _report
+                    self._report(error)
 
     def _guarded(self, callback: Callable[[], None]) -> None:
-        """Call somebody who must not stop the others, as one broken connection."""
         try:
             callback()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs; the loop's handler reports it
-            self._loop.call_exception_handler(
-                {"message": "a callback of the store's writer failed", "exception": error}
-            )
+        except Exception as error:  # noqa: BLE001 - see _report
+            self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        """One callback that raises, as of a broken connection, must not keep the others from hearing of their commit;
+        the loop's handler reports it."""
+        self._loop.call_exception_handler({"message": "a callback of the store's writer failed", "exception": error})
 
     def _check_relief(self) -> None:
         if not self.is_congested:

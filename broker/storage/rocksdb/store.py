@@ -116,7 +116,7 @@ class RocksStore:
         holder = self._db.last_before(keys.frames_prefix(shard), keys.frame_key(shard, from_offset))
         if holder is not None:
             first = keys.offset_of_frame_key(holder[0])
-            start = keys.entry_key(shard, frames.unpack(holder[1], first, self._name(shard)).running_max_us, first)
+            start = keys.entry_key(shard, frames.running_max_of(holder[1]), first)
         for key, value in self._db.iterate(start, keys.entry_key(shard, keys.LAST_OFFSET, keys.LAST_OFFSET)):
             entry = keys.unpack_entry(key, value)
             if entry.first_offset >= state.next_offset:

@@ -1,0 +1,116 @@
+"""What goes into streams: messages that match a stream's topic filters, and the rows that rules write."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from broker.core import jsontext
+from broker.core.errors import NotFound, Unavailable
+from broker.core.message import Message, Properties
+from broker.core.stage import TapCall
+from broker.core.stream import Append, StreamRecord
+from broker.storage.store import LogShard
+from broker.storage.writer import Writer
+from broker.streams.catalogue import Catalogue, Stream
+
+Place = Callable[[str], LogShard]
+
+
+class CaptureTap:
+    """The stage that captures messages raw; implements ``broker.core.stage.Tap``."""
+
+    name: Final = "streams"
+
+    def __init__(self, catalogue: Catalogue, writer: Writer) -> None:
+        self._catalogue, self._writer = catalogue, writer
+
+    def plan(self, topic: str) -> TapCall | None:
+        """What captures messages on this topic, None when no stream does."""
+        streams = [stream for stream in self._catalogue if any(f.matches(topic) for f in stream.filters)]
+        if not streams:
+            return None
+        if len(streams) == 1 and len(streams[0].shards) == 1:
+            return _capture_into_one(self._writer, streams[0].shards[0])
+        return _capture_into_many(self._writer, [stream.shard_of for stream in streams])
+
+
+class RowAppender:
+    """Appends the rows of rules; implements ``broker.core.stream.StreamAppender``."""
+
+    def __init__(self, catalogue: Catalogue, writer: Writer) -> None:
+        self._catalogue, self._writer = catalogue, writer
+
+    def appender(self, stream: str) -> Append:
+        """A callable that appends to a stream of rows; it raises ``Unavailable`` once the stream is deleted.
+
+        Raises:
+            NotFound: there is no such stream, or it captures topics.
+        """
+        found = self._catalogue.get(stream)
+        if found.filters:
+            raise NotFound("stream", stream, "of rows: that one captures topics, so write to one without 'topics'")
+        return _append_rows(self._writer, found)
+
+    def names(self) -> Sequence[str]:
+        """The streams there are."""
+        return [stream.name for stream in self._catalogue]
+
+
+def record_of(message: Message) -> StreamRecord:
+    """A message as a record."""
+    client = message.client
+    properties = message.properties
+    return StreamRecord(
+        message.received_ns // 1000,
+        message.topic,
+        message.payload,
+        message.qos,
+        message.retain,
+        client.client_id,
+        client.username,
+        None if not properties else properties_text(properties),
+    )
+
+
+def properties_text(properties: Properties) -> str:
+    """PUBLISH properties as JSON text, bytes as ``{"$base64": ...}``, user properties as pairs."""
+    return jsontext.encode({name: _plain(value) for name, value in properties.items()}).decode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"$base64": base64.b64encode(value).decode()}
+    return value
+
+
+def _capture_into_one(writer: Writer, shard: LogShard) -> TapCall:
+    append = writer.append
+
+    def capture(message: Message) -> None:
+        append(shard, record_of(message))
+
+    return capture
+
+
+def _capture_into_many(writer: Writer, places: Sequence[Place]) -> TapCall:
+    append = writer.append
+
+    def capture(message: Message) -> None:
+        record = record_of(message)
+        for place in places:
+            append(place(record.client_id), record)
+
+    return capture
+
+
+def _append_rows(writer: Writer, stream: Stream) -> Append:
+    append, only = writer.append, stream.shards[0] if len(stream.shards) == 1 else None
+
+    def append_row(record: StreamRecord) -> None:
+        if stream.is_gone:
+            raise Unavailable(f"stream {stream.name!r} was deleted")
+        append(only or stream.shard_of(record.client_id), record)
+
+    return append_row

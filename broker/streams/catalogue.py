@@ -1,0 +1,159 @@
+"""Streams by name: each has a log number, given once and never again, and an epoch that tells it from a namesake.
+
+Kept in the store's key space, so that names and records cannot come apart:
+
+::
+
+    streams/next             the next log number
+    streams/by-name/NAME     {"log": ..., "epoch": ..., "shards": ...}
+    streams/dropping/LOG     the name of a stream that is being removed, until its records are forgotten
+"""
+
+from __future__ import annotations
+
+import uuid
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.core import jsontext
+from broker.core.errors import AlreadyExists, NotFound
+from broker.core.topic import TopicFilter
+from broker.storage.store import LogShard, Store
+from broker.streams.settings import StreamSpec
+
+FIRST_STREAM_LOG: Final = 16
+"""Logs below are the broker's own."""
+
+_NEXT: Final = b"streams/next"
+_NAMES: Final = b"streams/by-name/"
+_DROPPING: Final = b"streams/dropping/"
+
+
+@dataclass(slots=True)
+class Stream:
+    """One stream. ``spec`` is replaced when people change it; log, epoch and shards stay."""
+
+    spec: StreamSpec
+    log: int
+    epoch: str
+    shards: tuple[LogShard, ...]
+    filters: tuple[TopicFilter, ...] = ()
+    is_gone: bool = field(default=False)
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return self.spec.name
+
+    def shard_of(self, client_id: str) -> LogShard:
+        """Where a client's records go: always the same, so that they stay in order."""
+        if len(self.shards) == 1:
+            return self.shards[0]
+        return self.shards[zlib.crc32(client_id.encode(errors="replace")) % len(self.shards)]
+
+    def describe(self, spec: StreamSpec) -> None:
+        """Take a new specification."""
+        self.spec = spec
+        self.filters = tuple(TopicFilter.parse(text) for text in spec.topics)
+
+
+class Catalogue:
+    """The streams there are. Changes are on disk when a call returns, which takes the milliseconds of a commit."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._streams: dict[str, Stream] = {}
+
+    def __iter__(self) -> Iterator[Stream]:
+        return iter(list(self._streams.values()))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._streams
+
+    def get(self, name: str) -> Stream:
+        """The stream of that name.
+
+        Raises:
+            NotFound: there is none.
+        """
+        stream = self._streams.get(name)
+        if stream is None:
+            raise NotFound("stream", name, "GET /api/v1/streams lists all")
+        return stream
+
+    def open(self, spec: StreamSpec) -> Stream:
+        """The stream of a specification with the records it has; made when it was never there.
+
+        Raises:
+            AlreadyExists: it is open.
+            broker.core.errors.Unavailable: the store cannot be written.
+        """
+        if spec.name in self._streams:
+            raise AlreadyExists("stream", spec.name)
+        stored = self._store.get(_NAMES + spec.name.encode())
+        if stored is None:
+            stored = jsontext.encode({"log": self._take_number(), "epoch": str(uuid.uuid4()), "shards": spec.shards})
+            self._store.compare_and_set(_NAMES + spec.name.encode(), None, stored)
+        kept = jsontext.decode(stored)
+        shards = tuple(LogShard(kept["log"], shard) for shard in range(kept["shards"]))
+        stream = Stream(spec, kept["log"], kept["epoch"], shards)
+        stream.describe(spec)
+        self._streams[spec.name] = stream
+        return stream
+
+    @contextmanager
+    def removal(self, name: str) -> Iterator[None]:
+        """Remove a stream once the block, which takes its specification away, has succeeded; its records are then to be
+        forgotten, see ``dropping``. A process that ends in between leaves it to ``finish_removals``.
+
+        Raises:
+            NotFound: there is none of that name.
+            broker.core.errors.Unavailable: the store cannot be written.
+        """
+        stream = self.get(name)
+        key = _DROPPING + b"%d" % stream.log
+        self._store.compare_and_set(key, None, name.encode())
+        try:
+            yield
+        except BaseException:
+            self._store.compare_and_set(key, name.encode(), None)
+            raise
+        self._forget_name(name, stream.log)
+        stream.is_gone = True
+        del self._streams[name]
+
+    def finish_removals(self) -> None:
+        """After a start, when all specifications are opened: finish, or take back, removals that were cut off."""
+        open_logs = {stream.log for stream in self}
+        for key, name in self._store.scan(_DROPPING):
+            log = int(key.removeprefix(_DROPPING))
+            if log in open_logs:
+                self._store.compare_and_set(key, name, None)
+            else:
+                self._forget_name(name.decode(), log)
+
+    def dropping(self) -> list[int]:
+        """Logs of removed streams whose records are still there."""
+        return [int(key.removeprefix(_DROPPING)) for key, _ in self._store.scan(_DROPPING)]
+
+    def drop(self, log: int) -> None:
+        """Forget the records of a removed stream. Blocking; for the writer thread."""
+        self._store.drop(log)
+        key = _DROPPING + b"%d" % log
+        self._store.compare_and_set(key, self._store.get(key), None)
+
+    def _forget_name(self, name: str, log: int) -> None:
+        key = _NAMES + name.encode()
+        stored = self._store.get(key)
+        if stored is not None and jsontext.decode(stored)["log"] == log:
+            self._store.compare_and_set(key, stored, None)
+
+    def _take_number(self) -> int:
+        while True:
+            stored = self._store.get(_NEXT)
+            number = FIRST_STREAM_LOG if stored is None else int(stored)
+            if self._store.compare_and_set(_NEXT, stored, b"%d" % (number + 1)):
+                return number

@@ -1,0 +1,132 @@
+"""Keeps the range server running as a child: started with the broker, started again when it dies, gone with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from broker.core.errors import Unavailable
+from broker.streams import tickets
+
+_START_TIMEOUT_S: Final = 30.0
+_STOP_TIMEOUT_S: Final = 5.0
+_FIRST_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 10.0
+_STABLE_AFTER_S: Final = 30.0
+TICKET_LIFE_S: Final = 3600
+"""How long a ticket is good; readers ask for positions, and with them a new one, whenever one is refused."""
+
+
+class RangesProcess:
+    """Owner of the range server. ``address`` is where it listens; it keeps its port over restarts."""
+
+    def __init__(self, data_dir: Path, secret: bytes | None = None, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Take the data directory of a store that is open in this process; the secret stays between the two."""
+        self._data_dir, self._secret = data_dir, secret or secrets.token_bytes(32)
+        self.address: tuple[str, int] = (host, port)
+        self.restarts = 0
+        self._process: Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process number, None while there is none."""
+        return None if self._process is None or self._process.returncode is not None else self._process.pid
+
+    async def start(self) -> tuple[str, int]:
+        """Start the child; its host and port once it listens.
+
+        Raises:
+            Unavailable: it does not start; says why.
+        """
+        await self._launch()
+        self._keeper = asyncio.create_task(self._keep(), name="range server")
+        return self.address
+
+    async def stop(self) -> None:
+        """End the child."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+            self._keeper = None
+        if self._process is not None:
+            await _end(self._process)
+            self._process = None
+
+    def access(self, log: int) -> dict[str, str]:
+        """Where ranges of a log are read and with what: ``ranges_url`` and ``ticket``."""
+        host, port = self.address
+        place = f"[{host}]" if ":" in host else host
+        expires_s = int(time.time()) + TICKET_LIFE_S
+        return {"ranges_url": f"http://{place}:{port}", "ticket": tickets.issue(self._secret, log, expires_s)}
+
+    async def _launch(self) -> None:
+        host, port = self.address
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "broker.streams.server",
+            stdin=PIPE,
+            stdout=PIPE,
+            env=_environment(),
+            start_new_session=True,
+        )
+        self._process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        settings = {
+            "directory": str(self._data_dir),
+            "secret": self._secret.hex(),
+            "host": host,
+            "port": port,
+            "parent": os.getpid(),
+        }
+        try:
+            process.stdin.write(json.dumps(settings).encode() + b"\n")
+            answer = await asyncio.wait_for(process.stdout.readline(), _START_TIMEOUT_S)
+            listening = json.loads(answer)
+        except (OSError, ValueError, TimeoutError) as error:
+            await _end(process)
+            raise Unavailable(f"the range server did not start on {host}:{port}; its errors are above") from error
+        self.address = listening["host"], listening["port"]
+
+    async def _keep(self) -> None:
+        """Start the child again whenever it dies, ever more slowly while it keeps dying."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            started_s = time.monotonic()
+            assert self._process is not None
+            await self._process.wait()
+            if time.monotonic() - started_s > _STABLE_AFTER_S:
+                pause_s = _FIRST_PAUSE_S
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            self.restarts += 1
+            with suppress(Unavailable):  # it is dead then, and the next turn tries again
+                await self._launch()
+
+
+async def _end(process: Process) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        await asyncio.wait_for(process.wait(), _STOP_TIMEOUT_S)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with this program's modules to be found wherever it was started from."""
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

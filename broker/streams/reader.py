@@ -1,0 +1,100 @@
+"""Reading streams inside the broker: positions, times, small bounded pieces. Large ranges are the range server's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from broker.core.errors import NotFound
+from broker.core.stream import ShardRange, StreamRecord
+from broker.storage import records
+from broker.storage.store import LogShard, Store
+from broker.streams.catalogue import Catalogue, Stream
+
+MAX_RECORDS: Final = 10_000
+"""The most that one read here gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a stream holds: records, bytes before compression, and the times of its ends in microseconds."""
+
+    ranges: tuple[ShardRange, ...]
+    size_bytes: int
+    oldest_us: int | None
+    newest_us: int | None
+
+    @property
+    def records(self) -> int:
+        """How many records are there."""
+        return sum(held.next_offset - held.first_offset for held in self.ranges)
+
+    @property
+    def appended(self) -> int:
+        """How many records were ever appended."""
+        return sum(held.next_offset for held in self.ranges)
+
+
+class StreamReader:
+    """Reads by stream name, shard and offset."""
+
+    def __init__(self, store: Store, catalogue: Catalogue) -> None:
+        self._store, self._catalogue = store, catalogue
+
+    def extent(self, name: str) -> Extent:
+        """What the stream holds now.
+
+        Raises:
+            NotFound: there is no such stream.
+        """
+        stream = self._catalogue.get(name)
+        ends = [self._ends(shard) for shard in stream.shards]
+        return Extent(
+            tuple(self._store.range_of(shard) for shard in stream.shards),
+            sum(self._store.size_of(shard) for shard in stream.shards),
+            min((oldest for oldest, _ in ends if oldest is not None), default=None),
+            max((newest for _, newest in ends if newest is not None), default=None),
+        )
+
+    def offset_at(self, name: str, shard: int, ts_us: int) -> int:
+        """The first offset whose record was published at or after a time, else the next offset.
+
+        Raises:
+            NotFound: there is no such stream or shard.
+        """
+        return self._store.offset_at(self._shard(self._catalogue.get(name), shard), ts_us)
+
+    def read(self, name: str, shard: int, from_offset: int, limit: int) -> list[tuple[int, StreamRecord]]:
+        """At most ``limit``, and never more than ``MAX_RECORDS``, records from an offset on.
+
+        Raises:
+            NotFound: there is no such stream or shard.
+        """
+        place = self._shard(self._catalogue.get(name), shard)
+        return list(self._store.read(place, from_offset, min(limit, MAX_RECORDS)))
+
+    def read_arrow(self, name: str, shard: int, from_offset: int, to_offset: int) -> pa.Table:
+        """The records in ``[from_offset, to_offset)`` that are there, at most ``MAX_RECORDS``.
+
+        Raises:
+            NotFound: there is no such stream or shard.
+        """
+        place = self._shard(self._catalogue.get(name), shard)
+        end = min(to_offset, max(from_offset, self._store.range_of(place).first_offset) + MAX_RECORDS)
+        return pa.Table.from_batches(self._store.read_arrow(place, from_offset, end), records.SCHEMA)
+
+    def _ends(self, shard: LogShard) -> tuple[int | None, int | None]:
+        """The time of the oldest and newest record, as far as the frames at the ends tell."""
+        held = self._store.range_of(shard)
+        if held.first_offset == held.next_offset:
+            return None, None
+        oldest = next(self._store.directory(shard), None)
+        newest = next(self._store.directory(shard, held.next_offset - 1), None)
+        return (oldest.min_ts_us if oldest else None), (newest.max_ts_us if newest else None)
+
+    def _shard(self, stream: Stream, shard: int) -> LogShard:
+        if not 0 <= shard < len(stream.shards):
+            raise NotFound("shard", str(shard), f"stream {stream.name!r} has {len(stream.shards)}, counted from 0")
+        return stream.shards[shard]

@@ -1,0 +1,267 @@
+"""Streams as people manage them: made, changed, shown, deleted, and where they stand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from broker.core.clock import Clock, SystemClock
+from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, Problem, ReadOnly, SluiceError
+from broker.core.objects import ObjectSection, Spec
+from broker.core.stage import Plans
+from broker.observe.metrics import Metrics
+from broker.storage.writer import Writer
+from broker.streams.capture import CaptureTap, RowAppender
+from broker.streams.catalogue import Catalogue, Stream
+from broker.streams.maintenance import Maintenance
+from broker.streams.rates import Rates
+from broker.streams.reader import Extent, StreamReader
+from broker.streams.settings import Retention, StreamSettings, StreamSpec
+
+_TICK_S: Final = 5.0
+_SHOWN_ONLY: Final = frozenset({"kind", "epoch", "positions", "records", "bytes", "oldest", "newest", "records_per_s"})
+"""Members of a stream as it is shown that say what it holds; ignored when it is sent back."""
+
+
+class StreamService:
+    """The verbs of streams; implements ``broker.core.objects.ObjectService``. Owns capture and background work.
+
+    ``tap`` captures messages in the pipeline, ``appender`` takes the rows of rules, ``reader`` reads.
+    """
+
+    kind: Final = "stream"
+
+    def __init__(
+        self,
+        writer: Writer,
+        section: ObjectSection,
+        plans: Plans,
+        *,
+        settings: StreamSettings | None = None,
+        users: Sequence[Callable[[str], Sequence[str]]] = (),
+        access: Callable[[int], Mapping[str, str]] = lambda log: {},
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        """Nothing is opened before ``start``.
+
+        Args:
+            writer: where appends go; streams lie in its store.
+            section: where specifications are kept.
+            plans: forgotten when what is captured changes.
+            settings: defaults of streams and the pace of background work.
+            users: asked who names a stream before it is deleted; the list may grow later.
+            access: members of ``positions`` that say where and with what ranges of a log are read
+                (``RangesProcess.access``).
+            clock: for retention and rates.
+            metrics: where counts go.
+        """
+        self._writer, self._section, self._plans = writer, section, plans
+        self._settings, self._users, self._access = settings or StreamSettings(), users, access
+        self._clock, self._metrics = clock or SystemClock(), metrics or Metrics()
+        self._catalogue = Catalogue(writer.store)
+        self.tap = CaptureTap(self._catalogue, writer)
+        self.appender = RowAppender(self._catalogue, writer)
+        self.reader = StreamReader(writer.store, self._catalogue)
+        self._maintenance = Maintenance(self._catalogue, writer, self._settings, self._clock, self._metrics)
+        self._rates = Rates()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Open the streams of the configuration and begin background work. On the loop.
+
+        Raises:
+            ConfigError: specifications that are wrong, all of them.
+        """
+        problems: list[str] = []
+        for spec in self._section.load():
+            try:
+                self._catalogue.open(self._parse(spec))
+            except SluiceError as error:
+                problems.append(f"stream {spec.get('name')!r}: {error}")
+        if problems:
+            raise ConfigError(problems)
+        self._catalogue.finish_removals()
+        self._plans.invalidate()
+        self._tasks = [
+            asyncio.create_task(self._maintenance.run(), name="stream maintenance"),
+            asyncio.create_task(self._measure_rates(), name="stream rates"),
+        ]
+
+    async def stop(self) -> None:
+        """End background work. Before the writer is closed."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
+
+    def list(self) -> Sequence[Spec]:
+        """All streams, in the order they were made."""
+        return [self._show(stream) for stream in self._catalogue]
+
+    def get(self, name: str) -> Spec:
+        """One stream: its specification, and under ``shards``, ``records``, ``bytes`` and so on what it holds."""
+        return self._show(self._catalogue.get(name))
+
+    def create(self, spec: Spec) -> Spec:
+        """Make a stream; it captures from the next message on."""
+        parsed = self._parse(spec)
+        if parsed.name in self._catalogue:
+            raise AlreadyExists("stream", parsed.name)
+        stream = self._catalogue.open(parsed)
+        try:
+            self._save()
+        except SluiceError:
+            with self._catalogue.removal(parsed.name):
+                pass
+            raise
+        self._plans.invalidate()
+        return self._show(stream)
+
+    def replace(self, name: str, spec: Spec) -> Spec:
+        """Change description, filters and retention; a stream keeps its kind, its shards and its records."""
+        stream = self._catalogue.get(name)
+        self._refuse_fixed(name)
+        parsed = self._parse({"name": name, **spec})
+        self._refuse_other_layout(stream, parsed)
+        before = stream.spec
+        stream.describe(parsed)
+        try:
+            self._save()
+        except SluiceError:
+            stream.describe(before)
+            raise
+        self._plans.invalidate()
+        return self._show(stream)
+
+    def delete(self, name: str) -> None:
+        """Delete a stream with its records. Refused while rules or tables name it."""
+        self._catalogue.get(name)
+        self._refuse_fixed(name)
+        users = [user for ask in self._users for user in ask(name)]
+        if users:
+            raise InUse("stream", name, users)
+        with self._catalogue.removal(name):
+            self._save(without=name)
+        self._rates.forget(name)
+        self._plans.invalidate()
+
+    def positions(self, name: str, at_us: int | None = None) -> dict[str, Any]:
+        """Where a stream stands, for readers; offsets are texts, since JSON numbers are not exact everywhere.
+
+        Args:
+            name: the stream.
+            at_us: a time in microseconds since the epoch; then each shard has ``at_offset``, the first offset at or
+                after it.
+
+        Raises:
+            NotFound: there is no such stream.
+        """
+        stream = self._catalogue.get(name)
+        shards = []
+        for held in self.reader.extent(name).ranges:
+            shard: dict[str, Any] = {
+                "shard": held.shard,
+                "first_offset": str(held.first_offset),
+                "next_offset": str(held.next_offset),
+            }
+            if at_us is not None:
+                shard["at_offset"] = str(self.reader.offset_at(name, held.shard, at_us))
+            shards.append(shard)
+        place = {"stream": name, "kind": stream.spec.kind, "epoch": stream.epoch, "log": stream.log}
+        return {**place, "shards": shards, **self._access(stream.log)}
+
+    async def _measure_rates(self) -> None:
+        while True:
+            now_s = self._clock.monotonic_s()
+            for stream in self._catalogue:
+                self._rates.note(stream.name, self.reader.extent(stream.name).appended, now_s)
+            await asyncio.sleep(_TICK_S)
+
+    def _parse(self, spec: Spec) -> StreamSpec:
+        defaults = self._settings.retention.model_dump()
+        asked = spec.get("retention")
+        retention = defaults if asked is None else {**defaults, **asked} if isinstance(asked, Mapping) else asked
+        members = {name: value for name, value in spec.items() if name not in _SHOWN_ONLY}
+        try:
+            return StreamSpec.model_validate({**members, "retention": retention})
+        except ValidationError as error:
+            raise Invalid("the stream cannot be saved", [_problem(detail) for detail in error.errors()]) from None
+
+    def _refuse_fixed(self, name: str) -> None:
+        if file := self._section.fixed_by(name):
+            raise ReadOnly(f"stream {name!r} is fixed by {file}; change it there")
+
+    def _refuse_other_layout(self, stream: Stream, parsed: StreamSpec) -> None:
+        problems = []
+        if parsed.name != stream.name:
+            problems.append(Problem(f"a stream keeps its name, {stream.name!r}", "/name"))
+        if parsed.kind != stream.spec.kind:
+            problems.append(Problem(f"a stream of {stream.spec.kind} cannot become one of {parsed.kind}", "/topics"))
+        if parsed.shards != len(stream.shards):
+            problems.append(Problem(f"a stream keeps its number of shards, {len(stream.shards)}", "/shards"))
+        if problems:
+            raise Invalid("the stream cannot be changed so; make another one", problems)
+
+    def _save(self, without: str | None = None) -> None:
+        self._section.save([_spec_of(stream) for stream in self._catalogue if stream.name != without])
+
+    def _show(self, stream: Stream) -> Spec:
+        extent = self.reader.extent(stream.name)
+        return {
+            **_spec_of(stream),
+            "kind": stream.spec.kind,
+            "epoch": stream.epoch,
+            **_shown_extent(stream.spec.shards, extent),
+            "records_per_s": round(self._rates.per_second(stream.name), 1),
+        }
+
+
+def _spec_of(stream: Stream) -> Spec:
+    spec = stream.spec
+    shown: Spec = {"name": spec.name, "retention": _shown_retention(spec.retention), "shards": len(stream.shards)}
+    if spec.topics:
+        shown["topics"] = list(spec.topics)
+    if spec.description:
+        shown["description"] = spec.description
+    return shown
+
+
+def _shown_retention(retention: Retention) -> dict[str, Any]:
+    age = "infinity" if retention.age == float("inf") else f"{retention.age:g}s"
+    return {"age": age, "bytes": retention.bytes}
+
+
+def _shown_extent(shards: int, extent: Extent) -> Spec:
+    ranges = [
+        {"shard": held.shard, "first_offset": str(held.first_offset), "next_offset": str(held.next_offset)}
+        for held in extent.ranges
+    ]
+    return {
+        "positions": ranges,
+        "records": extent.records,
+        "bytes": extent.size_bytes,
+        "oldest": _shown_time(extent.oldest_us),
+        "newest": _shown_time(extent.newest_us),
+    }
+
+
+def _shown_time(ts_us: int | None) -> str | None:
+    if ts_us is None:
+        return None
+    return datetime.fromtimestamp(ts_us / 1_000_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _problem(detail: Mapping[str, Any]) -> Problem:
+    pointer = "".join(f"/{part}" for part in detail["loc"])
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    if detail["type"] == "extra_forbidden":
+        message = f"a stream has no member {detail['loc'][-1]!r}; it has {', '.join(StreamSpec.model_fields)}"
+    return Problem(message, pointer)
