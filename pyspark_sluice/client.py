@@ -103,7 +103,7 @@ class StreamClient:
         pauses = Pauses(self._deadline_s)
         while True:
             try:
-                with _open(url, self._token) as answer:
+                with open_url(url, self._token) as answer:
                     return Positions.parse(json.load(answer))
             except urllib.error.HTTPError as error:
                 if not _is_passing(error.code):
@@ -140,7 +140,7 @@ class StreamClient:
 
     def _range(self, where: Positions, shard: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
         url = f"{where.ranges_url.rstrip('/')}/streams/{where.log}/{shard}?from={start}&to={end}"
-        with _open(url, where.ticket) as answer, pa.ipc.open_stream(answer) as reader:
+        with open_url(url, where.ticket) as answer, pa.ipc.open_stream(answer) as reader:
             yield from reader
 
     def _again(self, before: Positions) -> Positions:
@@ -198,8 +198,10 @@ class Pauses:
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
 
 
-def _open(url: str, token: str) -> Any:
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}", "Accept": "*/*"})
+def open_url(url: str, token: str, *, method: str = "GET", body: bytes | None = None) -> Any:
+    """Send one request and return the answer as a readable file; raises as ``urllib`` does."""
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(url, headers=headers, method=method, data=body)
     if urllib.parse.urlsplit(url).hostname in _LOOPBACK:
         # A proxy from the environment cannot reach this machine's own loopback.
         return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=REQUEST_TIMEOUT_S)

@@ -71,8 +71,9 @@ class _Ranges:
     def __init__(self, options: Options) -> None:
         self._options = options
 
-    def read(self, partition: SluicePartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Exactly the partition's records, or an error."""
+        assert isinstance(partition, SluicePartition)
         schema = arrow_schema(self._options.columns)
         piece, rows = partition.piece, 0
         for batch in self._options.client().read(partition.where, piece.shard, piece.start, piece.end):

@@ -1,0 +1,1 @@
+"""Bridges: what carries messages and rows out of the broker, and into it."""

@@ -1,0 +1,260 @@
+"""One micro-batch into one table, exactly once, whatever is killed when.
+
+The table is the truth. Its committed offsets are read, tasks write files for the records above them, and one commit
+adds the files and moves the offsets, against the very version they were read from. A batch that comes again (the driver
+died between the table's commit and Spark's) finds its offsets committed and adds nothing; a second driver's commit is
+refused and it looks again. Dead letters are committed first, in their own table with their own offsets, so that neither
+can be lost or doubled by a death in between.
+
+Files of a commit that was refused are left for the cleaning of orphans: removing them here could remove what a commit
+with an unclear end did add.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bridges.spark.columns import RAW, Column, column_name, columns_of_api, taken
+from bridges.spark.tables.contract import Binding, CommitConflict, Details, LakeTable, ShardRange
+from bridges.spark.tables.formats import dead_letters_dir, open_dead_letters, open_or_create
+from bridges.spark.task import RAW_COLUMNS, RESULT_SCHEMA, ROWS_COLUMNS, Plan, TaskResult, writer
+from pyspark_sluice.client import Positions
+
+_ATTEMPTS = 8
+"""How often a batch is tried against other writers before the query fails (and is restarted)."""
+
+
+class Gap(Exception):
+    """A batch that starts after the table's end: committing it would lose the records between."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """What the job must know of a table."""
+
+    name: str
+    format: str
+    path: str
+    kind: str
+    binding: Binding
+    columns: tuple[Column, ...] = ()
+    pending: tuple[str, ...] = ()
+    shards: tuple[int, ...] = (0,)
+
+    @classmethod
+    def of_api(cls, spec: dict[str, Any], where: Positions) -> TableSpec:
+        """From the API's spec and the stream's positions."""
+        columns: Sequence[Column] = RAW
+        pending: Sequence[str] = ()
+        if where.kind == "rows":
+            columns, pending = columns_of_api(spec.get("columns") or ())
+        return cls(
+            spec["name"],
+            spec["format"],
+            spec["path"],
+            where.kind,
+            Binding(spec["stream"], where.epoch),
+            tuple(columns),
+            tuple(pending),
+            tuple(shard.shard for shard in where.shards),
+        )
+
+    def source_columns(self) -> str:
+        """The columns that tasks need of the source, as its option takes them."""
+        return ",".join(RAW_COLUMNS if self.kind == "topics" else ROWS_COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a micro-batch did. ``version`` is the table's after it."""
+
+    version: int
+    ranges: tuple[ShardRange, ...] = ()
+    bytes: int = 0
+
+    @property
+    def written(self) -> int:
+        return sum(one.written for one in self.ranges)
+
+    @property
+    def dead(self) -> int:
+        return sum(one.dead for one in self.ranges)
+
+
+RunTasks = Callable[[Plan], list[TaskResult]]
+"""Runs the tasks of a batch with a plan: in Spark, see ``spark_tasks``."""
+
+
+def spark_tasks(frame: Any) -> RunTasks:
+    """Run tasks over a DataFrame of the source."""
+
+    def run(plan: Plan) -> list[TaskResult]:
+        rows = frame.mapInArrow(writer(plan), RESULT_SCHEMA).collect()
+        return [TaskResult.from_json(row.result) for row in rows]
+
+    return run
+
+
+class TableWriter:
+    """Writes the batches of one stream into one table. Used by one thread."""
+
+    def __init__(self, spec: TableSpec, job: str) -> None:
+        self.spec = spec
+        self._job = job
+        self.table: LakeTable = open_or_create(spec.format, spec.path, spec.binding, spec.columns)
+        self.dead_letters = self._open_dead_letters(create=False)
+        self._pending = set(spec.pending)
+        _add_missing(self.table, spec.columns)
+
+    def write(self, run: RunTasks) -> Outcome:
+        """Commit a batch, or find that it is committed already.
+
+        Raises:
+            Gap: records between the table's end and the batch would be missing.
+            CommitConflict: other writers were first again and again.
+        """
+        for _ in range(_ATTEMPTS):
+            self._refresh()
+            results, plan = self._run_agreed(run, self.plan())
+            with contextlib.suppress(CommitConflict):
+                return self._commit(results, plan)
+        raise CommitConflict(f"table {self.spec.name!r} is changed by others all the time; is a second job running?")
+
+    def plan(self) -> Plan:
+        """What tasks must know of the table as it is now."""
+        columns = self.table.columns()
+        keys = {column.key for column in columns}
+        return Plan(
+            stream=self.spec.binding.stream,
+            kind=self.spec.kind,
+            columns=columns,
+            pending=tuple(sorted(self._pending - keys)),
+            table_dir=self.spec.path,
+            dead_dir=dead_letters_dir(self.spec.path),
+            floors=self.ends(self.table),
+            dead_floors=self.ends(self.dead_letters),
+        )
+
+    def ends(self, table: LakeTable | None) -> dict[int, int]:
+        """The committed end of each shard that has one."""
+        if table is None:
+            return {}
+        found = {shard: table.next(shard) for shard in self.spec.shards}
+        return {shard: end for shard, end in found.items() if end is not None}
+
+    def _run_agreed(self, run: RunTasks, plan: Plan) -> tuple[list[TaskResult], Plan]:
+        """Run the tasks; once more with the types settled where two tasks typed a new column differently."""
+        results = run(plan)
+        for result in results:
+            self._pending.update(result.null_keys)
+        agreed = settle(plan.columns, results)
+        if agreed is None:
+            return results, plan
+        _discard(self.spec.path, results)
+        plan = replace(plan, columns=agreed)
+        return run(plan), plan
+
+    def _commit(self, results: Sequence[TaskResult], plan: Plan) -> Outcome:
+        ranges = self._ranges(results)
+        if not ranges:
+            return Outcome(self.table.version())
+        details = Details(self._job, ranges)
+        dead_files = [file for result in results for file in result.dead_files]
+        if dead_files:
+            self.dead_letters = self._open_dead_letters(create=True)
+            assert self.dead_letters is not None
+            if self.ends(self.dead_letters) != plan.dead_floors:
+                raise CommitConflict("the dead letters were committed meanwhile")
+            self.dead_letters.append(dead_files, replace(details, kind="dead"))
+        _add_missing(self.table, [*plan.columns, *(one.column for result in results for one in result.discovered)])
+        version = self._append([file for result in results for file in result.files], details, plan)
+        return Outcome(version, ranges, sum(count.bytes for result in results for count in result.shards))
+
+    def _append(self, files: Sequence[Any], details: Details, plan: Plan) -> int:
+        """Commit; where others only rewrote or compacted meanwhile, commit the same files on top of that."""
+        for _ in range(_ATTEMPTS):
+            if self.ends(self.table) != plan.floors:
+                break
+            try:
+                return self.table.append(files, details)
+            except CommitConflict:
+                self.table.refresh()
+        raise CommitConflict("the table's offsets moved")
+
+    def _ranges(self, results: Iterable[TaskResult]) -> tuple[ShardRange, ...]:
+        """What the batch adds, per shard.
+
+        Raises:
+            Gap: its records do not start where the table ends, or do not follow each other.
+        """
+        found: dict[int, ShardRange] = {}
+        for count in sorted((c for result in results for c in result.shards), key=lambda c: (c.shard, c.first)):
+            floor = self.table.next(count.shard)
+            expected = found[count.shard].end if count.shard in found else floor
+            if expected is not None and count.first > expected:
+                raise Gap(
+                    f"table {self.spec.name!r} ends at offset {expected} of shard {count.shard} and the batch goes on "
+                    f"at {count.first}: the records between would be missing; remove the job's checkpoint to go on "
+                    f"from the table's end"
+                )
+            before = found.get(count.shard) or ShardRange(count.shard, max(count.first, floor or 0), 0, 0, 0, 0)
+            fresh = count.last + 1 - count.first - count.skipped
+            found[count.shard] = replace(
+                before,
+                end=count.last + 1,
+                read=before.read + fresh,
+                written=before.written + count.written,
+                dead=before.dead + count.dead,
+            )
+        return tuple(one for one in found.values() if one.read > 0)
+
+    def _refresh(self) -> None:
+        self.table.refresh()
+        if self.dead_letters is None:
+            self.dead_letters = self._open_dead_letters(create=False)
+        else:
+            self.dead_letters.refresh()
+
+    def _open_dead_letters(self, *, create: bool) -> LakeTable | None:
+        return open_dead_letters(self.spec.format, self.spec.path, self.spec.binding, create=create)
+
+
+def settle(columns: Sequence[Column], results: Sequence[TaskResult]) -> tuple[Column, ...] | None:
+    """The columns with the new ones of all tasks, where tasks disagree on type or name; None where they agree.
+
+    The first value by offset says what type a new column gets, as it would have done in one task.
+    """
+    found = sorted((one for result in results for one in result.discovered), key=lambda one: (one.offset, one.shard))
+    by_key: dict[str, Column] = {}
+    by_name: dict[str, str] = {}
+    agreed = True
+    for one in found:
+        first = by_key.setdefault(one.column.key, one.column)
+        holder = by_name.setdefault(one.column.name.lower(), one.column.key)
+        agreed = agreed and first == one.column and holder == one.column.key
+    if agreed:
+        return None
+    settled = list(columns)
+    for column in by_key.values():
+        settled.append(replace(column, name=column_name(column.key, taken(settled))))
+    return tuple(settled)
+
+
+def _add_missing(table: LakeTable, columns: Sequence[Column]) -> None:
+    known = {column.key for column in table.columns()}
+    missing = {column.key: column for column in columns if column.key not in known}
+    if missing:
+        table.add_columns(list(missing.values()))
+
+
+def _discard(directory: str, results: Iterable[TaskResult]) -> None:
+    """Remove files that were never offered to a commit."""
+    for result in results:
+        for base, files in ((directory, result.files), (dead_letters_dir(directory), result.dead_files)):
+            for file in files:
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(base, file.path))

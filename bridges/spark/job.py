@@ -1,0 +1,178 @@
+"""The lake job: every table that is configured is filled from its stream, exactly once.
+
+One driver with one Spark session and a streaming query per table. Runs as a child of the broker
+(``bridges.spark.local``), by hand (``sluice lake run``) and under ``spark-submit``, always the same: the API says which
+tables there are, the tables themselves say how far they are. Stopped by SIGTERM or SIGINT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bridges.spark.api import LakeApi, Spec
+from bridges.spark.java import find_java
+from bridges.spark.orphan import die_with_parent
+from bridges.spark.query import QuerySettings, TableQuery, monotonic
+from bridges.spark.session import parallelism, require_pyspark, start_session
+from broker.core.errors import SluiceError, Unavailable
+
+log = logging.getLogger("sluice.lake")
+TOKEN_VARIABLE = "SLUICE_API_TOKEN"
+_TICK_S = 0.5
+_TABLES_EVERY_S = 3.0
+_REPORT_EVERY_S = 1.0
+_OWN_FIELDS = ("name", "stream", "format", "path", "columns")
+"""A change of one of these restarts a table's query; the rest of a spec is for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """How the job runs. ``directory`` takes checkpoints, ledger and Spark's scratch files."""
+
+    url: str
+    token: str
+    directory: Path
+    master: str = "local[2,4]"
+    trigger_s: float = 1.0
+    max_rows: int = 500_000
+    driver_memory: str = "1g"
+
+
+class LakeJob:
+    """Keeps a query per table, and tells the API how each is doing."""
+
+    def __init__(self, session: Any, options: JobOptions) -> None:
+        self._session = session
+        self._api = LakeApi(options.url, options.token)
+        job = f"lake-{uuid.uuid4().hex[:12]}"
+        self._settings = QuerySettings(
+            options.directory, options.trigger_s, options.max_rows, parallelism(options.master), job
+        )
+        self._queries: dict[str, TableQuery] = {}
+        self._reported: dict[str, dict[str, Any]] = {}
+
+    def run(self, stopping: threading.Event) -> None:
+        """Work until ``stopping`` is set."""
+        tables_at = report_at = 0.0
+        while not stopping.is_set():
+            now = monotonic()
+            if now >= tables_at:
+                self._look_for_tables()
+                tables_at = now + _TABLES_EVERY_S
+            for query in self._queries.values():
+                query.step()
+            if now >= report_at:
+                self._report()
+                report_at = now + _REPORT_EVERY_S
+            stopping.wait(_TICK_S)
+        for query in self._queries.values():
+            query.stop()
+        self._report()
+
+    def _look_for_tables(self) -> None:
+        try:
+            wanted = {spec["name"]: _own(spec) for spec in self._api.tables()}
+        except Unavailable as error:
+            log.warning("lake.broker_away reason=%s", error)
+            return
+        for name in [name for name, query in self._queries.items() if wanted.get(name) != query.spec]:
+            self._queries.pop(name).stop()
+            self._reported.pop(name, None)
+        for name, spec in wanted.items():
+            if name not in self._queries:
+                self._queries[name] = TableQuery(self._session, self._api, spec, self._settings, monotonic)
+
+    def _report(self) -> None:
+        for name, query in self._queries.items():
+            report = query.report()
+            if _without_time(report) == _without_time(self._reported.get(name, {})):
+                continue
+            try:
+                self._api.report(name, report)
+                self._reported[name] = report
+            except SluiceError as error:
+                log.warning("lake.report_failed table=%s reason=%s", name, error)
+
+
+def _own(spec: Spec) -> Spec:
+    return {field: spec.get(field) for field in _OWN_FIELDS}
+
+
+def _without_time(report: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in report.items() if key != "at"}
+
+
+def run_job(options: JobOptions, stopping: threading.Event) -> None:
+    """Start Spark and work until ``stopping`` is set.
+
+    Raises:
+        MissingDependency: PySpark or Java is not there; says what to install.
+    """
+    require_pyspark()
+    options.directory.mkdir(parents=True, exist_ok=True)
+    find_java(options.directory / "_spark").apply(os.environ)
+    _let_workers_find_us(os.environ)
+    session = start_session(options.master, driver_memory=options.driver_memory, work_dir=options.directory / "_spark")
+    try:
+        LakeJob(session, options).run(stopping)
+    finally:
+        session.stop()
+
+
+def _let_workers_find_us(environ: Any) -> None:
+    """Spark's Python processes import these packages from where they stand, in whatever directory they start."""
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
+    environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``python -m bridges.spark.job``; the token is in SLUICE_API_TOKEN, never among the arguments."""
+    options = parse_arguments(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    die_with_parent()
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    try:
+        run_job(options, stopping)
+    except SluiceError as error:
+        print(f"sluice lake: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> JobOptions:
+    """Options from the command line and the environment."""
+    parser = argparse.ArgumentParser(prog="sluice lake run", description="Fill the configured lake tables.")
+    defaults = JobOptions("", "", Path())
+    parser.add_argument("--url", default="http://127.0.0.1:18083", help="address of the management API")
+    parser.add_argument("--directory", type=Path, required=True, help="for checkpoints, ledger and scratch files")
+    parser.add_argument("--master", default=defaults.master, help="Spark master")
+    parser.add_argument("--trigger", type=float, default=defaults.trigger_s, help="seconds between micro-batches")
+    parser.add_argument("--max-rows", type=int, default=defaults.max_rows, help="rows of a micro-batch at most")
+    parser.add_argument("--driver-memory", default=defaults.driver_memory, help="memory of Spark's driver")
+    given = parser.parse_args(arguments)
+    return JobOptions(
+        given.url,
+        os.environ.get(TOKEN_VARIABLE, ""),
+        given.directory.resolve(),
+        given.master,
+        given.trigger,
+        given.max_rows,
+        given.driver_memory,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""The ledger: a row per commit and shard, for people and for the audit.
+
+What counts is in the commits themselves, atomic with the data; the ledger is a Delta table made from them, from time to
+time, which outlives the cleaning of a table's log. Writing it late or not at all loses nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import TableNotFoundError
+
+from bridges.spark.batch import TableSpec
+from bridges.spark.tables.contract import Committed
+from bridges.spark.tables.formats import open_table
+
+DIRECTORY = "_ledger"
+SCHEMA = pa.schema(
+    [
+        ("table", pa.string()),
+        ("table_id", pa.string()),
+        ("table_version", pa.int64()),
+        ("stream", pa.string()),
+        ("shard", pa.int32()),
+        ("from_offset", pa.int64()),
+        ("to_offset", pa.int64()),
+        ("read", pa.int64()),
+        ("written", pa.int64()),
+        ("filtered", pa.int64()),
+        ("dead", pa.int64()),
+        ("job", pa.string()),
+        ("replay", pa.string()),
+        ("committed_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+_INTERVAL_S = 30.0
+
+
+class Ledger:
+    """The rows of one table in the lake directory's ledger."""
+
+    def __init__(self, lake_directory: Path, table: str) -> None:
+        self._path = str(lake_directory / DIRECTORY)
+        self._table = table
+        self._next_at = 0.0
+
+    def due(self, now: float) -> bool:
+        """Whether it is time to sync again; ``now`` in seconds of a clock that never goes back."""
+        return now >= self._next_at
+
+    def sync(self, spec: TableSpec, now: float) -> int:
+        """Add the commits that are not in the ledger yet; returns how many there were."""
+        self._next_at = now + _INTERVAL_S
+        table = open_table(spec.format, spec.path, spec.binding)
+        if table is None:
+            return 0
+        known = self._last_version(table.identity())
+        fresh = [one for one in table.commits() if known is None or one.version > known]
+        if fresh:
+            rows = [row for one in fresh for row in _rows(self._table, table.identity(), spec.binding.stream, one)]
+            marks = [Transaction(self._mark(table.identity()), fresh[-1].version)]
+            write_deltalake(
+                self._path,
+                pa.Table.from_pylist(rows, schema=SCHEMA),
+                mode="append",
+                commit_properties=CommitProperties(app_transactions=marks),
+            )
+        return len(fresh)
+
+    def rows(self, table_id: str) -> pa.Table:
+        """The ledger of the table with this identity."""
+        try:
+            dataset = DeltaTable(self._path).to_pyarrow_dataset()
+        except TableNotFoundError:
+            return SCHEMA.empty_table()
+        return dataset.to_table(filter=pc.field("table_id") == table_id).select(SCHEMA.names)
+
+    def _last_version(self, table_id: str) -> int | None:
+        try:
+            version = DeltaTable(self._path).transaction_version(self._mark(table_id))
+        except TableNotFoundError:
+            return None
+        return None if version is None else int(version)
+
+    @staticmethod
+    def _mark(table_id: str) -> str:
+        return f"sluice/ledger/{table_id}"
+
+
+def _rows(table: str, table_id: str, stream: str, commit: Committed) -> list[dict[str, object]]:
+    at = datetime.fromtimestamp(commit.at_ms / 1000, UTC)
+    details = commit.details
+    return [
+        {
+            "table": table,
+            "table_id": table_id,
+            "table_version": commit.version,
+            "stream": stream,
+            "shard": one.shard,
+            "from_offset": one.start,
+            "to_offset": one.end,
+            "read": one.read,
+            "written": one.written,
+            "filtered": one.filtered,
+            "dead": one.dead,
+            "job": details.job,
+            "replay": details.replay,
+            "committed_at": at,
+        }
+        for one in details.ranges
+    ]

@@ -1,0 +1,214 @@
+"""One table's streaming query: started, watched, started again after a failure; and what is to be told of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bridges.spark.api import LakeApi, Spec
+from bridges.spark.batch import Outcome, TableSpec, TableWriter, spark_tasks
+from bridges.spark.ledger import Ledger
+from broker.core.errors import SluiceError
+from pyspark_sluice.errors import SourceError
+
+log = logging.getLogger("sluice.lake")
+_FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 1.0, 60.0
+_MIN_PARTITION_ROWS = 20_000
+"""Below this a further task costs more than it saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySettings:
+    """How queries run. ``trigger_s`` is the pause between micro-batches, ``parallelism`` the tasks of one."""
+
+    directory: Path
+    trigger_s: float
+    max_rows: int
+    parallelism: int
+    job: str
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a table's query has done since it started; written by its batches, read by its reports."""
+
+    rows: int = 0
+    dead_letters: int = 0
+    version: int = 0
+    batch: int | None = None
+    rows_per_s: float = 0.0
+    ends: dict[int, int] = field(default_factory=dict)
+    batch_ended: float = 0.0
+
+
+class TableQuery:
+    """The query of one table. ``step`` is called about once a second by the job's one thread."""
+
+    def __init__(
+        self, session: Any, api: LakeApi, spec: Spec, settings: QuerySettings, clock: Callable[[], float]
+    ) -> None:
+        self.spec = spec
+        self._session = session
+        self._api = api
+        self._settings = settings
+        self._clock = clock
+        self._query: Any = None
+        self._writer: TableWriter | None = None
+        self._ledger: Ledger | None = None
+        self._progress = Progress()
+        self._state = "starting"
+        self._error: dict[str, str] | None = None
+        self._start_at = 0.0
+        self._back_off_s = _FIRST_BACK_OFF_S
+
+    def step(self) -> None:
+        """Start the query when it is due, and notice when it has failed."""
+        if self._query is None:
+            if self._clock() >= self._start_at:
+                self._attempt()
+            return
+        if not self._query.isActive:
+            failure = self._query.exception()
+            self._query = None
+            self._failed(_sentence(str(failure)) if failure else "the query ended by itself")
+        elif self._progress.batch is not None and self._state != "running":
+            self._state, self._back_off_s = "running", _FIRST_BACK_OFF_S
+        if self._ledger is not None and self._ledger.due(self._clock()):
+            self._write_ledger()
+
+    def stop(self) -> None:
+        """End the query; a batch that is running is given up and comes again at the next start."""
+        if self._query is not None:
+            self._query.stop()
+            self._query = None
+        self._write_ledger()
+        self._state = "stopped"
+
+    def report(self) -> dict[str, Any]:
+        """How the table is doing, as the API shows it."""
+        progress, writer = self._progress, self._writer
+        return {
+            "state": self._state,
+            "job": self._settings.job,
+            "at": _now(),
+            "last_batch": progress.batch,
+            "offsets": {str(shard): str(end) for shard, end in sorted(progress.ends.items())},
+            "rows": progress.rows,
+            "dead_letters": progress.dead_letters,
+            "rows_per_s": round(progress.rows_per_s, 1),
+            "lag": self._lag(),
+            "table_version": progress.version,
+            "last_error": self._error,
+            "columns": [{"name": c.name, "type": c.type} for c in writer.table.columns()] if writer else [],
+        }
+
+    def _attempt(self) -> None:
+        try:
+            self._start()
+        except (SluiceError, SourceError) as error:
+            self._failed(str(error))
+        except Exception as error:
+            log.exception("lake.start_failed table=%s", self.spec["name"])
+            self._failed(f"{type(error).__name__}: {_sentence(str(error))}")
+
+    def _start(self) -> None:
+        where = self._api.stream(self.spec["stream"], deadline_s=5.0).positions()
+        spec = TableSpec.of_api(self.spec, where)
+        writer = TableWriter(spec, self._settings.job)
+        start = {**where.first(), **writer.ends(writer.table)}
+        self._writer = writer
+        self._ledger = Ledger(self._settings.directory, spec.name)
+        self._progress = Progress(
+            rows=writer.table.rows(),
+            dead_letters=writer.dead_letters.rows() if writer.dead_letters else 0,
+            version=writer.table.version(),
+            ends=writer.ends(writer.table),
+            batch_ended=self._clock(),
+        )
+        frame = (
+            self._session.readStream.format("sluice")
+            .option("url", self._api.url)
+            .option("token", self._api.token)
+            .option("stream", spec.binding.stream)
+            .option("columns", spec.source_columns())
+            .option("startingOffsets", _offsets(start, where.epoch))
+            .option("maxRowsPerTrigger", self._settings.max_rows)
+            .option("partitions", self._settings.parallelism)
+            .option("minPartitionRows", _MIN_PARTITION_ROWS)
+            .load()
+        )
+        # A table made anew in the same place starts from its own, empty, checkpoint.
+        checkpoint = self._settings.directory / "_checkpoints" / spec.name / writer.table.identity()
+        self._query = (
+            frame.writeStream.queryName(f"lake {spec.name}")
+            .foreachBatch(self._write_batch)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(processingTime=f"{int(self._settings.trigger_s * 1000)} milliseconds")
+            .start()
+        )
+        self._state, self._error = "running", None
+        log.info("lake.started table=%s from=%s", spec.name, start)
+
+    def _write_batch(self, frame: Any, batch_id: int) -> None:
+        """Called by Spark, on a thread of its own, for each micro-batch."""
+        assert self._writer is not None
+        self._note(self._writer.write(spark_tasks(frame)), batch_id)
+
+    def _note(self, outcome: Outcome, batch_id: int) -> None:
+        progress, now = self._progress, self._clock()
+        progress.rows += outcome.written
+        progress.dead_letters += outcome.dead
+        progress.version = outcome.version
+        progress.ends |= {one.shard: one.end for one in outcome.ranges}
+        read = outcome.written + outcome.dead
+        progress.rows_per_s = read / max(now - progress.batch_ended, 0.001)
+        progress.batch_ended, progress.batch = now, batch_id
+
+    def _failed(self, reason: str) -> None:
+        log.error("lake.failed table=%s retry_in_s=%s reason=%s", self.spec["name"], self._back_off_s, reason)
+        self._state, self._error = "failed", {"message": reason, "at": _now()}
+        self._start_at = self._clock() + self._back_off_s
+        self._back_off_s = min(self._back_off_s * 2, _LONGEST_BACK_OFF_S)
+
+    def _write_ledger(self) -> None:
+        if self._ledger is None or self._writer is None:
+            return
+        try:
+            self._ledger.sync(self._writer.spec, self._clock())
+        except Exception as error:  # noqa: BLE001 - the ledger is made of the commits and catches up later
+            log.warning("lake.ledger_failed table=%s reason=%s", self.spec["name"], error)
+
+    def _lag(self) -> int | None:
+        """Records that are in the stream and not yet in the table; None while the broker does not answer."""
+        try:
+            where = self._api.stream(self.spec["stream"], deadline_s=0.0).positions()
+        except SourceError:
+            return None
+        return sum(max(0, end - self._progress.ends.get(shard, 0)) for shard, end in where.next().items())
+
+
+def _offsets(ends: dict[int, int], epoch: str) -> str:
+    shards = ",".join(f'"{shard}":{ends[shard]}' for shard in sorted(ends))
+    return f'{{"epoch":"{epoch}","s":{{{shards}}},"v":1}}'
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _sentence(text: str) -> str:
+    """The cause out of Spark's long traces: the last line that names an error of ours, else the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith(("pyspark_sluice.", "bridges.spark.", "broker.core."))]
+    chosen = ours[-1].split(": ", 1)[-1] if ours else (lines[0] if lines else "no reason given")
+    return chosen[:500]
+
+
+def monotonic() -> float:
+    """The clock of the job."""
+    return time.monotonic()

@@ -1,0 +1,84 @@
+"""The Spark session that the lake's jobs run in, made lean: no web page, no Hive, few shuffle partitions."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from broker.core.errors import MissingDependency
+
+_LOCAL = re.compile(r"local\[(\d+|\*)")
+
+
+def require_pyspark() -> str:
+    """The version of PySpark.
+
+    Raises:
+        MissingDependency: it, or what it needs to write tables, is not installed.
+    """
+    try:
+        import deltalake  # noqa: F401  # only whether it is there
+        import pandas  # noqa: F401  # mapInArrow asks for it
+        import pyspark
+    except ImportError as error:
+        raise MissingDependency(
+            f"lake tables need Spark, and the package {error.name!r} is not installed; install it with "
+            f"pip install 'sluicemq[spark]'"
+        ) from error
+    return str(pyspark.__version__)
+
+
+def start_session(master: str, *, driver_memory: str, work_dir: Path, app_name: str = "sluice lake") -> Any:
+    """A session; one that runs already (as under spark-submit) is used as it is.
+
+    JAVA_HOME must name a Java that works, see ``bridges.spark.java``. ``work_dir`` takes Spark's scratch files.
+    """
+    require_pyspark()
+    from pyspark.sql import SparkSession
+
+    # Workers are started as PYSPARK_PYTHON, else as whatever python3 is on PATH, which lacks our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in _settings(driver_memory, work_dir).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("WARN")
+    return session
+
+
+def parallelism(master: str) -> int:
+    """How many tasks a local master runs side by side; 2 where the cluster decides."""
+    match = _LOCAL.match(master)
+    if match is None:
+        return 1 if master == "local" else 2
+    return os.cpu_count() or 1 if match[1] == "*" else int(match[1])
+
+
+def _settings(driver_memory: str, work_dir: Path) -> dict[str, str]:
+    work_dir.mkdir(parents=True, exist_ok=True)
+    return {
+        "spark.driver.memory": driver_memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+        "spark.local.dir": str(work_dir),
+        "spark.sql.warehouse.dir": str(work_dir / "warehouse"),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        # Large Arrow batches: fewer crossings between the JVM and Python.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        "spark.sql.streaming.metricsEnabled": "false",
+        "spark.sql.streaming.numRecentProgressUpdates": "5",
+        "spark.sql.streaming.minBatchesToRetain": "10",
+        "spark.cleaner.periodicGC.interval": "10min",
+    }

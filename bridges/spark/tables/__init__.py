@@ -1,0 +1,1 @@
+"""Table formats: idempotent commits of files that tasks wrote, without a jar."""

@@ -1,0 +1,146 @@
+"""What the lake job asks of a table format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from bridges.spark.columns import Column
+from bridges.spark.task import DataFile
+
+DETAILS_KEY = "sluice"
+"""Where a commit's details are kept in its metadata."""
+
+
+class CommitConflict(Exception):
+    """Somebody else changed the table since it was opened; nothing was committed. Open it again and decide anew."""
+
+
+class TableRefused(Exception):
+    """The table at this place cannot be used as asked; the text says why and what to do. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The stream that a table is filled from; kept in the table, as its offsets mean nothing elsewhere."""
+
+    stream: str
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRange:
+    """What a commit covers of a shard: records ``start`` up to ``end``; ``read = written + filtered + dead``."""
+
+    shard: int
+    start: int
+    end: int
+    read: int
+    written: int
+    dead: int
+    filtered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What is known of a commit, kept in its own metadata and so atomic with its data."""
+
+    job: str
+    ranges: tuple[ShardRange, ...]
+    replay: str | None = None
+    kind: str = "rows"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "ranges": [asdict(one) for one in self.ranges]}
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Details:
+        ranges = tuple(ShardRange(**entry) for entry in data["ranges"])
+        return cls(data["job"], ranges, data.get("replay"), data.get("kind", "rows"))
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A past commit of this product: the version it made, when (ms since 1970), and its details."""
+
+    version: int
+    at_ms: int
+    details: Details
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Rows that take the place of all rows of ``[start, end)`` of a shard."""
+
+    shard: int
+    start: int
+    end: int
+    files: Sequence[DataFile] = field(default_factory=tuple)
+
+
+def predicate(replacements: Sequence[Replacement]) -> str:
+    """The condition that a row is in one of the ranges, as both formats take it."""
+    return " OR ".join(
+        f"(_shard = {one.shard} AND _offset >= {one.start} AND _offset < {one.end})" for one in replacements
+    )
+
+
+class LakeTable(Protocol):
+    """One table, as of when it was opened or last refreshed. Blocking calls; not shared between threads.
+
+    Changes are made against the version that is open: when somebody else committed since, and it matters,
+    ``CommitConflict`` is raised and nothing is changed.
+    """
+
+    directory: str
+
+    def refresh(self) -> None:
+        """Look at the newest version."""
+        ...
+
+    def version(self) -> int:
+        """The version that is open."""
+        ...
+
+    def identity(self) -> str:
+        """An identifier that a table made anew in the same place does not share."""
+        ...
+
+    def rows(self) -> int:
+        """How many rows there are."""
+        ...
+
+    def columns(self) -> tuple[Column, ...]:
+        """The columns after those of provenance."""
+        ...
+
+    def first(self, shard: int) -> int | None:
+        """The first offset of the shard that ever was committed, None when none was."""
+        ...
+
+    def next(self, shard: int) -> int | None:
+        """The offset after the last one committed of the shard, None when none was."""
+        ...
+
+    def add_columns(self, columns: Sequence[Column]) -> None:
+        """Add nullable columns, as a version of its own."""
+        ...
+
+    def append(self, files: Sequence[DataFile], details: Details) -> int:
+        """Add the files' rows and move the shards' ends to those of ``details``, in one version; returns it."""
+        ...
+
+    def replace(self, replacements: Sequence[Replacement], details: Details) -> int:
+        """Put the rows of the replacements' files in the place of what their ranges hold, in one version."""
+        ...
+
+    def commits(self) -> Sequence[Committed]:
+        """The commits that are known, oldest first; old ones may have been forgotten by the format's log cleaning."""
+        ...
+
+    def scan(self, columns: Sequence[str]) -> pa.Table:
+        """These columns of all rows."""
+        ...

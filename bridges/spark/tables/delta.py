@@ -1,0 +1,199 @@
+"""Delta tables through delta-rs: no jar, no JVM.
+
+The guard against doubled batches is Delta's own: each commit carries a transaction identifier per shard whose version
+is the offset after the last record. It is read and written with one snapshot, so that of two drivers with the same
+batch the second is refused. Which stream the table belongs to, and which key fills a column, stands in the metadata of
+fields.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import PrimitiveType
+from deltalake.transaction import AddAction, RemoveAction
+
+from bridges.spark.columns import PROVENANCE, Column, arrow_schema
+from bridges.spark.tables.contract import (
+    DETAILS_KEY,
+    Binding,
+    CommitConflict,
+    Committed,
+    Details,
+    Replacement,
+    TableRefused,
+    predicate,
+)
+from bridges.spark.tables.files import read_files
+from bridges.spark.task import DataFile
+
+_STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "sluice.type"
+_BOUND_FIELD = "_offset"
+_PRIMITIVES = {"json": "string"}
+
+
+class DeltaLakeTable:
+    """See ``LakeTable``."""
+
+    def __init__(self, table: DeltaTable, directory: str, binding: Binding) -> None:
+        self._table = table
+        self.directory = directory
+        self._binding = binding
+
+    @classmethod
+    def open(cls, directory: str, binding: Binding) -> DeltaLakeTable | None:
+        """The table in a directory, or None when there is none.
+
+        Raises:
+            TableRefused: it is not this product's, or holds another stream.
+        """
+        try:
+            table = DeltaTable(directory)
+        except TableNotFoundError:
+            return None
+        found = _binding(table)
+        if found is None:
+            raise TableRefused(f"{directory} holds a Delta table that Sluice did not make; choose another path")
+        if found.stream != binding.stream:
+            raise TableRefused(f"{directory} holds rows of stream {found.stream!r}; choose another path")
+        if found.epoch != binding.epoch:
+            raise TableRefused(
+                f"{directory} holds rows of an older stream {found.stream!r} that was deleted and made anew since; "
+                f"choose another path, or move the old table away"
+            )
+        return cls(table, directory, binding)
+
+    @classmethod
+    def open_or_create(cls, directory: str, binding: Binding, columns: Sequence[Column]) -> DeltaLakeTable:
+        """The table in a directory, made with ``columns`` after those of provenance when there is none."""
+        found = cls.open(directory, binding)
+        if found is not None:
+            return found
+        os.makedirs(directory, exist_ok=True)
+        fields = [_field(column, binding) for column in (*PROVENANCE, *columns)]
+        try:
+            DeltaTable.create(directory, Schema(fields), mode="ignore", description=f"rows of stream {binding.stream}")
+        except DeltaError:
+            # Another driver may have been first; what it made decides.
+            if not DeltaTable.is_deltatable(directory):
+                raise
+        made = cls.open(directory, binding)
+        assert made is not None, directory
+        return made
+
+    def refresh(self) -> None:
+        self._table.update_incremental()
+
+    def version(self) -> int:
+        return int(self._table.version())
+
+    def identity(self) -> str:
+        return str(self._table.metadata().id)
+
+    def rows(self) -> int:
+        counts = pa.array(self._table.get_add_actions(flatten=True)["num_records"])
+        return int(pa.compute.sum(counts).as_py() or 0)
+
+    def columns(self) -> tuple[Column, ...]:
+        provenance = {column.name for column in PROVENANCE}
+        return tuple(_column(field) for field in self._table.schema().fields if field.name not in provenance)
+
+    def first(self, shard: int) -> int | None:
+        return self._transaction(self._first_id(shard))
+
+    def next(self, shard: int) -> int | None:
+        return self._transaction(self._next_id(shard))
+
+    def add_columns(self, columns: Sequence[Column]) -> None:
+        try:
+            self._table.alter.add_columns([_field(column, self._binding) for column in columns])
+        except DeltaError as error:
+            raise CommitConflict(str(error)) from error
+        self.refresh()
+
+    def append(self, files: Sequence[DataFile], details: Details) -> int:
+        now_ms = int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(file.path, file.size, {}, now_ms, True, json.dumps(file.stats)) for file in files
+        ]
+        try:
+            self._table.create_write_transaction(
+                actions, "append", self._table.schema(), commit_properties=self._properties(details)
+            )
+        except CommitFailedError as error:
+            raise CommitConflict(str(error)) from error
+        self.refresh()
+        return self.version()
+
+    def replace(self, replacements: Sequence[Replacement], details: Details) -> int:
+        schema = arrow_schema((*PROVENANCE, *self.columns()))
+        properties = CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, max_commit_retries=0)
+        try:
+            write_deltalake(
+                self._table,
+                read_files(self.directory, replacements, schema),
+                mode="overwrite",
+                predicate=predicate(replacements),
+                commit_properties=properties,
+            )
+        except CommitFailedError as error:
+            raise CommitConflict(str(error)) from error
+        self.refresh()
+        return self.version()
+
+    def commits(self) -> Sequence[Committed]:
+        known = [entry for entry in self._table.history() if DETAILS_KEY in entry]
+        return [
+            Committed(int(entry["version"]), int(entry["timestamp"]), Details.parse(_plain(entry[DETAILS_KEY])))
+            for entry in reversed(known)
+        ]
+
+    def scan(self, columns: Sequence[str]) -> pa.Table:
+        return self._table.to_pyarrow_dataset().to_table(columns=list(columns))
+
+    def _transaction(self, name: str) -> int | None:
+        version = self._table.transaction_version(name)
+        return None if version is None else int(version)
+
+    def _next_id(self, shard: int) -> str:
+        return f"sluice/{self._binding.epoch}/{shard}"
+
+    def _first_id(self, shard: int) -> str:
+        return f"sluice/{self._binding.epoch}/{shard}/first"
+
+    def _properties(self, details: Details) -> CommitProperties:
+        marks = [Transaction(self._next_id(one.shard), one.end) for one in details.ranges]
+        marks += [
+            Transaction(self._first_id(one.shard), one.start) for one in details.ranges if self.first(one.shard) is None
+        ]
+        return CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, app_transactions=marks)
+
+
+def _plain(details: Any) -> Any:
+    return json.loads(details) if isinstance(details, str) else details
+
+
+def _binding(table: DeltaTable) -> Binding | None:
+    for field in table.schema().fields:
+        if field.name == _BOUND_FIELD and _STREAM in field.metadata:
+            return Binding(field.metadata[_STREAM], field.metadata[_EPOCH])
+    return None
+
+
+def _field(column: Column, binding: Binding) -> Field:
+    metadata = {_KEY: column.key, _TYPE: column.type}
+    if column.name == _BOUND_FIELD:
+        metadata |= {_STREAM: binding.stream, _EPOCH: binding.epoch}
+    return Field(column.name, PrimitiveType(_PRIMITIVES.get(column.type, column.type)), metadata=metadata)
+
+
+def _column(field: Field) -> Column:
+    return Column(field.metadata.get(_KEY, field.name), field.name, field.metadata.get(_TYPE, str(field.type.type)))

@@ -1,0 +1,222 @@
+"""Iceberg tables through pyiceberg, with a catalogue in an SQLite file beside the table: no jar, no JVM, no service.
+
+The guard against doubled batches is a table property per shard, the offset after the last record, set in the
+transaction that adds the files. pyiceberg would retry a conflicting commit by itself and so double a batch that two
+drivers have; retries are 0, and whoever is refused looks at the properties again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DoubleType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+)
+
+from bridges.spark.columns import PROVENANCE, Column, arrow_schema
+from bridges.spark.tables.contract import (
+    DETAILS_KEY,
+    Binding,
+    CommitConflict,
+    Committed,
+    Details,
+    Replacement,
+    TableRefused,
+    predicate,
+)
+from bridges.spark.tables.files import read_files
+from bridges.spark.task import DataFile
+
+CATALOG_FILE = "_catalog.db"
+"""The catalogue, inside the table's directory, so that a table can be moved as one folder's content."""
+_NAMESPACE = "sluice"
+_STREAM, _EPOCH = "sluice.stream", "sluice.epoch"
+_TYPES: dict[str, IcebergType] = {
+    "boolean": BooleanType(),
+    "integer": IntegerType(),
+    "long": LongType(),
+    "double": DoubleType(),
+    "string": StringType(),
+    "json": StringType(),
+    "binary": BinaryType(),
+    "timestamp": TimestamptzType(),
+}
+
+
+class IcebergLakeTable:
+    """See ``LakeTable``. A column's key and type stand in its field's ``doc``, as JSON."""
+
+    def __init__(self, table: Table, directory: str, binding: Binding) -> None:
+        self._table = table
+        self.directory = directory
+        self._binding = binding
+
+    @classmethod
+    def open(cls, directory: str, binding: Binding) -> IcebergLakeTable | None:
+        """The table in a directory, or None when there is none.
+
+        Raises:
+            TableRefused: it holds another stream.
+        """
+        if not os.path.exists(os.path.join(directory, CATALOG_FILE)):
+            return None
+        try:
+            table = _catalog(directory).load_table(_identifier(directory))
+        except NoSuchTableError:
+            return None
+        found = Binding(table.properties.get(_STREAM, ""), table.properties.get(_EPOCH, ""))
+        if found.stream != binding.stream:
+            raise TableRefused(f"{directory} holds rows of stream {found.stream!r}; choose another path")
+        if found.epoch != binding.epoch:
+            raise TableRefused(
+                f"{directory} holds rows of an older stream {found.stream!r} that was deleted and made anew since; "
+                f"choose another path, or move the old table away"
+            )
+        return cls(table, directory, binding)
+
+    @classmethod
+    def open_or_create(cls, directory: str, binding: Binding, columns: Sequence[Column]) -> IcebergLakeTable:
+        """The table in a directory, made with ``columns`` after those of provenance when there is none."""
+        found = cls.open(directory, binding)
+        if found is not None:
+            return found
+        catalog = _catalog(directory)
+        with contextlib.suppress(NamespaceAlreadyExistsError):
+            catalog.create_namespace(_NAMESPACE)
+        fields = [
+            NestedField(number, column.name, _TYPES[column.type], required=False, doc=_doc(column))
+            for number, column in enumerate((*PROVENANCE, *columns), start=1)
+        ]
+        properties = {_STREAM: binding.stream, _EPOCH: binding.epoch, "commit.retry.num-retries": "0"}
+        with contextlib.suppress(TableAlreadyExistsError):
+            catalog.create_table(
+                _identifier(directory), Schema(*fields), location=Path(directory).as_uri(), properties=properties
+            )
+        made = cls.open(directory, binding)
+        assert made is not None, directory
+        return made
+
+    def refresh(self) -> None:
+        self._table.refresh()
+
+    def version(self) -> int:
+        snapshot = self._table.current_snapshot()
+        return int(snapshot.sequence_number or 0) if snapshot else 0
+
+    def identity(self) -> str:
+        return str(self._table.metadata.table_uuid)
+
+    def rows(self) -> int:
+        snapshot = self._table.current_snapshot()
+        return int(snapshot.summary["total-records"] or 0) if snapshot and snapshot.summary else 0
+
+    def columns(self) -> tuple[Column, ...]:
+        provenance = {column.name for column in PROVENANCE}
+        return tuple(_column(field) for field in self._table.schema().fields if field.name not in provenance)
+
+    def first(self, shard: int) -> int | None:
+        return self._property(f"sluice.first.{shard}")
+
+    def next(self, shard: int) -> int | None:
+        return self._property(f"sluice.next.{shard}")
+
+    def add_columns(self, columns: Sequence[Column]) -> None:
+        try:
+            with self._table.update_schema() as update:
+                for column in columns:
+                    update.add_column(column.name, _TYPES[column.type], doc=_doc(column))
+        except (CommitFailedException, ValueError) as error:
+            raise CommitConflict(str(error)) from error
+        self.refresh()
+
+    def append(self, files: Sequence[DataFile], details: Details) -> int:
+        marks = {f"sluice.next.{one.shard}": str(one.end) for one in details.ranges}
+        marks |= {
+            f"sluice.first.{one.shard}": str(one.start) for one in details.ranges if self.first(one.shard) is None
+        }
+        paths = [Path(self.directory, file.path).as_uri() for file in files]
+        try:
+            with self._table.transaction() as transaction:
+                transaction.set_properties(marks)
+                if paths:
+                    transaction.add_files(paths, snapshot_properties=_summary(details), check_duplicate_files=False)
+                else:  # A snapshot without files: the batch is in the history though all of it went to dead letters.
+                    none = arrow_schema((*PROVENANCE, *self.columns())).empty_table()
+                    transaction.append(none, snapshot_properties=_summary(details))
+        except CommitFailedException as error:
+            raise CommitConflict(str(error)) from error
+        self.refresh()
+        return self.version()
+
+    def replace(self, replacements: Sequence[Replacement], details: Details) -> int:
+        schema = arrow_schema((*PROVENANCE, *self.columns()))
+        rows = read_files(self.directory, replacements, schema)
+        try:
+            with self._table.transaction() as transaction:
+                transaction.overwrite(
+                    rows, overwrite_filter=predicate(replacements), snapshot_properties=_summary(details)
+                )
+        except CommitFailedException as error:
+            raise CommitConflict(str(error)) from error
+        self.refresh()
+        return self.version()
+
+    def commits(self) -> Sequence[Committed]:
+        found: dict[str, Committed] = {}
+        for snapshot in self._table.metadata.snapshots:
+            text = snapshot.summary.additional_properties.get(DETAILS_KEY) if snapshot.summary else None
+            if text:  # A replacement leaves two snapshots with the same details: the last one is its commit.
+                version = int(snapshot.sequence_number or 0)
+                found[text] = Committed(version, snapshot.timestamp_ms, Details.parse(json.loads(text)))
+        return sorted(found.values(), key=lambda one: one.version)
+
+    def scan(self, columns: Sequence[str]) -> pa.Table:
+        return self._table.scan(selected_fields=tuple(columns)).to_arrow()
+
+    def _property(self, name: str) -> int | None:
+        value = self._table.properties.get(name)
+        return None if value is None else int(value)
+
+
+def _catalog(directory: str) -> SqlCatalog:
+    return SqlCatalog("lake", uri=f"sqlite:///{directory}/{CATALOG_FILE}", warehouse=Path(directory).as_uri())
+
+
+def _identifier(directory: str) -> tuple[str, str]:
+    return _NAMESPACE, os.path.basename(directory.rstrip("/"))
+
+
+def _doc(column: Column) -> str:
+    return json.dumps({"key": column.key, "type": column.type})
+
+
+def _column(field: NestedField) -> Column:
+    kept: dict[str, Any] = json.loads(field.doc or "{}")
+    return Column(kept.get("key", field.name), field.name, kept.get("type", str(field.field_type)))
+
+
+def _summary(details: Details) -> dict[str, str]:
+    return {DETAILS_KEY: json.dumps(details.as_dict())}

@@ -1,0 +1,269 @@
+"""What a Spark task does with its part of a micro-batch: typed Parquet files straight into the table's directory.
+
+Runs on executors: imports nothing of the broker. Files become part of the table only when the driver commits them, so a
+task that dies or runs twice leaves files that nobody sees, and that cleaning removes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bridges.spark.columns import ARROW_TYPES, DEAD_LETTER, PROVENANCE, RAW, Column, arrow_schema, column_name, taken
+from bridges.spark.convert import Converted, convert
+
+RESULT_SCHEMA = "result STRING"
+"""What a task yields: one row with its ``TaskResult`` as JSON text."""
+ROWS_COLUMNS = ("shard", "offset", "ts", "topic", "payload", "client_id", "rule")
+RAW_COLUMNS = (*ROWS_COLUMNS, "qos", "retain", "username", "properties")
+"""What a task needs of the source, for a *rows* and a *topics* stream."""
+_FILE_ROWS = 1_000_000
+"""A file is closed after so many rows, so that a task's memory stays bounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all tasks of a micro-batch must know; made by the driver from the table as it is.
+
+    Records below ``floors`` (per shard) are in the table already and are passed over; bad ones below ``dead_floors``
+    are in the dead-letter table already.
+    """
+
+    stream: str
+    kind: str
+    columns: tuple[Column, ...]
+    pending: tuple[str, ...]
+    table_dir: str
+    dead_dir: str
+    floors: Mapping[int, int] = field(default_factory=dict)
+    dead_floors: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class DataFile:
+    """A Parquet file: ``path`` relative to its table's directory, ``stats`` as Delta keeps them."""
+
+    path: str
+    size: int
+    rows: int
+    stats: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Discovered:
+    """A column that this task made for a key without one; ``offset`` and ``shard`` of its first value."""
+
+    column: Column
+    offset: int
+    shard: int
+
+
+@dataclass(slots=True)
+class ShardCount:
+    """What a task saw of a shard: offsets ``first`` to ``last``, all of them."""
+
+    shard: int
+    first: int
+    last: int
+    skipped: int = 0
+    written: int = 0
+    dead: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class TaskResult:
+    """What a task wrote."""
+
+    files: list[DataFile] = field(default_factory=list)
+    dead_files: list[DataFile] = field(default_factory=list)
+    shards: list[ShardCount] = field(default_factory=list)
+    discovered: list[Discovered] = field(default_factory=list)
+    null_keys: list[str] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> TaskResult:
+        data = json.loads(text)
+        return cls(
+            [DataFile(**entry) for entry in data["files"]],
+            [DataFile(**entry) for entry in data["dead_files"]],
+            [ShardCount(**entry) for entry in data["shards"]],
+            [Discovered(Column(**entry.pop("column")), **entry) for entry in data["discovered"]],
+            data["null_keys"],
+        )
+
+
+def writer(plan: Plan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for ``mapInArrow``."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = PartitionWriter(plan)
+        for batch in batches:
+            task.add(batch)
+        yield pa.RecordBatch.from_pydict({"result": [task.finish().to_json()]})
+
+    return write
+
+
+class PartitionWriter:
+    """Turns record batches of the source into files of the table and of its dead letters."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._columns = list(plan.columns)
+        self._result = TaskResult()
+        self._rows = _FileWriter(plan.table_dir)
+        self._dead = _FileWriter(plan.dead_dir)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take records in the order of their offsets; a batch may hold more than one shard."""
+        shards = batch.column("shard")
+        for shard in pc.unique(shards).to_pylist():
+            part = batch if len(pc.unique(shards)) == 1 else batch.filter(pc.equal(shards, shard))
+            self._add_shard(shard, part)
+
+    def finish(self) -> TaskResult:
+        """Close the files."""
+        self._result.files = self._rows.close(self._columns)
+        self._result.dead_files = self._dead.close(DEAD_LETTER)
+        return self._result
+
+    def _add_shard(self, shard: int, batch: pa.RecordBatch) -> None:
+        offsets = batch.column("offset").to_numpy()
+        count = self._count(shard, offsets)
+        fresh = int(np.searchsorted(offsets, self._plan.floors.get(shard, 0)))
+        count.skipped += fresh
+        batch = batch.slice(fresh)
+        if batch.num_rows == 0:
+            return
+        count.bytes += pc.sum(pc.binary_length(batch.column("payload"))).as_py() or 0
+        if self._plan.kind == "topics":
+            raw = [batch.column(column.key).cast(ARROW_TYPES[column.type]) for column in RAW]
+            self._keep(batch, dict(zip([column.key for column in RAW], raw, strict=True)), count)
+            return
+        payloads = batch.column("payload")
+        converted = convert(payloads, self._columns, self._plan.pending)
+        self._learn(converted, batch, shard)
+        good, bad = _parts(batch, converted.errors)
+        self._keep(good, converted.arrays, count)
+        self._bury(bad, list(converted.errors.values()), shard, count)
+
+    def _count(self, shard: int, offsets: Any) -> ShardCount:
+        first, last = int(offsets[0]), int(offsets[-1])
+        counts = self._result.shards
+        if counts and counts[-1].shard == shard and counts[-1].last + 1 == first:
+            counts[-1].last = last
+        else:
+            counts.append(ShardCount(shard, first, last))
+        if last - first + 1 != len(offsets):
+            raise ValueError(f"shard {shard}: {len(offsets)} records came for offsets {first} to {last}")
+        return counts[-1]
+
+    def _learn(self, converted: Converted, batch: pa.RecordBatch, shard: int) -> None:
+        """Make columns for keys met for the first time; later batches of this task know them."""
+        for key, discovery in converted.discovered.items():
+            column = Column(key, column_name(key, taken(self._columns)), discovery.type)
+            self._columns.append(column)
+            offset = batch.column("offset")[discovery.row].as_py()
+            self._result.discovered.append(Discovered(column, offset, shard))
+        known = set(self._result.null_keys)
+        self._result.null_keys += sorted(converted.null_keys - known)
+
+    def _keep(self, batch: pa.RecordBatch, arrays: Mapping[str, pa.Array], count: ShardCount) -> None:
+        if batch.num_rows == 0:
+            return
+        count.written += batch.num_rows
+        named = {column.name: arrays[column.key] for column in self._columns if column.key in arrays}
+        self._rows.add({**_provenance(self._plan.stream, batch), **named}, batch.num_rows, self._columns)
+
+    def _bury(self, batch: pa.RecordBatch, errors: Sequence[str], shard: int, count: ShardCount) -> None:
+        if batch.num_rows == 0:
+            return
+        count.dead += batch.num_rows
+        known = int(np.searchsorted(batch.column("offset").to_numpy(), self._plan.dead_floors.get(shard, 0)))
+        batch, errors = batch.slice(known), errors[known:]
+        letters = {
+            "payload": batch.column("payload"),
+            "_error": pa.array(errors, pa.string()),
+            "_error_stage": pa.repeat(pa.scalar("lake.columns"), batch.num_rows),
+        }
+        self._dead.add({**_provenance(self._plan.stream, batch), **letters}, batch.num_rows, DEAD_LETTER)
+
+
+class _FileWriter:
+    """Collects arrays and writes them as files into one directory."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._parts: list[dict[str, pa.Array]] = []
+        self._waiting = 0
+        self._files: list[DataFile] = []
+
+    def add(self, arrays: dict[str, pa.Array], rows: int, columns: Sequence[Column]) -> None:
+        if rows:
+            self._parts.append(arrays)
+            self._waiting += rows
+        if self._waiting >= _FILE_ROWS:
+            self._write(columns)
+
+    def close(self, columns: Sequence[Column]) -> list[DataFile]:
+        if self._waiting:
+            self._write(columns)
+        return self._files
+
+    def _write(self, columns: Sequence[Column]) -> None:
+        schema = arrow_schema((*PROVENANCE, *columns))
+        name = f"part-{uuid.uuid4().hex}.parquet"
+        path = os.path.join(self._directory, name)
+        os.makedirs(self._directory, exist_ok=True)
+        with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as file:
+            for arrays in self._parts:
+                rows = len(arrays["_offset"])
+                whole = [arrays.get(field.name, pa.nulls(rows, field.type)) for field in schema]
+                file.write_batch(pa.RecordBatch.from_arrays(whole, schema=schema), row_group_size=_FILE_ROWS)
+        self._files.append(DataFile(name, os.path.getsize(path), self._waiting, _stats(self._parts)))
+        self._parts, self._waiting = [], 0
+
+
+def _provenance(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    return {
+        "_stream": pa.repeat(pa.scalar(stream), batch.num_rows),
+        "_shard": batch.column("shard"),
+        "_offset": batch.column("offset"),
+        "_published_at": batch.column("ts"),
+        "_topic": batch.column("topic"),
+        "_client_id": batch.column("client_id"),
+        "_rule": batch.column("rule"),
+    }
+
+
+def _parts(batch: pa.RecordBatch, errors: Mapping[int, str]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """The records that fit and those that do not."""
+    if not errors:
+        return batch, batch.slice(0, 0)
+    bad = np.zeros(batch.num_rows, bool)
+    bad[list(errors)] = True
+    return batch.filter(pa.array(~bad)), batch.filter(pa.array(bad))
+
+
+def _stats(parts: Sequence[Mapping[str, pa.Array]]) -> dict[str, Any]:
+    """The file's statistics on the columns that ranges are found by, in Delta's form."""
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    for name in ("_shard", "_offset"):
+        bounds = [pc.min_max(part[name]).as_py() for part in parts]
+        low[name], high[name] = min(bound["min"] for bound in bounds), max(bound["max"] for bound in bounds)
+    rows = sum(len(part["_offset"]) for part in parts)
+    return {"numRecords": rows, "minValues": low, "maxValues": high, "nullCount": dict.fromkeys(low, 0)}

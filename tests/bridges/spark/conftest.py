@@ -1,0 +1,39 @@
+"""One Spark session and one stream server for all tests of this folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bridges.spark.stream_server import TOKEN, StreamServer
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def server() -> Iterator[StreamServer]:
+    """A running broker side, fresh for each test."""
+    running = StreamServer()
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A local Spark as the lake job makes it."""
+    from bridges.spark.java import find_java
+    from bridges.spark.session import start_session
+
+    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SLUICE_API_TOKEN"] = TOKEN
+    find_java(tmp_path_factory.mktemp("java")).apply(os.environ)
+    session = start_session("local[2,4]", driver_memory="1g", work_dir=tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()

@@ -1,0 +1,186 @@
+"""Micro-batches into real Delta and Iceberg tables: exactly once, types, dead letters, evolution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from bridges.spark.batch import Gap, TableSpec, TableWriter
+from bridges.spark.columns import Column
+from bridges.spark.tables.contract import Binding, TableRefused
+from bridges.spark.tables.formats import dead_letters_dir, open_table
+from bridges.spark.task import Plan, TaskResult
+from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
+
+Make = Callable[..., TableSpec]
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    return lambda **given: table_spec(tmp_path, request.param, **given)
+
+
+def test_rows_become_typed_columns_with_provenance(make: Make) -> None:
+    spec = make(columns=[Column("temperature", "temperature", "double"), Column("unit", "unit", "string")])
+    outcome = TableWriter(spec, "job").write(tasks(records(0, [{"temperature": 21, "unit": "C"}, {"unit": None}])))
+    assert (outcome.written, outcome.dead) == (2, 0)
+    assert rows_of(spec, "_stream", "_shard", "_offset", "_topic", "_client_id", "_rule", "temperature", "unit") == [
+        ("hot", 0, 0, "plant/7/meter/0", "meter-0", "hot", 21.0, "C"),
+        ("hot", 0, 1, "plant/7/meter/1", "meter-1", "hot", None, None),
+    ]
+
+
+def test_a_batch_that_comes_again_adds_nothing(make: Make) -> None:
+    spec = make()
+    again = tasks(records(0, [{"a": 1}, b"broken", {"a": 2}]))
+    TableWriter(spec, "job").write(again)
+    outcome = TableWriter(spec, "job after a crash").write(again)
+    assert (outcome.written, outcome.dead) == (0, 0)
+    assert rows_of(spec, "_offset", "a") == [(0, 1.0), (2, 2.0)]
+    assert [offset for (offset,) in dead_letters_of(spec, "_offset")] == [1]
+
+
+def test_a_batch_that_overlaps_adds_only_what_is_missing(make: Make) -> None:
+    spec = make()
+    TableWriter(spec, "job").write(tasks(records(0, [{"a": n} for n in range(5)])))
+    outcome = TableWriter(spec, "other checkpoint").write(tasks(records(2, [{"a": n} for n in range(2, 9)])))
+    assert outcome.written == 4
+    assert rows_of(spec, "_offset") == [(n,) for n in range(9)]
+
+
+def test_a_gap_is_refused(make: Make) -> None:
+    spec = make()
+    TableWriter(spec, "job").write(tasks(records(0, [{"a": 1}])))
+    with pytest.raises(Gap, match="ends at offset 1 of shard 0 and the batch goes on at 3"):
+        TableWriter(spec, "job").write(tasks(records(3, [{"a": 1}])))
+
+
+def test_of_two_drivers_with_one_batch_one_commits(make: Make) -> None:
+    spec = make(columns=[Column("a", "a", "double")])
+    first, second = TableWriter(spec, "first"), TableWriter(spec, "second")
+    batch = tasks(records(0, [{"a": n} for n in range(10)]))
+
+    def overtaken(plan: Plan) -> list[TaskResult]:
+        results = batch(plan)
+        first.write(batch)
+        return results
+
+    outcome = second.write(overtaken)
+    assert outcome.written == 0
+    assert rows_of(spec, "_offset") == [(n,) for n in range(10)]
+
+
+def test_a_driver_that_died_between_dead_letters_and_rows_repeats_neither(make: Make) -> None:
+    spec = make()
+    batch = tasks(records(0, [{"a": 1}, b"[]", {"a": 3}]))
+    dying = TableWriter(spec, "dies")
+
+    class Died(BaseException):
+        pass
+
+    def die(*_: object) -> int:
+        raise Died
+
+    dying.table.append = die  # type: ignore[method-assign]  # the moment of death
+    with pytest.raises(Died):
+        dying.write(batch)
+    assert [offset for (offset,) in dead_letters_of(spec, "_offset")] == [1]
+    TableWriter(spec, "next").write(batch)
+    assert rows_of(spec, "_offset") == [(0,), (2,)]
+    assert [offset for (offset,) in dead_letters_of(spec, "_offset")] == [1]
+
+
+def test_new_columns_are_added_when_a_value_is_seen(make: Make) -> None:
+    spec = make(pending=("flag",))
+    writer = TableWriter(spec, "job")
+    writer.write(tasks(records(0, [{"a": 21, "flag": None}])))
+    writer.write(tasks(records(1, [{"a": 21.5, "flag": True, "list": [1, {"x": 2}], "text": "hi"}])))
+    assert rows_of(spec, "a", "flag", "list", "text") == [
+        (21.0, None, None, None),
+        (21.5, True, '[1,{"x":2}]', "hi"),
+    ]
+
+
+def test_tasks_that_type_a_new_column_differently_are_settled_by_the_first_value(make: Make) -> None:
+    spec = make()
+    parts = (records(0, [{"a": 1}, {"a": 2}]), records(2, [{"a": "text"}, {"a": "more"}]))
+    outcome = TableWriter(spec, "job").write(tasks(*parts))
+    assert (outcome.written, outcome.dead) == (2, 2)
+    assert rows_of(spec, "_offset", "a") == [(0, 1.0), (1, 2.0)]
+
+
+def test_what_does_not_fit_is_a_dead_letter_with_a_sentence(make: Make) -> None:
+    spec = make(columns=[Column("t", "t", "double"), Column("n", "n", "long"), Column("ok", "ok", "boolean")])
+    bad = [{"t": "21"}, {"t": True}, {"t": 2**60}, {"n": 1.5}, {"n": 2**70}, {"ok": 1}, b"{", b"[1]"]
+    outcome = TableWriter(spec, "job").write(tasks(records(0, [{"t": 1, "n": 2.0, "ok": True}, *bad])))
+    assert (outcome.written, outcome.dead) == (1, len(bad))
+    letters = dead_letters_of(spec, "_error", "payload")
+    assert letters[0] == ("column 't' takes a number, the row has the text \"21\"", b'{"t": "21"}')
+    assert letters[1][0] == "column 't' takes a number, the row has true"
+    assert letters[2][0] == f"column 't' takes a number, exact only up to {2**53}, the row has the number {2**60}"
+    assert letters[3][0] == "column 'n' takes a whole number, the row has the number 1.5"
+    assert letters[6][0].startswith("the row is not JSON: ")
+    assert letters[7][0] == "the row is an array [1], not an object with a member a column"
+
+
+def test_two_shards_keep_their_own_offsets(make: Make) -> None:
+    spec = make(shards=(0, 1))
+    writer = TableWriter(spec, "job")
+    writer.write(tasks(records(0, [{"a": 1}, {"a": 2}]), records(5, [{"a": 3}], shard=1)))
+    outcome = writer.write(tasks(records(2, [{"a": 4}]), records(5, [{"a": 3}, {"a": 5}], shard=1)))
+    assert [(one.shard, one.start, one.end) for one in outcome.ranges] == [(0, 2, 3), (1, 6, 7)]
+    assert rows_of(spec, "_shard", "_offset", "a") == [
+        (0, 0, 1.0), (0, 1, 2.0), (0, 2, 4.0), (1, 5, 3.0), (1, 6, 5.0),
+    ]  # fmt: skip
+
+
+def test_a_batch_of_dead_letters_alone_moves_the_end(make: Make) -> None:
+    spec = make()
+    writer = TableWriter(spec, "job")
+    writer.write(tasks(records(0, [b"no", b"no"])))
+    assert writer.table.next(0) == 2
+    writer.write(tasks(records(2, [{"a": 1}])))
+    assert [(one.start, one.end) for commit in writer.table.commits() for one in commit.details.ranges] == [
+        (0, 2), (2, 3),
+    ]  # fmt: skip
+
+
+def test_keys_that_make_no_column_name_get_one(make: Make) -> None:
+    spec = make()
+    writer = TableWriter(spec, "job")
+    writer.write(tasks(records(0, [{"a b": 1, "Temp": 2, "temp": 3, "_offset": 4, "": 5}])))
+    writer.write(tasks(records(1, [{"a b": 1.5, "temp": 3.5}])))
+    by_key = {column.key: column.name for column in writer.table.columns()}
+    assert by_key["a b"] == "a_b"
+    assert by_key["_offset"].startswith("_offset_")
+    assert len({name.lower() for name in by_key.values()}) == 5
+    assert rows_of(spec, "a_b", by_key["temp"]) == [(1.0, 3.0), (1.5, 3.5)]
+
+
+def test_a_table_of_another_stream_is_refused(make: Make) -> None:
+    spec = make()
+    TableWriter(spec, "job").write(tasks(records(0, [{"a": 1}])))
+    with pytest.raises(TableRefused, match="holds rows of stream 'hot'"):
+        open_table(spec.format, spec.path, Binding("cold", "epoch-1"))
+    with pytest.raises(TableRefused, match="deleted and made anew"):
+        open_table(spec.format, spec.path, Binding("hot", "epoch-2"))
+
+
+def test_a_path_that_cannot_be_written_is_one_sentence(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "readings").write_text("a file is in the way")
+    with pytest.raises(TableRefused, match=r"table path .*readings cannot be written: .*; choose another path"):
+        TableWriter(make(), "job")
+
+
+def test_delta_tables_are_read_by_duckdb(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    spec = table_spec(tmp_path)
+    TableWriter(spec, "job").write(tasks(records(0, [{"a": n} for n in range(100)])))
+    readings = DeltaTable(spec.path).to_pyarrow_dataset()
+    with duckdb.connect() as connection:
+        connection.register("readings", readings)
+        assert connection.execute("select count(*), sum(a) from readings").fetchall() == [(100, 4950.0)]
+    assert open_table("delta", dead_letters_dir(spec.path), spec.binding) is None

@@ -1,0 +1,90 @@
+"""The data source in a real Spark: streaming, batch, rate limit, restarts of the broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
+
+pytestmark = pytest.mark.spark
+
+
+def batch(spark: Any, server: StreamServer, **options: Any) -> list[tuple[int, int]]:
+    reader = spark.read.format("sluice").option("url", server.url).option("token", TOKEN).option("stream", "s")
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return sorted((row.shard, row.offset) for row in reader.load().select("shard", "offset").collect())
+
+
+def run_available(spark: Any, server: StreamServer, checkpoint: Path, **options: Any) -> list[list[int]]:
+    """Run one availableNow query; the offsets of each micro-batch."""
+    batches: list[list[int]] = []
+    reader = spark.readStream.format("sluice").option("url", server.url).option("token", TOKEN).option("stream", "s")
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    query = (
+        reader.load()
+        .writeStream.foreachBatch(lambda df, _: batches.append(sorted(row.offset for row in df.collect())))
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    return batches
+
+
+def test_batch_reads_offset_and_time_ranges(spark: Any, server: StreamServer) -> None:
+    server.make("s", shards=2)
+    server.append("s", [{"n": n} for n in range(30)], shard=0)
+    server.append("s", [{"n": n} for n in range(5)], shard=1)
+    assert len(batch(spark, server, partitions=4)) == 35
+    picked = batch(spark, server, startingOffsets='{"0":10,"1":5}', endingOffsets='{"0":12,"1":5}')
+    assert picked == [(0, 10), (0, 11)]
+    by_time = batch(spark, server, startingTime=START_US // 1000 + 3, endingTime=START_US // 1000 + 5)
+    assert by_time == [(0, 3), (0, 4), (1, 3), (1, 4)]
+
+
+def test_stream_takes_batches_of_the_limit_and_goes_on_from_its_checkpoint(
+    spark: Any, server: StreamServer, tmp_path: Path
+) -> None:
+    server.make("s")
+    server.append("s", [{"n": n} for n in range(25)])
+    sizes = [len(one) for one in run_available(spark, server, tmp_path / "c", maxRowsPerTrigger=10)]
+    assert sizes == [10, 10, 5]
+    server.append("s", [{"n": n} for n in range(5)])
+    assert run_available(spark, server, tmp_path / "c", maxRowsPerTrigger=10) == [[25, 26, 27, 28, 29]]
+
+
+def test_an_answer_cut_short_and_a_failing_range_server_lose_nothing(
+    spark: Any, server: StreamServer, tmp_path: Path
+) -> None:
+    server.make("s")
+    server.append("s", [{"n": n} for n in range(100)])
+    server.failures, server.cut_after = 2, 40
+    assert run_available(spark, server, tmp_path / "c") == [list(range(100))]
+
+
+def test_trimmed_offsets_are_refused_with_a_sentence(spark: Any, server: StreamServer) -> None:
+    server.make("s")
+    server.append("s", [{"n": n} for n in range(100)])
+    server.trim("s", 50)
+    with pytest.raises(Exception, match=r"holds offsets \[50, 100\), not all of \[0, 100\)"):
+        batch(spark, server, startingOffsets='{"0":0}')
+
+
+def test_a_stream_made_anew_is_refused(spark: Any, server: StreamServer, tmp_path: Path) -> None:
+    server.make("s")
+    server.append("s", [{"n": 1}])
+    run_available(spark, server, tmp_path / "c")
+    server.make("s")
+    server.append("s", [{"n": 1}, {"n": 2}])
+    with pytest.raises(Exception, match="deleted and made anew"):
+        run_available(spark, server, tmp_path / "c")
+
+
+def test_missing_options_are_named(spark: Any, server: StreamServer) -> None:
+    with pytest.raises(Exception, match="option 'stream' is missing"):
+        spark.read.format("sluice").option("url", server.url).load()
