@@ -1,0 +1,139 @@
+"""Checks of a validation, bound to the schemas of this moment: a message in, None or what is wrong out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from broker.core.errors import NotFound
+from broker.core.jsontext import JsonError
+from broker.core.message import Message
+from broker.core.schema import SchemaLookup
+from schema_validation.serdes.base import Misfit, SchemaSerde
+from schema_validation.serdes.json_schema import JsonSchemaSerde
+from schema_validation.spec import ProtobufCheckSpec, SchemaCheckSpec
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFailure:
+    """A check that a message did not pass. ``path`` is the place in the payload, "" where there is none."""
+
+    check: int
+    type: str
+    schema: str | None
+    path: str
+    reason: str
+    is_payload: bool
+    """The payload does not fit a schema; false for a condition and for an internal error."""
+
+    @property
+    def text(self) -> str:
+        """``payload.temp: 'hot' is not of type "number"``"""
+        return f"{self.path}: {self.reason}" if self.path else self.reason
+
+
+Check = Callable[[Message], CheckFailure | None]
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """A serde that says why a payload does not fit it."""
+
+    def misfit(self, data: bytes, message_type: str | None = None) -> Misfit | None: ...
+
+
+def schema_check(index: int, spec: SchemaCheckSpec, schemas: SchemaLookup) -> Check:
+    """The check of a payload by a schema. A schema that is not there, or is of another type, fails every message."""
+    message_type = spec.message_type if isinstance(spec, ProtobufCheckSpec) else None
+    try:
+        serde = schemas.serde(spec.schema_name)
+    except NotFound as error:
+        return _always(CheckFailure(index, spec.type, spec.schema_name, "", str(error), True))
+    if isinstance(serde, JsonSchemaSerde) and spec.type == "json":
+        return _json_check(index, spec.schema_name, serde)
+    if not isinstance(serde, Explaining) or getattr(serde, "kind", None) != spec.type:
+        reason = f"schema '{spec.schema_name}' is not of type {spec.type}"
+        return _always(CheckFailure(index, spec.type, spec.schema_name, "", reason, True))
+    return _decoding_check(index, spec, serde, message_type)
+
+
+def _json_check(index: int, schema: str, serde: JsonSchemaSerde) -> Check:
+    """The hot one: the payload is decoded once a message, whoever asks first, and validated by native code."""
+    is_valid, explain = serde.is_valid, serde.explain
+
+    def check(message: Message) -> CheckFailure | None:
+        try:
+            value = message.json()
+        except JsonError as error:
+            return CheckFailure(index, "json", schema, "payload", f"not JSON: {error}", True)
+        if is_valid(value):
+            return None
+        found = explain(value)
+        return CheckFailure(index, "json", schema, found.path, found.detail, True)
+
+    return check
+
+
+def _decoding_check(index: int, spec: SchemaCheckSpec, serde: Explaining, message_type: str | None) -> Check:
+    misfit, kind, schema = serde.misfit, spec.type, spec.schema_name
+
+    def check(message: Message) -> CheckFailure | None:
+        found = misfit(message.payload, message_type)
+        return None if found is None else CheckFailure(index, kind, schema, found.path, found.detail, True)
+
+    return check
+
+
+def _always(failure: CheckFailure) -> Check:
+    def check(message: Message) -> CheckFailure | None:
+        return failure
+
+    return check
+
+
+def all_pass(checks: Sequence[Check]) -> Check:
+    """Passes when all pass; stops at the first that does not."""
+    if len(checks) == 1:
+        return checks[0]
+
+    def run(message: Message) -> CheckFailure | None:
+        for check in checks:
+            failure = check(message)
+            if failure is not None:
+                return failure
+        return None
+
+    return run
+
+
+def any_pass(checks: Sequence[Check]) -> Check:
+    """Passes when one passes, and stops there; otherwise the first failure is told. A check that breaks has failed."""
+
+    def run(message: Message) -> CheckFailure | None:
+        first: CheckFailure | None = None
+        for index, check in enumerate(checks):
+            try:
+                failure = check(message)
+            except Exception as error:  # noqa: BLE001 # the next check may still pass
+                failure = CheckFailure(index, "", None, "", f"internal error: {error!r:.200}", False)
+            if failure is None:
+                return None
+            first = first or failure
+        return first
+
+    return run
+
+
+def missing_schema(spec: SchemaCheckSpec, schemas: SchemaLookup) -> str | None:
+    """Why the schema a check names cannot be used, or None when it can."""
+    try:
+        serde: SchemaSerde | object = schemas.serde(spec.schema_name)
+    except NotFound as error:
+        return str(error)
+    kind = getattr(serde, "kind", spec.type)
+    if kind != spec.type:
+        return f"schema {spec.schema_name!r} is of type {kind}, not {spec.type}"
+    if isinstance(spec, ProtobufCheckSpec) and not serde.has_message_type(spec.message_type):  # type: ignore[union-attr] # a protobuf serde, by its kind
+        return f"schema {spec.schema_name!r} has no message type {spec.message_type!r}"
+    return None

@@ -1,0 +1,46 @@
+"""The schema registry and validations as a feature of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.core.errors import ConfigError
+from broker.core.feature import Services
+from broker.core.objects import ObjectService
+from broker.core.stage import Gate, Tap
+from schema_validation.service import SchemaService, ValidationService
+from schema_validation.settings import SchemaValidationSettings
+from schema_validation.stage import ValidationGate
+
+SCHEMAS = "schema_registry.schemas"
+VALIDATIONS = "schema_validation.validations"
+
+
+class SchemaValidationFeature:
+    """A ``broker.core.feature.Feature``. Making it sets ``services.schemas``, which others use from their start on."""
+
+    name = "schema_validation"
+
+    def __init__(self, services: Services, settings: SchemaValidationSettings | None = None) -> None:
+        self.settings = settings or SchemaValidationSettings()
+        self._schema_section = services.section(SCHEMAS)
+        self._validation_section = services.section(VALIDATIONS)
+        gate = ValidationGate(services.events, services.metrics)
+        self.schemas = SchemaService(services, self._schema_section)
+        services.schemas = self.schemas.registry
+        self.validations = ValidationService(services, self._validation_section, gate)
+        self.schemas.registry.payload_type_of = self.validations.payload_type
+        self.gates: Sequence[Gate] = (gate,)
+        self.taps: Sequence[Tap] = ()
+        self.services: Sequence[ObjectService] = (self.schemas, self.validations)
+        services.users_of_schema.append(self.validations.users_of_schema)
+
+    def start(self) -> None:
+        """Load schemas, then validations, of the configuration."""
+        problems = self.schemas.load(self._schema_section.load())
+        problems += self.validations.load(self._validation_section.load())
+        if problems:
+            raise ConfigError(problems)
+
+    def stop(self) -> None:
+        """There is nothing to give up."""

@@ -1,0 +1,1 @@
+"""One module per schema language: from source text to something that decodes, encodes and explains."""

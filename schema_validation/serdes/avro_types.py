@@ -1,0 +1,46 @@
+"""The field types of an Avro schema. Logical types are not interpreted: a ``timestamp-millis`` is a long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from broker.core.schema import UNKNOWN, FieldType
+from schema_validation.serdes.avro_schema import AvroType
+
+_SCALARS = {
+    "null": "null", "boolean": "boolean", "int": "long", "long": "long", "float": "double", "double": "double",
+    "bytes": "binary", "fixed": "binary", "string": "string", "enum": "string",
+}  # fmt: skip
+
+
+def field_type_of(kind: AvroType) -> FieldType:
+    """The type of the values of a schema; what contains itself is unknown from there on."""
+    return _type(kind, frozenset())
+
+
+def _type(kind: AvroType, within: frozenset[int]) -> FieldType:
+    if id(kind) in within:
+        return UNKNOWN
+    inside = within | {id(kind)}
+    if kind.kind == "record":
+        fields = {field.name: _type(field.type, inside) for field in kind.fields}
+        return FieldType("struct", nullable=False, fields=fields, open=False)
+    if kind.kind == "union":
+        return _union(kind, inside)
+    if kind.items is not None:
+        return FieldType(kind.kind, nullable=False, item=_type(kind.items, inside))
+    return FieldType(_SCALARS[kind.kind], nullable=kind.kind == "null")
+
+
+def _union(kind: AvroType, within: frozenset[int]) -> FieldType:
+    others = [branch for branch in kind.branches if branch.kind != "null"]
+    is_nullable = len(others) < len(kind.branches)
+    if not others:
+        return FieldType("null")
+    found = {_type(branch, within).name: _type(branch, within) for branch in others}
+    if found.keys() == {"long", "double"}:
+        return FieldType("double", nullable=is_nullable)
+    only = next(iter(found.values()))
+    if len(found) > 1 or (len(others) > 1 and only.name in ("struct", "array", "map")):
+        return UNKNOWN
+    return replace(only, nullable=is_nullable)

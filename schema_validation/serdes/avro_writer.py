@@ -1,0 +1,188 @@
+"""Writes Avro strictly.
+
+fastavro's writer turns ``True`` and ``1.5`` into 1 and writes 2^31 as an int; here a boolean is not an int, a float is
+not an int, a text is not a number, and ranges are checked. A text is accepted for bytes and fixed as its UTF-8; an int
+for float and double. A union takes the first branch that fits.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from schema_validation.serdes.avro_schema import MISSING, AvroType
+from schema_validation.serdes.base import Path, short
+
+MAX_STEPS = 200_000
+"""Most values written for one payload, tried branches of unions included: these can multiply."""
+
+_RANGES = {"int": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
+
+
+class NotWritable(Exception):
+    """The value does not fit; ``path`` is where."""
+
+    def __init__(self, detail: str) -> None:
+        self.detail = detail
+        self.path: list[str | int] = []
+        super().__init__(detail)
+
+    def below(self, part: str | int) -> NotWritable:
+        """The same, seen from one level further up."""
+        self.path.insert(0, part)
+        return self
+
+    @property
+    def place(self) -> Path:
+        return self.path
+
+
+def write(kind: AvroType, value: Any) -> bytes:
+    """The value in Avro's binary form. Raises ``NotWritable``."""
+    writer = _Writer()
+    try:
+        writer.write(kind, value)
+    except RecursionError:
+        raise NotWritable("the value nests too deep") from None
+    return bytes(writer.out)
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.out = bytearray()
+        self._left = MAX_STEPS
+
+    def write(self, kind: AvroType, value: Any) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise NotWritable(f"more than {MAX_STEPS} steps to write it")
+        getattr(self, f"_write_{kind.kind}")(kind, value)
+
+    def _write_null(self, kind: AvroType, value: Any) -> None:
+        if value is not None:
+            raise _wanted("null", value)
+
+    def _write_boolean(self, kind: AvroType, value: Any) -> None:
+        if not isinstance(value, bool):
+            raise _wanted("a boolean", value)
+        self.out.append(value)
+
+    def _write_int(self, kind: AvroType, value: Any) -> None:
+        if type(value) is not int:
+            raise _wanted(f"a number of type {kind.kind}", value)
+        least, most = _RANGES[kind.kind]
+        if not least <= value <= most:
+            raise NotWritable(f"{short(value)} is out of the range of {kind.kind}")
+        self._varint(value)
+
+    _write_long = _write_int
+
+    def _write_float(self, kind: AvroType, value: Any) -> None:
+        if type(value) not in (int, float):
+            raise _wanted(f"a number of type {kind.kind}", value)
+        try:
+            self.out += struct.pack("<f" if kind.kind == "float" else "<d", value)
+        except OverflowError:
+            raise NotWritable(f"{short(value)} is out of the range of {kind.kind}") from None
+
+    _write_double = _write_float
+
+    def _write_string(self, kind: AvroType, value: Any) -> None:
+        if not isinstance(value, str):
+            raise _wanted("a text", value)
+        self._bytes(_utf8(value))
+
+    def _write_bytes(self, kind: AvroType, value: Any) -> None:
+        self._bytes(_raw(value))
+
+    def _write_fixed(self, kind: AvroType, value: Any) -> None:
+        data = _raw(value)
+        if len(data) != kind.size:
+            raise NotWritable(f"{kind.size} bytes are wanted, not {len(data)}")
+        self.out += data
+
+    def _write_enum(self, kind: AvroType, value: Any) -> None:
+        if not isinstance(value, str) or value not in kind.symbols:
+            raise NotWritable(f"{short(value)} is no symbol of {kind.name}")
+        self._varint(kind.symbols.index(value))
+
+    def _write_array(self, kind: AvroType, value: Any) -> None:
+        if not isinstance(value, list) or kind.items is None:
+            raise _wanted("an array", value)
+        if value:
+            self._varint(len(value))
+        for index, item in enumerate(value):
+            self._below(index, kind.items, item)
+        self.out.append(0)
+
+    def _write_map(self, kind: AvroType, value: Any) -> None:
+        if not isinstance(value, dict) or kind.items is None:
+            raise _wanted("an object", value)
+        if value:
+            self._varint(len(value))
+        for key, item in value.items():
+            self._bytes(_utf8(key))
+            self._below(key, kind.items, item)
+        self.out.append(0)
+
+    def _write_record(self, kind: AvroType, value: Any) -> None:
+        if not isinstance(value, dict):
+            raise _wanted("an object", value)
+        for field in kind.fields:
+            given = value.get(field.name, field.default)
+            if given is MISSING:
+                raise NotWritable("is missing").below(field.name)
+            self._below(field.name, field.type, given)
+
+    def _write_union(self, kind: AvroType, value: Any) -> None:
+        start, first = len(self.out), None
+        for index, branch in enumerate(kind.branches):
+            self._varint(index)
+            try:
+                self.write(branch, value)
+            except NotWritable as error:
+                if self._left < 0:
+                    raise
+                first = error if first is None or len(error.path) > len(first.path) else first
+                del self.out[start:]
+            else:
+                return
+        if first is not None and first.path:
+            raise first
+        raise NotWritable(f"{short(value)} fits no branch of the union {[b.name or b.kind for b in kind.branches]}")
+
+    def _below(self, part: str | int, kind: AvroType, value: Any) -> None:
+        try:
+            self.write(kind, value)
+        except NotWritable as error:
+            raise error.below(part) from None
+
+    def _varint(self, value: int) -> None:
+        rest = value << 1 if value >= 0 else (-value << 1) - 1
+        while rest > 0x7F:
+            self.out.append(rest & 0x7F | 0x80)
+            rest >>= 7
+        self.out.append(rest)
+
+    def _bytes(self, data: bytes) -> None:
+        self._varint(len(data))
+        self.out += data
+
+
+def _raw(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return _utf8(value)
+    raise _wanted("bytes or a text", value)
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise NotWritable("the text has lone surrogates") from None
+
+
+def _wanted(what: str, got: Any) -> NotWritable:
+    return NotWritable(f"{short(got)} is not {what}")

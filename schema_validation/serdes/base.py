@@ -1,0 +1,85 @@
+"""What all schema languages share: how a serde looks, and how it says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from broker.core.schema import FieldType, SchemaError
+
+MAX_SOURCE_BYTES = 1024 * 1024
+"""Longest source of one schema."""
+
+Path = Sequence[str | int]
+
+
+class SourceError(ValueError):
+    """The source of a schema cannot be used. ``line`` and ``column`` count from 1 where they are known."""
+
+    def __init__(self, message: str, line: int | None = None, column: int | None = None) -> None:
+        self.message, self.line, self.column = message, line, column
+        super().__init__(message if line is None else f"line {line}, column {column}: {message}")
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """One place where a value does not fit: where, and what is wrong there. Never holds the whole value."""
+
+    path: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.detail}"
+
+
+class DataRefused(SchemaError):
+    """A value or a payload does not fit a schema."""
+
+    def __init__(self, label: str, misfit: Misfit) -> None:
+        self.label, self.misfit = label, misfit
+        super().__init__(f"{label}: {misfit}" if label else str(misfit))
+
+
+class SchemaSerde(Protocol):
+    """A compiled schema; a ``broker.core.schema.TypedSerde``."""
+
+    kind: str
+    label: str
+
+    def decode(self, data: bytes, message_type: str | None = None) -> Any: ...
+    def encode(self, value: Any, message_type: str | None = None) -> bytes: ...
+    def has_message_type(self, message_type: str) -> bool: ...
+
+    def misfit(self, data: bytes, message_type: str | None = None) -> Misfit | None:
+        """Why a payload does not fit, or None when it does."""
+        ...
+
+    def field_type(self) -> FieldType:
+        """The type of the values, for the type checker of rules."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What was found in the schema, for people."""
+        ...
+
+
+def path_text(path: Path, root: str = "payload") -> str:
+    """A place in a value: ``payload.readings[2].t``."""
+    return root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+
+
+def short(value: Any) -> str:
+    """A value for a message, cut: a text in quotes, a container by its kind."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= 40 else value[:40] + "…")
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "an array"
+    if isinstance(value, (bytes, bytearray)):
+        return f"{len(value)} bytes"
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a huge integer"
+    return text if len(text) <= 40 else text[:40] + "…"

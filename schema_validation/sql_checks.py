@@ -1,0 +1,108 @@
+"""Checks by SQL: ``SELECT ... [WHERE ...]`` in the rule language, without FROM. A message passes when a row comes out.
+
+Every error is a failed check: a payload that is not JSON where a path is read, a comparison of kinds that do not
+compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from broker.core.errors import Invalid, Problem
+from broker.core.jsontext import JsonError
+from broker.core.message import Message
+from rules.functions.library import standard
+from rules.sql.compiler import Surroundings, compile_for_messages
+from rules.sql.lexer import Token, tokens
+from rules.sql.parser import parse
+from rules.sql.values import EvaluationError
+from schema_validation.checks import Check, CheckFailure
+
+_SOURCE = ' FROM "#" '
+
+
+@dataclass(frozen=True, slots=True)
+class SqlCheck:
+    """A compiled condition, or why it can never hold (``broken``)."""
+
+    run: Callable[[Message], Any] | None
+    broken: str = ""
+
+    def bind(self, index: int) -> Check:
+        """The check of a message, at its place among the checks of a validation."""
+        run, broken = self.run, self.broken
+
+        def failed(reason: str) -> CheckFailure:
+            return CheckFailure(index, "sql", None, "", reason, False)
+
+        def check(message: Message) -> CheckFailure | None:
+            if run is None:
+                return failed(broken)
+            try:
+                row = run(message)
+            except JsonError as error:
+                return failed(f"the payload is not JSON: {error}")
+            except EvaluationError as error:
+                return failed(f"the SQL fails: {error}")
+            return failed("the condition of the SQL does not hold") if row is None else None
+
+        return check
+
+
+def compile_sql_check(sql: str, surroundings: Surroundings, pointer: str, *, strict: bool) -> SqlCheck:
+    """Compile a condition.
+
+    Args:
+        sql: the text.
+        surroundings: node and clock, as for rules.
+        pointer: where the text stands in what was sent, for problems.
+        strict: refuse unknown functions; otherwise they make every message fail, as they would at run time.
+
+    Raises:
+        Invalid: the text does not parse, or has FROM or FOREACH.
+    """
+    try:
+        found = tokens(sql)
+        _refuse_sources(found)
+        text, at = _with_source(sql, found)
+    except Invalid as error:
+        raise _at(error, pointer, None) from None
+    try:
+        tree = parse(text)
+    except Invalid as error:
+        raise _at(error, pointer, at) from None
+    try:
+        return SqlCheck(compile_for_messages(tree, standard(), surroundings).run)
+    except Invalid as error:
+        if strict:
+            raise _at(error, pointer, at) from None
+        return SqlCheck(None, str(error))
+
+
+def _refuse_sources(found: list[Token]) -> None:
+    for token in found:
+        if token.kind == "keyword" and token.text in ("FROM", "FOREACH"):
+            message = f"a check has no {token.text}: its messages are those of the validation's topics"
+            raise Invalid("the check cannot be saved", [Problem(message, "/sql", token.line, token.column)])
+
+
+def _with_source(sql: str, found: list[Token]) -> tuple[str, tuple[int, int]]:
+    """The text with the FROM that the language wants, and where it was put."""
+    place = next((token for token in found if token.kind == "keyword" and token.text == "WHERE"), found[-1])
+    lines = sql.split("\n")
+    before = sum(len(line) + 1 for line in lines[: place.line - 1]) + place.column - 1
+    return sql[:before] + _SOURCE + sql[before:], (place.line, place.column)
+
+
+def _at(error: Invalid, pointer: str, inserted: tuple[int, int] | None) -> Invalid:
+    """The error with its problems pointing into what was sent."""
+    return Invalid("the check cannot be saved", [_moved(problem, pointer, inserted) for problem in error.problems])
+
+
+def _moved(problem: Problem, pointer: str, inserted: tuple[int, int] | None) -> Problem:
+    column = problem.column
+    if inserted and column is not None and problem.line == inserted[0] and column > inserted[1]:
+        column = max(inserted[1], column - len(_SOURCE))
+    return replace(problem, pointer=pointer, column=column)

@@ -1,0 +1,158 @@
+"""The gate: validations that match the topic, in configured order. The message is never changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from broker.core import reason
+from broker.core.events import Events, message_columns
+from broker.core.message import Message
+from broker.core.schema import SchemaLookup
+from broker.core.stage import GateCall, Refusal
+from broker.observe.metrics import Counter, Metrics
+from schema_validation.checks import Check, CheckFailure
+from schema_validation.validation import Validation
+
+log = logging.getLogger("sluice.validation")
+
+EVENT = "schema.validation_failed"
+REASON = "validation_failed"
+LEVELS = {"error": 40, "warning": 30, "notice": 20, "info": 20, "debug": 10, "none": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationCounters:
+    """What one validation did since the node started."""
+
+    matched: Counter
+    succeeded: Counter
+    failed: Counter
+
+    @classmethod
+    def of(cls, metrics: Metrics, name: str) -> ValidationCounters:
+        """The counters of a validation, by its name."""
+
+        def counter(what: str, help: str) -> Counter:
+            return metrics.counter(f"schema_validation_{what}", help, validation_name=name)
+
+        return cls(
+            counter("matched", "messages on a topic of this validation"),
+            counter("succeeded", "messages that passed"),
+            counter("failed", "messages that did not pass"),
+        )
+
+    def as_dict(self) -> dict[str, int]:
+        """Present values by name."""
+        return {"matched": self.matched.value, "succeeded": self.succeeded.value, "failed": self.failed.value}
+
+    def reset(self) -> None:
+        """Back to zero."""
+        self.matched.value = self.succeeded.value = self.failed.value = 0
+
+
+def refusal(validation: Validation, failure: CheckFailure) -> Refusal:
+    """The refusal of a message whose validation has a failure action other than ``ignore``."""
+    return Refusal(
+        "validation",
+        validation.name,
+        REASON,
+        reason.PAYLOAD_FORMAT_INVALID if failure.is_payload else reason.IMPLEMENTATION_SPECIFIC_ERROR,
+        f"validation '{validation.name}': {failure.text}",
+        disconnect=validation.spec.failure_action == "disconnect",
+    )
+
+
+def internal_failure(error: Exception) -> CheckFailure:
+    """A check that broke has failed."""
+    return CheckFailure(-1, "", None, "", f"internal error: {error!r:.200}", False)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A validation in a topic's plan."""
+
+    validation: Validation
+    check: Check
+    matched: Counter
+    succeeded: Counter
+    failed: Counter
+
+
+class ValidationGate:
+    """A ``broker.core.stage.Gate``."""
+
+    name = "validation"
+
+    def __init__(self, events: Events, metrics: Metrics) -> None:
+        self._events = events
+        self._validations: Sequence[tuple[Validation, ValidationCounters]] = ()
+        self._succeeded = metrics.counter("messages_validation_succeeded", "messages that no validation stopped")
+        self._failed = metrics.counter("messages_validation_failed", "messages that a validation stopped")
+        self.schemas: SchemaLookup | None = None
+
+    def use(self, validations: Iterable[tuple[Validation, ValidationCounters]]) -> None:
+        """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
+        self._validations = tuple(item for item in validations if item[0].spec.enable)
+
+    def plan(self, topic: str) -> GateCall | None:
+        """What runs for messages published on the topic."""
+        if self.schemas is None:
+            return None
+        steps = tuple(
+            Step(
+                validation, validation.bind(self.schemas),
+                counters.matched, counters.succeeded, counters.failed,
+            )
+            for validation, counters in self._validations
+            if validation.matches(topic)
+        )  # fmt: skip
+        return self._call(steps) if steps else None
+
+    def _call(self, steps: tuple[Step, ...]) -> GateCall:
+        passed = self._succeeded
+
+        def call(message: Message) -> Message | Refusal:
+            for step in steps:
+                step.matched.value += 1
+                try:
+                    failure = step.check(message)
+                except Exception as error:  # noqa: BLE001 # an internal error must apply the failure action too
+                    failure = internal_failure(error)
+                if failure is None:
+                    step.succeeded.value += 1
+                    continue
+                self._note(step, failure, message)
+                if step.validation.spec.failure_action != "ignore":
+                    self._failed.value += 1
+                    return refusal(step.validation, failure)
+            passed.value += 1
+            return message
+
+        return call
+
+    def _note(self, step: Step, failure: CheckFailure, message: Message) -> None:
+        """Count, log and announce a failure."""
+        step.failed.value += 1
+        level = LEVELS[step.validation.spec.log_failure.level]
+        if level and log.isEnabledFor(level):
+            fields = {
+                "validation": step.validation.name, "topic": message.topic, "client_id": message.client.client_id,
+                "reason": failure.text, "action": step.validation.spec.failure_action,
+            }  # fmt: skip
+            log.log(level, "validation.failed", extra={"fields": fields})
+        if EVENT in self._events.wanted:
+            self._events.emit(EVENT, _columns(step.validation, failure, message))
+
+
+def _columns(validation: Validation, failure: CheckFailure, message: Message) -> dict[str, Any]:
+    return {
+        **message_columns(message),
+        "validation": validation.name,
+        "check": {"index": failure.check, "type": failure.type, "schema": failure.schema},
+        "reason": failure.reason,
+        "path": failure.path,
+        "action": validation.spec.failure_action,
+    }

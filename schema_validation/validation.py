@@ -1,0 +1,84 @@
+"""One validation: compiled when it is saved, bound to schemas when a topic's plan is made, run per message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from broker.core.errors import Invalid, Problem
+from broker.core.objects import Spec
+from broker.core.schema import SchemaLookup
+from broker.core.topic import TopicFilter
+from rules.sql.compiler import Surroundings
+from schema_validation.checks import Check, all_pass, any_pass, missing_schema, schema_check
+from schema_validation.spec import SqlCheckSpec, ValidationSpec, parse_spec
+from schema_validation.sql_checks import SqlCheck, compile_sql_check
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """A checked and compiled validation."""
+
+    spec: ValidationSpec
+    filters: tuple[TopicFilter, ...]
+    sql: Mapping[int, SqlCheck]
+    """The compiled SQL checks by their place among the checks."""
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def matches(self, topic: str) -> bool:
+        """Whether any of its filters matches the topic."""
+        return any(topic_filter.matches(topic) for topic_filter in self.filters)
+
+    def as_spec(self) -> Spec:
+        """The validation as it is saved and shown, defaults filled in."""
+        return self.spec.model_dump(by_alias=True)
+
+    def bind(self, schemas: SchemaLookup) -> Check:
+        """What decides over a message, with the schemas of this moment."""
+        checks = [
+            self.sql[index].bind(index) if isinstance(check, SqlCheckSpec) else schema_check(index, check, schemas)
+            for index, check in enumerate(self.spec.checks)
+        ]
+        strategy: Callable[[Sequence[Check]], Check] = all_pass if self.spec.strategy == "all_pass" else any_pass
+        return strategy(checks)
+
+    def names_schema(self, schema: str) -> bool:
+        """Whether one of its checks names a schema."""
+        return any(getattr(check, "schema_name", None) == schema for check in self.spec.checks)
+
+
+def compile_validation(
+    spec: Mapping[str, Any], surroundings: Surroundings, pointer: str = "", *, strict: bool = True
+) -> Validation:
+    """Check and compile what was sent; ``strict`` refuses SQL with unknown functions.
+
+    Raises:
+        Invalid: with every problem; for SQL line, column and suggestion.
+    """
+    checked = parse_spec(spec, pointer)
+    sql: dict[int, SqlCheck] = {}
+    problems: list[Problem] = []
+    for index, check in enumerate(checked.checks):
+        if isinstance(check, SqlCheckSpec):
+            try:
+                sql[index] = compile_sql_check(check.sql, surroundings, f"{pointer}/checks/{index}/sql", strict=strict)
+            except Invalid as error:
+                problems += error.problems
+    if problems:
+        raise Invalid(f"validation {checked.name!r} cannot be saved", problems)
+    return Validation(checked, tuple(TopicFilter.parse(topic) for topic in checked.topics), sql)
+
+
+def missing_schemas(validation: Validation, schemas: SchemaLookup, pointer: str = "") -> list[Problem]:
+    """A problem for each schema or message type that a check names and that is not there."""
+    found: list[Problem] = []
+    for index, check in enumerate(validation.spec.checks):
+        if isinstance(check, SqlCheckSpec):
+            continue
+        if why := missing_schema(check, schemas):
+            found.append(Problem(why, f"{pointer}/checks/{index}/schema"))
+    return found
