@@ -84,7 +84,7 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
         operation_id=f"put{kind.singular}",
         tags=tags,
         summary=f"Create or replace a {kind.singular.lower()}",
-        **described(body=kind.model, answer=models.Object, problems=(409,)),
+        **described(body=kind.model, answer=models.Object, problems=(409,), also_creates=True),
     )
     async def put_object(name: NamePath, request: Request) -> Response:
         spec = _named(await read_object(request), checked_name(name))

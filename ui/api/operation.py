@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import BaseModel
+from starlette.responses import JSONResponse, Response
 
 from ui.api.models import ProblemDocument
 
 _PROBLEMS = {
     400: "Malformed: not JSON, or an unknown parameter",
     401: "No token, or a wrong one",
+    403: "A session used from another site",
     404: "No object of that name",
     409: "The name is taken, or the object is used or fixed by a file",
     413: "The body is larger than 16 MiB",
@@ -26,11 +28,14 @@ def described(
     status: int = 200,
     problems: tuple[int, ...] = (),
     description: str = "Done",
+    also_creates: bool = False,
 ) -> dict[str, Any]:
     """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written here, exactly."""
     responses: dict[int | str, dict[str, Any]] = {status: {"description": description}}
     if answer is not None:
         responses[status]["content"] = {"application/json": {"schema": {"$ref": ref(answer)}}}
+    if also_creates:
+        responses[201] = {**responses[status], "description": "Created"}
     with_body = (400, 413, 422) if body is not None else ()
     for code in sorted({400, 401, 503, *with_body, *problems}):
         responses[code] = {
@@ -41,7 +46,8 @@ def described(
     if body is not None:
         content = {"application/json": {"schema": {"$ref": ref(body)}}}
         extra["requestBody"] = {"required": True, "content": content}
-    return {"responses": responses, "openapi_extra": extra, "status_code": status}
+    kind = Response if answer is None else JSONResponse
+    return {"responses": responses, "openapi_extra": extra, "status_code": status, "response_class": kind}
 
 
 def ref(model: type[Any]) -> str:

@@ -47,7 +47,7 @@ async def metrics(request: Request) -> Response:
     operation_id="signIn",
     tags=["System"],
     summary="Open a session of the status page with the token",
-    **described(body=models.SignInRequest, status=204),
+    **described(body=models.SignInRequest, status=204, problems=(403,)),
 )
 async def open_session(request: Request) -> Response:
     """A cookie for the token, so that the page never stores the token."""
@@ -66,7 +66,7 @@ async def open_session(request: Request) -> Response:
     operation_id="signOut",
     tags=["System"],
     summary="Close the session of the status page",
-    **described(status=204),
+    **described(status=204, problems=(403,)),
 )
 async def close_session(request: Request) -> Response:
     """Forget the session; no error when there is none."""

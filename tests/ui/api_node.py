@@ -1,0 +1,235 @@
+"""What a server would pass to the API, small and working, and the real API served from it over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from threading import Thread
+from typing import Any
+
+from broker.core.errors import AlreadyExists, InUse, Invalid, NotFound, Problem, ReadOnly, Unavailable
+from broker.core.message import Message
+from broker.core.objects import MemorySection, Spec
+from broker.core.stage import Outcome, Refusal
+from ui.api.application import create_app
+from ui.api.context import ApiContext, Positions, StreamRanges
+from ui.api.server import ApiServer
+from ui.api.status import Status
+
+TOKEN = "a-token-of-the-tests"
+Specs = list[Spec]
+
+
+class Shelf:
+    """An ``ObjectService`` on a memory section, as small as one can be; ``broken`` in a spec makes it invalid."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.section = MemorySection()
+        self.users: dict[str, list[str]] = {}
+        self.fixed: set[str] = set()
+        self.is_store_full = False
+
+    def list(self) -> Sequence[Spec]:
+        return [{**spec, "state": "running"} for spec in self.section.load()]
+
+    def get(self, name: str) -> Spec:
+        found = next((spec for spec in self.list() if spec["name"] == name), None)
+        if found is None:
+            raise NotFound(self.kind, name)
+        return found
+
+    def create(self, spec: Spec) -> Spec:
+        self._check(spec)
+        if any(known["name"] == spec["name"] for known in self.section.load()):
+            raise AlreadyExists(self.kind, spec["name"])
+        self.section.save([*self.section.load(), spec])
+        return self.get(spec["name"])
+
+    def replace(self, name: str, spec: Spec) -> Spec:
+        self._check(spec)
+        self.get(name)
+        self.section.save([spec if known["name"] == name else known for known in self.section.load()])
+        return self.get(name)
+
+    def delete(self, name: str) -> None:
+        self.get(name)
+        if name in self.fixed:
+            raise ReadOnly(f"{self.kind} {name!r} is fixed by sluice.conf; change it there")
+        if name in self.users:
+            raise InUse(self.kind, name, self.users[name])
+        self.section.save([known for known in self.section.load() if known["name"] != name])
+
+    def _check(self, spec: Spec) -> None:
+        if self.is_store_full:
+            raise Unavailable("the data directory is full", retry_after_s=4.2)
+        if "broken" in spec:
+            place = Problem("no function 'uper'", "/sql", 2, 8, "did you mean 'upper'?")
+            raise Invalid(f"{self.kind} {spec['name']!r}", [place], code="rule.unknown_function")
+
+
+class EchoingShelf(Shelf):
+    """A shelf whose verbs answer with what they were sent, or do as the body's ``do`` says."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.asked: Specs = []
+
+    def test(self, body: Spec) -> Any:
+        self.asked.append(body)
+        do = body.get("do")
+        while do == "run for ever":
+            pass
+        if do == "fail":
+            raise KeyError("nobody foresaw this")
+        if do == "refuse":
+            raise Invalid("it does not parse", [Problem("expected FROM", "/sql", 1, 9)])
+        if do == "answer half a surrogate":
+            return {"text": "\ud800"}
+        return {"echo": body}
+
+    render = evaluate = preview = check = decode = encode = validate = test
+
+
+class Pipeline:
+    """A publisher that keeps what it is given and refuses what is on ``refused/...``."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def publish(self, message: Message) -> Outcome:
+        self.messages.append(message)
+        if message.topic.startswith("refused/"):
+            return Outcome(0, Refusal("validation", "meters", "validation_failed", 0x99, "/t: 'x' is not a number"))
+        return Outcome(2)
+
+
+class Logs:
+    """Two shards of a stream called ``readings``."""
+
+    def positions(self, name: str, at_us: int | None) -> Positions:
+        self._known(name)
+        positions: Positions = {"kind": "rows", "shards": [{"shard": 0, "first_offset": 7, "next_offset": 2**53 + 1}]}
+        if at_us is not None:
+            positions["shards"][0]["at_offset"] = at_us
+        return positions
+
+    def stream_ranges(self, name: str) -> StreamRanges:
+        self._known(name)
+        return {
+            "ranges_url": "http://127.0.0.1:9",
+            "ticket": "t i/cket",
+            "expires_at": "2026-01-01T00:00:00Z",
+            "epoch": "e-3",
+            "log": 17,
+        }
+
+    def _known(self, name: str) -> None:
+        if name != "readings":
+            raise NotFound("stream", name)
+
+
+class Tables:
+    """A table called ``meters`` that remembers the job's report."""
+
+    def __init__(self) -> None:
+        self.reports: dict[str, Spec] = {}
+        self.rows: list[Spec] = [{"meter": f"m{n}", "kwh": n + 0.5, "at": "2026-01-01T00:00:00Z"} for n in range(30)]
+
+    def report(self, table: str, report: Spec) -> None:
+        self._known(table)
+        self.reports[table] = report
+
+    def preview(self, table: str, limit: int) -> Spec:
+        self._known(table)
+        return {"columns": ["meter", "kwh", "at"], "rows": self.rows[:limit], "total_rows": len(self.rows)}
+
+    def audit(self, table: str) -> Spec:
+        self._known(table)
+        return {"complete": True}
+
+    def _known(self, name: str) -> None:
+        if name != "meters":
+            raise NotFound("table", name)
+
+
+class Node:
+    """What a server would pass, with handles for tests."""
+
+    def __init__(self) -> None:
+        self.pipeline, self.tables = Pipeline(), Tables()
+        self.shelves: dict[str, Shelf] = {
+            path: EchoingShelf(kind)
+            for path, kind in {
+                "schemas": "schema",
+                "validations": "validation",
+                "transforms": "transformation",
+                "rules": "rule",
+                "streams": "stream",
+                "lake/tables": "table",
+            }.items()
+        }
+        self.reason_not_ready: str | None = None
+        self.status: Status = status_of_a_young_node()
+        self.context = ApiContext(
+            token=TOKEN,
+            services=self.shelves,
+            publisher=self.pipeline,
+            status=lambda: self.status,
+            metrics_text=lambda: "# TYPE received counter\nreceived 5\n",
+            streams=Logs(),
+            lake=self.tables,
+            functions=lambda: [{"name": "upper", "signature": "upper(text)"}],
+            not_ready=lambda: self.reason_not_ready,
+            verb_timeout_s=0.5,
+        )
+
+
+def status_of_a_young_node() -> Status:
+    """A node that has just started: nothing there yet."""
+    return {
+        "node": "sluice@test",
+        "version": "0.1.0",
+        "started_at": "2026-01-01T00:00:00Z",
+        "uptime_s": 12.5,
+        "listeners": [],
+        "counters": {"received": 0, "delivered": 0, "dropped": 0},
+        "rates": {},
+        "dropped": {},
+        "connections": 0,
+        "sessions": 0,
+        "subscriptions": 0,
+        "rules": [],
+        "streams": [],
+        "tables": [],
+        "refusals": [],
+        "ledger": {"received": 0, "accepted": 0, "dropped": 0, "residual": 0},
+        "next_steps": [],
+    }
+
+
+class Running:
+    """The API on a thread with its own event loop, as the broker's process would have it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._started: Future[tuple[str, int]] = Future()
+        self._thread = Thread(target=lambda: asyncio.run(self._serve()), name="api under test")
+        self._thread.start()
+        self.host, self.port = self._started.result(timeout=20)
+        self.url = f"http://{self.host}:{self.port}"
+
+    def stop(self) -> None:
+        """Stop the server; returns when its thread has ended."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        server = ApiServer(create_app(self.node.context), "127.0.0.1", 0)
+        self._started.set_result(await server.start())
+        await self._stop.wait()
+        await server.stop()

@@ -1,0 +1,163 @@
+"""Every operation of the OpenAPI document: done once, and held against what the document says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.ui.api_node import TOKEN, Node, Running
+from ui.api.application import create_app
+
+METHODS = ("get", "post", "put", "delete")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation as the document has it."""
+
+    id: str
+    method: str
+    path: str
+    description: dict[str, Any]
+
+    @property
+    def takes_a_body(self) -> bool:
+        return "requestBody" in self.description
+
+    @property
+    def is_public(self) -> bool:
+        return self.description.get("security") == []
+
+    @property
+    def name(self) -> str:
+        return "readings" if "/streams" in self.path else "meters" if "/lake" in self.path else "a"
+
+    def url(self) -> str:
+        return self.path.replace("{name}", self.name)
+
+
+def operations() -> Iterator[Operation]:
+    for path, methods in create_app(Node().context).openapi()["paths"].items():
+        for method in METHODS:
+            if method in methods:
+                yield Operation(methods[method]["operationId"], method, path, methods[method])
+
+
+OPERATIONS = list(operations())
+EVERY_OPERATION = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "signIn": {"json": {"token": TOKEN}},
+    "publishMessage": {"json": {"topic": "a/b", "payload": "21"}},
+    "readStreamRecords": {"params": {"from": "3", "to": "5"}},
+    "getStreamPositions": {"params": {"at": "2026-01-01T00:00:00Z"}},
+    "previewTable": {"params": {"limit": 3}},
+}
+"""What an operation is sent, where the body is not just a name."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    """One server for all operations; the shelves are emptied for each."""
+    server = Running(Node())
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def running(server: Running) -> Running:
+    for shelf in server.node.shelves.values():
+        shelf.section.save([])
+    return server
+
+
+@EVERY_OPERATION
+def test_an_operation_does_what_the_document_says(running: Running, operation: Operation) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}", "Origin": running.url}
+    with httpx.Client(base_url=running.url, headers=headers, timeout=20) as client:
+        if operation.method in ("get", "delete") and operation.path.endswith("{name}"):
+            client.put(operation.url(), json={})
+        example = EXAMPLES.get(operation.id, {"json": {"name": operation.name}} if operation.takes_a_body else {})
+        answer = client.request(operation.method, operation.url(), **example)
+    assert answer.is_success or answer.has_redirect_location, answer.text
+    _check_declared(operation, answer)
+
+
+@EVERY_OPERATION
+def test_an_operation_wants_the_token(http: httpx.Client, operation: Operation) -> None:
+    answer = http.request(operation.method, operation.url())
+    assert answer.status_code in ((400, 403) if operation.is_public else (401,))
+    _check_problem(answer)
+    _check_declared(operation, answer)
+
+
+@EVERY_OPERATION
+def test_an_operation_refuses_parameters_that_it_does_not_have(api: httpx.Client, operation: Operation) -> None:
+    if operation.is_public:
+        pytest.skip("a session has no query")
+    query = {"misspelt": "1"} | EXAMPLES.get(operation.id, {}).get("params", {})
+    answer = api.request(operation.method, operation.url().removeprefix("/api/v1"), params=query)
+    assert answer.status_code == 400
+    assert "'misspelt'" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"{", 400), (b"", 400), (b'{"a":NaN}', 400), (b"\xff", 400), (b"[]", 422), (b'"a"', 422), (b"[" * 200_000, 400)],
+)
+@pytest.mark.parametrize("operation", [o for o in OPERATIONS if o.takes_a_body], ids=lambda operation: operation.id)
+def test_a_body_that_is_no_object_is_refused(api: httpx.Client, operation: Operation, body: bytes, status: int) -> None:
+    answer = api.request(operation.method, operation.url().removeprefix("/api/v1"), content=body)
+    assert answer.status_code == status
+    _check_problem(answer)
+
+
+def test_the_document_is_whole() -> None:
+    document = create_app(Node().context).openapi()
+    assert document["openapi"] == "3.1.0"
+    assert len({operation.id for operation in OPERATIONS}) == len(OPERATIONS) > 40
+    schemas = document["components"]["schemas"]
+    assert [ref for ref in _references(document) if ref.rsplit("/", 1)[-1] not in schemas] == []
+    for operation in OPERATIONS:
+        assert operation.description["tags"]
+        assert operation.description["summary"]
+        assert "application/problem+json" in operation.description["responses"]["401"]["content"]
+
+
+def test_a_server_without_a_feature_has_no_paths_for_it() -> None:
+    context = Node().context
+    context.streams = context.lake = context.functions = None
+    context.services = {"rules": context.services["rules"]}
+    paths = create_app(context).openapi()["paths"]
+    assert "/api/v1/rules:test" in paths
+    assert not [path for path in paths if "lake" in path or "streams" in path or "schemas" in path]
+
+
+def _check_declared(operation: Operation, answer: httpx.Response) -> None:
+    declared = operation.description["responses"].get(str(answer.status_code))
+    assert declared, f"{answer.status_code} is not declared"
+    if "content" in declared:
+        assert answer.headers["content-type"] in declared["content"]
+
+
+def _check_problem(answer: httpx.Response) -> None:
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert set(problem) >= {"type", "title", "status", "detail", "instance", "code", "errors"}
+    assert problem["status"] == answer.status_code
+    assert problem["instance"] == answer.headers["x-request-id"]
+
+
+def _references(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        if isinstance(part.get("$ref"), str):
+            yield part["$ref"]
+        for item in part.values():
+            yield from _references(item)
+    elif isinstance(part, list):
+        for item in part:
+            yield from _references(item)

@@ -1,0 +1,106 @@
+"""Who gets in: the token, the one-time code, the session; and from where."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from tests.ui.api_node import TOKEN, Node, Running
+from ui.api.sign_in import CODE_LIFE_S, MAX_SESSIONS, SESSION_LIFE_S, SignIn
+
+
+class MovedClock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.at_s = 100.0
+
+    def now_ns(self) -> int:
+        return int(self.at_s * 1e9)
+
+    def monotonic_s(self) -> float:
+        return self.at_s
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        b"Bearer wrong",
+        b"Bearer",
+        f"Basic {TOKEN}".encode(),
+        TOKEN.encode(),
+        f"Bearer {TOKEN}x".encode(),
+        b"Bearer \xff",
+    ],
+)
+def test_a_wrong_token_is_refused_and_told_the_scheme(http: httpx.Client, authorization: bytes) -> None:
+    answer = http.get("/api/v1/status", headers={b"Authorization": authorization})
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert answer.json()["code"] == "unauthorized"
+
+
+def test_a_link_opens_one_session_that_no_script_can_read(http: httpx.Client, running: Running) -> None:
+    link = running.node.context.new_sign_in_link()
+    assert link.startswith(f"{running.url}/?code=")
+    page = http.get(link)
+    assert page.status_code == 200
+    cookie = page.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert http.get("/api/v1/status").status_code == 200
+    with httpx.Client(base_url=running.url) as other:
+        assert "set-cookie" not in other.get(link).headers
+        assert other.get("/api/v1/status").status_code == 401
+
+
+def test_the_token_opens_a_session_and_signing_out_ends_it(http: httpx.Client, running: Running) -> None:
+    here = {"Origin": running.url}
+    assert http.post("/api/v1/session", json={"token": "wrong"}, headers=here).status_code == 401
+    assert http.post("/api/v1/session", json={"token": TOKEN}, headers=here).status_code == 204
+    assert http.get("/api/v1/status").status_code == 200
+    kept = dict(http.cookies)
+    assert http.delete("/api/v1/session", headers=here).status_code == 204
+    assert httpx.get(f"{running.url}/api/v1/status", cookies=kept).status_code == 401
+
+
+@pytest.mark.parametrize("origin", [None, "http://evil.example", "null", "http://127.0.0.1:1"])
+def test_a_session_changes_nothing_from_another_site(http: httpx.Client, running: Running, origin: str | None) -> None:
+    http.get(running.node.context.new_sign_in_link())
+    elsewhere = {"Origin": origin} if origin else {}
+    answer = http.post("/api/v1/rules", json={"name": "a"}, headers=elsewhere)
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden_origin")
+    assert running.node.shelves["rules"].list() == []
+    assert http.post("/api/v1/rules", json={"name": "a"}, headers={"Origin": running.url}).status_code == 201
+
+
+def test_a_bearer_needs_no_origin(api: httpx.Client) -> None:
+    assert api.post("/rules", json={"name": "a"}, headers={"Origin": "http://elsewhere.example"}).status_code == 201
+
+
+def test_codes_work_once_and_for_ten_minutes() -> None:
+    clock = MovedClock()
+    sign_in = SignIn(clock)
+    first, late = sign_in.new_code(), sign_in.new_code()
+    assert sign_in.redeem("no such code") is None
+    assert sign_in.redeem(first) is not None
+    assert sign_in.redeem(first) is None
+    clock.at_s += CODE_LIFE_S
+    assert sign_in.redeem(late) is None
+
+
+def test_sessions_last_twelve_hours_and_the_oldest_makes_room() -> None:
+    clock = MovedClock()
+    sign_in = SignIn(clock)
+    sessions = [sign_in.open_session() for _ in range(MAX_SESSIONS + 1)]
+    assert not sign_in.is_open(sessions[0])
+    assert sign_in.is_open(sessions[1])
+    clock.at_s += SESSION_LIFE_S
+    assert not sign_in.is_open(sessions[-1])
+
+
+def test_no_secret_is_shown() -> None:
+    context = Node().context
+    code = context.new_sign_in_link().rpartition("=")[2]
+    assert TOKEN not in repr(context)
+    assert code not in repr(context)

@@ -1,0 +1,69 @@
+"""The listener: any port, a port in use, an address that is not there, stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import httpx
+import pytest
+
+from broker.core.errors import ConfigError
+from tests.ui.api_node import TOKEN, Node
+from ui.api.application import create_app
+from ui.api.server import ApiServer
+
+
+def test_it_takes_any_port_serves_and_stops() -> None:
+    async def scenario() -> None:
+        server = ApiServer(create_app(Node().context), "127.0.0.1", 0)
+        host, port = await server.start()
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+            url = f"http://{host}:{port}/api/v1/status"
+            assert (await client.get(url)).status_code == 200
+            await server.stop()
+            await server.stop()
+            with pytest.raises(httpx.TransportError):
+                await client.get(url)
+
+    asyncio.run(scenario())
+
+
+def test_it_starts_again_at_once_on_the_same_port() -> None:
+    async def scenario() -> None:
+        first = ApiServer(create_app(Node().context), "127.0.0.1", 0)
+        host, port = await first.start()
+        async with httpx.AsyncClient() as client:
+            await client.get(f"http://{host}:{port}/livez")
+        await first.stop()
+        second = ApiServer(create_app(Node().context), host, port)
+        assert await second.start() == (host, port)
+        await second.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        ("192.0.2.1", ["this machine has no such address"]),
+        ("no-such-host.invalid", ["the host is not known"]),
+    ],
+)
+def test_an_address_that_cannot_be_bound_is_one_sentence(host: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        asyncio.run(ApiServer(create_app(Node().context), host, 18083).start())
+    [sentence] = caught.value.problems
+    assert f"{host}:18083" in sentence
+    assert all(word in sentence for word in words)
+
+
+def test_a_port_in_use_is_one_sentence_that_says_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError) as caught:
+            asyncio.run(ApiServer(create_app(Node().context), "127.0.0.1", port).start())
+    assert str(caught.value) == (
+        f"the management API cannot listen on 127.0.0.1:{port}: the port is in use; "
+        "stop the program that has it, or choose another port (0 takes any)"
+    )

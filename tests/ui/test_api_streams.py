@@ -1,0 +1,132 @@
+"""Streams, tables and publishing over HTTP."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from tests.ui.api_node import Node
+
+
+def test_positions_say_where_to_read_with_offsets_as_texts(api: httpx.Client) -> None:
+    assert api.get("/streams/readings/positions").json() == {
+        "stream": "readings",
+        "kind": "rows",
+        "shards": [{"shard": 0, "first_offset": "7", "next_offset": "9007199254740993"}],
+        "ranges_url": "http://127.0.0.1:9",
+        "ticket": "t i/cket",
+        "expires_at": "2026-01-01T00:00:00Z",
+        "epoch": "e-3",
+        "log": 17,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "microseconds"),
+    [
+        ("2026-01-01T00:00:00Z", 1767225600_000000),
+        ("2026-01-01T01:00:00.000001+01:00", 1767225600_000001),
+        ("1767225600123", 1767225600_123000),
+        ("0", 0),
+    ],
+)
+def test_a_time_is_rfc_3339_or_milliseconds(api: httpx.Client, text: str, microseconds: int) -> None:
+    for query in ({"at": text}, f"at={text}"):  # escaped, and with the plus sign that people forget to escape
+        shard = api.get("/streams/readings/positions", params=query).json()["shards"][0]
+        assert shard["at_offset"] == str(microseconds)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-01-01T00:00:00", "-1", "1.5", "1" * 17])
+def test_what_is_no_time_is_refused(api: httpx.Client, text: str) -> None:
+    answer = api.get("/streams/readings/positions", params={"at": text})
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/query/at")
+
+
+def test_records_are_read_from_the_range_server_with_a_ticket(api: httpx.Client) -> None:
+    answer = api.get("/streams/readings/records?shard=2&from=9007199254740993&to=9007199254741000")
+    assert answer.status_code == 307
+    target = urlsplit(answer.headers["location"])
+    assert (target.netloc, target.path) == ("127.0.0.1:9", "/streams/17/2")
+    assert parse_qs(target.query) == {"from": ["9007199254740993"], "to": ["9007199254741000"], "ticket": ["t i/cket"]}
+
+
+@pytest.mark.parametrize("query", ["from=1", "to=1", "from=a&to=1", "from=-1&to=1", "from=1&to=2&shard=-1"])
+def test_a_range_that_is_none_is_refused(api: httpx.Client, query: str) -> None:
+    assert api.get(f"/streams/readings/records?{query}").status_code == 422
+
+
+@pytest.mark.parametrize("path", ["/streams/none/positions", "/streams/none/records?from=0&to=1"])
+def test_a_stream_that_is_not_there_is_not_found(api: httpx.Client, path: str) -> None:
+    assert api.get(path).status_code == 404
+
+
+def test_a_table_is_previewed_audited_and_reported_on(api: httpx.Client, node: Node) -> None:
+    assert len(api.get("/lake/tables/meters/preview").json()["rows"]) == 20
+    assert api.get("/lake/tables/meters/preview?limit=1").json()["rows"] == [node.tables.rows[0]]
+    assert api.post("/lake/tables/meters:audit").json() == {"complete": True}
+    assert api.put("/lake/tables/meters/report", json={"state": "running", "rows": 3}).status_code == 204
+    assert node.tables.reports == {"meters": {"state": "running", "rows": 3}}
+    assert api.get("/lake/tables/none/preview").status_code == 404
+    assert api.get("/lake/tables/meters/preview?limit=1001").status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        ("21 °C", "21 °C".encode()),
+        ({"encoding": "utf8", "data": "x"}, b"x"),
+        ({"data": "x"}, b"x"),
+        ({"encoding": "base64", "data": "/wA="}, b"\xff\x00"),
+        ({"encoding": "json", "data": {"t": 21.0}}, b'{"t":21.0}'),
+    ],
+)
+def test_a_message_is_published_through_the_pipeline(
+    api: httpx.Client, node: Node, payload: object, expected: bytes
+) -> None:
+    body = {"topic": "a/b", "payload": payload, "qos": 1, "retain": True, "user_properties": [["k", "v"], ["k", "w"]]}
+    assert api.post("/messages:publish", json=body).json() == {"receivers": 2}
+    [message] = node.pipeline.messages
+    assert (message.topic, message.payload, message.qos, message.retain) == ("a/b", expected, 1, True)
+    assert message.user_properties == [("k", "v"), ("k", "w")]
+    assert message.client.client_id == "sluice-api"
+
+
+def test_a_message_that_a_gate_stops_is_told_why(api: httpx.Client) -> None:
+    answer = api.post("/messages:publish", json={"topic": "refused/1"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "message_refused")
+    assert "meters" in answer.json()["detail"]
+    assert "/t: 'x' is not a number" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"topic": 1}, "/topic"),
+        ({"qos": 3}, "/qos"),
+        ({"qos": True}, "/qos"),
+        ({"retain": 1}, "/retain"),
+        ({"user_properties": [["a"]]}, "/user_properties"),
+        ({"payload": 3}, "/payload"),
+        ({"payload": {"encoding": "hex", "data": ""}}, "/payload/encoding"),
+        ({"payload": {"encoding": "base64", "data": "?"}}, "/payload/data"),
+        ({"payload": {"encoding": "utf8", "data": 1}}, "/payload/data"),
+        ({"retian": True}, "/retian"),
+    ],
+)
+def test_a_message_that_is_none_is_refused_with_its_place(
+    api: httpx.Client, node: Node, change: dict[str, object], pointer: str
+) -> None:
+    answer = api.post("/messages:publish", json={"topic": "a"} | change)
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer)
+    assert node.pipeline.messages == []
+
+
+@pytest.mark.parametrize("topic", ["", "a/#", "a/+/b", "a\0b"])
+def test_a_topic_with_wildcards_is_refused(api: httpx.Client, topic: str) -> None:
+    assert api.post("/messages:publish", json={"topic": topic}).status_code == 422
+
+
+def test_functions_are_listed(api: httpx.Client) -> None:
+    assert api.get("/functions").json()["items"][0]["name"] == "upper"

@@ -1,0 +1,73 @@
+"""Trying without saving: values come and go exactly, and nothing holds up the server or answers 500."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.ui.api_node import TOKEN, EchoingShelf, Node, Running
+from ui.api.verbs import VERBS
+
+EVERY_VERB = pytest.mark.parametrize("path", [verb.path for verb in VERBS])
+
+
+@EVERY_VERB
+def test_a_verb_hands_over_the_body_and_answers_what_comes_back(api: httpx.Client, path: str) -> None:
+    body = b'{"a":[1,1.0,123456789012345678901234567890],"b":"\xc3\xa4"}'
+    assert api.post(path, content=body).content == b'{"echo":' + body + b"}"
+
+
+@EVERY_VERB
+def test_a_verb_that_fails_in_a_way_nobody_foresaw_says_that_it_cannot_be_evaluated(
+    api: httpx.Client, path: str
+) -> None:
+    answer = api.post(path, json={"do": "fail"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "evaluation_failed")
+
+
+def test_bytes_come_and_go_as_base64(api: httpx.Client, node: Node) -> None:
+    rules = node.shelves["rules"]
+    assert isinstance(rules, EchoingShelf)
+    payload = {"encoding": "json", "data": {"$base64": "/w=="}}
+    body = {"event": {"payload": payload, "raw": [{"$base64": "/w=="}]}}
+    assert api.post("/rules:test", json=body).json()["echo"] == body
+    assert rules.asked == [{"event": {"payload": payload, "raw": [b"\xff"]}}]  # the payload says its encoding itself
+
+
+def test_base64_that_is_none_is_refused_with_its_place(api: httpx.Client) -> None:
+    answer = api.post("/variform:eval", json={"bindings": {"a": [1, {"$base64": "?"}]}})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "/bindings/a/1/$base64"
+
+
+def test_what_does_not_compile_comes_with_line_and_column(api: httpx.Client) -> None:
+    answer = api.post("/rules:test", json={"do": "refuse"})
+    assert answer.status_code == 422
+    assert answer.json()["errors"] == [{"pointer": "/sql", "line": 1, "column": 9, "message": "expected FROM"}]
+
+
+def test_an_answer_that_json_cannot_say_is_a_problem_and_no_failure(api: httpx.Client) -> None:
+    assert api.post("/rules:test", json={"do": "answer half a surrogate"}).status_code == 422
+
+
+def test_an_evaluation_without_end_is_ended_and_holds_up_nobody(api: httpx.Client, running: Running) -> None:
+    endless = {"do": "run for ever"}
+    answer = api.post("/rules:test", json=endless)
+    assert (answer.status_code, answer.json()["code"]) == (422, "too_slow")
+    for _ in range(6):  # more than there are threads: each one was given back
+        assert api.post("/rules:test", json=endless).json()["code"] == "too_slow"
+    begun = time.monotonic()
+    assert api.post("/rules:test", json={"a": 1}).json() == {"echo": {"a": 1}}
+    assert time.monotonic() - begun < 2
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=st.binary(max_size=60) | st.text(alphabet='{}[]":,$base64 \\u0a\ud7ff', max_size=40).map(str.encode))
+def test_whatever_is_sent_the_answer_is_not_a_failure(running: Running, body: bytes) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    answer = httpx.post(f"{running.url}/api/v1/rules:test", content=body, headers=headers)
+    assert answer.status_code in (200, 400, 422)
