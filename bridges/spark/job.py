@@ -8,6 +8,7 @@ tables there are, the tables themselves say how far they are. Stopped by SIGTERM
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
@@ -119,6 +120,8 @@ def run_job(options: JobOptions, stopping: threading.Event) -> None:
         MissingDependency: PySpark or Java is not there; says what to install.
     """
     require_pyspark()
+    from py4j.protocol import Py4JError
+
     options.directory.mkdir(parents=True, exist_ok=True)
     find_java(options.directory / "_spark").apply(os.environ)
     _let_workers_find_us(os.environ)
@@ -126,7 +129,9 @@ def run_job(options: JobOptions, stopping: threading.Event) -> None:
     try:
         LakeJob(session, options).run(stopping)
     finally:
-        session.stop()
+        # A signal to the whole process group has ended the JVM already.
+        with contextlib.suppress(OSError, Py4JError):
+            session.stop()
 
 
 def _let_workers_find_us(environ: Any) -> None:

@@ -99,8 +99,8 @@ class DeltaLakeTable:
         return str(self._table.metadata().id)
 
     def rows(self) -> int:
-        counts = pa.array(self._table.get_add_actions(flatten=True)["num_records"])
-        return int(pa.compute.sum(counts).as_py() or 0)
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        return int(pa.compute.sum(files.column("num_records")).as_py() or 0)
 
     def columns(self) -> tuple[Column, ...]:
         provenance = {column.name for column in PROVENANCE}

@@ -27,6 +27,7 @@ def test_rows_become_typed_columns_with_provenance(make: Make) -> None:
     spec = make(columns=[Column("temperature", "temperature", "double"), Column("unit", "unit", "string")])
     outcome = TableWriter(spec, "job").write(tasks(records(0, [{"temperature": 21, "unit": "C"}, {"unit": None}])))
     assert (outcome.written, outcome.dead) == (2, 0)
+    assert TableWriter(spec, "next").table.rows() == 2
     assert rows_of(spec, "_stream", "_shard", "_offset", "_topic", "_client_id", "_rule", "temperature", "unit") == [
         ("hot", 0, 0, "plant/7/meter/0", "meter-0", "hot", 21.0, "C"),
         ("hot", 0, 1, "plant/7/meter/1", "meter-1", "hot", None, None),
