@@ -1,0 +1,193 @@
+"""Types: asking for them and converting between them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rules.functions.registry import Data, Float, Int, StrictText, failure, function
+from rules.sql import paths
+from rules.sql.values import (
+    NUMBERS,
+    STRINGS,
+    Bits,
+    float_text,
+    number_of_text,
+    text_of,
+    type_name,
+)
+
+
+@function(returns="boolean")
+def is_str(x: Any) -> bool:
+    """Whether the value is a string."""
+    return type(x) in STRINGS
+
+
+@function(returns="boolean")
+def is_bool(x: Any) -> bool:
+    """Whether the value is a boolean."""
+    return type(x) is bool
+
+
+@function(returns="boolean")
+def is_int(x: Any) -> bool:
+    """Whether the value is an integer."""
+    return type(x) is int
+
+
+@function(returns="boolean")
+def is_float(x: Any) -> bool:
+    """Whether the value is a float; 1.0 is one."""
+    return type(x) is float
+
+
+@function(returns="boolean")
+def is_num(x: Any) -> bool:
+    """Whether the value is a number."""
+    return type(x) in NUMBERS
+
+
+@function(returns="boolean")
+def is_map(x: Any) -> bool:
+    """Whether the value is a map; JSON text is not."""
+    return type(x) is dict
+
+
+@function(returns="boolean")
+def is_array(x: Any) -> bool:
+    """Whether the value is an array; JSON text is not."""
+    return type(x) is list
+
+
+@function(returns="boolean")
+def is_empty(x: Any) -> bool:
+    """Whether a string, array, map or the JSON text of an object is empty; fails on anything else."""
+    if type(x) in (list, dict) or x == "":
+        return not x
+    inner = paths.decoded(x)
+    if type(inner) is dict:
+        return not inner
+    raise failure("is_empty", f"takes a map, an array, '' or the JSON text of a map, not {type_name(x)}")
+
+
+@function(name="str", returns="string")
+def str_(x: Any) -> Any:
+    """The text of a value."""
+    return text_of(x)
+
+
+@function(returns="string")
+def str_utf8(x: Any) -> Any:
+    """The text of a value, as UTF-8."""
+    return text_of(x)
+
+
+@function(returns="binary")
+def str_utf16_le(x: Any) -> bytes:
+    """The text of a value, as bytes of UTF-16, little endian."""
+    text = text_of(x)
+    if isinstance(text, bytes):
+        raise failure("str_utf16_le", "the string is not UTF-8 text")
+    return text.encode("utf-16-le")
+
+
+@function(name="bool", returns="boolean")
+def bool_(x: Any) -> bool:
+    """A boolean of true, false, 1, 0, 'true' or 'false'."""
+    if type(x) is bool:
+        return x
+    if type(x) in NUMBERS and x in (0, 1):
+        return bool(x)
+    if type(x) is str and x in ("true", "false"):
+        return x == "true"
+    raise failure("bool", f"takes true, false, 1, 0, 'true' or 'false', not {_shown(x)}")
+
+
+@function(name="int", returns="long")
+def int_(x: Any) -> int:
+    """An integer of a number (rounded down), a boolean or a numeric string."""
+    if type(x) is str:
+        number = number_of_text(x)
+        if number is None:
+            raise failure("int", f"{_shown(x)} is not a number")
+        x = number
+    if type(x) in NUMBERS or type(x) is bool:
+        return math.floor(x)
+    raise failure("int", f"cannot convert {_shown(x)}")
+
+
+@function(name="float", returns="double")
+def float_(x: Any, decimals: Int | None = None) -> float:
+    """A float of a number or a numeric string, rounded to so many decimals (1 to 253)."""
+    if type(x) is str:
+        number = number_of_text(x)
+        if number is None:
+            raise failure("float", f"{_shown(x)} is not a number")
+        x = number
+    if type(x) not in NUMBERS:
+        raise failure("float", f"cannot convert {_shown(x)}")
+    try:
+        value = float(x)
+    except OverflowError:
+        raise failure("float", "the number is beyond the range of floats") from None
+    if decimals is None:
+        return value
+    if not 1 <= decimals <= 253:
+        raise failure("float", "decimals must be from 1 to 253")
+    return float(f"{value:.{decimals}f}")
+
+
+@function(returns="string")
+def float2str(x: Float, decimals: Int) -> str:
+    """The exact decimal expansion of a float, cut to so many decimals (0 to 253), without trailing zeros."""
+    if not 0 <= decimals <= 253:
+        raise failure("float2str", "decimals must be from 0 to 253")
+    return float_text(x, decimals) if decimals else f"{x:.0f}"
+
+
+@function(name="map", returns="map")
+def map_(x: Any) -> Any:
+    """A map as it is, or of the JSON text of one; an empty array gives an empty map."""
+    if type(x) is dict:
+        return x
+    if type(x) is list and not x:
+        return {}
+    inner = paths.decoded(x)
+    if type(inner) is dict:
+        return inner
+    raise failure("map", f"cannot convert {_shown(x)}")
+
+
+@function(returns="string")
+def bin2hexstr(data: Any, prefix: StrictText = "") -> str:
+    """Bytes as upper-case hexadecimal digits."""
+    if type(data) is Bits:
+        digits = -(-data.size // 4)
+        return prefix + (f"{data.value:0{digits}X}" if digits else "")
+    if type(data) is str:
+        data = data.encode()
+    if type(data) is not bytes:
+        raise failure("bin2hexstr", f"argument 1 must be a string, not {type_name(data)}")
+    return prefix + data.hex().upper()
+
+
+@function(returns="string")
+def sqlserver_bin2hexstr(data: Data) -> str:
+    """Bytes as hexadecimal digits after 0x."""
+    return "0x" + data.hex().upper()
+
+
+@function(returns="binary")
+def hexstr2bin(digits: StrictText, prefix: StrictText = "") -> bytes:
+    """Hexadecimal digits as bytes; a leading 0 is added to an odd number of them."""
+    if not digits.startswith(prefix):
+        raise failure("hexstr2bin", f"the text does not begin with {prefix!r}")
+    digits = digits[len(prefix) :]
+    if not all(character in "0123456789abcdefABCDEF" for character in digits):
+        raise failure("hexstr2bin", "the text holds something else than hexadecimal digits")
+    return bytes.fromhex("0" * (len(digits) % 2) + digits)
+
+
+def _shown(value: Any) -> str:
+    return repr(value[:40]) if type(value) is str else type_name(value)

@@ -1,0 +1,116 @@
+"""Functions that look at the event the rule runs on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rules.functions.registry import StrictText, Text, failure, function
+from rules.sql.paths import dotted
+from rules.sql.values import UNDEFINED
+
+
+@function(name="topic", returns="string", column="topic")
+def topic_(topic: Any, level: Any = UNDEFINED) -> Any:
+    """The topic, or its n-th level, counted from 1."""
+    if level is UNDEFINED:
+        return topic
+    levels = topic.split("/") if type(topic) is str else []
+    if type(level) is not int or not 1 <= level <= len(levels):
+        raise failure("topic", f"there is no level {level!r} in a topic of {len(levels)} levels")
+    return levels[level - 1]
+
+
+@function(returns="string", column="clientid")
+def clientid(value: Any) -> Any:
+    """The client identifier of the publisher."""
+    return value
+
+
+@function(returns="string", column="username")
+def username(value: Any) -> Any:
+    """The user name of the publisher."""
+    return value
+
+
+@function(returns="long", column="qos", name="qos")
+def qos_(value: Any) -> Any:
+    """The QoS the message was published with."""
+    return value
+
+
+@function(returns="string", column="id")
+def msgid(value: Any) -> Any:
+    """The identifier of the message."""
+    return value
+
+
+@function(returns="string", column="peerhost", aliases=("clientip",))
+def peerhost(value: Any) -> Any:
+    """The address of the publisher."""
+    return value
+
+
+@function(returns="map", column="flags", name="flags")
+def flags_(value: Any) -> Any:
+    """The flags of the message: retain, dup."""
+    return {} if value is UNDEFINED else value
+
+
+@function(returns="boolean", column="flags")
+def flag(flags: Any, name: Text) -> Any:
+    """One flag by name."""
+    return flags.get(name, UNDEFINED) if type(flags) is dict else UNDEFINED
+
+
+@function(column="payload", name="payload")
+def payload_(payload: Any, path: StrictText | None = None) -> Any:
+    """The payload as it came, or what stands in its JSON at a dotted path."""
+    return payload if path is None else dotted(payload, path)
+
+
+@function(name="null", returns="null")
+def null_() -> Any:
+    """Undefined."""
+    return UNDEFINED
+
+
+@function()
+def coalesce(*values: Any) -> Any:
+    """The first value that is not undefined; takes values or one list of them."""
+    return next((value for value in _listed(values) if value is not UNDEFINED), UNDEFINED)
+
+
+@function()
+def coalesce_ne(*values: Any) -> Any:
+    """The first value that is neither undefined nor the empty string."""
+    return next((v for v in _listed(values) if v is not UNDEFINED and not (type(v) is str and not v)), UNDEFINED)
+
+
+def _listed(values: tuple[Any, ...]) -> Any:
+    if not values:
+        raise failure("coalesce", "at least one value is needed")
+    return values[0] if len(values) == 1 and type(values[0]) is list else values
+
+
+@function(returns="boolean")
+def is_null(x: Any) -> bool:
+    """Whether the value is undefined."""
+    return x is UNDEFINED
+
+
+@function(returns="boolean")
+def is_not_null(x: Any) -> bool:
+    """Whether the value is defined."""
+    return x is not UNDEFINED
+
+
+@function(returns="boolean")
+def is_null_var(x: Any) -> bool:
+    """Whether the value is undefined or JSON null."""
+    return x is UNDEFINED or x is None
+
+
+@function(returns="boolean")
+def is_not_null_var(x: Any) -> bool:
+    """Whether the value is neither undefined nor JSON null."""
+    return x is not UNDEFINED and x is not None

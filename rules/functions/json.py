@@ -1,0 +1,59 @@
+"""JSON and jq."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Any
+
+import jq as jq_library
+
+from broker.core import jsontext
+from rules.functions.registry import Int, Kind, failure, function
+from rules.sql.values import UNDEFINED, json_text, type_name
+
+
+@function(returns="string")
+def json_encode(x: Any) -> str:
+    """Compact JSON text of a value; undefined gives null."""
+    return json_text(None if x is UNDEFINED else x)
+
+
+@function()
+def json_decode(text: Any) -> Any:
+    """The value of a JSON text."""
+    if type(text) is not str:
+        raise failure("json_decode", f"argument 1 must be JSON text, not {type_name(text)}")
+    try:
+        return jsontext.decode(text)
+    except jsontext.JsonError as error:
+        raise failure("json_decode", str(error)) from None
+
+
+@lru_cache(maxsize=256)
+def _program(text: str) -> Any:
+    try:
+        return jq_library.compile(text)
+    except ValueError as error:
+        raise ValueError(f"a jq program; {' '.join(str(error).split())}") from None
+
+
+def _jq_program(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError(f"a jq program, not {type_name(value)}")
+    _program(value)
+    return value
+
+
+JqProgram = Annotated[str, Kind("jq program", "False", _jq_program)]
+
+
+@function(name="jq", returns="array")
+def jq_(program: JqProgram, value: Any, timeout_ms: Int = 10_000) -> Any:
+    """All outputs of a jq program on JSON text or a value, as a list."""
+    compiled = _program(program)
+    try:
+        if type(value) is str:
+            return compiled.input_text(json_text(json_decode(value))).all()
+        return compiled.input_text(json_text(value)).all()
+    except ValueError as error:
+        raise failure("jq", " ".join(str(error).split())) from None

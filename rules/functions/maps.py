@@ -1,0 +1,93 @@
+"""Maps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rules.functions.registry import Members, StrictText, failure, function
+from rules.sql import paths
+from rules.sql.values import STRINGS, UNDEFINED, float_text, type_name
+
+
+@function(returns="map")
+def map_new() -> dict[str, Any]:
+    """An empty map."""
+    return {}
+
+
+@function()
+def map_get(path: StrictText, source: Any, default: Any = UNDEFINED) -> Any:
+    """What stands at a dotted path of a map or JSON text, or the default."""
+    found = paths.dotted(source, path)
+    return default if found is UNDEFINED else found
+
+
+@function(returns="map")
+def map_put(path: StrictText, value: Any, target: Any) -> Any:
+    """The map with a value at a dotted path; parents are made."""
+    return paths.put(target, path.split("."), value)
+
+
+@function()
+def mget(key: Any, source: Members, default: Any = UNDEFINED) -> Any:
+    """The value of a key, dots included; a list of keys goes into nested maps."""
+    value: Any = source
+    for name in _keys(key, "mget"):
+        value = value.get(name, UNDEFINED) if type(value) is dict else UNDEFINED
+    return default if value is UNDEFINED else value
+
+
+@function(returns="map")
+def mput(key: Any, value: Any, target: Members) -> Any:
+    """The map with a key set, dots included; a list of keys goes into nested maps."""
+    return paths.put(target, _keys(key, "mput"), value)
+
+
+def _keys(key: Any, name: str) -> list[str]:
+    keys = key if type(key) is list else [key]
+    if not keys or not all(type(item) is str for item in keys):
+        raise failure(name, f"argument 1 must be a key or a list of keys, not {type_name(key)}")
+    return keys
+
+
+@function(returns="array")
+def map_keys(source: Members) -> list[str]:
+    """The keys of a map, sorted."""
+    return sorted(source)
+
+
+@function(returns="array")
+def map_values(source: Members) -> list[Any]:
+    """The values of a map, in the order of its sorted keys."""
+    return [source[key] for key in sorted(source)]
+
+
+@function(returns="array")
+def map_to_entries(source: Members) -> list[dict[str, Any]]:
+    """``{"key", "value"}`` for each member of a map, sorted by key."""
+    return [{"key": key, "value": source[key]} for key in sorted(source)]
+
+
+@function(returns="long")
+def map_size(source: Members) -> int:
+    """The number of members of a map."""
+    return len(source)
+
+
+@function(returns="array")
+def map_to_redis_hset_args(source: Any) -> list[Any]:
+    """Names and values of a map one after another, values as strings; maps, arrays and null are left out."""
+    members = paths.decoded(source) if type(source) is str else source
+    if type(members) is not dict:
+        return []
+    return [text for key in sorted(members) for text in _entry(key, members[key])]
+
+
+def _entry(key: str, value: Any) -> list[Any]:
+    if type(value) is float:
+        return [key, float_text(value, 6)]
+    if type(value) is bool:
+        return [key, "true" if value else "false"]
+    if type(value) is int:
+        return [key, str(value)]
+    return [key, value] if type(value) in STRINGS else []

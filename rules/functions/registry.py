@@ -1,0 +1,333 @@
+"""Functions by name, with what the compiler, the type checker and the documentation need to know of each.
+
+A function is a Python function with annotated parameters and one decorator::
+
+    @function(returns="string")
+    def upper(s: Text) -> str:
+        \"\"\"The text in upper case.\"\"\"
+        return s.upper()
+
+The annotations (``Text``, ``Int``, ...) say what arguments are accepted; the decorator generates a wrapper that checks
+them at the price of one type test each. A parameter with a default is optional, ``*args`` takes any number. The same
+checks run when a rule is saved on arguments that are literals.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, get_args, get_type_hints
+
+from broker.core.schema import FieldType
+from rules.sql.values import NUMBERS, UNDEFINED, EvaluationError, number_of_text, string, type_name
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a parameter accepts: ``test`` is a Python expression that holds for values to be passed unchanged;
+    ``convert`` turns others into what the function takes, or raises ``ValueError`` saying what is needed."""
+
+    name: str
+    test: str
+    convert: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter; ``kind`` is None when anything goes."""
+
+    name: str
+    kind: Kind | None
+    is_optional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function rules can call. ``call`` checks its arguments.
+
+    ``column`` names the event column passed as first argument (functions that look at the event);
+    ``most`` is None when there is no upper bound of arguments.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    parameters: tuple[Parameter, ...]
+    least: int
+    most: int | None
+    returns: FieldType
+    documentation: str
+    column: str | None = None
+
+    @property
+    def signature(self) -> str:
+        """``name(a, b[, c])`` for messages and documentation."""
+        needed = [p.name for p in self.parameters[: self.least]]
+        optional = [p.name for p in self.parameters[self.least :]]
+        text = ", ".join(needed) + "".join(f"[, {name}]" if needed else f"[{name}]" for name in optional)
+        return f"{self.name}({text}{'' if self.most is not None else ', ...'})".replace("(, ", "(")
+
+    def takes(self, count: int) -> bool:
+        """Whether it can be called with so many arguments."""
+        return count >= self.least and (self.most is None or count <= self.most)
+
+    def problem_with(self, position: int, value: Any) -> str | None:
+        """What is wrong with a literal as argument ``position`` (from 0), or None."""
+        kind = self.parameters[position].kind if position < len(self.parameters) else None
+        if kind is None:
+            return None
+        try:
+            converted(value, kind, self.name, position + 1)
+        except EvaluationError as error:
+            return str(error)
+        return None
+
+
+class Functions:
+    """The functions a node knows: the standard ones and those that features and plugins add."""
+
+    def __init__(self, functions: Iterator[Function] | tuple[Function, ...] = ()) -> None:
+        self._by_name = {function.name: function for function in functions}
+
+    def add(self, function: Function) -> None:
+        """Make a function known; replaces one of that name."""
+        self._by_name[function.name] = function
+
+    def get(self, name: str) -> Function | None:
+        """The function of that name."""
+        return self._by_name.get(name)
+
+    def __iter__(self) -> Iterator[Function]:
+        return iter(sorted(self._by_name.values(), key=lambda function: function.name))
+
+    def suggestion(self, name: str) -> str | None:
+        """``did you mean 'upper'?`` for a name that is not known."""
+        close = difflib.get_close_matches(name, self._by_name, 1) or difflib.get_close_matches(
+            name.lower(), self._by_name, 1
+        )
+        return f"did you mean '{close[0]}'?" if close else None
+
+
+STANDARD: Final[dict[str, Function]] = {}
+"""Filled by the decorator as the families are imported (see ``library``)."""
+
+
+# What parameters accept
+
+
+def _text(value: Any) -> str:
+    if type(value) is bool:
+        return "true" if value else "false"
+    if type(value) is bytes:
+        raise ValueError("valid UTF-8 text, not a binary string")
+    raise ValueError(f"a string, not {type_name(value)}")
+
+
+def _strict_text(value: Any) -> str:
+    if type(value) is bytes:
+        raise ValueError("valid UTF-8 text, not a binary string")
+    raise ValueError(f"a string, not {type_name(value)}")
+
+
+def _data(value: Any) -> bytes:
+    if type(value) is str:
+        return value.encode()
+    raise ValueError(f"a string, not {type_name(value)}")
+
+
+def _refuse(what: str) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        raise ValueError(f"{what}, not {type_name(value)}")
+
+    return convert
+
+
+def _map(value: Any) -> Any:
+    from rules.sql.paths import decoded
+
+    inner = decoded(value)
+    if type(inner) is dict:
+        return inner
+    raise ValueError(f"a map or the JSON text of one, not {type_name(value)}")
+
+
+Any_ = Any
+Text = Annotated[str, Kind("string", "type({v}) is str", _text)]
+"""UTF-8 text; a boolean is taken as its name."""
+StrictText = Annotated[str, Kind("string", "type({v}) is str", _strict_text)]
+"""UTF-8 text and nothing else."""
+Data = Annotated[bytes, Kind("string", "type({v}) is bytes", _data)]
+"""Any string, as bytes."""
+Int = Annotated[int, Kind("integer", "type({v}) is int", _refuse("an integer"))]
+Float = Annotated[float, Kind("float", "type({v}) is float", _refuse("a float"))]
+Number = Annotated[Any, Kind("number", "type({v}) in _numbers", _refuse("a number"))]
+Bool = Annotated[bool, Kind("boolean", "type({v}) is bool", _refuse("a boolean"))]
+Items = Annotated[list[Any], Kind("array", "type({v}) is list", _refuse("an array"))]
+Members = Annotated[dict[str, Any], Kind("map", "type({v}) is dict", _map)]
+"""A map, or JSON text of one, decoded."""
+
+
+def choice(*words: str) -> Kind:
+    """A parameter kind: one of a few words."""
+    allowed = frozenset(words)
+    listed = ", ".join(f"'{word}'" for word in words)
+
+    def convert(value: Any) -> Any:
+        if type(value) is str and value in allowed:
+            return value
+        raise ValueError(f"one of {listed}, not {value!r}" if type(value) is str else f"one of {listed}")
+
+    return Kind("string", "False", convert)
+
+
+def converted(value: Any, kind: Kind, name: str, position: int) -> Any:
+    """The argument as the function takes it.
+
+    Raises:
+        EvaluationError: names function and argument.
+    """
+    try:
+        return kind.convert(value) if not _accepts(kind, value) else value
+    except ValueError as error:
+        raise EvaluationError(f"{name}: argument {position} must be {error}") from None
+
+
+def _accepts(kind: Kind, value: Any) -> bool:
+    return bool(eval(kind.test.format(v="value"), {"_numbers": NUMBERS, "value": value}))
+
+
+# The decorator
+
+
+def function(
+    *,
+    returns: str | FieldType = "unknown",
+    name: str | None = None,
+    aliases: tuple[str, ...] = (),
+    column: str | None = None,
+    arity: tuple[int, int | None] | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a Python function callable from rules.
+
+    Args:
+        returns: the type of results; ``binary`` results may be any string.
+        name: the name in rules, where Python's differs.
+        aliases: further names.
+        column: the event column passed as first argument.
+        arity: least and most arguments, for functions that take ``*args``.
+    """
+
+    def register(implementation: Callable[..., Any]) -> Callable[..., Any]:
+        made = make(implementation, returns=returns, name=name, column=column, arity=arity)
+        for alias in (made.name, *aliases):
+            STANDARD[alias] = Function(
+                alias, made.call, made.parameters, made.least, made.most, made.returns, made.documentation, column
+            )
+        return implementation
+
+    return register
+
+
+def make(
+    implementation: Callable[..., Any],
+    *,
+    returns: str | FieldType = "unknown",
+    name: str | None = None,
+    column: str | None = None,
+    arity: tuple[int, int | None] | None = None,
+) -> Function:
+    """A ``Function`` of a Python function, for features that add theirs to a node's ``Functions``."""
+    public = name or implementation.__name__.rstrip("_")
+    hints = get_type_hints(implementation, include_extras=True)
+    parameters = inspect.signature(implementation).parameters.values()
+    described = tuple(
+        Parameter(p.name, _kind_of(hints.get(p.name)), p.default is not p.empty)
+        for p in parameters
+        if p.kind is not p.VAR_POSITIONAL
+    )
+    is_variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    least = sum(not p.is_optional for p in described)
+    most = None if is_variadic else len(described)
+    if arity is not None:
+        least, most = arity
+    hidden = 1 if column is not None else 0
+    kind = returns if isinstance(returns, FieldType) else FieldType(returns)
+    return Function(
+        public,
+        _checked(public, implementation, described, is_variadic, hidden, kind),
+        described[hidden:],
+        least - hidden if arity is None else least,
+        most - hidden if most is not None and arity is None else most,
+        kind,
+        inspect.getdoc(implementation) or "",
+        column,
+    )
+
+
+def _kind_of(hint: Any) -> Kind | None:
+    for extra in get_args(hint)[1:]:
+        if isinstance(extra, Kind):
+            return extra
+    # Text | None = None: an optional parameter
+    for member in get_args(hint):
+        found = _kind_of(member)
+        if found is not None:
+            return found
+    return None
+
+
+def _checked(
+    name: str,
+    implementation: Callable[..., Any],
+    parameters: tuple[Parameter, ...],
+    is_variadic: bool,
+    hidden: int,
+    returns: FieldType,
+) -> Callable[..., Any]:
+    """The implementation behind its argument checks, as one generated function (a loop over checks costs 3x)."""
+    names = [p.name for p in parameters]
+    head = [f"{p.name}=_absent" if p.is_optional else p.name for p in parameters] + ["*rest"] * is_variadic
+    lines = [f"def {_identifier(name)}({', '.join(head)}):"]
+    for position, parameter in enumerate(parameters):
+        if parameter.is_optional:
+            lines.append(f"    if {parameter.name} is _absent: return {_returned(returns, names[:position])}")
+        if parameter.kind is not None:
+            test = parameter.kind.test.format(v=parameter.name)
+            lines.append(
+                f"    if not ({test}): "
+                f"{parameter.name} = _converted({parameter.name}, _k{position}, {name!r}, {position + 1 - hidden})"
+            )
+    lines.append("    return " + _returned(returns, names + ["*rest"] * is_variadic))
+    namespace: dict[str, Any] = {
+        "_absent": object(),
+        "_call": implementation,
+        "_converted": converted,
+        "_numbers": NUMBERS,
+        "_string": string,
+    }
+    namespace.update({f"_k{position}": p.kind for position, p in enumerate(parameters)})
+    exec(compile("\n".join(lines), f"<function {name}>", "exec"), namespace)
+    wrapper: Callable[..., Any] = namespace[_identifier(name)]
+    return wrapper
+
+
+def _returned(returns: FieldType, arguments: list[str]) -> str:
+    call = f"_call({', '.join(arguments)})"
+    return f"_string({call})" if returns.name == "binary" else call
+
+
+def _identifier(name: str) -> str:
+    return "fn_" + "".join(c if c.isalnum() else "_" for c in name)
+
+
+def failure(name: str, text: str) -> EvaluationError:
+    """The error of a function that cannot give a result."""
+    return EvaluationError(f"{name}: {text}")
+
+
+__all__ = [
+    "STANDARD", "UNDEFINED", "Any_", "Bool", "Data", "Float", "Function", "Functions", "Int", "Items", "Kind",
+    "Members", "Number", "Parameter", "StrictText", "Text", "choice", "converted", "failure", "function", "make",
+    "number_of_text",
+]  # fmt: skip

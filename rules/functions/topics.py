@@ -1,0 +1,40 @@
+"""Functions on topics and filters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.core.topic import levels_match
+from rules.functions.registry import Items, Text, failure, function
+from rules.sql.values import UNDEFINED
+
+
+@function(returns="boolean")
+def topic_match(topic: Any, topic_filter: Any) -> bool:
+    """Whether a topic matches a filter, by the rules of MQTT; false when either is undefined. Also written ``=~``."""
+    if topic is UNDEFINED or topic_filter is UNDEFINED:
+        return False
+    if type(topic) is not str or type(topic_filter) is not str:
+        raise failure("=~", "a topic on the left and a topic filter on the right are needed, both strings")
+    return levels_match(tuple(topic_filter.split("/")), topic)
+
+
+@function(returns="boolean")
+def contains_topic(filters: Items, topic: Text, qos: Any = UNDEFINED) -> bool:
+    """Whether a list of ``{topic, qos}`` holds that very topic, and that QoS where given."""
+    return _any(filters, qos, lambda text: text == topic)
+
+
+@function(returns="boolean")
+def contains_topic_match(filters: Items, topic: Text, qos: Any = UNDEFINED) -> bool:
+    """Whether a filter in a list of ``{topic, qos}`` matches the topic, with that QoS where given."""
+    return _any(filters, qos, lambda text: levels_match(tuple(text.split("/")), topic))
+
+
+def _any(filters: list[Any], qos: Any, fits: Callable[[str], bool]) -> bool:
+    for entry in filters:
+        if type(entry) is dict and type(entry.get("topic")) is str and fits(entry["topic"]):
+            if qos is UNDEFINED or entry.get("qos") == qos:
+                return True
+    return False

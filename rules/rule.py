@@ -1,0 +1,190 @@
+"""One rule: compiled, counted, with its actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlglot import exp
+
+from broker.core import jsontext
+from broker.core.errors import Invalid, Unavailable
+from broker.core.message import Message
+from broker.observe.metrics import Metrics
+from rules.actions.action import Action, Row
+from rules.functions.registry import Functions
+from rules.sql.columns import Occurrence
+from rules.sql.compiler import Program, Result, Surroundings, compile_for_events, compile_for_messages
+from rules.sql.parser import parse
+from rules.sql.sources import Sources, sources
+
+_COUNTERS = {
+    "matched": "Messages and events the rule ran on.",
+    "passed": "Runs that gave rows.",
+    "failed_exception": "Runs that failed.",
+    "failed_no_result": "Runs whose WHERE did not hold, or whose FOREACH gave no row.",
+    "actions_total": "Actions started, one per row and action.",
+    "actions_success": "Actions that did their work.",
+    "actions_failed_out_of_service": "Actions whose target could not be reached.",
+    "actions_failed_unknown": "Actions that failed otherwise.",
+    "actions_discarded": "Actions not done because their target is disabled.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A rule's SQL, parsed and compiled for what it reads."""
+
+    sql: str
+    tree: exp.Select
+    sources: Sources
+    on_message: Program
+    on_event: Program
+
+
+def compile_statement(sql: str, functions: Functions, surroundings: Surroundings) -> Statement:
+    """Parse and compile.
+
+    Raises:
+        Invalid: with every problem, each with line and column.
+    """
+    tree = parse(sql)
+    problems = []
+    compiled: list[Any] = []
+    for step in (
+        lambda: sources(tree),
+        lambda: compile_for_messages(tree, functions, surroundings),
+        lambda: compile_for_events(tree, functions, surroundings),
+    ):
+        try:
+            compiled.append(step())
+        except Invalid as error:
+            problems += [problem for problem in error.problems if problem not in problems]
+    if problems:
+        raise Invalid("the SQL cannot be used", problems, code="sql_check")
+    return Statement(sql, tree, *compiled)
+
+
+@dataclass(frozen=True, slots=True)
+class LastError:
+    """The last failure of a rule: text and wall clock."""
+
+    text: str
+    time_ns: int
+
+
+class Counts:
+    """The counters of a rule, in the node's registry under the label ``rule``."""
+
+    __slots__ = tuple(_COUNTERS)
+
+    def __init__(self, metrics: Metrics, rule: str) -> None:
+        for name, text in _COUNTERS.items():
+            setattr(self, name, metrics.counter(f"rule_{name}", text, rule=rule))
+
+    def reset(self) -> None:
+        """Back to zero, as when the rule's SQL or actions change."""
+        for name in _COUNTERS:
+            getattr(self, name).value = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """The counters by the names people know, with the sums."""
+        value = {name: getattr(self, name).value for name in _COUNTERS}
+        return {
+            "matched": value["matched"],
+            "passed": value["passed"],
+            "failed": value["failed_exception"] + value["failed_no_result"],
+            "failed.exception": value["failed_exception"],
+            "failed.no_result": value["failed_no_result"],
+            "actions.total": value["actions_total"],
+            "actions.success": value["actions_success"],
+            "actions.failed": value["actions_failed_out_of_service"] + value["actions_failed_unknown"],
+            "actions.failed.out_of_service": value["actions_failed_out_of_service"],
+            "actions.failed.unknown": value["actions_failed_unknown"],
+            "actions.discarded": value["actions_discarded"],
+        }
+
+
+@dataclass(slots=True)
+class Rule:
+    """A saved rule. ``run_on_message`` never raises: failures are counted and the last one is kept."""
+
+    name: str
+    statement: Statement
+    actions: Sequence[Action]
+    counts: Any
+    now_ns: Callable[[], int]
+    is_enabled: bool = True
+    last_error: LastError | None = field(default=None)
+
+    def message_call(self) -> Callable[[Message], None]:
+        """What the topic plan calls; everything it needs is bound to locals."""
+        name, run, finish = self.name, self.statement.on_message.run, self._finish
+        matched = self.counts.matched
+
+        def run_on_message(message: Message) -> None:
+            if message.via and name in message.via:
+                return
+            matched.value += 1
+            try:
+                result = run(message)
+            except Exception as error:  # noqa: BLE001 (a rule must not stop the message, whatever it raises)
+                self._failed(self.statement.on_message, error)
+                return
+            finish(result, message)
+
+        return run_on_message
+
+    def run_on_event(self, occurrence: Occurrence, message: Message) -> None:
+        """Run on an event; ``message`` stands for it towards the actions."""
+        self.counts.matched.value += 1
+        try:
+            result = self.statement.on_event.run(occurrence)
+        except Exception as error:  # noqa: BLE001 (a rule must not stop who raised the event)
+            self._failed(self.statement.on_event, error)
+            return
+        self._finish(result, message)
+
+    def _finish(self, result: Result, message: Message) -> None:
+        if not result and (result is None or type(result) is list):
+            self.counts.failed_no_result.value += 1
+            return
+        self.counts.passed.value += 1
+        for row in result if type(result) is list else (result,):
+            for action in self.actions:
+                self._act(action, row, message)  # type: ignore[arg-type]
+
+    def _act(self, action: Action, row: Row, message: Message) -> None:
+        counts = self.counts
+        counts.actions_total.value += 1
+        try:
+            action(row, message)
+        except Unavailable as error:
+            counts.actions_failed_out_of_service.value += 1
+            self.last_error = LastError(str(error), self.now_ns())
+        except Exception as error:  # noqa: BLE001 (a failing action does not stop the next)
+            counts.actions_failed_unknown.value += 1
+            self.last_error = LastError(str(error) or type(error).__name__, self.now_ns())
+        else:
+            counts.actions_success.value += 1
+
+    def _failed(self, program: Program, error: Exception) -> None:
+        self.counts.failed_exception.value += 1
+        self.last_error = LastError(error_text(program, error), self.now_ns())
+
+
+def error_text(program: Program, error: BaseException) -> str:
+    """What went wrong and where in the SQL."""
+    place = program.place_of(error)
+    where = f"line {place[0]}, column {place[1]}: " if place else ""
+    return where + plain_text(error)
+
+
+def plain_text(error: BaseException) -> str:
+    """What went wrong, as a sentence."""
+    if isinstance(error, jsontext.JsonError):
+        return f"the payload is not JSON: {error}"
+    if isinstance(error, RecursionError):
+        return "the value nests too deep"
+    return str(error) or type(error).__name__

@@ -1,0 +1,123 @@
+"""Reading and writing inside values: keys, indexes that count from 1, ranges.
+
+Values come from payloads that other rules see too, so writing copies what it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from broker.core import jsontext
+from rules.sql.values import MAX_ITEMS, UNDEFINED, EvaluationError, type_name
+
+
+class End:
+    """The index ``-0`` of a target: append."""
+
+
+END: Final = End()
+
+Step = Any
+"""A key (``str``), an index (``int``), ``END``; any other value, from an index that is a path, changes nothing."""
+
+
+class Index:
+    """An index step whose value is known only when the row is."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def decoded(value: Any) -> Any:
+    """JSON text as its value; anything else, and text that is not JSON, as undefined."""
+    if type(value) is not str:
+        return UNDEFINED
+    try:
+        return jsontext.decode(value)
+    except jsontext.JsonError:
+        return UNDEFINED
+
+
+def key(value: Any, name: str) -> Any:
+    """``value.name``; undefined where the step does not apply. Text is decoded as JSON first."""
+    if type(value) is str:
+        value = decoded(value)
+    return value.get(name, UNDEFINED) if type(value) is dict else UNDEFINED
+
+
+def index(value: Any, position: Any) -> Any:
+    """``value[position]``: from 1, negative from the end; undefined for 0, beyond the ends and for what is no array."""
+    if type(value) is str:
+        value = decoded(value)
+    if type(value) is not list or type(position) is not int or position == 0:
+        return UNDEFINED
+    at = position - 1 if position > 0 else position
+    return value[at] if -len(value) <= at < len(value) else UNDEFINED
+
+
+def dotted(value: Any, path: str) -> Any:
+    """``value.a.b`` for the text ``a.b``."""
+    for name in path.split("."):
+        value = key(value, name)
+    return value
+
+
+def part(value: Any, first: int, last: int) -> list[Any]:
+    """``value[first..last]``, both ends inclusive, cut at the end of the array."""
+    if type(value) is str:
+        value = decoded(value)
+    if type(value) is not list:
+        raise EvaluationError(f"a range can be taken of an array only, not of {type_name(value)}")
+    start, end = _end(first, value), _end(last, value)
+    if end < start - 1:
+        raise EvaluationError(f"the range [{first}..{last}] ends before it begins")
+    return value[start - 1 : end]
+
+
+def _end(position: int, items: list[Any]) -> int:
+    at = position if position > 0 else len(items) + 1 + position
+    if position == 0 or at < 1:
+        raise EvaluationError(f"the end {position} of a range lies before the first element; elements count from 1")
+    return at
+
+
+def integers(first: int, last: int) -> list[int]:
+    """The literal ``[first..last]``."""
+    if last < first - 1:
+        raise EvaluationError(f"the range [{first}..{last}] ends before it begins")
+    if last - first >= MAX_ITEMS:
+        raise EvaluationError(f"the range [{first}..{last}] has more than {MAX_ITEMS} elements")
+    return list(range(first, last + 1))
+
+
+def put(target: Any, steps: Sequence[Step], value: Any) -> Any:
+    """The target with ``value`` at the path; missing parents are made, the target itself is not changed."""
+    if not steps:
+        return value
+    step, rest = steps[0], steps[1:]
+    if type(step) is str:
+        members = dict(target) if type(target) is dict else {}
+        members[step] = put(members.get(step, UNDEFINED), rest, value)
+        return members
+    return _put_item(target, step, rest, value)
+
+
+def _put_item(target: Any, step: Step, rest: Sequence[Step], value: Any) -> Any:
+    position = step.value if isinstance(step, Index) else step
+    if position is not END and type(position) is not int:
+        return target
+    if type(target) is not list:
+        return [put(UNDEFINED, rest, value)]
+    if position is END:
+        return [*target, put(UNDEFINED, rest, value)]
+    if position == 0:
+        return [put(UNDEFINED, rest, value), *target]
+    at = position - 1 if position > 0 else len(target) + position
+    if not 0 <= at < len(target):
+        return target
+    items = list(target)
+    items[at] = put(items[at], rest, value)
+    return items

@@ -1,0 +1,396 @@
+"""What values are and how they behave: undefined, text, arithmetic, comparison, equality, paths.
+
+Values are JSON values plus *undefined*. Strings and bytes are one type of the language; here a string is a ``str`` when
+it is UTF-8 and ``bytes`` otherwise (``string`` makes it so), so two strings of different Python types are never equal.
+Booleans are no numbers. There is no NaN and no infinity: what would give one raises ``EvaluationError``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from broker.core import jsontext
+from broker.core.errors import SluiceError
+
+
+class EvaluationError(SluiceError):
+    """A rule cannot be evaluated on this message; nothing is output. The text says which operation and why."""
+
+    code = "evaluation"
+
+
+class Undefined:
+    """The type of ``UNDEFINED``, the value of what is not there. Not JSON null."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "undefined"
+
+    def __reduce__(self) -> str:
+        return "UNDEFINED"
+
+
+UNDEFINED: Final = Undefined()
+"""The value of an unknown column, a missing key, a CASE without a matching branch. Compare with ``is``."""
+
+NUMBERS: Final = frozenset({int, float})
+STRINGS: Final = frozenset({str, bytes})
+MAX_ITEMS: Final = 1_000_000
+"""Longest array, and longest text in characters, that one operation may build out of nothing."""
+
+_NUMERIC = re.compile(r"[+-]?[0-9]+(\.[0-9]+(?:[eE][+-]?[0-9]+)?)?")
+_TEXT_DECIMALS = 10
+
+
+class Bits:
+    """A bit string whose length need not be whole bytes: ``value`` holds ``size`` bits, the first one highest."""
+
+    __slots__ = ("size", "value")
+
+    def __init__(self, value: int, size: int) -> None:
+        self.value, self.size = value, size
+
+
+def string(data: bytes) -> str | bytes:
+    """Bytes as a value of the language: ``str`` where they are UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def type_name(value: Any) -> str:
+    """The word for a value's type in messages."""
+    if value is UNDEFINED:
+        return "undefined"
+    if value is None:
+        return "null"
+    names = {
+        bool: "a boolean", int: "an integer", float: "a float", str: "a string", bytes: "a binary string",
+        list: "an array", dict: "a map", Bits: "a bit string",
+    }  # fmt: skip
+    return names.get(type(value), type(value).__name__)
+
+
+# Text
+
+
+def float_text(value: float, decimals: int = _TEXT_DECIMALS) -> str:
+    """At most ``decimals`` decimals, rounded, trailing zeros cut but one kept; never an exponent."""
+    text = f"{value:.{decimals}f}"
+    if "." not in text:
+        return text + ".0"
+    text = text.rstrip("0")
+    return text + "0" if text.endswith(".") else text
+
+
+def text_of(value: Any) -> str | bytes:
+    """The text of any value, as ``str()``, ``+``, ``concat`` and templates give it."""
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return value  # type: ignore[no-any-return]
+    if kind is int:
+        return str(value)
+    if kind is float:
+        return float_text(value)
+    if kind is bool:
+        return "true" if value else "false"
+    if value is None:
+        return "null"
+    if value is UNDEFINED:
+        return "undefined"
+    if kind is Bits:
+        raise EvaluationError("a bit string that is not whole bytes has no text; use bin2hexstr")
+    return json_text(value)
+
+
+def json_text(value: Any) -> str:
+    """Compact JSON. Undefined members of maps are left out, undefined elements of arrays are null."""
+    return json_bytes(value).decode()
+
+
+def json_bytes(value: Any) -> bytes:
+    """``json_text`` in UTF-8."""
+    try:
+        return jsontext.encode(value)
+    except jsontext.JsonError:
+        pass
+    try:
+        return jsontext.encode(defined(value))
+    except jsontext.JsonError as error:
+        raise EvaluationError(str(error)) from None
+
+
+def defined(value: Any) -> Any:
+    """The value without undefined in it: maps lose such keys, arrays have null in their place."""
+    kind = type(value)
+    if kind is dict:
+        return {key: defined(item) for key, item in value.items() if item is not UNDEFINED}
+    if kind is list:
+        return [defined(item) for item in value]
+    return None if value is UNDEFINED else value
+
+
+def joined(*parts: str | bytes) -> str | bytes:
+    """Strings one after another."""
+    if all(type(part) is str for part in parts):
+        return "".join(parts)  # type: ignore[arg-type]
+    return string(b"".join(part.encode() if isinstance(part, str) else part for part in parts))
+
+
+# Arithmetic
+
+
+def add(left: Any, right: Any) -> Any:
+    """``+``: numbers are added; with a string on either side the texts are joined."""
+    left_type, right_type = type(left), type(right)
+    if left_type in NUMBERS and right_type in NUMBERS:
+        return _finite("+", left, right, lambda: left + right)
+    if left_type in STRINGS or right_type in STRINGS:
+        return joined(text_of(left), text_of(right))
+    raise _operands("+", left, right)
+
+
+def subtract(left: Any, right: Any) -> Any:
+    """``-`` of two numbers."""
+    if type(left) in NUMBERS and type(right) in NUMBERS:
+        return _finite("-", left, right, lambda: left - right)
+    raise _operands("-", left, right)
+
+
+def multiply(left: Any, right: Any) -> Any:
+    """``*`` of two numbers."""
+    if type(left) in NUMBERS and type(right) in NUMBERS:
+        return _finite("*", left, right, lambda: left * right)
+    raise _operands("*", left, right)
+
+
+def divide(left: Any, right: Any) -> Any:
+    """``/`` of two numbers, always a float."""
+    if type(left) not in NUMBERS or type(right) not in NUMBERS:
+        raise _operands("/", left, right)
+    if right == 0:
+        raise EvaluationError("division by zero")
+    return _finite("/", left, right, lambda: left / right)
+
+
+def integer_divide(left: Any, right: Any) -> int:
+    """``div`` of two integers, truncated toward zero."""
+    _need_integers("div", left, right)
+    quotient: int = abs(left) // abs(right)
+    return quotient if (left < 0) == (right < 0) else -quotient
+
+
+def modulo(left: Any, right: Any) -> int:
+    """``mod`` of two integers; the sign is that of the left side."""
+    _need_integers("mod", left, right)
+    remainder: int = abs(left) % abs(right)
+    return -remainder if left < 0 else remainder
+
+
+def negate(value: Any) -> Any:
+    """Unary ``-`` of a number."""
+    if type(value) not in NUMBERS:
+        raise EvaluationError(f"'-' needs a number, not {type_name(value)}")
+    return -value
+
+
+def overflow(operator: str) -> None:
+    """Called by compiled code where a float operation gave no finite number."""
+    raise EvaluationError(f"'{operator}' gives a number beyond the range of floats")
+
+
+def _finite(operator: str, left: Any, right: Any, operation: Any) -> Any:
+    try:
+        result = operation()
+    except OverflowError:
+        raise EvaluationError(f"'{operator}' gives a number beyond the range of floats") from None
+    if type(result) is float and result - result != 0.0:
+        overflow(operator)
+    return result
+
+
+def _operands(operator: str, left: Any, right: Any) -> EvaluationError:
+    return EvaluationError(f"'{operator}' cannot take {type_name(left)} and {type_name(right)}")
+
+
+def _need_integers(operator: str, left: Any, right: Any) -> None:
+    if type(left) is not int or type(right) is not int:
+        raise EvaluationError(f"'{operator}' needs two integers, not {type_name(left)} and {type_name(right)}")
+    if right == 0:
+        raise EvaluationError(f"'{operator}' by zero")
+
+
+# Comparison
+
+
+def number_of_text(text: Any) -> int | float | None:
+    """The number a string holds: an integer or a decimal float, nothing else around it; None when it is not one."""
+    match = _NUMERIC.fullmatch(text) if type(text) is str else None
+    if match is None:
+        return None
+    try:
+        number = float(text) if match[1] else int(text)
+    except ValueError:  # more digits than the interpreter converts
+        return None
+    return None if type(number) is float and number - number != 0.0 else number
+
+
+def equal(left: Any, right: Any) -> bool:
+    """``=``."""
+    if left is UNDEFINED or right is UNDEFINED:
+        return left is right
+    if _RANKS.get(type(left)) == _RANKS.get(type(right)):
+        return _same(left, right)
+    return _order(left, right) == 0
+
+
+def not_equal(left: Any, right: Any) -> bool:
+    """``!=``: false when either side is undefined."""
+    if left is UNDEFINED or right is UNDEFINED:
+        return False
+    return not equal(left, right)
+
+
+def less(left: Any, right: Any) -> bool:
+    """``<``."""
+    return left is not UNDEFINED and right is not UNDEFINED and _order(left, right) < 0
+
+
+def less_or_equal(left: Any, right: Any) -> bool:
+    """``<=``; two undefined values count as equal."""
+    if left is UNDEFINED or right is UNDEFINED:
+        return left is right
+    return _order(left, right) <= 0
+
+
+def greater(left: Any, right: Any) -> bool:
+    """``>``."""
+    return less(right, left)
+
+
+def greater_or_equal(left: Any, right: Any) -> bool:
+    """``>=``."""
+    return less_or_equal(right, left)
+
+
+def equal_by_value(left: Any, right: Any) -> bool:
+    """Equality of the function ``eq``: numbers by value, no reading of strings as numbers, undefined equals itself."""
+    if left is UNDEFINED or right is UNDEFINED:
+        return left is right
+    return _same(left, right)
+
+
+def identical(left: Any, right: Any) -> bool:
+    """Exact equality of IN, CASE x WHEN and ``contains``: an integer is no float, a string no number."""
+    kind = type(left)
+    if kind is not type(right):
+        return False
+    if kind is list:
+        return len(left) == len(right) and all(map(identical, left, right))
+    if kind is dict:
+        return left.keys() == right.keys() and all(identical(item, right[key]) for key, item in left.items())
+    return bool(left == right)
+
+
+def is_in(value: Any, items: tuple[Any, ...]) -> bool:
+    """``IN``."""
+    return any(identical(value, item) for item in items)
+
+
+def _same(left: Any, right: Any) -> bool:
+    left_type, right_type = type(left), type(right)
+    if left_type in NUMBERS and right_type in NUMBERS:
+        return bool(left == right)
+    if left_type is not right_type:
+        return False
+    if left_type is list:
+        return len(left) == len(right) and all(map(equal_by_value, left, right))
+    if left_type is dict:
+        return left.keys() == right.keys() and all(equal_by_value(item, right[key]) for key, item in left.items())
+    return bool(left == right)
+
+
+_RANKS: Final[dict[type, int]] = {int: 0, float: 0, bool: 1, type(None): 1, dict: 2, list: 3, str: 4, bytes: 4}
+
+
+def _rank(value: Any) -> int:
+    return _RANKS.get(type(value), 5)
+
+
+def _order(left: Any, right: Any) -> int:
+    """Negative, zero or positive. Numbers against strings read the string, booleans and null go by name."""
+    left_rank, right_rank = _rank(left), _rank(right)
+    if left_rank == 0 and right_rank == 4:
+        right, right_rank = _number(right), 0
+    elif left_rank == 4 and right_rank == 0:
+        left, left_rank = _number(left), 0
+    elif left_rank == 1 and right_rank in (1, 4):
+        left, left_rank = text_of(left), 4
+        right, right_rank = text_of(right), 4
+    elif left_rank == 4 and right_rank == 1:
+        right, right_rank = text_of(right), 4
+    if left_rank != right_rank:
+        return -1 if left_rank < right_rank else 1
+    if left_rank == 4:
+        if type(left) is not type(right):
+            left, right = _bytes(left), _bytes(right)
+    elif left_rank == 3:
+        return _order_items(left, right)
+    elif left_rank == 2:
+        return _order_maps(left, right)
+    elif left_rank == 5:
+        raise EvaluationError(f"{type_name(left)} cannot be compared")
+    return 0 if left == right else -1 if left < right else 1
+
+
+def _order_items(left: list[Any], right: list[Any]) -> int:
+    for one, other in zip(left, right, strict=False):
+        if not equal_by_value(one, other):
+            return _order_exact(one, other)
+    return len(left) - len(right)
+
+
+def _order_maps(left: dict[str, Any], right: dict[str, Any]) -> int:
+    if len(left) != len(right):
+        return len(left) - len(right)
+    keys, other_keys = sorted(left), sorted(right)
+    if keys != other_keys:
+        return -1 if keys < other_keys else 1
+    return _order_items([left[key] for key in keys], [right[key] for key in keys])
+
+
+def _order_exact(left: Any, right: Any) -> int:
+    """Order of elements inside arrays and maps, where strings are not read as numbers."""
+    left_rank, right_rank = _rank(left), _rank(right)
+    return _order(left, right) if left_rank == right_rank else left_rank - right_rank
+
+
+def _number(text: Any) -> int | float:
+    number = number_of_text(text)
+    if number is None:
+        shown = repr(text[:40])
+        raise EvaluationError(f"a number cannot be compared with the string {shown}, which is not a number")
+    return number
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+def truth(value: Any) -> bool:
+    """A column or path as a condition: a boolean is itself, undefined and null are false."""
+    if type(value) is bool:
+        return value
+    if value is UNDEFINED or value is None:
+        return False
+    raise EvaluationError(f"a condition must be true or false, not {type_name(value)}")
+
+
+def truth_of_call(value: Any) -> bool:
+    """A function call as a condition: it must return a boolean."""
+    if type(value) is bool:
+        return value
+    raise EvaluationError(f"a function used as a condition must return true or false, not {type_name(value)}")

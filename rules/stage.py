@@ -1,0 +1,30 @@
+"""The tap in the pipeline: rules look at messages and never change them."""
+
+from __future__ import annotations
+
+from broker.core.message import Message
+from broker.core.stage import TapCall
+from rules.engine import RuleEngine
+
+
+class RulesTap:
+    """The rules of a node as a stage."""
+
+    name = "rules"
+
+    def __init__(self, engine: RuleEngine) -> None:
+        self._engine = engine
+
+    def plan(self, topic: str) -> TapCall | None:
+        """The rules that read this topic as one call; None when there are none, so that they cost nothing."""
+        calls = self._engine.calls_for(topic)
+        if not calls:
+            return None
+        if len(calls) == 1:
+            return calls[0]
+
+        def run_all(message: Message) -> None:
+            for call in calls:
+                call(message)
+
+        return run_all

@@ -1,0 +1,105 @@
+"""Trying SQL and templates on what was sent, with nothing stored: the same compiler and functions as live rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from broker.core.errors import Invalid, Problem
+from broker.core.template import Template
+from broker.core.wire import from_wire, payload_from_wire, to_wire
+from rules.engine import as_values
+from rules.functions.registry import Functions
+from rules.rule import Statement, compile_statement, plain_text
+from rules.sql.columns import Occurrence
+from rules.sql.compiler import Result, Surroundings
+from rules.sql.sources import PUBLISH, Sources
+from rules.sql.values import Bits, defined, string, text_of
+
+_RULE = "test"
+
+
+def test(body: Mapping[str, Any], functions: Functions, node: str, now_ns: Callable[[], int]) -> dict[str, Any]:
+    """Run ``body["sql"]`` on ``body["event"]``; see ``RuleService.test``."""
+    sql, event = body.get("sql"), body.get("event", {})
+    problems = []
+    if not isinstance(sql, str):
+        problems.append(Problem("a text is wanted", "/sql"))
+    if not isinstance(event, Mapping):
+        problems.append(Problem("an object of columns is wanted", "/event"))
+    if problems or not isinstance(sql, str):
+        raise Invalid("the test cannot be run", problems)
+    now_ms = now_ns() // 1_000_000
+    statement = compile_statement(sql, functions, Surroundings(node, {"rule_id": _RULE}, lambda: now_ms))
+    columns = _columns(event, node, now_ms)
+    if not _reads(statement.sources, columns):
+        return {"outcome": "no_result"}
+    return _outcome(statement, Occurrence(columns))
+
+
+def render(body: Mapping[str, Any]) -> dict[str, str]:
+    """``body["template"]`` rendered for ``body["row"]``."""
+    template, row = body.get("template"), body.get("row", {})
+    problems = []
+    if not isinstance(template, str):
+        problems.append(Problem("a text is wanted", "/template"))
+    if not isinstance(row, Mapping):
+        problems.append(Problem("an object is wanted", "/row"))
+    if problems or not isinstance(template, str):
+        raise Invalid("the template cannot be rendered", problems)
+    return {"text": Template(template, text_of).render(as_strings(from_wire(row)))}
+
+
+def _columns(event: Mapping[str, Any], node: str, now_ms: int) -> dict[str, Any]:
+    given = {name: value for name, value in event.items() if name != "payload"}
+    columns: dict[str, Any] = {
+        "event": PUBLISH,
+        "id": f"{now_ms:032X}",
+        "node": node,
+        "timestamp": now_ms,
+        "metadata": {"rule_id": _RULE},
+        **as_strings(from_wire(given)),
+    }
+    if columns["event"] == PUBLISH:
+        columns.setdefault("publish_received_at", now_ms)
+    if event.get("payload") is not None:
+        columns["payload"] = string(payload_from_wire(event["payload"], "/event/payload"))
+    return as_values(columns)
+
+
+def as_strings(value: Any) -> Any:
+    """The value with bytes as strings wherever they are UTF-8."""
+    if isinstance(value, bytes):
+        return string(value)
+    if isinstance(value, dict):
+        return {key: as_strings(item) for key, item in value.items()}
+    return [as_strings(item) for item in value] if isinstance(value, list) else value
+
+
+def _reads(sources: Sources, columns: Mapping[str, Any]) -> bool:
+    event, topic = columns["event"], columns.get("topic")
+    if event == PUBLISH:
+        return isinstance(topic, str) and sources.matches_topic(topic)
+    return isinstance(event, str) and sources.matches_event(event)
+
+
+def _outcome(statement: Statement, occurrence: Occurrence) -> dict[str, Any]:
+    program = statement.on_event
+    try:
+        result: Result = program.run(occurrence)
+        if result is None:
+            return {"outcome": "no_result"}
+        rows = result if isinstance(result, list) else [result]
+        return {"outcome": "rows", "rows": [to_wire(_shown(row)) for row in rows]}
+    except Exception as error:  # noqa: BLE001 (whatever the SQL does to this event is the answer)
+        place = program.place_of(error) or (None, None)
+        return {"outcome": "error", "error": Problem(plain_text(error), "/sql", *place).as_dict()}
+
+
+def _shown(value: Any) -> Any:
+    value = defined(value)
+    if isinstance(value, Bits):
+        return {"bits": value.size, "value": value.value}
+    if isinstance(value, dict):
+        return {key: _shown(item) for key, item in value.items()}
+    return [_shown(item) for item in value] if isinstance(value, list) else value
