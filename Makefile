@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+STARTED := $(shell date +%s.%N)
 DATA   ?= demo-data
 
 .DEFAULT_GOAL := help
@@ -26,7 +27,7 @@ $(STAMP): pyproject.toml
 install: $(STAMP) ## make .venv with everything for development
 
 demo: $(STAMP) ## run the product: broker, demo fleet, a Delta table, a page to open
-	@$(BIN)/sluice demo --data-dir $(DATA)
+	@SLUICE_DEMO_STARTED=$(STARTED) $(BIN)/sluice demo --data-dir $(DATA)
 
 format: $(STAMP) ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

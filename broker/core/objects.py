@@ -56,7 +56,10 @@ class ObjectService(Protocol):
     raise. What they return is the object as it is shown: the spec plus read-only members such as ``state``.
     """
 
-    kind: str
+    @property
+    def kind(self) -> str:
+        """What an object is called in messages: ``rule``, ``lake table``."""
+        ...
 
     def list(self) -> Sequence[Spec]: ...
 

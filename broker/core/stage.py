@@ -38,7 +38,10 @@ TapCall = Callable[[Message], None]
 class Gate(Protocol):
     """A stage that may stop or replace messages: schema validation, transformations."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What the stage is called in logs and explanations."""
+        ...
 
     def plan(self, topic: str) -> GateCall | None:
         """What to call for messages on this topic, or None when the stage has nothing to do there."""
@@ -48,7 +51,10 @@ class Gate(Protocol):
 class Tap(Protocol):
     """A stage that looks at messages: rules, raw stream capture."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What the stage is called in logs and explanations."""
+        ...
 
     def plan(self, topic: str) -> TapCall | None:
         """What to call for messages on this topic, or None when the stage has nothing to do there."""

@@ -1,0 +1,1 @@
+"""Putting it together: settings to objects, start in order, stop in reverse."""

@@ -1,0 +1,154 @@
+"""Settings to objects, by hand, in one place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from broker.app import features
+from broker.app.refusals import Refusals
+from broker.app.settings import AccessSettings, ApiSettings, NodeSettings
+from broker.config.model import Settings
+from broker.config.root import Config
+from broker.config.sections import Sections
+from broker.connection.settings import MqttSettings
+from broker.core.clock import SystemClock
+from broker.core.events import Events
+from broker.core.feature import Feature, Services
+from broker.core.objects import ObjectService
+from broker.core.schema import NoSchemas
+from broker.net.server import Server
+from broker.net.settings import ListenerSettings
+from broker.observe.metrics import Metrics
+from broker.observe.settings import LogSettings
+from broker.storage.rocksdb.store import RocksStore
+from broker.storage.settings import StoreSettings
+from broker.storage.store import LogShard
+from broker.storage.writer import Writer
+from broker.streams.ranges_process import RangesProcess
+from broker.streams.service import StreamService
+from broker.streams.settings import StreamSettings
+
+SESSION_LOG: Final = LogShard(1)
+"""The internal log on which the backlogs of persistent sessions stand; streams have numbers from 16 on."""
+
+_OWN_MODELS: Final[dict[str, type[Settings]]] = {
+    "node": NodeSettings,
+    "access": AccessSettings,
+    "listeners.tcp.default": ListenerSettings,
+    "mqtt": MqttSettings,
+    "store": StoreSettings,
+    "stream_defaults": StreamSettings,
+    "api": ApiSettings,
+    "log": LogSettings,
+}
+
+
+def section_models() -> dict[str, type[Settings]]:
+    """The settings model of every section of the configuration, the features' among them."""
+    return _OWN_MODELS | {section: features.load(name) for section, name in features.SETTINGS.items()}
+
+
+class Node:
+    """All objects of one broker, joined and not yet started (``broker.app.lifecycle`` does that)."""
+
+    def __init__(self, config: Config, data_dir: Path, token: str) -> None:
+        """Open the store and build what stands on it. On the event loop.
+
+        Raises:
+            ConfigError: the data directory cannot be used, or another broker has it.
+        """
+        self.config, self.data_dir, self.token = config, data_dir, token
+        self.name = config.get("node", NodeSettings).name
+        self.metrics, self.events, self.clock = Metrics(), Events(), SystemClock()
+        self.refusals = Refusals()
+        self.mqtt_address = self.api_address = ""
+        self.api_context: Any = None
+        self.started_ns = self.clock.now_ns()
+        sections = Sections(config)
+        store = config.get("store", StoreSettings)
+        self.store = RocksStore(data_dir, store.durability)
+        self.writer = Writer(self.store, asyncio.get_running_loop(), store, self.metrics)
+        self.ranges = RangesProcess(data_dir)
+        self.server = Server(
+            listeners=[config.get("listeners.tcp.default", ListenerSettings)],
+            settings=config.get("mqtt", MqttSettings),
+            writer=self.writer,
+            session_log=SESSION_LOG,
+            metrics=self.metrics,
+            events=self.events,
+            clock=self.clock,
+            allow_anonymous=config.get("access", AccessSettings).allow_anonymous,
+        )
+        users_of_stream: list[Any] = []
+        self.streams = StreamService(
+            self.writer,
+            sections.section("streams"),
+            self.server.plans,
+            settings=config.get("stream_defaults", StreamSettings),
+            users=users_of_stream,
+            access=self.ranges.access,
+            clock=self.clock,
+            metrics=self.metrics,
+        )
+        self.services = Services(
+            node=self.name,
+            clock=self.clock,
+            events=self.events,
+            plans=self.server.plans,
+            publisher=self.server.publisher,
+            streams=self.streams.appender,
+            schemas=NoSchemas(),
+            section=sections.section,
+            metrics=self.metrics,
+            users_of_stream=users_of_stream,
+        )
+        self.schema_validation = self._feature(features.SCHEMA_VALIDATION, "schema_validation")
+        self.transforms = self._feature(features.TRANSFORMS, "message_transformation")
+        self.rules = self._feature(features.RULES, "rule_engine")
+        self.lake = features.load(features.LAKE)(
+            self.services,
+            config.get("lake"),
+            data_dir=data_dir,
+            columns_of=self.rules.service.output_columns_of_stream,
+            positions=self.streams.positions,
+        )
+        self.features: Sequence[Feature] = (self.schema_validation, self.transforms, self.rules, self.lake)
+        self.server.set_stages(
+            [gate for feature in self.features for gate in feature.gates],
+            [tap for feature in self.features for tap in feature.taps] + [self.streams.tap],
+        )
+
+    def _feature(self, name: str, section: str) -> Any:
+        return features.load(name)(self.services, self.config.get(section))
+
+    def listening(self, mqtt_address: str, api_address: str) -> None:
+        """Remember where the node listens, as ``host:port``."""
+        self.mqtt_address, self.api_address = mqtt_address, api_address
+
+    @property
+    def listeners(self) -> list[dict[str, str]]:
+        """The addresses, as the API shows them."""
+        return [
+            {"name": "default", "protocol": "mqtt", "address": self.mqtt_address},
+            {"name": "api", "protocol": "http", "address": self.api_address},
+        ]
+
+    @property
+    def object_services(self) -> dict[str, ObjectService]:
+        """The services of all kinds of objects, by their path in the API."""
+        by_kind = {service.kind: service for feature in self.features for service in feature.services}
+        by_kind[self.streams.kind] = self.streams
+        return {path: by_kind[kind] for path, kind in _PATHS.items()}
+
+
+_PATHS: Final = {
+    "schemas": "schema",
+    "validations": "validation",
+    "transforms": "transformation",
+    "rules": "rule",
+    "streams": "stream",
+    "lake/tables": "lake table",
+}

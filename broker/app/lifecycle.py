@@ -1,0 +1,134 @@
+"""Start in order, stop in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Final
+
+import uvloop
+
+from broker.app.api import api_server
+from broker.app.build import Node, section_models
+from broker.app.runfile import RunFile
+from broker.app.token import administrator_token
+from broker.config.options import ServeOptions
+from broker.config.root import Config, load_config
+from broker.core.errors import ConfigError, SluiceError
+from broker.observe.log import get_logger, setup
+from broker.observe.settings import LogSettings
+
+_log = get_logger(__name__)
+
+STOP_DEADLINE_S: Final = 10.0
+"""How long stopping waits for publishes that are under way."""
+
+Companion = Callable[[Node, str], Coroutine[Any, Any, None]]
+"""What runs beside a started node, given the node and a link that signs in to its page: the demo."""
+
+
+def serve(options: ServeOptions, companion: Companion | None = None) -> int:
+    """Run a broker until SIGTERM or SIGINT; the exit status. Prints one line on standard output when it is ready."""
+    try:
+        config = _configuration(options)
+        uvloop.run(_serve(config, options, companion))
+    except ConfigError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        return 1
+    except SluiceError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _configuration(options: ServeOptions) -> Config:
+    _make_data_dir(options)
+    addresses = {"listeners.tcp.default.bind": options.mqtt, "api.bind": options.api}
+    overrides = {key: address for key, address in addresses.items() if address is not None}
+    config = load_config(
+        section_models(),
+        data_dir=options.data_dir,
+        config_file=options.config_file,
+        environ=os.environ,
+        overrides={**options.overrides, **overrides},
+    )
+    log = config.get("log", LogSettings)
+    setup(log.level, log.format)
+    return config
+
+
+def _make_data_dir(options: ServeOptions) -> None:
+    directory = options.data_dir
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(
+            [f"the data directory {directory} cannot be made ({reason}); name one that can be, with --data-dir"]
+        ) from error
+
+
+async def _serve(config: Config, options: ServeOptions, companion: Companion | None) -> None:
+    """Everything that was started is stopped in reverse, also when a later part does not start."""
+    stopped = _on_signal()
+    async with AsyncExitStack() as started:
+        node = await _start(config, options, started)
+        if companion is not None:
+            task = asyncio.create_task(companion(node, node.api_context.new_sign_in_link()), name="companion")
+            task.add_done_callback(lambda _: stopped.set())
+            started.push_async_callback(_end, task)
+        await stopped.wait()
+        _log.info("node.stopping")
+
+
+async def _start(config: Config, options: ServeOptions, started: AsyncExitStack) -> Node:
+    data_dir = options.data_dir.resolve()
+    node = Node(config, data_dir, administrator_token(data_dir, os.environ))
+    started.callback(node.store.close)
+    started.push_async_callback(node.writer.close)
+    await node.ranges.start()
+    started.push_async_callback(node.ranges.stop)
+    node.streams.start()
+    started.push_async_callback(node.streams.stop)
+    for feature in node.features:
+        feature.start()
+        started.callback(feature.stop)
+    api = api_server(node)
+    api_address = _text(await api.start())
+    started.push_async_callback(api.stop)
+    mqtt_address = _text((await node.server.start())[0])
+    started.push_async_callback(node.server.stop, STOP_DEADLINE_S)
+    node.listening(mqtt_address, api_address)
+    await node.lake.start_job(f"http://{api_address}", node.token)
+    started.push_async_callback(node.lake.stop_job)
+    run_file = RunFile(data_dir)
+    run_file.write(mqtt_address, api_address)
+    started.callback(run_file.remove)
+    _log.info("node.ready", mqtt=mqtt_address, api=api_address, data_dir=str(data_dir))
+    print(f"sluice ready mqtt={mqtt_address} api={api_address}", flush=True)
+    return node
+
+
+def _on_signal() -> asyncio.Event:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    return stopped
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for it; what made it fail is raised."""
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def _text(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

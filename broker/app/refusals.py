@@ -1,0 +1,38 @@
+"""The messages that gates stopped lately, with the reason, for people who look."""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import UTC, datetime
+from typing import Any
+
+from broker.core.message import Message
+from broker.core.stage import Refusal
+
+_KEPT = 50
+
+
+class Refusals:
+    """The last of them; older ones are counted by reason and no more."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[Message, Refusal]] = deque(maxlen=_KEPT)
+
+    def note(self, message: Message, refusal: Refusal) -> None:
+        """Remember one."""
+        self._kept.append((message, refusal))
+
+    def newest_first(self) -> list[dict[str, Any]]:
+        """As the API shows them."""
+        return [
+            {
+                "at": datetime.fromtimestamp(message.received_ns / 1e9, UTC).isoformat(timespec="milliseconds"),
+                "topic": message.topic,
+                "client_id": message.client.client_id,
+                "stage": refusal.stage,
+                "name": refusal.name,
+                "reason": refusal.reason,
+                "text": refusal.text,
+            }
+            for message, refusal in reversed(self._kept)
+        ]

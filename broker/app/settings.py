@@ -1,0 +1,41 @@
+"""Settings of the node itself."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from broker.config.model import Settings
+from broker.net.settings import split_address
+
+
+class NodeSettings(Settings):
+    """Section ``node``."""
+
+    name: str = Field("sluice", min_length=1, description="Name of this node, in events, metrics and the API.")
+
+
+class AccessSettings(Settings):
+    """Section ``access``."""
+
+    allow_anonymous: bool = Field(
+        False, description="Whether clients without credentials are taken on addresses other than loopback."
+    )
+
+
+class ApiSettings(Settings):
+    """Section ``api``."""
+
+    bind: str = Field("127.0.0.1:18083", description="Address and port of the management API; port 0 takes any.")
+
+    @field_validator("bind")
+    @classmethod
+    def _check_bind(cls, value: str) -> str:
+        host, port = split_address(value)
+        if not host or not 0 <= port <= 65_535:
+            raise ValueError(f"{value!r} is not an address; write HOST:PORT, as '127.0.0.1:18083'")
+        return value
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        return split_address(self.bind)

@@ -1,0 +1,128 @@
+"""What the node is doing, as ``GET /status`` shows it (the shape stands in ``ui.api.status``)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from broker.observe.ledger import ledger
+from broker.observe.metrics import Counter, Metrics
+from broker.observe.rates import Sampler
+
+if TYPE_CHECKING:
+    from broker.app.build import Node
+
+_COUNTERS = {
+    "received": ("messages_received",),
+    "delivered": ("messages_sent",),
+    "dropped": ("messages_dropped",),
+    "bytes_received": ("bytes_received",),
+    "bytes_sent": ("bytes_sent",),
+}
+"""The names that people see, and the metrics they are the sums of."""
+
+
+class NodeStatus:
+    """Reads the status; keeps what rates are computed from."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._sampler = Sampler(node.clock)
+
+    def read(self) -> dict[str, Any]:
+        """The status of this instant."""
+        node = self._node
+        books = ledger(node.metrics)
+        rules = [_rule(shown) for shown in node.rules.service.list()]
+        streams = [_stream(shown) for shown in node.streams.list()]
+        tables = node.lake.service.statuses()
+        counters = {name: _total(node.metrics, metrics) for name, metrics in _COUNTERS.items()}
+        counters |= {f"rules_{name}": sum(rule[name] for rule in rules) for name in ("matched", "passed", "failed")}
+        counters["rows"] = sum(table.get("rows") or 0 for table in tables)
+        return {
+            "node": node.name,
+            "version": node.api_context.version,
+            "started_at": _time(node.started_ns),
+            "uptime_s": round((node.clock.now_ns() - node.started_ns) / 1e9, 1),
+            "listeners": node.listeners,
+            "counters": counters,
+            "rates": {name: round(rate, 1) for name, rate in self._sampler.rates(counters).items()},
+            "dropped": books.dropped_by_reason,
+            "connections": int(node.metrics.value("connections")),
+            "sessions": int(node.metrics.value("sessions")),
+            "subscriptions": int(node.metrics.value("subscriptions")),
+            "rules": rules,
+            "streams": streams,
+            "tables": tables,
+            "refusals": node.refusals.newest_first(),
+            "ledger": {
+                "received": books.received,
+                "accepted": books.accepted,
+                "dropped": books.dropped,
+                "residual": books.residual,
+            },
+            "next_steps": _next_steps(node, rules, streams, tables),
+        }
+
+
+def _total(metrics: Metrics, names: tuple[str, ...]) -> int:
+    return sum(metric.value for metric in metrics if isinstance(metric, Counter) and metric.name in names)
+
+
+def _rule(shown: dict[str, Any]) -> dict[str, Any]:
+    counts = shown.get("metrics", {})
+    return {
+        "name": shown["name"],
+        "state": shown.get("state", "running"),
+        "matched": counts.get("matched", 0),
+        "passed": counts.get("passed", 0),
+        "no_result": counts.get("failed.no_result", 0),
+        "failed": counts.get("failed.exception", 0),
+        "sql": shown["sql"],
+        "last_error": shown.get("last_error"),
+    }
+
+
+def _stream(shown: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": shown["name"],
+        "captures": shown["kind"],
+        "shards": shown["positions"],
+        "size_bytes": shown["bytes"],
+    }
+
+
+def _time(ns: int) -> str:
+    return datetime.fromtimestamp(ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _next_steps(
+    node: Node, rules: list[dict[str, Any]], streams: list[dict[str, Any]], tables: list[dict[str, Any]]
+) -> list[dict[str, str]]:
+    """Commands that make sense with what is there."""
+    host, port = node.mqtt_address.rsplit(":", 1)
+    steps = [
+        {
+            "label": "Publish a message",
+            "command": f'mosquitto_pub -h {host} -p {port} -q 1 -t demo/attic/telemetry -m \'{{"seq": 1, "temp": 21.5}}\'',
+        },
+        {"label": "Watch what passes the gate", "command": f"mosquitto_sub -h {host} -p {port} -v -t '#'"},
+    ]
+    directory = f"--data-dir {node.data_dir}"
+    if rules:
+        steps.append({"label": "Show a rule", "command": f"sluice rules show {rules[0]['name']} {directory}"})
+    if streams:
+        steps.append({"label": "Show a stream", "command": f"sluice streams show {streams[0]['name']} {directory}"})
+    for table in tables[:1]:
+        steps += [
+            {"label": "Prove that nothing is missing", "command": f"sluice audit {table['name']} {directory}"},
+            {
+                "label": "See what a replay would do",
+                "command": f"sluice replay {table['name']} --from 0 --to 100 --dry-run {directory}",
+            },
+            {
+                "label": "Read the table with another engine",
+                "command": f"duckdb -c \"SELECT * FROM delta_scan('{table.get('path')}') LIMIT 10\"",
+            },
+        ]
+    return steps

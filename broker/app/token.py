@@ -1,0 +1,29 @@
+"""The administrator's token of the management API."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+TOKEN_VARIABLE: Final = "SLUICE_API_TOKEN"
+TOKEN_FILE: Final = "api.token"
+
+
+def administrator_token(data_dir: Path, environ: Mapping[str, str]) -> str:
+    """The token from the environment, else the one kept in the data directory, made at the first start.
+
+    The file is readable by its owner only. A token from the environment is never written.
+    """
+    if given := environ.get(TOKEN_VARIABLE, "").strip():
+        return given
+    file = data_dir / TOKEN_FILE
+    if file.exists() and (kept := file.read_text().strip()):
+        return kept
+    token = secrets.token_urlsafe(32)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as opened:
+        opened.write(token + "\n")
+    return token
