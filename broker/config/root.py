@@ -49,6 +49,11 @@ class Config:
         """The file that holds what the API made; None when there is no data directory."""
 
     @property
+    def files(self) -> list[str]:
+        """The files that were read, weakest first, without what they include."""
+        return [str(layer.file) for layer in self._layers if layer.file is not None]
+
+    @property
     def api_values(self) -> dict[str, Any]:
         """All that the API's file held when it was read."""
         layer = next((layer for layer in self._layers if layer.file is not None and layer.file == self.api_file), None)

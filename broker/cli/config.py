@@ -1,0 +1,102 @@
+"""``sluice config``: what a broker would start with; needs no running broker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from broker.cli import exit_codes
+from broker.cli.errors import CommandError, from_sluice_error
+from broker.cli.options import DataDirOption, OutputOption
+
+if TYPE_CHECKING:
+    from broker.config.model import Settings
+    from broker.config.root import Config
+
+group = typer.Typer(help="Check and show the configuration.", no_args_is_help=True)
+
+FileArgument = Annotated[
+    Path | None,
+    typer.Argument(metavar="FILE", help="The main file; else SLUICE_CONFIG, else DIR/sluice.conf."),
+]
+
+
+@group.command()
+def check(file: FileArgument = None, data_dir: DataDirOption = Path("data"), output: OutputOption = "table") -> None:
+    """Read all layers, and tell every problem at once; exit code 7 when there are any."""
+    from broker.core.errors import ConfigError
+
+    try:
+        config = _load(file, data_dir)
+    except ConfigError as error:
+        told = from_sluice_error(error)
+        raise CommandError(
+            str(told),
+            exit_codes.CHECK_SAID_NO,
+            details=told.details,
+            hint="sluice config reference, which lists all settings",
+            document={"ok": False, "problems": list(error.problems)} if output == "json" else None,
+        ) from error
+    from broker.cli.output import print_json, print_line
+
+    count = sum(len(held.objects) for layers in config.objects.values() for held in layers)
+    if output == "json":
+        print_json({"ok": True, "problems": [], "objects": count})
+    else:
+        print_line(f"OK: {', '.join(config.files) or 'defaults'}; {count} objects")
+
+
+@group.command()
+def show(file: FileArgument = None, data_dir: DataDirOption = Path("data"), output: OutputOption = "table") -> None:
+    """Every setting in force, and who set it; secrets are masked."""
+    from broker.cli.output import print_json, print_table
+
+    config = _load(file, data_dir)
+    effective = config.effective()
+    if output == "json":
+        print_json(effective)
+        return
+    rows = [(key, value, config.origin(key)) for key, value in _leaves("", effective)]
+    print_table(("setting", "value", "set by"), rows)
+
+
+@group.command()
+def reference(output: OutputOption = "table") -> None:
+    """Every setting there is: key, type, default, description."""
+    from dataclasses import asdict
+
+    from broker.cli.output import print_json, print_table
+    from broker.config.reference import describe
+
+    entries = describe(_models())
+    if output == "json":
+        print_json([asdict(entry) for entry in entries])
+        return
+    print_table(
+        ("setting", "type", "default", "description"),
+        [(entry.key, entry.type, entry.default, entry.description) for entry in entries],
+    )
+
+
+def _load(file: Path | None, data_dir: Path) -> Config:
+    from broker.config.root import load_config
+
+    return load_config(_models(), data_dir=data_dir, config_file=file, environ=os.environ)
+
+
+def _models() -> Mapping[str, type[Settings]]:
+    models: Mapping[str, type[Settings]] = import_module("broker.app.build").section_models()
+    return models
+
+
+def _leaves(prefix: str, tree: Mapping[str, object]) -> list[tuple[str, object]]:
+    leaves: list[tuple[str, object]] = []
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        leaves += _leaves(f"{path}.", value) if isinstance(value, dict) and value else [(path, value)]
+    return leaves

@@ -1,0 +1,15 @@
+"""Exit codes of every command. They may be scripted against and do not change."""
+
+from __future__ import annotations
+
+DONE = 0
+FAILED = 1
+USAGE = 2
+NOT_REACHABLE = 3
+NOT_ALLOWED = 4
+NOT_FOUND = 5
+CONFLICT = 6
+CHECK_SAID_NO = 7
+"""A lint, test or audit ran and its answer is no."""
+TIMED_OUT = 124
+INTERRUPTED = 130

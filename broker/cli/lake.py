@@ -1,0 +1,79 @@
+"""``sluice lake``, ``sluice audit`` and ``sluice replay``: tables, and proof and repair of what is in them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli import exit_codes
+from broker.cli.errors import CommandError
+from broker.cli.features import load
+from broker.cli.objects import TABLES, group_for
+from broker.cli.options import DataDirOption, UrlOption, api_client
+from broker.cli.target import TOKEN_VARIABLE, find_target
+
+group = typer.Typer(help="Tables of the lakehouse, and the job that fills them.", no_args_is_help=True)
+tables = group_for(TABLES, "sluice lake tables")
+group.add_typer(tables, name="tables")
+group.add_typer(tables, name="table", hidden=True)
+
+TableArgument = Annotated[str, typer.Argument(metavar="TABLE")]
+
+
+@group.command(
+    "run",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    help="Run the job that fills the tables, in this process; other options are the job's (sluice lake run -- --help).",
+)
+def run_job(context: typer.Context, url: UrlOption = None, data_dir: DataDirOption = Path("data")) -> None:
+    """What ``sluice serve`` starts by itself, for whoever runs it elsewhere."""
+    target = find_target(url, data_dir, os.environ)
+    if target.token:
+        os.environ[TOKEN_VARIABLE] = target.token  # not among the arguments, which every user of the machine can see
+    arguments = ["--url", target.url, *context.args]
+    if "--directory" not in context.args:
+        arguments += ["--directory", str(data_dir / "lake-job")]
+    raise typer.Exit(load("lake run")(arguments))
+
+
+@tables.command("wait", help="Wait until a table has so many rows; exit code 124 when it does not in time.")
+def wait_for_rows(
+    name: Annotated[str, typer.Argument()],
+    rows: Annotated[int, typer.Option("--rows", min=0, help="Rows and dead letters, together at least.")] = 1,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds.")] = 120.0,
+    url: UrlOption = None,
+    data_dir: DataDirOption = Path("data"),
+) -> None:
+    """Polls the status, twice a second."""
+    deadline = time.monotonic() + timeout
+    with api_client(url, data_dir) as client:
+        while True:
+            table = _table(client.get("/status"), name)
+            written, dead = table.get("rows") or 0, table.get("dead_letters") or 0
+            if written + dead >= rows:
+                print(f"table {name} has {written:,} rows and {dead:,} dead letters")
+                return
+            if time.monotonic() >= deadline:
+                raise _too_late(name, written + dead, rows, timeout, table)
+            time.sleep(0.5)
+
+
+def _table(status: dict[str, Any], name: str) -> dict[str, Any]:
+    for table in status.get("tables", []):
+        if table["name"] == name:
+            found: dict[str, Any] = table
+            return found
+    raise CommandError(f"there is no lake table {name!r}", exit_codes.NOT_FOUND, hint="sluice lake tables ls")
+
+
+def _too_late(name: str, held: int, rows: int, timeout_s: float, table: dict[str, Any]) -> CommandError:
+    why = f"; it is {table['state']}" + (f": {table['reason']}" if table.get("reason") else "")
+    return CommandError(
+        f"table {name!r} has {held:,} of {rows:,} rows after {timeout_s:g} s{why}",
+        exit_codes.TIMED_OUT,
+        hint="sluice status",
+    )

@@ -1,0 +1,98 @@
+"""The command ``sluice``: what it can do, and how errors become sentences and exit codes.
+
+Each command imports what it needs when it runs, so that ``sluice --help`` does not wait for the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli import config, doctor, exit_codes, lake, objects, run, status
+from broker.cli.errors import CommandError, from_sluice_error, show_error
+from broker.core.errors import SluiceError
+
+_UsageError: type[Any] = typer.BadParameter.__bases__[0]  # of click, or of what typer brings in its place
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; the exit code."""
+    chosen: dict[str, Any] = {}
+    try:
+        code = app(
+            list(sys.argv[1:] if arguments is None else arguments),
+            prog_name="sluice",
+            standalone_mode=False,
+            obj=chosen,
+        )
+        sys.stdout.flush()
+    except _UsageError as error:
+        error.show()
+        return exit_codes.USAGE
+    except CommandError as error:
+        return _failed(error, chosen)
+    except SluiceError as error:
+        return _failed(from_sluice_error(error), chosen)
+    except (typer.Abort, KeyboardInterrupt):
+        return exit_codes.INTERRUPTED
+    except BrokenPipeError:
+        return _nobody_reads()
+    return code if isinstance(code, int) else exit_codes.DONE
+
+
+def _failed(error: CommandError, chosen: dict[str, Any]) -> int:
+    show_error(error, as_json=chosen.get("format") == "json")
+    return error.exit_code
+
+
+def _nobody_reads() -> int:
+    """``sluice ... | head`` is no failure; what is left must not be written at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return exit_codes.DONE
+
+
+def version(as_json: Annotated[bool, typer.Option("--json", help="As JSON, with Python's version.")] = False) -> None:
+    """Print the version."""
+    found = _version()
+    print(json.dumps({"version": found, "python": sys.version.split()[0]}) if as_json else f"sluice {found}")
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as version_of
+
+    try:
+        return version_of("sluicemq")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+def _application() -> typer.Typer:
+    application = typer.Typer(
+        name="sluice",
+        help="An MQTT broker with a gate in it: schemas, transforms, SQL rules, streams, lakehouse tables.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for command in (run.serve, run.demo, status.status, doctor.doctor, version):
+        application.command()(command)
+    application.add_typer(config.group, name="config")
+    for noun in objects.NOUNS:
+        group = objects.group_for(noun, f"sluice {noun.plural}")
+        application.add_typer(group, name=noun.plural)
+        application.add_typer(group, name=noun.singular, hidden=True)
+    application.add_typer(lake.group, name="lake")
+    return application
+
+
+app = _application()
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Options that many commands share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from broker.cli.client import ApiClient
+
+DEFAULT_DATA_DIR = Path("data")
+DATA_DIR_VARIABLE = "SLUICE_DATA_DIR"
+
+
+def _remember_format(context: typer.Context, value: str) -> str:
+    """Errors are told in the format that was asked for, also those raised far from the option."""
+    if value not in ("table", "json"):
+        raise typer.BadParameter(f"{value!r} is not an output format; choose table or json")
+    context.find_root().ensure_object(dict)["format"] = value
+    return value
+
+
+DataDirOption = Annotated[
+    Path,
+    typer.Option("--data-dir", envvar=DATA_DIR_VARIABLE, help="The broker's directory.", show_default="data"),
+]
+UrlOption = Annotated[
+    str | None,
+    typer.Option("--url", help="Address of the management API; else SLUICE_URL, else the node of --data-dir."),
+]
+OutputOption = Annotated[
+    str,
+    typer.Option("-o", "--output", help="table, or json.", callback=_remember_format, metavar="FORMAT"),
+]
+
+
+def api_client(url: str | None, data_dir: Path, timeout_s: float = 30.0) -> ApiClient:
+    """A client for the broker that the options name."""
+    from broker.cli.client import ApiClient
+    from broker.cli.target import find_target
+
+    return ApiClient(find_target(url, data_dir, os.environ), timeout_s)

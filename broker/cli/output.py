@@ -1,0 +1,87 @@
+"""What commands print: tables for people, JSON for programs.
+
+Data goes to standard output, everything else to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_WIDE = 100_000  # columns of what is no terminal: nothing is cut or wrapped there
+
+
+class OutputFormat(StrEnum):
+    """How data is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def print_json(data: Any) -> None:
+    """Data as the API sent it."""
+    print(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Rows under their headings; what is longer than the terminal wraps."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(shown(value)) for value in row))
+    console().print(table)
+
+
+def print_members(members: Mapping[str, Any]) -> None:
+    """One object, a member a line; a text of many lines begins on a line of its own."""
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in members.items():
+        text = value if isinstance(value, str) and "\n" in value else shown(value)
+        table.add_row(Text(name), Text(_printable(text)))
+    console().print(table)
+
+
+def print_line(text: str, *, style: str = "") -> None:
+    """One line of data."""
+    console().print(Text(_printable(text), style=style), soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """A remark that is no data, to standard error."""
+    print(text, file=sys.stderr)
+
+
+def console() -> Console:
+    """The terminal, in colour unless ``NO_COLOR`` is set; plain and of any width where it is none."""
+    is_terminal = sys.stdout.isatty()
+    return Console(file=sys.stdout, width=None if is_terminal else _WIDE, highlight=False, markup=False, emoji=False)
+
+
+def shown(value: Any) -> str:
+    """A value in a cell: texts as they are, absent ones as a dash, structures as compact JSON."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return _printable(" ".join(value.split()) if "\n" in value else value)
+    if isinstance(value, float):
+        return f"{value:,.1f}" if abs(value) >= 0.05 or value == 0 else f"{value:.3g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return _printable(json.dumps(value, ensure_ascii=False))
+
+
+def _printable(text: str) -> str:
+    """Without what would steer a terminal: payloads and names come from clients."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else f"\\x{ord(sign):02x}" for sign in text)

@@ -1,0 +1,103 @@
+"""``sluice serve`` and ``sluice demo``: a broker in this process."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker.cli import exit_codes
+from broker.cli.errors import CommandError
+from broker.cli.options import DataDirOption
+
+LOG_VARIABLE = "SLUICE_LOG"
+ADDRESS_HELP = "HOST:PORT to listen on for {}; port 0 takes any free one."
+
+
+def serve(
+    data_dir: DataDirOption = Path("data"),
+    mqtt: Annotated[str | None, typer.Option("--mqtt", help=ADDRESS_HELP.format("MQTT"))] = None,
+    api: Annotated[str | None, typer.Option("--api", help=ADDRESS_HELP.format("the management API"))] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="The main configuration file.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be given many times.")
+    ] = None,
+) -> None:
+    """Run a broker until it is told to stop.
+
+    Prints one line with its addresses when it is ready.
+    """
+    from broker.config.options import ServeOptions
+
+    options = ServeOptions(
+        data_dir=data_dir,
+        mqtt=_address(mqtt, "--mqtt"),
+        api=_address(api, "--api"),
+        config_file=config,
+        overrides=_overrides(settings or []),
+    )
+    _start_log()
+    raise typer.Exit(import_module("broker.app.lifecycle").serve(options))
+
+
+def demo(
+    data_dir: Annotated[Path, typer.Option("--data-dir", help="Where the demo keeps everything.")] = Path("demo-data"),
+    mqtt: Annotated[str, typer.Option("--mqtt", help=ADDRESS_HELP.format("MQTT"))] = "127.0.0.1:1883",
+    api: Annotated[str, typer.Option("--api", help=ADDRESS_HELP.format("the management API"))] = "127.0.0.1:18083",
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the link to the status page.")] = False,
+    clean: Annotated[bool, typer.Option("--clean", help="Remove what an earlier demo made, and end.")] = False,
+) -> None:
+    """Run a broker with a simulated fleet.
+
+    Five meters publish, a rule looks at them, a stream keeps the rows, a table fills; the status page shows it.
+    """
+    from broker.config.options import DemoOptions
+
+    options = DemoOptions(
+        data_dir=data_dir,
+        mqtt=_address(mqtt, "--mqtt") or mqtt,
+        api=_address(api, "--api") or api,
+        opens_browser=not no_browser,
+        is_cleaning=clean,
+    )
+    _start_log()
+    raise typer.Exit(import_module("broker.app.demo").run(options))
+
+
+def _start_log() -> None:
+    """Before the configuration is read: as ``SLUICE_LOG`` says (``debug``, ``json``, ``info,json``)."""
+    from broker.observe.log import setup
+
+    words = [word for word in os.environ.get(LOG_VARIABLE, "").lower().replace(",", " ").split() if word]
+    unknown = [word for word in words if word not in ("debug", "info", "warning", "error", "text", "json")]
+    if unknown:
+        raise CommandError(
+            f"{LOG_VARIABLE} is {os.environ[LOG_VARIABLE]!r}; expected debug, info, warning or error, and text or json",
+            exit_codes.USAGE,
+            hint=f"{LOG_VARIABLE}=info,json sluice serve",
+        )
+    level = next((word for word in words if word not in ("text", "json")), "info")
+    setup(level, "json" if "json" in words else "text")  # type: ignore[arg-type]  # checked above
+
+
+def _address(text: str | None, option: str) -> str | None:
+    """``HOST:PORT``, checked as far as text can be."""
+    if text is None:
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise typer.BadParameter(f"{text!r} is not HOST:PORT, as 127.0.0.1:1883 or [::1]:1883", param_hint=option)
+    return text
+
+
+def _overrides(settings: list[str]) -> dict[str, str]:
+    overrides = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not all(key.split(".")):
+            raise typer.BadParameter(f"{setting!r} is not KEY=VALUE, as mqtt.max_packet_size=1MB", param_hint="--set")
+        overrides[key.strip()] = value
+    return overrides
