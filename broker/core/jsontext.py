@@ -61,6 +61,8 @@ def _why(text: bytes | str, error: BaseException) -> str:
 
 
 def _may_be_deep(text: bytes | str) -> bool:
+    if len(text) <= 2 * MAX_DEPTH:  # each level takes two characters; counting them takes 0.6 µs
+        return False
     if isinstance(text, str):
         return text.count("[") + text.count("{") > MAX_DEPTH
     return text.count(b"[") + text.count(b"{") > MAX_DEPTH
