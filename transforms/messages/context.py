@@ -13,7 +13,8 @@ Read = Callable[[Message], Any]
 
 def user_properties(message: Message) -> dict[str, str]:
     """User properties as a map; of a repeated name the last one wins."""
-    return dict(message.user_properties)
+    properties = message.properties
+    return dict(properties["User-Property"]) if properties and "User-Property" in properties else {}
 
 
 def _publish_properties(message: Message) -> dict[str, Any]:

@@ -7,7 +7,7 @@ comes in is never changed: the maps along a written path are copied once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from broker.core.errors import PeerError
@@ -26,20 +26,20 @@ _RETAIN = {"true": True, "false": False}
 _MISSING: Any = object()
 
 
-@dataclass(slots=True)
 class Run:
-    """One transformation of one message while it runs. ``bindings`` is what expressions read."""
+    """One transformation of one message while it runs. ``bindings`` is what expressions read.
 
-    topic: str
-    qos: int
-    retain: bool
-    payload: Any
-    bindings: dict[str, Any]
-    user: dict[str, str] | None = None
-    wrote_payload: bool = False
-    wrote_user: bool = False
-    owned: dict[int, Any] = field(default_factory=dict)
-    """Maps made in this run, by identity: these may be changed. They are kept here so that identities stay unique."""
+    ``owned`` holds the maps made in this run by their identity: these may be changed. Being kept there, no other map
+    can get the same identity.
+    """
+
+    __slots__ = ("bindings", "owned", "payload", "qos", "retain", "topic", "user", "wrote_payload", "wrote_user")
+
+    def __init__(self, topic: str, qos: int, retain: bool, payload: Any, bindings: dict[str, Any]) -> None:
+        self.topic, self.qos, self.retain, self.payload, self.bindings = topic, qos, retain, payload, bindings
+        self.user: dict[str, str] | None = None
+        self.wrote_payload = self.wrote_user = False
+        self.owned: dict[int, Any] = {}
 
 
 Apply = Callable[[Run], None]

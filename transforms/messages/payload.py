@@ -36,16 +36,20 @@ class PayloadCodec:
     check_encode: bool
     """Encoding what was decoded may fail, so it is tried even where the bytes stay."""
     gives_json: bool
+    may_hold_bytes: bool
+    """The decoded payload may hold bytes, which JSON cannot say as they are."""
 
 
 def payload_codec(decoder: Codec, encoder: Codec, schemas: SchemaLookup, *, may_hold_bytes: bool) -> PayloadCodec:
     """The codec of one transformation. A schema that is not there makes every message fail, not the making."""
+    holds_bytes = may_hold_bytes or not isinstance(decoder, JsonCodec)
     return PayloadCodec(
         _decoder(decoder, schemas),
-        _encoder(encoder, schemas, may_hold_bytes=may_hold_bytes or not isinstance(decoder, JsonCodec)),
+        _encoder(encoder, schemas, may_hold_bytes=holds_bytes),
         decoder == encoder,
         isinstance(encoder, (AvroCodec, ProtobufCodec)),
         isinstance(encoder, JsonCodec),
+        holds_bytes,
     )
 
 

@@ -108,7 +108,7 @@ def _missing(codec: AvroCodec | ProtobufCodec, schemas: SchemaLookup, pointer: s
 class BoundTransformation:
     """A transformation with the schemas of this moment. ``begin``, each operation, ``finish``: one message."""
 
-    __slots__ = ("_codec", "_fixed", "_needs_payload", "_reads_user", "operations", "transformation")
+    __slots__ = ("_adopts_json", "_codec", "_fixed", "_needs_payload", "_reads_user", "operations", "transformation")
 
     def __init__(self, transformation: Transformation, schemas: SchemaLookup, node: str, clock: Clock) -> None:
         self.transformation = transformation
@@ -116,6 +116,7 @@ class BoundTransformation:
         roots = transformation.roots
         written = {operation.root for operation in transformation.operations}
         self._codec = _codec_of(transformation, schemas)
+        self._adopts_json = self._codec.gives_json and not self._codec.may_hold_bytes
         self._fixed = fixed_readers(roots, node, clock)
         self._reads_user = "user_property" in roots or "user_property" in written
         is_raw = isinstance(transformation.spec.payload_decoder, NoCodec) and self._codec.is_same
@@ -172,12 +173,9 @@ class BoundTransformation:
         if codec.encode is None:
             return self._message(run, message, message.payload), run.payload
         made = self._message(run, message, codec.encode(run.payload))
-        if codec.gives_json and not self._may_hold_bytes():
+        if self._adopts_json:
             made.adopt_json(run.payload)
         return made, UNTOUCHED
-
-    def _may_hold_bytes(self) -> bool:
-        return self.transformation.spec.payload_decoder.type != "json" or _may_hold_bytes(self.transformation)
 
     def _message(self, run: Run, message: Message, payload: bytes) -> Message:
         properties = message.properties

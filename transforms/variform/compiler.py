@@ -4,15 +4,15 @@ The generated source is flat: each part that is evaluated conditionally (the arg
 ``iif``) becomes a function of its own, so that the nesting of an expression never meets the limits of Python's own
 compiler. For ``concat([topic, '/', payload.t])`` it reads::
 
-    def f0(b):
+    def whole(b):
         try:
             v1 = b["topic"]
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, IndexError):
             raise Unbound("topic") from None
-        if not v1 and (v1 is None or v1.__class__ is list):
-            v1 = ""
+        if not v1 and (v1 is None or v1.__class__ is list): v1 = ""
         ...
-        return render(g0([v1, "/", v2]))
+        v3 = g_concat([v1, "/", v2])
+        return v3 if v3.__class__ is str else render(v3)
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def compile_expression(source: str, *, raw: bool = False, in_transformations: bo
         CompileError: with line, column and, for unknown functions, a suggestion.
     """
     generator = _Generator(source, in_transformations=in_transformations)
-    generator.function(parse(source), tail=raw, wrap=None if raw else "render")
+    generator.whole(parse(source), raw=raw)
     code = "\n".join(generator.lines)
     namespace: dict[str, Any] = {
         **generator.names,
@@ -72,18 +72,20 @@ def compile_expression(source: str, *, raw: bool = False, in_transformations: bo
         "only_list": _only_list,
         "first_filled": _first_filled,
         "render": render,
+        "failed": _failed,
+        "VariformError": VariformError,
     }
     exec(compile(code, "<variform>", "exec"), namespace)  # the source is generated here, from a checked tree
     return Expression(
         source,
-        _guarded(namespace["f0"]),
+        namespace["whole"],
         frozenset(generator.roots),
         bool(generator.called & _MAY_GIVE_BYTES),
     )
 
 
 class _Generator:
-    """Writes functions ``f0``, ``f1``, ...; ``f0`` is the whole expression."""
+    """Writes the function ``whole``, and ``f0``, ``f1``, ... for parts of it."""
 
     def __init__(self, source: str, *, in_transformations: bool) -> None:
         self._source, self._in_transformations = source, in_transformations
@@ -93,14 +95,30 @@ class _Generator:
         self.called: set[str] = set()
         self._functions = self._values = 0
 
-    def function(self, node: Node, *, tail: bool, wrap: str | None = None) -> str:
+    def whole(self, node: Node, *, raw: bool) -> None:
+        """Write ``whole``, the function of the expression: what Python itself raises in it is an ``EvalError``."""
+        body: list[str] = []
+        result = self._node(node, body, keep=raw, tail=raw)
+        body.append(
+            f"    return {result}" if raw else f"    return {result} if {result}.__class__ is str else render({result})"
+        )
+        self.lines += [
+            "def whole(b):",
+            "    try:",
+            *("    " + line for line in body),
+            "    except VariformError:",
+            "        raise",
+            "    except Exception as error:",
+            "        raise failed(error) from error",
+        ]
+
+    def function(self, node: Node, *, tail: bool) -> str:
         """Write a function for a node, and give its name. ``tail``: its value is the raw result."""
         name = f"f{self._functions}"
         self._functions += 1
         body: list[str] = []
         result = self._node(node, body, keep=tail, tail=tail)
-        body.append(f"    return {wrap}({result})" if wrap else f"    return {result}")
-        self.lines += [f"def {name}(b):", *body]
+        self.lines += [f"def {name}(b):", *body, f"    return {result}"]
         return name
 
     def _node(self, node: Node, body: list[str], *, keep: bool, tail: bool = False) -> str:
@@ -197,20 +215,6 @@ class _Generator:
         if not least <= given <= most:
             line, column = place(self._source, node.at)
             raise CompileError(f"function '{node.name}' takes {arity}, not {given}", line, column)
-
-
-def _guarded(evaluate: Evaluate) -> Evaluate:
-    """The function, with what Python itself may raise in it (memory, digits of huge numbers) as ``EvalError``."""
-
-    def guarded(bindings: Bindings) -> Any:
-        try:
-            return evaluate(bindings)
-        except VariformError:
-            raise
-        except Exception as error:  # one expression must not stop the others
-            raise _failed(error) from error
-
-    return guarded
 
 
 def _failed(error: Exception) -> EvalError:
