@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -298,16 +298,17 @@ def test_the_doctor_looks_at_everything(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_help_comes_at_once_and_lists_the_commands() -> None:
     fastest_s = 99.0
-    for _ in range(5):
-        started_s = time.perf_counter()
+    for _ in range(4):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         asked = subprocess.run(
             [sys.executable, "-m", "broker.cli.main", "--help"],
             capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3],
         )  # fmt: skip
-        fastest_s = min(fastest_s, time.perf_counter() - started_s)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        fastest_s = min(fastest_s, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
     for command in ("serve", "demo", "status", "lake", "config", "doctor", "version", "rules"):
         assert f"\n  {command} " in asked.stdout
-    assert fastest_s < 0.4  # 0.2 on a machine that does nothing else
+    assert fastest_s < 0.3  # of the processor; 0.15 where nothing else runs
 
 
 def test_help_imports_nothing_heavy() -> None:
