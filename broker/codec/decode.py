@@ -1,0 +1,243 @@
+"""Bytes of one packet to a packet. Nothing but ``PeerError`` comes out for bytes from outside.
+
+0x81 where the bytes cannot be parsed by the rules, 0x82 where they parse and are not allowed, a more specific code
+where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker.codec import properties as p
+from broker.codec.packets import (
+    Auth,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Packet,
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+    SubscriptionRequest,
+    UnsubAck,
+    Unsubscribe,
+    Will,
+)
+from broker.codec.properties import decode_properties
+from broker.codec.wire import Reader, malformed, protocol_error
+from broker.core import reason
+from broker.core.errors import PeerError
+from broker.core.topic import check_topic_name
+
+_PUBLISH_ACK_CODES: Final = frozenset((0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))  # [MQTT-3.4.2-1]
+_RELEASE_CODES: Final = frozenset((0x00, 0x92))  # [MQTT-3.6.2-1]
+_DISCONNECT_CODES: Final = frozenset((0x00, 0x04, *range(0x80, 0x84), 0x87, 0x89, 0x8B, *range(0x8D, 0xA3)))
+_AUTH_CODES: Final = frozenset((0x00, 0x18, 0x19))  # [MQTT-3.15.2-1]
+_REQUIRED_FLAGS: Final = (None, 0, 0, None, 0, 0, 2, 0, 2, 0, 2, 0, 0, 0, 0, 0)  # by packet type [MQTT-2.1.3-1]
+
+
+def decode_packet(first: int, data: bytes, start: int, stop: int, version: int) -> Packet:
+    """The packet whose fixed header began with ``first`` and whose body is ``data[start:stop]``.
+
+    ``version`` is 3, 4 or 5; CONNECT carries its own and ignores it.
+
+    Raises:
+        PeerError: with the reason code that says how the packet breaks the rules.
+    """
+    packet_type = first >> 4
+    decoder = _DECODERS[packet_type]
+    if decoder is None or (packet_type == p.AUTH and version < 5):
+        raise malformed(f"there is no packet type {packet_type}")
+    required = _REQUIRED_FLAGS[packet_type]
+    if required is not None and first & 15 != required:
+        raise malformed(f"{p.NAMES[packet_type]} has header flags {first & 15}, which must be {required}")
+    reader = Reader(data, start, stop, p.NAMES[packet_type])
+    packet = decoder(reader, version, first & 15)
+    reader.finish()
+    return packet
+
+
+def connect_version(data: bytes, start: int, stop: int) -> int | None:
+    """The protocol level a CONNECT body asks for, valid or not; None when it cannot even be read."""
+    try:
+        reader = Reader(data, start, stop, "CONNECT")
+        reader.binary()
+        return reader.byte()
+    except PeerError:
+        return None
+
+
+def _connect(reader: Reader, _version: int, _flags: int) -> Connect:
+    name, level = reader.binary(), reader.byte()
+    if (name, level & 0x7F) not in ((b"MQTT", 4), (b"MQTT", 5), (b"MQIsdp", 3)) or level & 0x80:
+        raise PeerError(
+            reason.UNSUPPORTED_PROTOCOL_VERSION,
+            f"protocol {name[:20]!r} level {level} is not spoken here; MQTT 3.1, 3.1.1 and 5.0 are",
+        )
+    flags, keep_alive_s = reader.byte(), reader.u16()
+    _check_connect_flags(flags, level)
+    properties = decode_properties(reader, p.CONNECT) if level == 5 else {}
+    if "Authentication-Data" in properties and "Authentication-Method" not in properties:
+        raise protocol_error("CONNECT carries Authentication-Data without Authentication-Method")
+    client_id = reader.text("client identifier")
+    will = _will(reader, level, flags) if flags & 0x04 else None
+    return Connect(
+        client_id,
+        level,
+        bool(flags & 0x02),
+        keep_alive_s,
+        will,
+        reader.text("user name") if flags & 0x80 else None,
+        reader.binary() if flags & 0x40 else None,
+        properties,
+    )
+
+
+def _check_connect_flags(flags: int, level: int) -> None:
+    if flags & 0x01:
+        raise malformed("CONNECT has its reserved flag set")  # [MQTT-3.1.2-3]
+    if not flags & 0x04 and flags & 0x38:
+        raise malformed("CONNECT has will QoS or will retain without a will")  # [MQTT-3.1.2-11, -13]
+    if flags & 0x18 == 0x18:
+        raise malformed("CONNECT has will QoS 3")  # [MQTT-3.1.2-12]
+    if level < 5 and flags & 0xC0 == 0x40:
+        raise malformed("CONNECT has a password without a user name")  # 3.1.1 [MQTT-3.1.2-22]
+
+
+def _will(reader: Reader, level: int, flags: int) -> Will:
+    properties = decode_properties(reader, p.WILL) if level == 5 else {}
+    topic = reader.text("will topic")
+    check_topic_name(topic)
+    return Will(topic, reader.binary(), flags >> 3 & 3, bool(flags & 0x20), properties)
+
+
+def _connack(reader: Reader, version: int, _flags: int) -> ConnAck:
+    flags, code = reader.byte(), reader.byte()
+    if flags > 1:
+        raise malformed("CONNACK has reserved flags set")
+    return ConnAck(bool(flags), code, decode_properties(reader, p.CONNACK) if version == 5 else {})
+
+
+def _publish(reader: Reader, version: int, flags: int) -> Publish:
+    qos, dup = flags >> 1 & 3, bool(flags & 8)
+    if qos == 3:
+        raise malformed("PUBLISH has QoS 3")  # [MQTT-3.3.1-4]
+    if dup and not qos:
+        raise malformed("PUBLISH has DUP with QoS 0")  # [MQTT-3.3.1-2]
+    topic = reader.text("topic")
+    packet_id = reader.packet_id() if qos else 0
+    properties = decode_properties(reader, p.PUBLISH) if version == 5 else {}
+    if topic or version < 5:
+        check_topic_name(topic)
+    elif "Topic-Alias" not in properties:
+        raise protocol_error("PUBLISH has neither a topic nor a topic alias")
+    return Publish(topic, reader.rest(), qos, bool(flags & 1), dup, packet_id, properties)
+
+
+def _acknowledgement(
+    make: Callable[[int, int, dict[str, Any]], Packet], packet_type: int, codes: frozenset[int]
+) -> Callable[[Reader, int, int], Packet]:
+    def decode(reader: Reader, version: int, _flags: int) -> Packet:
+        packet_id = reader.packet_id()
+        if version < 5 or not reader.remaining:
+            return make(packet_id, 0, {})
+        code = reader.byte()
+        if code not in codes:
+            raise malformed(f"{reader.what} has reason code 0x{code:02X}, which it cannot have")
+        return make(packet_id, code, decode_properties(reader, packet_type) if reader.remaining else {})
+
+    return decode
+
+
+def _subscribe(reader: Reader, version: int, _flags: int) -> Subscribe:
+    packet_id = reader.packet_id()
+    properties = decode_properties(reader, p.SUBSCRIBE) if version == 5 else {}
+    requests = []
+    while reader.remaining:
+        requests.append(_subscription_request(reader, version))
+    if not requests:
+        raise protocol_error("SUBSCRIBE has no topic filter")  # [MQTT-3.8.3-2]
+    return Subscribe(packet_id, requests, properties)
+
+
+def _subscription_request(reader: Reader, version: int) -> SubscriptionRequest:
+    text, options = reader.text("topic filter"), reader.byte()
+    if options & (0xC0 if version == 5 else 0xFC):
+        raise malformed("SUBSCRIBE has reserved option bits set")  # [MQTT-3.8.3-5]
+    qos, handling = options & 3, options >> 4 & 3
+    if qos == 3 or handling == 3:
+        raise malformed("SUBSCRIBE has QoS 3 or retain handling 3")
+    if options & 4 and text.startswith("$share/"):
+        raise protocol_error("SUBSCRIBE has No Local on a shared subscription")  # [MQTT-3.8.3-4]
+    return SubscriptionRequest(text, qos, bool(options & 4), bool(options & 8), handling)
+
+
+def _suback(reader: Reader, version: int, _flags: int) -> SubAck:
+    packet_id = reader.packet_id()
+    properties = decode_properties(reader, p.SUBACK) if version == 5 else {}
+    return SubAck(packet_id, list(reader.rest()), properties)
+
+
+def _unsubscribe(reader: Reader, version: int, _flags: int) -> Unsubscribe:
+    packet_id = reader.packet_id()
+    properties = decode_properties(reader, p.UNSUBSCRIBE) if version == 5 else {}
+    filters = []
+    while reader.remaining:
+        filters.append(reader.text("topic filter"))
+    if not filters:
+        raise protocol_error("UNSUBSCRIBE has no topic filter")  # [MQTT-3.10.3-2]
+    return Unsubscribe(packet_id, filters, properties)
+
+
+def _unsuback(reader: Reader, version: int, _flags: int) -> UnsubAck:
+    packet_id = reader.packet_id()
+    properties = decode_properties(reader, p.UNSUBACK) if version == 5 else {}
+    return UnsubAck(packet_id, list(reader.rest()), properties)
+
+
+def _disconnect(reader: Reader, version: int, _flags: int) -> Disconnect:
+    code, properties = _code_and_properties(reader, version, p.DISCONNECT, _DISCONNECT_CODES)
+    return Disconnect(code, properties)
+
+
+def _auth(reader: Reader, version: int, _flags: int) -> Auth:
+    code, properties = _code_and_properties(reader, version, p.AUTH, _AUTH_CODES)
+    return Auth(code, properties)
+
+
+def _code_and_properties(
+    reader: Reader, version: int, packet_type: int, codes: frozenset[int]
+) -> tuple[int, dict[str, Any]]:
+    if version < 5 or not reader.remaining:
+        return 0, {}
+    code = reader.byte()
+    if code not in codes:
+        raise protocol_error(f"{reader.what} has reason code 0x{code:02X}, which it cannot have")
+    return code, decode_properties(reader, packet_type) if reader.remaining else {}
+
+
+_DECODERS: Final[tuple[Callable[[Reader, int, int], Packet] | None, ...]] = (
+    None,
+    _connect,
+    _connack,
+    _publish,
+    _acknowledgement(PubAck, p.PUBACK, _PUBLISH_ACK_CODES),
+    _acknowledgement(PubRec, p.PUBREC, _PUBLISH_ACK_CODES),
+    _acknowledgement(PubRel, p.PUBREL, _RELEASE_CODES),
+    _acknowledgement(PubComp, p.PUBCOMP, _RELEASE_CODES),
+    _subscribe,
+    _suback,
+    _unsubscribe,
+    _unsuback,
+    lambda _reader, _version, _flags: PingReq(),
+    lambda _reader, _version, _flags: PingResp(),
+    _disconnect,
+    _auth,
+)

@@ -1,0 +1,182 @@
+"""Packets to bytes, for every version and both roles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from broker.codec import properties as p
+from broker.codec.packets import (
+    Auth,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Packet,
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+    UnsubAck,
+    Unsubscribe,
+    Will,
+)
+from broker.codec.properties import encode_properties
+from broker.codec.wire import PACKET_ID_BYTES, encode_binary, encode_string, encode_variable_integer
+
+PINGRESP_BYTES: Final = b"\xd0\x00"
+
+
+def encode_packet(packet: Packet, version: int = 4) -> bytes:
+    """The packet as it is sent; CONNECT carries its own version and ignores the argument.
+
+    Raises:
+        ValueError: a field does not fit the wire format; the caller's mistake, never the peer's.
+    """
+    first, body = _ENCODERS[type(packet)](packet, version)
+    return bytes((first,)) + encode_variable_integer(len(body)) + body
+
+
+def encode_fitting(packet: ConnAck | PubAck | PubRec | PubRel | PubComp | SubAck | UnsubAck | Disconnect | Auth,
+                   version: int, max_bytes: float) -> bytes:  # fmt: skip
+    """As ``encode_packet``, leaving out the reason string, then the user properties, where they make it too large.
+
+    An acknowledgement is never left out itself [MQTT-3.4.2-2, -3].
+    """
+    encoded = encode_packet(packet, version)
+    for name in ("Reason-String", p.USER_PROPERTY):
+        if len(encoded) > max_bytes and name in packet.properties:
+            packet.properties = {key: value for key, value in packet.properties.items() if key != name}
+            encoded = encode_packet(packet, version)
+    return encoded
+
+
+def publish_parts(
+    topic: bytes, payload: bytes, first: int, properties: bytes, has_packet_id: bool
+) -> tuple[bytes, bytes]:
+    """A PUBLISH as what stands before and after its packet identifier.
+
+    ``properties`` is the encoded block with its length, empty below version 5.
+    """
+    tail = properties + payload if properties else payload
+    size = 2 + len(topic) + len(tail) + (2 if has_packet_id else 0)
+    return bytes((first,)) + encode_variable_integer(size) + PACKET_ID_BYTES[len(topic)] + topic, tail
+
+
+def _connect(packet: Connect, _version: int) -> tuple[int, bytes]:
+    version, will = packet.version, packet.will
+    flags = (2 if packet.clean_start else 0) | (_will_flags(will) if will else 0)
+    flags |= (0x80 if packet.username is not None else 0) | (0x40 if packet.password is not None else 0)
+    body = [
+        encode_string("MQIsdp" if version == 3 else "MQTT"),
+        bytes((version, flags)),
+        PACKET_ID_BYTES[packet.keep_alive_s],
+        encode_properties(packet.properties, p.CONNECT) if version == 5 else b"",
+        encode_string(packet.client_id),
+    ]
+    if will:
+        body.append(encode_properties(will.properties, p.WILL) if version == 5 else b"")
+        body += (encode_string(will.topic), encode_binary(will.payload))
+    if packet.username is not None:
+        body.append(encode_string(packet.username))
+    if packet.password is not None:
+        body.append(encode_binary(packet.password))
+    return 0x10, b"".join(body)
+
+
+def _will_flags(will: Will) -> int:
+    return 0x04 | will.qos << 3 | (0x20 if will.retain else 0)
+
+
+def _connack(packet: ConnAck, version: int) -> tuple[int, bytes]:
+    body = bytes((1 if packet.session_present else 0, packet.reason_code))
+    return 0x20, body + encode_properties(packet.properties, p.CONNACK) if version == 5 else body
+
+
+def _publish(packet: Publish, version: int) -> tuple[int, bytes]:
+    first = 0x30 | (8 if packet.dup else 0) | packet.qos << 1 | (1 if packet.retain else 0)
+    body = [
+        encode_string(packet.topic),
+        PACKET_ID_BYTES[packet.packet_id] if packet.qos else b"",
+        encode_properties(packet.properties, p.PUBLISH) if version == 5 else b"",
+        packet.payload,
+    ]
+    return first, b"".join(body)
+
+
+def _acknowledgement(first: int) -> Callable[[Any, int], tuple[int, bytes]]:
+    packet_type = first >> 4
+
+    def encode(packet: PubAck | PubRec | PubRel | PubComp, version: int) -> tuple[int, bytes]:
+        body = PACKET_ID_BYTES[packet.packet_id]
+        if version == 5 and (packet.reason_code or packet.properties):
+            body += _code_and_properties(packet.reason_code, packet.properties, packet_type)
+        return first, body
+
+    return encode
+
+
+def _code_and_properties(code: int, properties: Mapping[str, Any], packet_type: int) -> bytes:
+    return bytes((code,)) + (encode_properties(properties, packet_type) if properties else b"")
+
+
+def _subscribe(packet: Subscribe, version: int) -> tuple[int, bytes]:
+    body = [PACKET_ID_BYTES[packet.packet_id]]
+    if version == 5:
+        body.append(encode_properties(packet.properties, p.SUBSCRIBE))
+    for request in packet.requests:
+        options = request.qos | (4 if request.no_local else 0) | (8 if request.retain_as_published else 0)
+        body += (encode_string(request.filter), bytes((options | request.retain_handling << 4,)))
+    return 0x82, b"".join(body)
+
+
+def _suback(packet: SubAck, version: int) -> tuple[int, bytes]:
+    properties = encode_properties(packet.properties, p.SUBACK) if version == 5 else b""
+    return 0x90, PACKET_ID_BYTES[packet.packet_id] + properties + bytes(packet.reason_codes)
+
+
+def _unsubscribe(packet: Unsubscribe, version: int) -> tuple[int, bytes]:
+    properties = encode_properties(packet.properties, p.UNSUBSCRIBE) if version == 5 else b""
+    return 0xA2, PACKET_ID_BYTES[packet.packet_id] + properties + b"".join(map(encode_string, packet.filters))
+
+
+def _unsuback(packet: UnsubAck, version: int) -> tuple[int, bytes]:
+    body = PACKET_ID_BYTES[packet.packet_id]
+    if version == 5:
+        body += encode_properties(packet.properties, p.UNSUBACK) + bytes(packet.reason_codes)
+    return 0xB0, body
+
+
+def _disconnect(packet: Disconnect, version: int) -> tuple[int, bytes]:
+    if version < 5 or not (packet.reason_code or packet.properties):
+        return 0xE0, b""
+    return 0xE0, _code_and_properties(packet.reason_code, packet.properties, p.DISCONNECT)
+
+
+def _auth(packet: Auth, _version: int) -> tuple[int, bytes]:
+    if not (packet.reason_code or packet.properties):
+        return 0xF0, b""
+    return 0xF0, _code_and_properties(packet.reason_code, packet.properties, p.AUTH)
+
+
+_ENCODERS: Final[dict[type, Callable[[Any, int], tuple[int, bytes]]]] = {
+    Connect: _connect,
+    ConnAck: _connack,
+    Publish: _publish,
+    PubAck: _acknowledgement(0x40),
+    PubRec: _acknowledgement(0x50),
+    PubRel: _acknowledgement(0x62),
+    PubComp: _acknowledgement(0x70),
+    Subscribe: _subscribe,
+    SubAck: _suback,
+    Unsubscribe: _unsubscribe,
+    UnsubAck: _unsuback,
+    PingReq: lambda _packet, _version: (0xC0, b""),
+    PingResp: lambda _packet, _version: (0xD0, b""),
+    Disconnect: _disconnect,
+    Auth: _auth,
+}

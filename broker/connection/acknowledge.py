@@ -1,0 +1,111 @@
+"""Answers: those that may leave at once, and those that wait for the commit that holds what they acknowledge.
+
+The answers of a connection stay in order: while one waits, later ones queue behind it. All that one commit releases
+leave in one write.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.codec.encode import encode_fitting
+from broker.codec.packets import PubAck, PubComp, PubRec, PubRel
+from broker.codec.wire import PACKET_ID_BYTES
+from broker.connection import close
+from broker.core import reason
+
+if TYPE_CHECKING:
+    from broker.connection.connection import Connection, Waiting
+
+_PUBACK: Final = 0x40
+_PUBREC: Final = 0x50
+
+
+def answer(c: Connection, data: Waiting, *, waits: bool) -> None:
+    """Send ``data``, or do it when it is a callable: in order, and after the present commit group if it ``waits``."""
+    if waits or c.waiting or c.batches:
+        c.waiting.append(data)
+        c.unacknowledged += _is_puback(data)
+    else:
+        _release(c, data)
+
+
+def seal(c: Connection) -> None:
+    """Tie the answers gathered in this read to the commit group that holds what they acknowledge."""
+    c.batches.append(c.waiting)
+    c.waiting = []
+    c.hub.writer.when_committed(lambda error: _committed(c, error))
+
+
+def take_puback(c: Connection, packet: PubAck) -> None:
+    """A delivery is done, or refused with a code of 0x80 and above; it is not sent again either way [MQTT-4.4.0-2]."""
+    c.session.on_puback(packet.packet_id)
+
+
+def take_pubrec(c: Connection, packet: PubRec) -> None:
+    """A QoS 2 delivery is owned by the client; an identifier that is not in flight is told so."""
+    if packet.reason_code >= reason.UNSPECIFIED_ERROR:
+        c.session.on_puback(packet.packet_id)
+    elif not c.session.on_pubrec(packet.packet_id):
+        code = reason.PACKET_IDENTIFIER_NOT_FOUND if c.is_v5 else reason.SUCCESS
+        c.box.add(encode_fitting(PubRel(packet.packet_id, code), c.version, c.max_sent_bytes))
+
+
+def take_pubcomp(c: Connection, packet: PubComp) -> None:
+    """A QoS 2 delivery is over."""
+    c.session.on_pubcomp(packet.packet_id)
+
+
+def take_pubrel(c: Connection, packet: PubRel) -> None:
+    """The client has our PUBREC: the identifier is free, once that is stored [MQTT-4.3.3-11]."""
+    session, packet_id = c.session, packet.packet_id
+    inbound = session.inbound
+    is_stored = inbound is not None and (session.is_durable or packet_id in inbound.recent)
+    if inbound is None or not inbound.release(packet_id, forget=session.is_durable):
+        code = reason.PACKET_IDENTIFIER_NOT_FOUND if c.is_v5 else reason.SUCCESS
+        answer(c, encode_fitting(PubComp(packet_id, code), c.version, c.max_sent_bytes), waits=False)
+        return
+    if is_stored:
+        c.hub.inbound_changed(session.client_id, inbound)
+    answer(c, b"\x70\x02" + PACKET_ID_BYTES[packet_id], waits=is_stored)
+
+
+def _is_puback(data: Waiting) -> bool:
+    return isinstance(data, bytes) and data[0] == _PUBACK
+
+
+def _committed(c: Connection, error: BaseException | None) -> None:
+    batch = c.batches.popleft()
+    if error is not None:
+        _fail(c, batch)
+        return
+    if c.is_closed:
+        return
+    for data in batch:
+        c.unacknowledged -= _is_puback(data)
+        _release(c, data)
+
+
+def _release(c: Connection, data: Waiting) -> None:
+    if isinstance(data, bytes):
+        c.box.add(data)
+    else:
+        data()
+
+
+def _fail(c: Connection, batch: list[Waiting]) -> None:
+    """Nothing of the batch was stored: say so for publishes, and close where the protocol has no word for it."""
+    packet_ids = [
+        int.from_bytes(data[2:4]) for data in batch if isinstance(data, bytes) and data[0] in (_PUBACK, _PUBREC)
+    ]
+    if c.is_connected and c.session.inbound is not None:
+        c.session.inbound.forget(packet_ids)
+    if c.is_closed:
+        return
+    if c.version < 5 or len(packet_ids) < len(batch):
+        close.on_internal_error(c)
+        return
+    for data in batch:
+        assert isinstance(data, bytes)
+        c.unacknowledged -= _is_puback(data)
+        c.box.add(bytes((data[0], 3)) + data[2:4] + bytes((reason.QUOTA_EXCEEDED,)))

@@ -1,0 +1,170 @@
+"""The session log: QoS 1 and 2 messages for durable sessions, each stored once however many sessions wait for it.
+
+A record with ``rule`` set is addressed to the one client identifier it names: what a share group picked a member for,
+and retained messages sent on subscribing.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, cast
+
+from broker.codec.outgoing import Outgoing
+from broker.core import jsontext
+from broker.core.client import Client
+from broker.core.message import Message, Properties
+from broker.core.stream import StreamRecord
+from broker.routing.router import Target
+from broker.session.session import Delivery, Session
+from broker.storage.store import LogShard
+from broker.storage.writer import Writer
+
+REFILL_RECORDS: Final = 256
+"""Records read at a time for a session that is behind: some 100 µs of the loop's time."""
+
+_Token = tuple[Outgoing, tuple[Target[Session], ...]]
+_BASE64: Final = "$base64"
+
+
+class Defer(Protocol):
+    """Runs a callable in a later turn of the loop."""
+
+    def __call__(self, callback: Callable[..., object], *arguments: object) -> object: ...
+
+
+class Backlog:
+    """Appends to the session log and hands out what was committed, live or from the log."""
+
+    def __init__(self, writer: Writer, shard: LogShard, defer: Defer) -> None:
+        self._writer, self._shard, self._defer = writer, shard, defer
+        self._open = self._flying = 0
+        self.log_next = writer.store.range_of(shard).next_offset
+        """The offset after the last record whose commit the loop has heard of."""
+        writer.listen(shard.log, self._committed)
+        writer.before_commit(self._sealed)
+
+    @property
+    def since_offset(self) -> int:
+        """The offset that the next record appended will have; a subscription made now holds from there on."""
+        return self.log_next + self._open + self._flying
+
+    def keep(self, outgoing: Outgoing, targets: Sequence[Target[Session]], is_addressed: bool) -> None:
+        """Append a message for these sessions; ``is_addressed`` when other sessions must not find it in the log."""
+        message = outgoing.message
+        addressee = targets[0].subscriber.client_id if is_addressed else None
+        self._open += 1
+        self._writer.append(self._shard, _record(message, addressee), (outgoing, tuple(targets)))
+
+    def refill(self, session: Session) -> None:
+        """Read on for a session that is behind; in a later turn, since one session may have much to read."""
+        self._defer(self._refill, session)
+
+    def load_inflight(self, session: Session) -> None:
+        """Fetch the messages of deliveries that a restart left with their offsets only."""
+        for packet_id, delivery in list(session.inflight.items()):
+            if delivery.outgoing is not None or delivery.is_released or delivery.offset < 0:
+                continue
+            found = self._writer.store.read(self._shard, delivery.offset, 1)
+            if found and found[0][0] == delivery.offset:
+                delivery.outgoing = Outgoing(_message(found[0][1]))
+            else:
+                del session.inflight[packet_id]
+
+    def trim(self, sessions: Sequence[Session]) -> None:
+        """Forget what no session needs any more."""
+        before = min((session.low_offset(self.log_next) for session in sessions), default=self.log_next)
+        store, shard = self._writer.store, self._shard
+        if store.range_of(shard).first_offset < before:
+            self._writer.call(lambda: store.trim(shard, before), _ignore)
+
+    def _sealed(self) -> None:
+        if not self._open:
+            return
+        count, self._open = self._open, 0
+        self._flying += count
+
+        def settle(error: BaseException | None) -> None:
+            self._flying -= count
+
+        self._writer.when_committed(settle)
+
+    def _committed(self, first_offset: int, records: list[StreamRecord], tokens: list[object]) -> None:
+        self.log_next = first_offset + len(records)
+        touched: dict[Session, None] = {}
+        for offset, token in enumerate(tokens, first_offset):
+            outgoing, targets = cast(_Token, token)
+            for session, qos, retain, identifiers in targets:
+                session.accept_logged(offset, outgoing, qos, retain, identifiers)
+                touched[session] = None
+        for session in touched:
+            session.pump()
+
+    def _refill(self, session: Session) -> None:
+        if session.is_away or session.is_ended or session.queue or not session.is_behind:
+            return
+        start = session.next_offset
+        found = self._writer.store.read(self._shard, start, REFILL_RECORDS) if start < self.log_next else ()
+        deliveries, following = [], self.log_next
+        for offset, record in found:
+            if offset >= self.log_next:  # committed, but its listeners have not been told yet
+                break
+            following = offset + 1
+            if (delivery := _match(session, offset, record)) is not None:
+                deliveries.append(delivery)
+        if len(found) < REFILL_RECORDS:
+            following = self.log_next
+        session.accept_backlog(deliveries, following, is_end=following >= self.log_next)
+
+
+def _match(session: Session, offset: int, record: StreamRecord) -> Delivery | None:
+    if record.rule is not None and record.rule != session.client_id:
+        return None
+    return session.match_logged(offset, _message(record), record.rule)
+
+
+def _record(message: Message, addressee: str | None) -> StreamRecord:
+    client = message.client
+    return StreamRecord(
+        message.received_ns // 1000,
+        message.topic,
+        message.payload,
+        message.qos,
+        message.retain,
+        client.client_id,
+        client.username,
+        _properties_text(message.properties),
+        addressee,
+    )
+
+
+def _message(record: StreamRecord) -> Message:
+    client = Client(record.client_id, record.username)
+    properties = _properties_of(record.properties)
+    return Message(record.topic, record.payload, record.qos, record.retain, client, record.ts_us * 1000, properties)
+
+
+def _properties_text(properties: Properties | None) -> str | None:
+    if not properties:
+        return None
+    plain: dict[str, Any] = {
+        name: {_BASE64: b64encode(value).decode()} if isinstance(value, bytes) else value
+        for name, value in properties.items()
+    }
+    return jsontext.encode(plain).decode()
+
+
+def _properties_of(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    properties: dict[str, Any] = jsontext.decode(text)
+    for name, value in properties.items():
+        if isinstance(value, dict) and _BASE64 in value:
+            properties[name] = b64decode(value[_BASE64])
+    if "User-Property" in properties:
+        properties["User-Property"] = [(key, text) for key, text in properties["User-Property"]]
+    return properties
+
+
+def _ignore(_error: BaseException | None) -> None:
+    """A trim that failed is tried again with the next one; the writer has counted the failure."""

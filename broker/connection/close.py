@@ -1,0 +1,143 @@
+"""The end of a connection, whoever ends it: what is said, what becomes of the session and its will."""
+
+from __future__ import annotations
+
+from logging import getLogger
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.codec.decode import connect_version
+from broker.codec.encode import encode_fitting, encode_packet
+from broker.codec.packets import ConnAck, Disconnect
+from broker.codec.wire import protocol_error
+from broker.core import reason
+from broker.core.errors import PeerError
+from broker.core.stage import Refusal
+from broker.pipeline.columns import client_columns, property_columns
+
+if TYPE_CHECKING:
+    from broker.connection.connection import Connection
+
+_log = getLogger(__name__)
+
+_RETURN_CODES: Final = {
+    reason.UNSUPPORTED_PROTOCOL_VERSION: 1,
+    reason.CLIENT_IDENTIFIER_NOT_VALID: 2,
+    reason.SERVER_UNAVAILABLE: 3,
+    reason.SERVER_BUSY: 3,
+    reason.QUOTA_EXCEEDED: 3,
+    reason.CONNECTION_RATE_EXCEEDED: 3,
+    reason.BAD_USER_NAME_OR_PASSWORD: 4,
+    reason.NOT_AUTHORIZED: 5,
+    reason.BANNED: 5,
+}
+"""CONNACK return codes of 3.1.1, section 3.2.2.3, for reason codes of 5.0."""
+_EXPIRY: Final = "Session-Expiry-Interval"
+_NS_PER_MS: Final = 1_000_000
+
+
+def take_disconnect(c: Connection, packet: Disconnect) -> None:
+    """The client says goodbye; the will is forgotten only with code 0x00 [MQTT-3.14.4-3]."""
+    asked_s = packet.properties.get(_EXPIRY)
+    if asked_s is not None:
+        if asked_s and not c.session.expiry_s:
+            raise protocol_error("DISCONNECT raises a session expiry interval of 0")
+        c.session.expiry_s = min(asked_s, int(c.hub.settings.session_expiry_limit))
+    end(c, "normal", is_will_due=packet.reason_code != reason.SUCCESS, properties=packet.properties)
+
+
+def on_peer_error(c: Connection, error: PeerError) -> None:
+    """The client broke the protocol: tell it which way, as far as its version has words for it."""
+    _log.info("connection.protocol_error peer=%s error=%s", c.link.peer_host, error)
+    if c.is_connected:
+        disconnect(c, error.reason_code, reason.name_of(error.reason_code), text=str(error))
+    else:
+        c.hub.figures.refused_connection(reason.name_of(error.reason_code))
+        end(c, "protocol_error", is_will_due=False)
+
+
+def on_bad_connect(c: Connection, error: PeerError, data: bytes, start: int, stop: int) -> None:
+    """A CONNECT that breaks the rules: a CONNACK where the standard allows one, else just the end."""
+    version = connect_version(data, start, stop)
+    if version == 5:
+        c.version, c.is_v5 = 5, True
+        refuse_connect(c, error.reason_code, str(error))
+    elif error.reason_code == reason.UNSUPPORTED_PROTOCOL_VERSION and data[start : start + 6] == b"\0\4MQTT":
+        c.version = 4
+        refuse_connect(c, error.reason_code)
+    else:
+        on_peer_error(c, error)
+
+
+def refuse_connect(c: Connection, code: int, text: str = "") -> None:
+    """CONNACK with the reason, then the end [MQTT-3.2.2-6, -7]."""
+    c.hub.figures.refused_connection(reason.name_of(code))
+    if c.is_v5:
+        properties = {"Reason-String": text} if text else {}
+        c.box.add(encode_fitting(ConnAck(False, code, properties), 5, c.max_sent_bytes))
+    elif code in _RETURN_CODES:
+        c.box.add(encode_packet(ConnAck(False, _RETURN_CODES[code]), c.version))
+    end(c, reason.name_of(code), is_will_due=False)
+
+
+def refused(c: Connection, refusal: Refusal) -> None:
+    """A stage stopped a message and wants its publisher gone."""
+    disconnect(c, reason.IMPLEMENTATION_SPECIFIC_ERROR, refusal.reason, text=refusal.text)
+
+
+def taken_over(c: Any) -> None:
+    """Another connection has come with the client identifier."""
+    disconnect(c, reason.SESSION_TAKEN_OVER, "takenover")
+
+
+def on_silence(c: Connection) -> None:
+    """Keep-alive ran out, or no CONNECT came in time."""
+    if c.is_connected:
+        disconnect(c, reason.KEEP_ALIVE_TIMEOUT, "keepalive_timeout")
+    else:
+        c.hub.figures.refused_connection("connect_timeout")
+        end(c, "connect_timeout", is_will_due=False)
+
+
+def on_internal_error(c: Connection) -> None:
+    """A fault of the broker's own, or of its store."""
+    disconnect(c, reason.UNSPECIFIED_ERROR, "internal_error")
+
+
+def disconnect(c: Connection, code: int, why: str, *, text: str = "", is_will_due: bool = True) -> None:
+    """DISCONNECT with a reason code to version 5 clients, then the end."""
+    if c.is_closed:
+        return
+    if c.is_v5 and c.is_connected:
+        properties = {"Reason-String": text} if text else {}
+        c.box.add(encode_fitting(Disconnect(code, properties), 5, c.max_sent_bytes))
+    end(c, why, is_will_due=is_will_due)
+
+
+def end(c: Connection, why: str, *, is_will_due: bool, properties: dict[str, Any] | None = None) -> None:
+    """Close the link and let the session go; nothing that comes after is read."""
+    c.is_closed = True
+    hub = c.hub
+    hub.connections.discard(c)
+    hub.paused.discard(c)
+    c.box.flush()
+    c.link.close()
+    if not c.is_connected:
+        return
+    hub.figures.closed.value += 1
+    if c.session.owner is c:
+        hub.detached(c.session, is_will_due=is_will_due)
+    if "client.disconnected" in hub.events.wanted:
+        columns = {
+            **client_columns(c.client),
+            **protocol_columns(c),
+            "reason": why,
+            "disconn_props": property_columns(properties),
+            "disconnected_at": hub.clock.now_ns() // _NS_PER_MS,
+            "connected_at": c.connected_ns // _NS_PER_MS,
+        }
+        hub.events.emit("client.disconnected", columns)
+
+
+def protocol_columns(c: Connection) -> dict[str, Any]:
+    """Protocol name and version, as client events have them."""
+    return {"proto_name": "MQIsdp" if c.version == 3 else "MQTT", "proto_ver": c.version, "sockname": None}

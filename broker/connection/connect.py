@@ -1,0 +1,149 @@
+"""CONNECT: limits, authentication, taking over, resuming, and the CONNACK."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from broker.codec.encode import encode_fitting, encode_packet
+from broker.codec.packets import ConnAck, Connect
+from broker.connection import close
+from broker.connection.acknowledge import answer
+from broker.connection.hub import TICK_S, ConnectAttempt
+from broker.core import reason
+from broker.core.client import Client
+from broker.pipeline.columns import client_columns, property_columns
+from broker.session.session import MAX_PACKET_ID, Session
+from broker.session.will import Will
+
+if TYPE_CHECKING:
+    from broker.connection.connection import Connection
+
+PROTOCOL_NAMES: Final = {3: "MQIsdp", 4: "MQTT", 5: "MQTT"}
+_EXPIRY: Final = "Session-Expiry-Interval"
+_NS_PER_MS: Final = 1_000_000
+
+
+def take_connect(c: Connection, packet: Connect) -> None:
+    """Accept or refuse a CONNECT that is well-formed. What came behind it is handled after this returns."""
+    c.version, c.is_v5 = packet.version, packet.version == 5
+    properties = packet.properties
+    c.wants_reasons = properties.get("Request-Problem-Information", 1) == 1
+    c.max_sent_bytes = properties.get("Maximum-Packet-Size", inf)
+    if (refusal := _why_not(c, packet)) is not None:
+        close.refuse_connect(c, refusal)
+        return
+    client_id = packet.client_id or uuid4().hex
+    c.client = Client(client_id, packet.username, c.link.peer_host, c.link.peer_port, c.link.listener, packet.version)
+    told: dict[str, Any] = {} if packet.client_id else {"Assigned-Client-Identifier": client_id}
+    _set_keep_alive(c, packet.keep_alive_s, told)
+    expiry_s = _session_expiry(c, packet, told)
+    before = c.hub.writer.appended
+    session, is_present = _session(c, client_id, packet.clean_start, is_durable=expiry_s > 0)
+    c.session, session.expiry_s = session, expiry_s
+    session.will = None if packet.will is None else Will.of(packet.will, c.client)
+    _attach(c, packet)
+    if session.is_durable:
+        c.hub.session_changed(session)
+    connack = _connack(c, is_present, told)
+    c.box.cork()
+
+    def welcome() -> None:
+        if session.owner is c:
+            c.box.uncork(connack)
+            c.hub.backlog.load_inflight(session)
+            session.resume()
+
+    answer(c, welcome, waits=c.hub.writer.appended != before)
+    _emit_connected(c, packet, expiry_s)
+
+
+def _why_not(c: Connection, packet: Connect) -> int | None:
+    settings = c.hub.settings
+    if not packet.client_id and (packet.version == 3 or (packet.version == 4 and not packet.clean_start)):
+        return reason.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8] of 3.1.1
+    if len(packet.client_id.encode()) > settings.max_client_id_bytes:
+        return reason.CLIENT_IDENTIFIER_NOT_VALID
+    if "Authentication-Method" in packet.properties:
+        return reason.BAD_AUTHENTICATION_METHOD
+    attempt = ConnectAttempt(packet.client_id, packet.username, packet.password, c.link.peer_host, packet.version)
+    return c.hub.authenticate(attempt) or None
+
+
+def _set_keep_alive(c: Connection, asked_s: int, told: dict[str, Any]) -> None:
+    settings = c.hub.settings
+    keep_alive_s = asked_s
+    if settings.max_keep_alive and not 0 < asked_s <= settings.max_keep_alive:
+        keep_alive_s = told["Server-Keep-Alive"] = settings.max_keep_alive  # [MQTT-3.2.2-21]
+    c.silence_s = keep_alive_s * settings.keep_alive_factor + TICK_S if keep_alive_s else inf
+
+
+def _session_expiry(c: Connection, packet: Connect, told: dict[str, Any]) -> int:
+    limit_s = int(min(c.hub.settings.session_expiry_limit, 0xFFFFFFFF))
+    if not c.is_v5:
+        return 0 if packet.clean_start else limit_s
+    asked_s = int(packet.properties.get(_EXPIRY, 0))
+    if asked_s > limit_s:
+        told[_EXPIRY] = limit_s
+    return min(asked_s, limit_s)
+
+
+def _session(c: Connection, client_id: str, clean_start: bool, *, is_durable: bool) -> tuple[Session, bool]:
+    """The session to go on with, and whether it was there before; a connection that has it is closed."""
+    hub = c.hub
+    if (old := hub.sessions.get(client_id)) is not None and old.owner is not None:
+        close.taken_over(old.owner)
+    found = hub.sessions.get(client_id)
+    if found is None or clean_start:
+        return hub.new_session(client_id, is_durable=is_durable), False
+    return found, True
+
+
+def _attach(c: Connection, packet: Connect) -> None:
+    session, hub = c.session, c.hub
+    was_v5 = session.is_v5
+    session.attach(
+        c,
+        c.client,
+        c.box,
+        packet.properties.get("Receive-Maximum", MAX_PACKET_ID),
+        packet.properties.get("Maximum-Packet-Size", 0),
+    )
+    session.connected_ns = c.connected_ns = c.now_ns
+    if session.subscriptions and was_v5 != session.is_v5:
+        hub.plans.invalidate()  # routes are grouped by version
+    c.is_connected = True
+    c.max_packet_bytes = hub.settings.max_packet_size
+    hub.figures.connected.value += 1
+
+
+def _connack(c: Connection, is_present: bool, told: dict[str, Any]) -> bytes:
+    if not c.is_v5:
+        return encode_packet(ConnAck(is_present), c.version)
+    settings = c.hub.settings
+    properties = {
+        "Receive-Maximum": settings.receive_maximum,
+        "Maximum-Packet-Size": settings.max_packet_size,
+        **({"Topic-Alias-Maximum": settings.topic_alias_maximum} if settings.topic_alias_maximum else {}),
+        **told,
+    }
+    return encode_fitting(ConnAck(is_present, reason.SUCCESS, properties), 5, c.max_sent_bytes)
+
+
+def _emit_connected(c: Connection, packet: Connect, expiry_s: int) -> None:
+    if "client.connected" not in c.hub.events.wanted:
+        return
+    columns = {
+        **client_columns(c.client),
+        **close.protocol_columns(c),
+        "mountpoint": None,
+        "keepalive": packet.keep_alive_s,
+        "clean_start": packet.clean_start,
+        "receive_maximum": c.session.window,
+        "expiry_interval": expiry_s,
+        "is_bridge": False,
+        "conn_props": property_columns(packet.properties),
+        "connected_at": c.connected_ns // _NS_PER_MS,
+    }
+    c.hub.events.emit("client.connected", columns)

@@ -1,0 +1,192 @@
+"""One connection: its state, and which module takes which packet. Knows no socket, only a ``Link``."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from logging import getLogger
+from math import inf
+from typing import Final, Protocol
+
+from broker.codec.decode import decode_packet
+from broker.codec.framing import frame_at
+from broker.codec.packets import Connect
+from broker.connection import acknowledge, close, connect, reading
+from broker.connection.hub import TICK_S, Hub
+from broker.core.client import Client
+from broker.core.errors import PeerError
+from broker.session.outbox import Outbox
+from broker.session.session import Session
+
+_log = getLogger(__name__)
+
+_CONNECT_BYTE: Final = 0x10
+_ANSWERS_FACTOR: Final = 4
+"""A client that reads none of its answers is not read from, once so many times ``max_unsent_bytes`` wait for it."""
+
+
+class Link(Protocol):
+    """The byte stream under a connection (``broker.net.tcp``)."""
+
+    peer_host: str | None
+    peer_port: int | None
+    listener: str
+
+    def write(self, data: bytes) -> None:
+        """Send; never waits."""
+        ...
+
+    def close(self) -> None:
+        """Send what waits, then close; cut off when the peer does not take it within a deadline."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Read no more until ``resume_reading``."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        ...
+
+    def unsent_bytes(self) -> int:
+        """Bytes that the system has not taken yet."""
+        ...
+
+
+Waiting = bytes | Callable[[], None]
+"""An answer that waits for a commit, or what is to be done then."""
+
+
+class Connection:
+    """See the module. ``session`` and ``client`` are there once a CONNECT was accepted."""
+
+    __slots__ = (
+        "_rest", "aliases", "batches", "box", "client", "connected_ns", "deadline_s", "hub", "is_closed",
+        "is_connected", "is_v5", "link", "max_packet_bytes", "max_sent_bytes", "now_ns", "session", "silence_s",
+        "unacknowledged", "version", "waiting", "wanted", "wants_reasons",
+    )  # fmt: skip
+
+    client: Client
+    session: Session
+
+    def __init__(self, hub: Hub, link: Link) -> None:
+        self.hub, self.link = hub, link
+        self.box = Outbox(hub.turn, link.write)
+        self.is_connected = self.is_closed = self.is_v5 = False
+        self.version = 0
+        self.wants_reasons = True
+        self.max_packet_bytes = hub.settings.max_packet_size_before_connect
+        self.max_sent_bytes: float = inf
+        self.aliases: dict[int, bytes] = {}
+        self.waiting: list[Waiting] = []
+        self.batches: deque[list[Waiting]] = deque()
+        self.unacknowledged = 0
+        self.now_ns = self.connected_ns = 0
+        self.silence_s: float = inf
+        self.deadline_s: float = inf
+        self.wanted = 2
+        self._rest = bytearray()
+
+    # -- from the link --
+
+    def opened(self) -> None:
+        """The link is open: a CONNECT is expected within ``connect_timeout``."""
+        hub = self.hub
+        self.deadline_s = hub.now_s + hub.settings.connect_timeout + TICK_S
+        hub.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what was read: bytes of any number of packets, cut anywhere."""
+        if self.is_closed:
+            return
+        hub, rest = self.hub, self._rest
+        hub.figures.bytes_received.value += len(data)
+        if rest:
+            rest += data
+            if len(rest) < self.wanted:
+                return
+            data = bytes(rest)
+            rest.clear()
+        self.now_ns = hub.clock.now_ns()
+        self.wanted = 2
+        try:
+            used = reading.read_packets(self, data, 0) if self.is_connected else self._read_first(data)
+        except PeerError as error:
+            close.on_peer_error(self, error)
+            return
+        except Exception:  # noqa: BLE001  one connection's trouble must not become another's
+            _log.exception("connection.failed client_id=%s", self.client.client_id if self.is_connected else "")
+            close.on_internal_error(self)
+            return
+        if self.is_closed:
+            return
+        if used < len(data):
+            rest += data[used:]
+        if self.is_connected:
+            self.deadline_s = hub.now_s + self.silence_s
+        if self.waiting:
+            acknowledge.seal(self)
+            if hub.writer.is_congested:
+                hub.paused.add(self)
+                self.link.pause_reading()
+
+    def connection_lost(self) -> None:
+        """The link is gone."""
+        if not self.is_closed:
+            close.end(self, "tcp_closed", is_will_due=True)
+
+    def pause_writing(self) -> None:
+        """More than ``max_unsent_bytes`` wait to be sent: QoS 0 messages are dropped from now on."""
+        if self.is_connected and not self.is_closed:
+            self.session.set_slow(is_slow=True)
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        if self.is_connected and not self.is_closed:
+            self.session.set_slow(is_slow=False)
+            if self not in self.hub.paused:
+                self.link.resume_reading()
+
+    # -- from the hub --
+
+    def resume_reading(self) -> None:
+        """The store has caught up."""
+        if not self.is_closed:
+            self.link.resume_reading()
+
+    def on_deadline(self) -> None:
+        """The client said nothing for too long."""
+        close.on_silence(self)
+
+    def fail(self, error: BaseException) -> None:
+        """What the session must send cannot be stored."""
+        _log.warning("connection.store_failed client_id=%s error=%s", self.client.client_id, error)
+        close.on_internal_error(self)
+
+    def hold_back_if_unread(self) -> None:
+        """Stop reading a client that does not read its answers; ``resume_writing`` goes on."""
+        if self.link.unsent_bytes() > _ANSWERS_FACTOR * self.hub.settings.max_unsent_bytes:
+            self.link.pause_reading()
+
+    # -- CONNECT --
+
+    def _read_first(self, data: bytes) -> int:
+        """Take the CONNECT and all that came with it. Anything else closes without a packet [MQTT-3.1.0-1]."""
+        if data[0] != _CONNECT_BYTE:
+            close.end(self, "protocol_error", is_will_due=False)
+            return len(data)
+        frame = frame_at(data, 0, self.max_packet_bytes)
+        if frame is None:
+            return 0
+        start, stop = frame
+        if stop > len(data):
+            self.wanted = stop
+            return 0
+        try:
+            packet = decode_packet(data[0], data, start, stop, 0)
+        except PeerError as error:
+            close.on_bad_connect(self, error, data, start, stop)
+            return len(data)
+        assert isinstance(packet, Connect)
+        connect.take_connect(self, packet)
+        return len(data) if self.is_closed else reading.read_packets(self, data, stop)

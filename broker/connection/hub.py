@@ -1,0 +1,330 @@
+"""What all connections of a node share, and what happens to sessions whose connection is gone.
+
+The hub owns sessions, routing, the pipeline and the session log, restores them from the store, and acts when time
+passes. It knows no socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from logging import getLogger
+from typing import TYPE_CHECKING, Final
+
+from broker.codec import packets
+from broker.connection.backlog import Backlog, Defer
+from broker.connection.figures import Figures
+from broker.connection.settings import MqttSettings
+from broker.core import reason
+from broker.core.clock import Clock
+from broker.core.events import Events
+from broker.core.message import Message
+from broker.core.stage import Gate, Tap
+from broker.core.topic import TopicFilter
+from broker.observe.metrics import Metrics
+from broker.pipeline.columns import client_columns, delivery_columns, property_columns
+from broker.pipeline.pipeline import Pipeline
+from broker.pipeline.plan import Plans
+from broker.routing import retained as retained_keys
+from broker.routing.retained import Retained
+from broker.routing.router import Router, Routes
+from broker.session import record as session_keys
+from broker.session.inbound import Inbound
+from broker.session.outbox import Turn
+from broker.session.record import encode_session, encode_subscriptions, restore_session, restore_subscriptions
+from broker.session.registry import SessionRegistry
+from broker.session.session import NEVER_S, Session, SessionServices
+from broker.storage.store import LogShard
+from broker.storage.writer import Writer
+
+if TYPE_CHECKING:
+    from broker.connection.connection import Connection
+
+_log = getLogger(__name__)
+
+_NS: Final = 1_000_000_000
+TICK_S: Final = 0.5
+"""How often ``tick`` is to be called; keep-alive is enforced this exactly."""
+_TRIM_TICKS: Final = 60
+_STALE_TICKS: Final = 240
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectAttempt:
+    """Who wants to connect, for the authenticator. ``password`` is never logged."""
+
+    client_id: str
+    username: str | None
+    password: bytes | None
+    peer_host: str | None
+    protocol_version: int
+
+
+Authenticate = Callable[[ConnectAttempt], int]
+"""Returns 0 to accept, or the MQTT 5 reason code to refuse with (0x86, 0x87, 0x8A ...)."""
+
+
+def accept_all(_attempt: ConnectAttempt) -> int:
+    """The authenticator of a node without one."""
+    return reason.SUCCESS
+
+
+class Hub:
+    """See the module. ``defer`` runs a callable in a later turn of the loop, ``turn`` collects what it writes."""
+
+    def __init__(
+        self,
+        *,
+        settings: MqttSettings,
+        writer: Writer,
+        session_log: LogShard,
+        metrics: Metrics,
+        events: Events,
+        clock: Clock,
+        defer: Defer,
+        authenticate: Authenticate = accept_all,
+    ) -> None:
+        self.settings, self.writer, self.events, self.clock = settings, writer, events, clock
+        self.authenticate = authenticate
+        self.now_s = clock.monotonic_s()
+        self.turn = Turn(lambda: defer(self.turn.flush))
+        self.connections: set[Connection] = set()
+        self.paused: set[Connection] = set()
+        self.sessions = SessionRegistry()
+        self.inbounds: dict[str, Inbound] = {}
+        self.router: Router[Session] = Router(self._keep, self._forget)
+        self.plans: Plans[Routes[Session]] = Plans(
+            self.router.routes, self.router.forget_routes, settings.max_cached_plans, settings.max_topic_levels
+        )
+        self.retained = Retained(writer.put)
+        self.pipeline: Pipeline[Routes[Session]] = Pipeline(self.plans, self.retained.retain, metrics, events)
+        self.figures = Figures(metrics, self.pipeline.dropped)
+        self.backlog = Backlog(writer, session_log, defer)
+        self._dirty_sessions: dict[Session, None] = {}
+        self._dirty_inbounds: dict[str, Inbound] = {}
+        self._ticks = 0
+        self._services = SessionServices(
+            clock=clock,
+            changed=self.session_changed,
+            refill=self.backlog.refill,
+            on_event=self._on_session_event,
+            events=events,
+            sent=self.figures.sent,
+            dropped=self.figures.delivery_dropped,
+            max_queue=settings.max_queued_messages,
+            max_queue_bytes=settings.max_queued_bytes,
+            window=settings.max_inflight,
+        )
+        writer.before_commit(self._save_dirty)
+        writer.on_relief(self._on_relief)
+        metrics.gauge("connections", lambda: len(self.connections), "clients connected")
+        metrics.gauge("sessions", lambda: len(self.sessions), "sessions, connected or away")
+        metrics.gauge("subscriptions", lambda: self.router.subscription_count, "subscriptions of all sessions")
+        metrics.gauge("retained_messages", lambda: self.retained.count, "topics with a retained message")
+
+    # -- stages --
+
+    def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
+        """Use these gates and taps from the next message on."""
+        self.plans.set_stages(gates, taps)
+
+    def _keep(self, *arguments: object) -> None:
+        self.backlog.keep(*arguments)  # type: ignore[arg-type]  # the router is made before the backlog
+
+    def _forget(self, topic_filter: TopicFilter) -> None:
+        self.plans.forget(topic_filter)
+
+    # -- sessions --
+
+    def load(self) -> None:
+        """Restore retained messages, sessions and inbound identifiers from the store, before the first connection."""
+        store, now_ns = self.writer.store, self.clock.now_ns()
+        self.retained.load(store.scan(retained_keys.PREFIX))
+        for key, value in store.scan(session_keys.INBOUND_PREFIX):
+            self.inbounds[_client_id(key, session_keys.INBOUND_PREFIX)] = Inbound.decode(value)
+        for key, value in store.scan(session_keys.SESSION_PREFIX):
+            client_id = _client_id(key, session_keys.SESSION_PREFIX)
+            session = Session(client_id, self._services, is_durable=True)
+            was_connected = restore_session(session, value)
+            subscriptions = store.get(_key(session_keys.SUBSCRIPTIONS_PREFIX, client_id))
+            if subscriptions is not None:
+                restore_subscriptions(session, subscriptions)
+            self.sessions.add(session)
+            session.inbound = self.inbounds.get(client_id)
+            for subscription in session.subscriptions.values():
+                self.router.subscribe(session, subscription, is_new=True)
+            if was_connected:  # the process died under it: an abnormal end, now
+                self._start_clocks(session, now_ns, is_will_due=True)
+                self.session_changed(session)
+            self.sessions.schedule(session)
+
+    def new_session(self, client_id: str, *, is_durable: bool) -> Session:
+        """Begin a session, in place of the one there was."""
+        old = self.sessions.get(client_id)
+        if old is not None:
+            self.end_session(old)
+        session = Session(client_id, self._services, is_durable=is_durable)
+        session.inbound = self.inbounds.get(client_id)
+        if session.inbound is not None:
+            session.inbound.restart()
+            self.inbound_changed(client_id, session.inbound)
+        session.next_offset = self.backlog.since_offset
+        self.sessions.add(session)
+        return session
+
+    def end_session(self, session: Session) -> None:
+        """Forget a session; a will that waits for its delay is due now [MQTT-3.1.2-8]."""
+        session.is_ended = True
+        for subscription in session.subscriptions.values():
+            self.router.unsubscribe(session, subscription.filter)
+        session.subscriptions.clear()
+        self.sessions.remove(session)
+        self._dirty_sessions.pop(session, None)
+        if session.is_durable:
+            self.writer.put(_key(session_keys.SESSION_PREFIX, session.client_id), None)
+            self.writer.put(_key(session_keys.SUBSCRIPTIONS_PREFIX, session.client_id), None)
+        if session.inbound is not None:
+            session.inbound.restart()
+            self.inbound_changed(session.client_id, session.inbound)
+        if session.will_at_ns:
+            self.publish_will(session)
+
+    def inbound_of(self, session: Session) -> Inbound:
+        """The inbound state of a session's client identifier, made when first needed."""
+        if session.inbound is None:
+            session.inbound = self.inbounds.setdefault(session.client_id, Inbound())
+        return session.inbound
+
+    def inbound_changed(self, client_id: str, inbound: Inbound) -> None:
+        """Write the inbound state with the commit group at hand, once however often it changes."""
+        if inbound.is_changed and client_id not in self._dirty_inbounds:
+            self._dirty_inbounds[client_id] = inbound
+            self.writer.touch()
+
+    def session_changed(self, session: Session) -> None:
+        """Write the record of a durable session with the commit group at hand."""
+        if session not in self._dirty_sessions and not session.is_ended:
+            self._dirty_sessions[session] = None
+            self.writer.touch()
+
+    def subscriptions_changed(self, session: Session) -> None:
+        """Write the subscriptions of a durable session with the commit group at hand."""
+        if session.is_durable:
+            key = _key(session_keys.SUBSCRIPTIONS_PREFIX, session.client_id)
+            self.writer.put(key, encode_subscriptions(session))
+
+    def detached(self, session: Session, *, is_will_due: bool) -> None:
+        """A session's connection is gone: begin to count its life and its will's delay."""
+        session.detach(self.backlog.log_next)
+        now_ns = self.clock.now_ns()
+        self._start_clocks(session, now_ns, is_will_due=is_will_due)
+        if session.expiry_s == 0:
+            self.end_session(session)
+            return
+        self.session_changed(session)
+        self.sessions.schedule(session)
+
+    def _start_clocks(self, session: Session, now_ns: int, *, is_will_due: bool) -> None:
+        session.ends_at_ns = 0 if session.expiry_s >= NEVER_S else now_ns + session.expiry_s * _NS
+        will = session.will
+        if will is None or not is_will_due:
+            session.will = None
+        elif will.delay_s and session.expiry_s:
+            session.will_at_ns = now_ns + min(will.delay_s, session.expiry_s) * _NS
+        else:
+            self.publish_will(session)
+
+    def publish_will(self, session: Session) -> None:
+        """Publish the will, once [MQTT-3.1.2-10]."""
+        will, session.will, session.will_at_ns = session.will, None, 0
+        if will is not None:
+            self.pipeline.publish(will.message(self.clock.now_ns()))
+
+    def _save_dirty(self) -> None:
+        """Put what changed into the group that is being sealed; what waited for that leaves when it is committed."""
+        if self._dirty_inbounds:
+            for client_id, inbound in self._dirty_inbounds.items():
+                self.writer.put(_key(session_keys.INBOUND_PREFIX, client_id), inbound.encode())
+            self._dirty_inbounds.clear()
+        if not self._dirty_sessions:
+            return
+        dirty, self._dirty_sessions = self._dirty_sessions, {}
+        released = []
+        for session in dirty:
+            key = _key(session_keys.SESSION_PREFIX, session.client_id)
+            self.writer.put(key, encode_session(session, self.backlog.log_next))
+            if held := session.take_held():
+                released.append((session, session.box, held))
+
+        def release(error: BaseException | None) -> None:
+            for session, box, held in released:
+                if box is None or session.box is not box:
+                    continue
+                if error is None:
+                    for data in held:
+                        box.add(data)
+                elif session.owner is not None:
+                    session.owner.fail(error)
+
+        if released:
+            self.writer.when_committed(release)
+
+    # -- time --
+
+    def tick(self) -> None:
+        """Act on what time has brought: silent clients, wills, ends of sessions, trimming."""
+        self.now_s = self.clock.monotonic_s()
+        for connection in list(self.connections):
+            if self.now_s > connection.deadline_s:
+                connection.on_deadline()
+        now_ns = self.clock.now_ns()
+        for session in self.sessions.take_due(now_ns):
+            if session.will_at_ns and session.will_at_ns <= now_ns:
+                self.publish_will(session)
+                self.session_changed(session)
+            if session.ends_at_ns and session.ends_at_ns <= now_ns:
+                self.end_session(session)
+        self._ticks += 1
+        if self._ticks % _TRIM_TICKS == 0:
+            self.backlog.trim([session for session in self.sessions if session.is_durable])
+        if self._ticks % _STALE_TICKS == 0:
+            self._forget_stale(now_ns)
+
+    def _forget_stale(self, now_ns: int) -> None:
+        """Inbound state of clients long gone."""
+        for client_id, inbound in list(self.inbounds.items()):
+            if not inbound.is_stale(now_ns) or inbound.open_qos2 or client_id in self.sessions.by_client_id:
+                continue
+            del self.inbounds[client_id]
+            self.writer.put(_key(session_keys.INBOUND_PREFIX, client_id), None)
+
+    def _on_relief(self) -> None:
+        paused, self.paused = self.paused, set()
+        for connection in paused:
+            connection.resume_reading()
+
+    # -- events --
+
+    def _on_session_event(self, name: str, session: Session, message: Message, why: str) -> None:
+        columns = delivery_columns(message, session.client)
+        if name == "message.acked":
+            columns["puback_props"] = property_columns(None)
+        if why:
+            columns["reason"] = why
+        self.events.emit(name, columns)
+
+    def emit_subscription(
+        self, name: str, session: Session, topic: str, qos: int, properties: packets.Properties
+    ) -> None:
+        """``session.subscribed`` and ``session.unsubscribed``; the caller has asked whether somebody wants it."""
+        member = "sub_props" if name == "session.subscribed" else "unsub_props"
+        columns = {"topic": topic, "qos": qos, member: property_columns(properties)}
+        self.events.emit(name, {**client_columns(session.client), **columns})
+
+
+def _key(prefix: bytes, client_id: str) -> bytes:
+    return prefix + client_id.encode()
+
+
+def _client_id(key: bytes, prefix: bytes) -> str:
+    return key[len(prefix) :].decode()

@@ -1,0 +1,150 @@
+"""PUBLISH in, the way through the pipeline: a message is made, its stages run, the answer sent or tied to a commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.codec import properties as p
+from broker.codec.encode import encode_fitting
+from broker.codec.packets import PubAck, PubRec
+from broker.codec.properties import decode_properties
+from broker.codec.wire import PACKET_ID_BYTES, Reader, malformed, protocol_error
+from broker.connection import close
+from broker.connection.acknowledge import answer
+from broker.core import reason
+from broker.core.errors import PeerError
+from broker.core.message import Message
+from broker.core.stage import Refusal
+from broker.session.inbound import digest
+
+if TYPE_CHECKING:
+    from broker.connection.connection import Connection
+
+_FIRST: Final = (b"", b"\x40", b"\x50")
+"""The first byte of the answer, by QoS."""
+
+
+def take(c: Connection, first: int, data: bytes, body: int, stop: int) -> None:
+    """Take the PUBLISH whose body is ``data[body:stop]``.
+
+    Raises:
+        PeerError: it breaks the protocol.
+    """
+    qos = first >> 1 & 3
+    if qos == 3:
+        raise malformed("PUBLISH has QoS 3")  # [MQTT-3.3.1-4]
+    if first & 8 and not qos:
+        raise malformed("PUBLISH has DUP with QoS 0")  # [MQTT-3.3.1-2]
+    at = body + 2 + (data[body] << 8 | data[body + 1]) if body + 2 <= stop else stop + 1
+    topic = data[body + 2 : at]
+    packet_id = 0
+    if qos:
+        packet_id = data[at] << 8 | data[at + 1] if at + 2 <= stop else 0
+        at += 2
+        if packet_id == 0 and at <= stop:
+            raise malformed("PUBLISH has packet identifier 0")  # [MQTT-2.2.1-3]
+    if at > stop:
+        raise malformed("PUBLISH is cut short")
+    properties: dict[str, Any] | None = None
+    if c.is_v5:
+        if at < stop and data[at] == 0:
+            at += 1
+        else:
+            reader = Reader(data, at, stop, "PUBLISH")
+            properties = decode_properties(reader, p.PUBLISH)
+            at = reader.position
+            topic = _without_alias(c, topic, properties)
+    if not topic:
+        if c.is_v5:
+            raise protocol_error("PUBLISH has neither a topic nor a topic alias")
+        raise PeerError(reason.TOPIC_NAME_INVALID, "a topic name must not be empty")
+    plan = c.hub.plans.plan(topic)
+    message = Message(
+        plan.topic, data[at:stop], qos, first & 1 == 1, c.client, c.now_ns, properties or None, first & 8 == 8
+    )
+    c.hub.figures.received[qos].value += 1
+    if qos:
+        _acknowledge(c, message, topic, packet_id)
+        return
+    outcome = c.hub.pipeline.process(message, plan)
+    if outcome.refusal is not None and outcome.refusal.disconnect:
+        close.refused(c, outcome.refusal)
+
+
+def _without_alias(c: Connection, topic: bytes, properties: dict[str, Any]) -> bytes:
+    """The topic that a topic alias stands for, or sets; takes what belongs to the connection out of the properties."""
+    if p.SUBSCRIPTION_IDENTIFIER in properties:
+        raise protocol_error("PUBLISH from a client carries a subscription identifier")  # [MQTT-3.3.4-6]
+    alias = properties.pop("Topic-Alias", None)
+    if alias is None:
+        return topic
+    if not 0 < alias <= c.hub.settings.topic_alias_maximum:
+        raise PeerError(reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is not between 1 and the maximum")
+    if topic:
+        c.aliases[alias] = topic
+        return topic
+    known = c.aliases.get(alias)
+    if known is None:
+        raise protocol_error(f"topic alias {alias} was never set")
+    return known
+
+
+def _acknowledge(c: Connection, message: Message, topic: bytes, packet_id: int) -> None:
+    """Run the stages for a QoS 1 or 2 message and answer it; see ``broker.session.inbound`` for resent ones."""
+    hub, session, qos = c.hub, c.session, message.qos
+    inbound = session.inbound
+    if c.is_v5:
+        _check_receive_maximum(c, packet_id)
+    success = _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id]
+    if inbound is not None:
+        is_open = qos == 2 and packet_id in inbound.open_qos2
+        if is_open or (message.dup and inbound.was_taken(packet_id, digest(topic, message.payload), c.now_ns)):
+            hub.figures.already_taken.value += 1
+            if qos == 2 and not is_open:
+                inbound.open(packet_id)
+                hub.inbound_changed(session.client_id, inbound)
+            answer(c, success, waits=True)  # what was taken may still be on its way to the store
+            return
+    before = hub.writer.appended
+    outcome = hub.pipeline.process(message, hub.plans.plan(topic))
+    is_kept = hub.writer.appended != before
+    if outcome.refusal is not None:
+        _answer_refusal(c, qos, packet_id, outcome.refusal, waits=is_kept)
+        return
+    if is_kept or qos == 2:
+        _remember(c, message, topic, packet_id, is_kept=is_kept)
+    if outcome.receivers == 0 and not is_kept and c.is_v5:
+        success = _FIRST[qos] + b"\x03" + PACKET_ID_BYTES[packet_id] + b"\x10"
+    answer(c, success, waits=is_kept or (qos == 2 and session.is_durable))
+
+
+def _check_receive_maximum(c: Connection, packet_id: int) -> None:
+    open_qos2 = c.session.inbound.open_qos2 if c.session.inbound is not None else ()
+    is_new = packet_id not in open_qos2
+    if is_new and c.unacknowledged + len(open_qos2) >= c.hub.settings.receive_maximum:  # [MQTT-3.3.4-7]
+        raise PeerError(reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes are open than the receive maximum allows")
+
+
+def _remember(c: Connection, message: Message, topic: bytes, packet_id: int, *, is_kept: bool) -> None:
+    """Note the identifier in the commit group of what the message left behind."""
+    inbound = c.hub.inbound_of(c.session)
+    if message.qos == 2:
+        inbound.open(packet_id)
+    if is_kept:
+        inbound.remember(packet_id, digest(topic, message.payload), c.now_ns)
+    if is_kept or c.session.is_durable:
+        c.hub.inbound_changed(c.session.client_id, inbound)
+
+
+def _answer_refusal(c: Connection, qos: int, packet_id: int, refusal: Refusal, *, waits: bool) -> None:
+    if refusal.disconnect:
+        close.refused(c, refusal)
+        return
+    if not c.is_v5:  # acknowledged and dropped: 3.1.1 has no word for refusing
+        if qos == 2:
+            c.hub.inbound_of(c.session).open(packet_id)
+        answer(c, _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id], waits=waits)
+        return
+    properties = {"Reason-String": refusal.text} if c.wants_reasons and refusal.text else {}
+    packet = (PubAck if qos == 1 else PubRec)(packet_id, refusal.reason_code, properties)
+    answer(c, encode_fitting(packet, 5, c.max_sent_bytes), waits=waits)

@@ -1,0 +1,269 @@
+"""From bytes to packets to what takes them: the loop that every received byte passes.
+
+PUBLISH is read in place, without a packet object. A topic whose plan has no stages and whose subscribers differ in
+nothing but QoS goes the short way: QoS 0 packets that follow each other to the same subscribers are forwarded as one
+piece of the buffer, QoS 1 packets with new identifiers between the same bytes. Everything else takes the way through
+``broker.connection.publish``. What is measured for each choice stands in ``benchmarks/bare.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.codec.decode import decode_packet
+from broker.codec.encode import PINGRESP_BYTES, publish_parts
+from broker.codec.framing import frame_at
+from broker.codec.outgoing import Outgoing
+from broker.codec.packets import (
+    Auth,
+    Disconnect,
+    Packet,
+    PingReq,
+    PubAck,
+    PubComp,
+    PubRec,
+    PubRel,
+    Subscribe,
+    Unsubscribe,
+)
+from broker.codec.wire import PACKET_ID_BYTES, malformed, protocol_error
+from broker.connection import acknowledge, close, publish, subscribe
+from broker.core import reason
+from broker.core.errors import PeerError
+from broker.core.message import Message
+from broker.pipeline.plan import TopicPlan
+from broker.routing.router import Routes
+from broker.session.session import RAW, Session
+
+if TYPE_CHECKING:
+    from broker.connection.connection import Connection
+
+_WATCHED: Final = frozenset(("message.delivered", "message.acked", "message.dropped", "delivery.dropped"))
+"""Events that need a message object: when one is wanted, nothing goes the short way."""
+_PUBACK: Final = b"\x40\x02"
+_PUBACK_5_NO_SUBSCRIBERS: Final = b"\x40\x03"
+
+
+def read_packets(c: Connection, data: bytes, position: int) -> int:
+    """Handle every complete packet from ``position`` on; returns where the first incomplete one begins.
+
+    Raises:
+        PeerError: the connection has to be closed; packets before the bad one have been handled.
+    """
+    hub, end, limit, extra = c.hub, len(data), c.max_packet_bytes, 1 if c.is_v5 else 0
+    find_plan = hub.plans.by_topic.get
+    is_unwatched = _WATCHED.isdisjoint(hub.events.wanted)
+    run_routes: Routes[Session] | None = None
+    run_start = run_count = packets = 0
+    try:
+        while end - position > 1:
+            first, length, body = data[position], data[position + 1], position + 2
+            if length > 127:
+                if body < end and 0 < data[body] < 128:
+                    length, body = length & 127 | data[body] << 7, body + 1
+                    stop = body + length
+                    if stop - position > limit:
+                        raise _too_large(stop - position, limit)
+                else:
+                    frame = frame_at(data, position, limit)
+                    if frame is None:
+                        break
+                    body, stop = frame
+            else:
+                stop = body + length
+            if stop > end:
+                c.wanted = stop - position
+                break
+            if first == 0x30 and is_unwatched and body + 2 < stop:
+                topic_end = body + 2 + (data[body] << 8 | data[body + 1])
+                head_end = topic_end + extra
+                if head_end <= stop and not (extra and data[topic_end]):
+                    topic = data[body + 2 : topic_end]
+                    plan = find_plan(topic) or _plan(c, topic)
+                    routes = plan.routes
+                    if routes.is_plain and not plan.is_staged:
+                        if routes is not run_routes:
+                            if run_routes is not None:
+                                _forward(c, run_routes, data[run_start:position], run_count)
+                            run_routes, run_start, run_count = routes, position, 0
+                        # packets on one topic and of one size begin with the same bytes: no need to read them again
+                        size, head, position, run_count = stop - position, data[position:head_end], stop, run_count + 1
+                        while data.startswith(head, position) and position + size <= end:
+                            position += size
+                            run_count += 1
+                        continue
+            if run_routes is not None:
+                _forward(c, run_routes, data[run_start:position], run_count)
+                run_routes = None
+            packets += 1
+            if first == 0x40 and length == 2:
+                c.session.on_puback(data[body] << 8 | data[body + 1])
+            elif first & 0xF0 == 0x30:
+                if not (first == 0x32 and is_unwatched and _forward_qos1(c, data, position, body, stop)):
+                    publish.take(c, first, data, body, stop)
+            else:
+                _dispatch(c, decode_packet(first, data, body, stop, c.version))
+            if c.is_closed:
+                return end
+            position = stop
+    finally:
+        if run_routes is not None:
+            _forward(c, run_routes, data[run_start:position], run_count)
+        hub.figures.packets_received.value += packets
+    if c.session.live is None:
+        c.hold_back_if_unread()
+    return position
+
+
+def _plan(c: Connection, topic: bytes) -> TopicPlan[Routes[Session]]:
+    if not topic:
+        raise protocol_error("PUBLISH has neither a topic nor a topic alias")
+    return c.hub.plans.plan(topic)
+
+
+def _too_large(size: int, limit: int) -> PeerError:
+    return PeerError(reason.PACKET_TOO_LARGE, f"a packet of {size} bytes is larger than the maximum of {limit}")
+
+
+def _forward(c: Connection, routes: Routes[Session], chunk: bytes, count: int) -> None:
+    """Hand a run of QoS 0 packets, as they came, to their subscribers."""
+    figures = c.hub.figures
+    figures.packets_received.value += count
+    figures.received[0].value += count
+    figures.passed.value += count
+    if routes.is_empty:
+        c.hub.pipeline.no_subscribers(count)
+        return
+    same, other = (routes.plain_v5, routes.plain_v3) if c.is_v5 else (routes.plain_v3, routes.plain_v5)
+    _hand_out(c, same, chunk, count)
+    if other:
+        _hand_out(c, other, _in_other_version(chunk, from_v5=c.is_v5), count)
+
+
+def _hand_out(c: Connection, sessions: list[Session], chunk: bytes, count: int) -> None:
+    sent = 0
+    for session in sessions:
+        box = session.fast
+        if box is None:
+            sent += _hand_out_carefully(c, session, chunk, count)
+            continue
+        box.chunks.append(chunk)
+        if not box.is_dirty:
+            box.mark()
+        sent += count
+    c.hub.figures.sent[0].value += sent
+
+
+def _hand_out_carefully(c: Connection, session: Session, chunk: bytes, count: int) -> int:
+    """For a session that is away, slow, or whose client limits the size of packets; returns how many were sent."""
+    box, figures = session.live, c.hub.figures
+    if box is None:
+        if not session.is_away:
+            figures.delivery_dropped("queue_full").value += count
+        return 0
+    position = sent = 0
+    while position < len(chunk):
+        _, stop = _frame(chunk, position)
+        if stop - position > session.max_packet_bytes:  # [MQTT-3.1.2-24, -25]
+            figures.delivery_dropped("packet_too_large").value += 1
+        else:
+            box.add(chunk[position:stop])
+            sent += 1
+        position = stop
+    return sent
+
+
+def _in_other_version(chunk: bytes, *, from_v5: bool) -> bytes:
+    """QoS 0 packets without properties, as version 5 has them or as the versions below do."""
+    position = 0
+    pieces: list[bytes] = []
+    while position < len(chunk):
+        body, stop = _frame(chunk, position)
+        topic_end = body + 2 + (chunk[body] << 8 | chunk[body + 1])
+        payload = chunk[topic_end + 1 if from_v5 else topic_end : stop]
+        pieces += publish_parts(chunk[body + 2 : topic_end], payload, 0x30, b"" if from_v5 else b"\0", False)
+        position = stop
+    return b"".join(pieces)
+
+
+def _frame(chunk: bytes, position: int) -> tuple[int, int]:
+    frame = frame_at(chunk, position, len(chunk))
+    assert frame is not None  # the chunk is made of whole packets
+    return frame
+
+
+def _forward_qos1(c: Connection, data: bytes, position: int, body: int, stop: int) -> bool:
+    """Hand a QoS 1 packet, new identifiers apart as it came, to its subscribers; False when it must go the long way."""
+    if c.waiting or c.batches or body + 4 > stop:
+        return False
+    topic_end = body + 2 + (data[body] << 8 | data[body + 1])
+    tail_at = topic_end + 2
+    if tail_at > stop or (c.is_v5 and (tail_at == stop or data[tail_at])):
+        return False
+    topic = data[body + 2 : topic_end]
+    plan = c.hub.plans.by_topic.get(topic) or _plan(c, topic)
+    routes = plan.routes
+    if plan.is_staged or not routes.is_live:
+        return False
+    packet_id = data[topic_end:tail_at]
+    if packet_id == b"\0\0":
+        raise malformed("PUBLISH has packet identifier 0")
+    figures, is_v5 = c.hub.figures, c.is_v5
+    figures.received[1].value += 1
+    figures.passed.value += 1
+    if routes.is_empty:
+        c.hub.pipeline.no_subscribers(1)
+        c.box.add(_PUBACK_5_NO_SUBSCRIBERS + packet_id + b"\x10" if is_v5 else _PUBACK + packet_id)
+        return True
+    outgoing: Outgoing | None = None
+    head = tail = b""
+    for entry in routes.entries:
+        session = entry.subscriber
+        box = session.fast
+        if not (entry.qos and box is not None and session.quota > 0 and session.is_v5 is is_v5) or session.queue:
+            if outgoing is None:
+                payload = data[tail_at + 1 if is_v5 else tail_at : stop]
+                outgoing = Outgoing(Message(plan.topic, payload, 1, False, c.client, c.now_ns), topic)
+            session.deliver(outgoing, 1 if entry.qos else 0, False, ())
+            continue
+        if not head:
+            head, tail = data[position:topic_end], data[tail_at:stop]
+        new_id = session.next_packet_id()
+        session.inflight[new_id] = RAW
+        session.quota -= 1
+        box.chunks += (head, PACKET_ID_BYTES[new_id], tail)
+        if not box.is_dirty:
+            box.mark()
+        figures.sent[1].value += 1
+    c.box.add(_PUBACK + packet_id)
+    return True
+
+
+def _dispatch(c: Connection, packet: Packet) -> None:
+    kind = type(packet)
+    take = _TAKERS.get(kind)
+    if take is None:
+        raise protocol_error(f"{kind.__name__.upper()} is not a packet that a client may send now")
+    take(c, packet)
+
+
+def _ping(c: Connection, _packet: PingReq) -> None:
+    c.box.add(PINGRESP_BYTES)
+
+
+def _auth(c: Connection, _packet: Auth) -> None:
+    raise protocol_error("AUTH came without an authentication method in the CONNECT")  # [MQTT-4.12.0-6]
+
+
+_TAKERS: Final[dict[type[Packet], Callable[[Connection, Any], None]]] = {
+    PubAck: acknowledge.take_puback,
+    PubRec: acknowledge.take_pubrec,
+    PubRel: acknowledge.take_pubrel,
+    PubComp: acknowledge.take_pubcomp,
+    Subscribe: subscribe.take_subscribe,
+    Unsubscribe: subscribe.take_unsubscribe,
+    PingReq: _ping,
+    Disconnect: close.take_disconnect,
+    Auth: _auth,
+}

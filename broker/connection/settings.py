@@ -1,0 +1,51 @@
+"""Settings of the MQTT server, section ``mqtt``."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from broker.config.model import Settings
+from broker.config.units import Duration, Size
+
+
+class MqttSettings(Settings):
+    """Limits per client and per session."""
+
+    max_packet_size_before_connect: Size = Field(default=64 * 1024, ge=128, description="Largest CONNECT, in bytes.")
+    max_packet_size: Size = Field(
+        default=1024 * 1024, ge=128, le=268_435_460, description="Largest packet from a connected client, in bytes."
+    )
+    max_inflight: int = Field(
+        default=32, ge=1, le=65_535, description="QoS 1 and 2 messages sent to a client and not yet acknowledged."
+    )
+    receive_maximum: int = Field(
+        default=32, ge=1, le=65_535, description="QoS 1 and 2 messages of an MQTT 5 client that may be open at a time."
+    )
+    max_queued_messages: int = Field(
+        default=1000, ge=1, description="QoS 1 and 2 messages waiting in memory for one session; then the oldest is dropped or, "
+        "for a session that outlives its connection, the rest waits on disk."
+    )  # fmt: skip
+    max_queued_bytes: Size = Field(
+        default=16 * 1024 * 1024, ge=1024, description="Bytes of messages that wait in memory for one session."
+    )
+    max_unsent_bytes: Size = Field(
+        default=1024 * 1024, ge=1024, description="Bytes a slow client leaves unread before it loses QoS 0 messages."
+    )
+    session_expiry_limit: Duration = Field(
+        default=7 * 86_400, ge=0, description="Longest life of a session without a connection, in seconds; also of "
+        "sessions of 3.1.1 clients that do not start clean."
+    )  # fmt: skip
+    keep_alive_factor: float = Field(
+        default=1.5, ge=1, le=10, description="A silent client is cut off after keep alive × this."
+    )
+    max_keep_alive: int = Field(
+        default=0, ge=0, le=65_535, description="Longest keep alive in seconds that a client may choose; 0 is no limit."
+    )
+    connect_timeout: Duration = Field(default=10, gt=0, description="Seconds from the TCP connection to the CONNECT.")
+    topic_alias_maximum: int = Field(
+        default=64, ge=0, le=65_535, description="Topic aliases an MQTT 5 client may use; 0 forbids them."
+    )
+    max_client_id_bytes: int = Field(default=65_535, ge=23, le=65_535, description="Longest client identifier.")
+    max_topic_levels: int = Field(default=128, ge=1, le=65_535, description="Most levels of a topic name or filter.")
+    max_subscriptions: int = Field(default=10_000, ge=1, description="Most subscriptions of one session.")
+    max_cached_plans: int = Field(default=65_536, ge=16, description="Topics whose plans are kept at hand.")

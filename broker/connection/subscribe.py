@@ -1,0 +1,109 @@
+"""SUBSCRIBE and UNSUBSCRIBE."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from broker.codec.encode import encode_fitting
+from broker.codec.outgoing import Outgoing
+from broker.codec.packets import SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
+from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
+from broker.connection.acknowledge import answer
+from broker.core import reason
+from broker.core.errors import PeerError
+from broker.core.subscription import Subscription
+from broker.core.topic import TopicFilter
+from broker.routing.router import Target
+
+if TYPE_CHECKING:
+    from broker.connection.connection import Connection
+
+_FAILURE: Final = 0x80
+_ALWAYS: Final = 0
+_IF_NEW: Final = 1
+
+
+def take_subscribe(c: Connection, packet: Subscribe) -> None:
+    """Each filter is a request of its own with its own code [MQTT-3.8.4-5]; the SUBACK waits until they are stored."""
+    before = c.hub.writer.appended
+    granted: list[tuple[Subscription, bool]] = []
+    codes = []
+    for request in packet.requests:
+        identifier = packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0)
+        try:
+            subscription = _subscription(c, request, identifier)
+        except PeerError as error:
+            codes.append(error.reason_code if c.is_v5 else _FAILURE)
+            continue
+        granted.append((subscription, subscription.filter.text not in c.session.subscriptions))
+        codes.append(subscription.qos)
+        _subscribe(c, subscription, granted[-1][1], packet)
+    if granted:
+        c.hub.subscriptions_changed(c.session)
+    suback = encode_fitting(SubAck(packet.packet_id, codes), c.version, c.max_sent_bytes)
+    answer(c, suback, waits=c.hub.writer.appended != before)
+    for subscription, is_new in granted:
+        if subscription.retain_handling == _ALWAYS or (subscription.retain_handling == _IF_NEW and is_new):
+            _send_retained(c, subscription)
+
+
+def take_unsubscribe(c: Connection, packet: Unsubscribe) -> None:
+    """Filters are compared as text, character by character [MQTT-3.10.4-1]."""
+    before, session, codes = c.hub.writer.appended, c.session, []
+    for text in packet.filters:
+        subscription = session.subscriptions.pop(text, None)
+        if subscription is None:
+            codes.append(reason.NO_SUBSCRIPTION_EXISTED)
+            continue
+        c.hub.router.unsubscribe(session, subscription.filter)
+        codes.append(reason.SUCCESS)
+        if "session.unsubscribed" in c.hub.events.wanted:
+            c.hub.emit_subscription("session.unsubscribed", session, text, subscription.qos, packet.properties)
+    if reason.SUCCESS in codes:
+        c.hub.subscriptions_changed(session)
+    unsuback = encode_fitting(UnsubAck(packet.packet_id, codes), c.version, c.max_sent_bytes)
+    answer(c, unsuback, waits=c.hub.writer.appended != before)
+
+
+def _subscription(c: Connection, request: SubscriptionRequest, identifier: int) -> Subscription:
+    hub, subscriptions = c.hub, c.session.subscriptions
+    topic_filter = TopicFilter.parse(request.filter, hub.settings.max_topic_levels)
+    known = subscriptions.get(topic_filter.text)
+    if known is None and len(subscriptions) >= hub.settings.max_subscriptions:
+        raise PeerError(reason.QUOTA_EXCEEDED, "the session has as many subscriptions as it may have")
+    keeps_place = known is not None and known.qos > 0  # raised from QoS 0, it holds for the log from now on
+    return Subscription(
+        topic_filter,
+        request.qos,
+        request.no_local,
+        request.retain_as_published,
+        request.retain_handling,
+        identifier,
+        known.since_offset if known is not None and keeps_place else hub.backlog.since_offset,
+    )
+
+
+def _subscribe(c: Connection, subscription: Subscription, is_new: bool, packet: Subscribe) -> None:
+    session, text = c.session, subscription.filter.text
+    session.subscriptions[text] = subscription
+    c.hub.router.subscribe(session, subscription, is_new)
+    if "session.subscribed" in c.hub.events.wanted:
+        c.hub.emit_subscription("session.subscribed", session, text, subscription.qos, packet.properties)
+
+
+def _send_retained(c: Connection, subscription: Subscription) -> None:
+    """Retained messages, before any newer live one; share groups get none (section 4.8.2)."""
+    if subscription.filter.share_group is not None:
+        return
+    session = c.session
+    identifiers = (subscription.identifier,) if subscription.identifier else ()
+    for message in c.hub.retained.matching(subscription.filter):
+        outgoing, qos = Outgoing(message), min(message.qos, subscription.qos)
+        if outgoing.is_expired(c.now_ns):
+            continue
+        if session.is_durable and qos:
+            target = Target(session, qos, True, identifiers)
+            c.hub.backlog.keep(Outgoing(replace(message, retain=True)), [target], True)
+        else:
+            session.deliver(outgoing, qos, True, identifiers)

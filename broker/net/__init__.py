@@ -1,0 +1,1 @@
+"""Sockets: listeners, the asyncio protocol around a connection, the running server."""

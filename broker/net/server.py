@@ -1,0 +1,174 @@
+"""The MQTT server as the rest of the product sees it: one object to build, start, ask and stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from logging import getLogger
+from typing import Final
+
+from broker.connection import close
+from broker.connection.connection import Connection
+from broker.connection.hub import TICK_S, Authenticate, Hub, accept_all
+from broker.connection.settings import MqttSettings
+from broker.core import reason
+from broker.core.clock import Clock
+from broker.core.events import Events
+from broker.core.stage import Gate, Plans, Publisher, Tap
+from broker.net.listener import Listener, check_exposure
+from broker.net.settings import ListenerSettings
+from broker.observe.metrics import Metrics
+from broker.session.session import Session
+from broker.storage.store import LogShard
+from broker.storage.writer import Writer
+
+_log = getLogger(__name__)
+
+_STOP_POLL_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStatus:
+    """One session, for people. Times in nanoseconds of the wall clock; 0 where there is none."""
+
+    client_id: str
+    username: str | None
+    peer: str | None
+    protocol_version: int
+    is_connected: bool
+    is_durable: bool
+    connected_ns: int
+    ends_at_ns: int
+    subscriptions: int
+    inflight: int
+    queued: int
+    is_behind: bool
+
+
+class Server:
+    """Listeners, connections, sessions and the pipeline of one node. Used on the event loop only.
+
+    Gates and taps are set with ``set_stages`` once the features exist, which in turn need ``publisher`` and ``plans``.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: MqttSettings,
+        listeners: Sequence[ListenerSettings],
+        writer: Writer,
+        session_log: LogShard,
+        metrics: Metrics,
+        events: Events,
+        clock: Clock,
+        allow_anonymous: bool = False,
+        authenticate: Authenticate | None = None,
+    ) -> None:
+        check_exposure(listeners, allow_anonymous=allow_anonymous, has_authenticator=authenticate is not None)
+        self._loop = asyncio.get_running_loop()
+        self.hub = Hub(
+            settings=settings,
+            writer=writer,
+            session_log=session_log,
+            metrics=metrics,
+            events=events,
+            clock=clock,
+            defer=self._loop.call_soon,
+            authenticate=authenticate or accept_all,
+        )
+        self._listeners = [Listener(listener, self.hub) for listener in listeners]
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def publisher(self) -> Publisher:
+        """The way into the pipeline for messages that no client sent."""
+        return self.hub.pipeline
+
+    @property
+    def plans(self) -> Plans:
+        """The cache of topic plans, to be invalidated when stages change."""
+        return self.hub.plans
+
+    def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
+        """Use these gates and taps, in this order, from the next message on."""
+        self.hub.set_stages(gates, taps)
+
+    async def start(self) -> list[tuple[str, int]]:
+        """Restore what the store holds, then accept connections; returns the addresses in use.
+
+        Raises:
+            broker.core.errors.Unavailable: an address is taken; nothing is left open.
+        """
+        self.hub.load()
+        try:
+            bound = [await listener.open() for listener in self._listeners]
+        except BaseException:
+            for listener in self._listeners:
+                listener.close()
+            raise
+        self._tick()
+        return bound
+
+    async def stop(self, deadline_s: float = 5.0) -> None:
+        """Accept no more, let acknowledgements that wait for the store go, tell clients (0x8B), close.
+
+        Wills are not published: the clients did nothing wrong. Returns when every socket is closed, or after
+        ``deadline_s``; the writer and the store stay open for their owner to close.
+        """
+        for listener in self._listeners:
+            listener.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        ends_at = self._loop.time() + deadline_s
+        for connection in self.hub.connections:
+            connection.link.pause_reading()
+        await self._until(lambda: not any(c.batches for c in self.hub.connections), ends_at)
+        for connection in list(self.hub.connections):
+            close.disconnect(connection, reason.SERVER_SHUTTING_DOWN, "server_shutdown", is_will_due=False)
+        await self._until(lambda: not any(listener.links for listener in self._listeners), ends_at)
+
+    def clients(self) -> Iterator[ClientStatus]:
+        """Every session, connected or away."""
+        return map(_status, self.hub.sessions)
+
+    def kick(self, client_id: str) -> bool:
+        """Close a client's connection (0x98); its session stays as its expiry says. False when it is not connected."""
+        session = self.hub.sessions.get(client_id)
+        if session is None or not isinstance(session.owner, Connection):
+            return False
+        close.disconnect(session.owner, reason.ADMINISTRATIVE_ACTION, "kicked")
+        return True
+
+    def delete_session(self, client_id: str) -> bool:
+        """Close a client's connection and forget its session; False when there is none."""
+        self.kick(client_id)
+        session = self.hub.sessions.get(client_id)
+        if session is not None:
+            self.hub.end_session(session)
+        return session is not None
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+        self.hub.tick()
+
+    async def _until(self, is_done: Callable[[], bool], ends_at: float) -> None:
+        while not is_done() and self._loop.time() < ends_at:  # noqa: ASYNC110  only while stopping
+            await asyncio.sleep(_STOP_POLL_S)
+
+
+def _status(session: Session) -> ClientStatus:
+    return ClientStatus(
+        session.client_id,
+        session.client.username,
+        session.client.peer_name,
+        session.client.protocol_version,
+        not session.is_away,
+        session.is_durable,
+        session.connected_ns,
+        session.ends_at_ns,
+        len(session.subscriptions),
+        len(session.inflight),
+        len(session.queue),
+        session.is_behind,
+    )

@@ -1,0 +1,121 @@
+"""The asyncio protocol around a connection: bytes from the socket in, bytes to the socket out."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Final
+
+from broker.connection.connection import Connection
+from broker.connection.hub import Hub
+
+CLOSE_DEADLINE_S: Final = 5.0
+"""How long a closed connection may take to read what is left before it is cut off."""
+
+
+class TcpLink(asyncio.Protocol):
+    """One accepted socket; ``broker.connection.connection.Link`` for its connection."""
+
+    __slots__ = (
+        "_connection",
+        "_hub",
+        "_loop",
+        "_owner",
+        "_transport",
+        "data_received",
+        "listener",
+        "peer_host",
+        "peer_port",
+    )
+
+    _transport: asyncio.Transport
+
+    def __init__(self, hub: Hub, owner: LinkOwner, loop: asyncio.AbstractEventLoop, listener: str) -> None:
+        self._hub, self._owner, self._loop, self.listener = hub, owner, loop, listener
+        self.peer_host: str | None = None
+        self.peer_port: int | None = None
+        self._connection = Connection(hub, self)
+        # uvloop binds the method before connection_made; so each read goes to the connection without a call between
+        self.data_received = self._connection.data_received  # type: ignore[method-assign]
+
+    # -- asyncio.Protocol --
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the socket, or close it at once when the listener is full."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if not self._owner.admit(self):
+            transport.abort()
+            return
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.peer_host, self.peer_port = peer[0], peer[1]
+        raw: socket.socket | None = transport.get_extra_info("socket")
+        if raw is not None:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(high=self._hub.settings.max_unsent_bytes)
+        self._connection.opened()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The socket is gone."""
+        if self._owner.leave(self):
+            self._connection.connection_lost()
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._connection.resume_writing()
+
+    # -- Link --
+
+    def write(self, data: bytes) -> None:
+        """Send; never waits."""
+        self._hub.figures.bytes_sent.value += len(data)
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Send what waits, then close; cut off after ``CLOSE_DEADLINE_S``."""
+        transport = self._transport
+        unsent = transport.get_write_buffer_size() if not transport.is_closing() else 0
+        transport.close()
+        if unsent:
+            self._loop.call_later(CLOSE_DEADLINE_S, transport.abort)
+
+    def pause_reading(self) -> None:
+        """Read no more until ``resume_reading``."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def unsent_bytes(self) -> int:
+        """Bytes that the system has not taken yet."""
+        return self._transport.get_write_buffer_size()
+
+
+class LinkOwner:
+    """The links of one listener, within its limit."""
+
+    def __init__(self, max_connections: int) -> None:
+        self._max_connections = max_connections
+        self.links: set[TcpLink] = set()
+
+    def admit(self, link: TcpLink) -> bool:
+        """Whether one more connection is taken."""
+        if self._max_connections and len(self.links) >= self._max_connections:
+            return False
+        self.links.add(link)
+        return True
+
+    def leave(self, link: TcpLink) -> bool:
+        """A link is gone; returns whether it had been admitted."""
+        if link not in self.links:
+            return False
+        self.links.discard(link)
+        return True

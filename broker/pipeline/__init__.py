@@ -1,0 +1,1 @@
+"""The stages every publish passes, planned once per topic."""

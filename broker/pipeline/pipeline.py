@@ -1,0 +1,120 @@
+"""The way of a message through its stages: gates, taps, retained store, router.
+
+Every publish takes it, whoever made it: a client, a will, a rule's republish, the API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from logging import getLogger
+from typing import Final, Generic, Protocol, TypeVar
+
+from broker.core import reason
+from broker.core.errors import PeerError
+from broker.core.events import Events
+from broker.core.message import Message
+from broker.core.stage import Outcome, Refusal, TapCall
+from broker.observe.metrics import Counter, Metrics
+from broker.pipeline.columns import message_columns
+from broker.pipeline.plan import Plans, TopicPlan
+
+_log = getLogger(__name__)
+
+DROPPED_HELP: Final = "messages not passed on, by reason"
+PASSED_ON: Final = Outcome(1)
+
+
+class Routes(Protocol):
+    """Where the messages of a topic go (``broker.routing.router.Routes``)."""
+
+    def deliver(self, message: Message, topic: bytes | None = None) -> int:
+        """Hand the message to its subscribers; returns how many there were."""
+        ...
+
+
+R = TypeVar("R", bound=Routes)
+
+
+class Pipeline(Generic[R]):
+    """Runs the stages; a ``broker.core.stage.Publisher`` for messages made inside the broker.
+
+    A stage that raises harms its own message only: a gate then refuses it (fail closed), a tap is skipped.
+    """
+
+    def __init__(self, plans: Plans[R], retain: Callable[[Message], None], metrics: Metrics, events: Events) -> None:
+        self._plans, self._retain, self._metrics, self._events = plans, retain, metrics, events
+        self._passed = metrics.counter("messages_passed", "messages that passed all gates")
+        self._internal = metrics.counter("messages_internal", "messages made inside the broker: rules, API, bridges")
+        self._dropped: dict[str, Counter] = {}
+
+    def publish(self, message: Message) -> Outcome:
+        """Take a message that no client's connection brought."""
+        self._internal.value += 1
+        try:
+            plan = self._plans.plan(message.topic.encode())
+        except (PeerError, UnicodeEncodeError) as error:
+            return Outcome(0, self._refused(message, _bad_topic(message, error)))
+        return self.process(message, plan)
+
+    def process(self, message: Message, plan: TopicPlan[R]) -> Outcome:
+        """Take a message whose topic's plan is at hand."""
+        if plan.gates:
+            for name, gate in plan.gates:
+                try:
+                    result = gate(message)
+                except Exception:  # noqa: BLE001  one stage must not stop the others
+                    _log.exception("stage.failed stage=%s topic=%s", name, message.topic)
+                    result = self._failed_closed(name)
+                if type(result) is Refusal:
+                    return Outcome(0, self._refused(message, result))
+                message = result  # type: ignore[assignment]  # a gate gives a Refusal or a Message
+            if message.topic != plan.topic:
+                try:
+                    plan = self._plans.plan(message.topic.encode())
+                except (PeerError, UnicodeEncodeError) as error:
+                    return Outcome(0, self._refused(message, _bad_topic(message, error)))
+        self._passed.value += 1
+        for name, tap in plan.taps:
+            self._look(name, tap, message)
+        if message.retain:
+            self._retain(message)
+        receivers = plan.routes.deliver(message, plan.topic_bytes)
+        if receivers or plan.taps:
+            return PASSED_ON if receivers <= 1 else Outcome(receivers)
+        self.no_subscribers(1)
+        if "message.dropped" in self._events.wanted:
+            self._events.emit("message.dropped", {**message_columns(message), "reason": "no_subscribers"})
+        return Outcome(0)
+
+    def no_subscribers(self, count: int) -> None:
+        """Count messages that passed and that nobody wanted."""
+        self.dropped("no_subscribers").value += count
+
+    def dropped(self, why: str) -> Counter:
+        """The counter of messages dropped for a reason."""
+        found = self._dropped.get(why)
+        if found is None:
+            found = self._dropped[why] = self._metrics.counter("messages_dropped", DROPPED_HELP, reason=why)
+        return found
+
+    def _look(self, name: str, tap: TapCall, message: Message) -> None:
+        try:
+            tap(message)
+        except Exception:  # noqa: BLE001  one stage must not stop the others
+            _log.exception("stage.failed stage=%s topic=%s", name, message.topic)
+            self._metrics.counter("stage_errors", "stages that raised", stage=name).value += 1
+
+    def _failed_closed(self, name: str) -> Refusal:
+        self._metrics.counter("stage_errors", "stages that raised", stage=name).value += 1
+        return Refusal(name, name, "internal_error", reason.UNSPECIFIED_ERROR, f"stage {name} failed; see the log")
+
+    def _refused(self, message: Message, refusal: Refusal) -> Refusal:
+        self._metrics.counter(
+            "messages_refused", "messages that a gate stopped, by reason", reason=refusal.reason
+        ).value += 1
+        self.dropped(refusal.reason).value += 1
+        return refusal
+
+
+def _bad_topic(message: Message, error: Exception) -> Refusal:
+    return Refusal("topic", "topic", "topic_name_invalid", reason.TOPIC_NAME_INVALID, f"{error}")

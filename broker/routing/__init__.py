@@ -1,0 +1,1 @@
+"""Who gets a message: topic filters, share groups, retained messages."""

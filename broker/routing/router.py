@@ -1,0 +1,214 @@
+"""From a topic to the subscribers that get its messages; delivers to them.
+
+What depends on the topic alone is worked out once, as ``Routes``, and kept in the topic's plan. Routes with the same
+subscribers are one object, so that a run of packets on different topics to the same subscribers can be recognised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+from broker.codec.outgoing import Outgoing
+from broker.core.message import Message
+from broker.core.subscription import Subscription
+from broker.core.topic import TopicFilter
+from broker.routing.shared import ShareGroup
+from broker.routing.trie import FilterTrie
+
+
+class Subscriber(Protocol):
+    """What routing knows of a session."""
+
+    client_id: str
+    is_v5: bool
+    is_durable: bool
+    """Whether messages of QoS 1 and 2 for it go through the session log, since it outlives its connection."""
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it has no connection."""
+        ...
+
+    def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
+        """Take a message now: send it, queue it within bounds, or drop and count it."""
+        ...
+
+
+S = TypeVar("S", bound=Subscriber)
+
+
+class Entry(NamedTuple, Generic[S]):
+    """One subscriber of a topic, its overlapping subscriptions joined into one [MQTT-3.3.4-2]."""
+
+    subscriber: S
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    identifiers: tuple[int, ...]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but the QoS bears on what is sent."""
+        return not (self.no_local or self.retain_as_published or self.identifiers)
+
+
+class Target(NamedTuple, Generic[S]):
+    """One session that a logged message is for, and how it is to be sent to it."""
+
+    subscriber: S
+    qos: int
+    retain: bool
+    identifiers: tuple[int, ...]
+
+
+Keep = Callable[[Outgoing, Sequence[Target[S]], bool], None]
+"""Appends a message to the session log for its targets. True: only for these (a share group's pick)."""
+
+Group = ShareGroup[Entry[S]]
+
+
+class Routes(Generic[S]):
+    """Where the messages of a topic go.
+
+    ``plain_v3`` and ``plain_v5`` hold every subscriber by protocol version when ``is_plain``: no share groups, and
+    nothing but the QoS bears on what is sent. ``is_live`` adds that none of them is durable.
+    """
+
+    __slots__ = ("__weakref__", "_keep", "entries", "groups", "is_empty", "is_live", "is_plain", "plain_v3", "plain_v5")
+
+    def __init__(self, entries: Sequence[Entry[S]], groups: Sequence[Group[S]], keep: Keep[S]) -> None:
+        self.entries, self.groups, self._keep = tuple(entries), tuple(groups), keep
+        self.is_empty = not (entries or groups)
+        self.is_plain = not groups and all(entry.is_plain for entry in entries)
+        self.is_live = self.is_plain and not any(entry.subscriber.is_durable for entry in entries)
+        self.plain_v3 = [entry.subscriber for entry in entries if not entry.subscriber.is_v5]
+        self.plain_v5 = [entry.subscriber for entry in entries if entry.subscriber.is_v5]
+
+    def deliver(self, message: Message, topic: bytes | None = None) -> int:
+        """Hand the message to every subscriber; returns how many there were."""
+        if self.is_empty:
+            return 0
+        outgoing = Outgoing(message, topic)
+        publisher, count = message.client.client_id, 0
+        kept: list[Target[S]] = []
+        for entry in self.entries:
+            subscriber = entry.subscriber
+            if entry.no_local and subscriber.client_id == publisher:  # [MQTT-3.8.3-3]
+                continue
+            count += 1
+            target = _target(entry, message)
+            if subscriber.is_durable and target.qos:
+                kept.append(target)
+            else:
+                subscriber.deliver(outgoing, target.qos, target.retain, target.identifiers)
+        if kept:
+            self._keep(outgoing, kept, False)
+        for group in self.groups:
+            count += self._deliver_shared(group, outgoing)
+        return count
+
+    def _deliver_shared(self, group: Group[S], outgoing: Outgoing) -> int:
+        entry = group.pick(_is_here)
+        if entry is None:
+            return 0
+        target = _target(entry, outgoing.message)
+        if entry.subscriber.is_durable and target.qos:
+            self._keep(outgoing, (target,), True)
+        else:
+            entry.subscriber.deliver(outgoing, target.qos, target.retain, target.identifiers)
+        return 1
+
+
+def _target(entry: Entry[S], message: Message) -> Target[S]:
+    retain = message.retain and entry.retain_as_published  # [MQTT-3.3.1-12, -13]
+    return Target(entry.subscriber, min(message.qos, entry.qos), retain, entry.identifiers)
+
+
+def _is_here(entry: Entry[S]) -> bool:
+    return not entry.subscriber.is_away
+
+
+class Router(Generic[S]):
+    """All subscriptions of the node. ``on_change`` is told the filter whose topics' routes are no longer right."""
+
+    def __init__(self, keep: Keep[S], on_change: Callable[[TopicFilter], None]) -> None:
+        self._keep, self._on_change = keep, on_change
+        self._plain: FilterTrie[tuple[S, Subscription]] = FilterTrie()
+        self._shared: FilterTrie[Group[S]] = FilterTrie()
+        self._groups: dict[str, Group[S]] = {}
+        self._interned: WeakValueDictionary[tuple[object, ...], Routes[S]] = WeakValueDictionary()
+        self.subscription_count = 0
+
+    def subscribe(self, subscriber: S, subscription: Subscription, is_new: bool) -> None:
+        """Add or replace a subscription; ``is_new`` tells whether the session had none of this filter."""
+        self.subscription_count += is_new
+        topic_filter = subscription.filter
+        if topic_filter.share_group is None:
+            self._plain.put(topic_filter.levels, subscriber.client_id, (subscriber, subscription))
+        else:
+            self._join(subscriber, subscription)
+        self._on_change(topic_filter)
+
+    def unsubscribe(self, subscriber: S, topic_filter: TopicFilter) -> None:
+        """Remove a subscription that the session had."""
+        self.subscription_count -= 1
+        if topic_filter.share_group is None:
+            self._plain.remove(topic_filter.levels, subscriber.client_id)
+        else:
+            self._leave(subscriber, topic_filter)
+        self._on_change(topic_filter)
+
+    def routes(self, topic: str) -> Routes[S]:
+        """The routes of a topic name, shared with other topics that have the same subscribers."""
+        by_client: dict[str, Entry[S]] = {}
+        for client_id, (subscriber, subscription) in self._plain.match(topic):
+            entry = _entry(subscriber, subscription)
+            known = by_client.get(client_id)
+            by_client[client_id] = entry if known is None else _joined(known, entry)
+        groups = [group for _, group in self._shared.match(topic)]
+        key = (*(_identity(entry) for entry in by_client.values()), *(id(group) for group in groups))
+        found = self._interned.get(key)
+        if found is None:
+            found = self._interned[key] = Routes(list(by_client.values()), groups, self._keep)
+        return found
+
+    def forget_routes(self) -> None:
+        """Make routes anew from now on, since a subscriber changed its version or durability."""
+        self._interned.clear()
+
+    def _join(self, subscriber: S, subscription: Subscription) -> None:
+        text = subscription.filter.text
+        group = self._groups.get(text)
+        if group is None:
+            group = self._groups[text] = ShareGroup()
+            self._shared.put(subscription.filter.levels, text, group)
+        group.members[subscriber.client_id] = _entry(subscriber, subscription)
+
+    def _leave(self, subscriber: S, topic_filter: TopicFilter) -> None:
+        group = self._groups[topic_filter.text]
+        group.members.pop(subscriber.client_id, None)
+        if not group.members:
+            del self._groups[topic_filter.text]
+            self._shared.remove(topic_filter.levels, topic_filter.text)
+
+
+def _entry(subscriber: S, subscription: Subscription) -> Entry[S]:
+    identifiers = (subscription.identifier,) if subscription.identifier else ()
+    return Entry(subscriber, subscription.qos, subscription.no_local, subscription.retain_as_published, identifiers)
+
+
+def _identity(entry: Entry[S]) -> tuple[object, ...]:
+    return (id(entry.subscriber), *entry[1:])
+
+
+def _joined(one: Entry[S], other: Entry[S]) -> Entry[S]:
+    """Overlapping subscriptions as one: highest QoS, all identifiers; kept out only if every one says no local."""
+    return Entry(
+        one.subscriber,
+        max(one.qos, other.qos),
+        one.no_local and other.no_local,
+        one.retain_as_published or other.retain_as_published,
+        one.identifiers + other.identifiers,
+    )

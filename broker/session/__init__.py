@@ -1,0 +1,1 @@
+"""One client's state, which outlives its connections: subscriptions, in-flight messages, queue, will. No I/O."""

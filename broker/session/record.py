@@ -1,0 +1,154 @@
+"""A durable session as the store keeps it: two values, since subscriptions change rarely and the window often."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from broker.core.client import Client
+from broker.core.subscription import Subscription
+from broker.core.topic import TopicFilter
+from broker.session.session import Delivery, Session
+from broker.session.will import Will
+
+SESSION_PREFIX: Final = b"session/"
+SUBSCRIPTIONS_PREFIX: Final = b"subscriptions/"
+INBOUND_PREFIX: Final = b"inbound/"
+
+_VERSION: Final = 1
+
+
+class _Flight(msgspec.Struct, array_like=True, frozen=True):
+    """One delivery in flight; ``offset`` is its place in the session log."""
+
+    packet_id: int
+    offset: int
+    qos: int
+    retain: bool
+    is_released: bool
+    identifiers: tuple[int, ...]
+
+
+class _Will(msgspec.Struct, array_like=True, frozen=True):
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    delay_s: int
+    properties: dict[str, Any]
+
+
+class _Session(msgspec.Struct, array_like=True, frozen=True):
+    """``ends_at_ns`` is 0 while the session is connected or never ends; ``is_connected`` tells which."""
+
+    version: int
+    expiry_s: int
+    is_connected: bool
+    ends_at_ns: int
+    position: int
+    next_id: int
+    flights: list[_Flight]
+    username: str | None
+    protocol_version: int
+    will: _Will | None
+    will_at_ns: int
+
+
+class _Subscription(msgspec.Struct, array_like=True, frozen=True):
+    filter: str
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    retain_handling: int
+    identifier: int
+    since_offset: int
+
+
+class _Subscriptions(msgspec.Struct, array_like=True, frozen=True):
+    version: int
+    items: list[_Subscription]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_session = msgspec.msgpack.Decoder(_Session).decode
+_decode_subscriptions = msgspec.msgpack.Decoder(_Subscriptions).decode
+
+
+def encode_session(session: Session, log_next: int) -> bytes:
+    """All of a session but its subscriptions; ``log_next`` is the session log's next offset."""
+    will = session.will
+    return _encode(
+        _Session(
+            _VERSION,
+            session.expiry_s,
+            not session.is_away,
+            session.ends_at_ns,
+            session.position(log_next),
+            session.next_id,
+            [
+                _Flight(packet_id, d.offset, d.qos, d.retain, d.is_released, d.identifiers)
+                for packet_id, d in session.inflight.items()
+            ],
+            session.client.username,
+            session.client.protocol_version,
+            None if will is None else _Will(
+                will.topic, will.payload, will.qos, will.retain, will.delay_s, will.properties
+            ),
+            session.will_at_ns,
+        )
+    )  # fmt: skip
+
+
+def encode_subscriptions(session: Session) -> bytes:
+    """The subscriptions of a session."""
+    return _encode(
+        _Subscriptions(
+            _VERSION,
+            [
+                _Subscription(
+                    s.filter.text, s.qos, s.no_local, s.retain_as_published, s.retain_handling, s.identifier,
+                    s.since_offset,
+                )
+                for s in session.subscriptions.values()
+            ],
+        )
+    )  # fmt: skip
+
+
+def restore_session(session: Session, value: bytes) -> bool:
+    """Fill a new session from its record; returns whether it was connected when the record was made.
+
+    Deliveries in flight come back without their message, which the session log holds at their offset.
+    """
+    record = _decode_session(value)
+    client = Client(session.client_id, record.username, protocol_version=record.protocol_version)
+    session.client, session.is_v5 = client, record.protocol_version == 5
+    session.expiry_s, session.ends_at_ns, session.will_at_ns = record.expiry_s, record.ends_at_ns, record.will_at_ns
+    if record.will is not None:
+        will = record.will
+        properties = dict(will.properties)
+        if "User-Property" in properties:
+            properties["User-Property"] = [(name, text) for name, text in properties["User-Property"]]
+        session.will = Will(will.topic, will.payload, will.qos, will.retain, client, will.delay_s, properties)
+    inflight = {}
+    for flight in record.flights:
+        delivery = Delivery(None, flight.qos, flight.retain, flight.identifiers, flight.offset)
+        delivery.is_released = flight.is_released
+        inflight[flight.packet_id] = delivery
+    session.restore_window(inflight, record.next_id, record.position)
+    return record.is_connected
+
+
+def restore_subscriptions(session: Session, value: bytes) -> None:
+    """Fill in the subscriptions of a restored session."""
+    for item in _decode_subscriptions(value).items:
+        session.subscriptions[item.filter] = Subscription(
+            TopicFilter.parse(item.filter),
+            item.qos,
+            item.no_local,
+            item.retain_as_published,
+            item.retain_handling,
+            item.identifier,
+            item.since_offset,
+        )

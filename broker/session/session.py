@@ -1,0 +1,394 @@
+"""One client's state: its place in the way of deliveries, its in-flight window, its queue.
+
+A session that ends with its connection (*clean*) queues in memory. One that outlives it (*durable*) gets its QoS 1 and
+2 messages from the session log, each stored once however many sessions wait for it: after the commit they are handed to
+``accept_logged`` from memory, and when the session is away or its queue is full it falls *behind*, to be refilled from
+the log at ``next_offset``.
+
+Packets with an identifier leave a durable session only when the record that holds the identifier is committed
+(``take_held``), so that after a crash the same message is sent again under the same identifier, and QoS 2 is not
+doubled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from broker.codec.outgoing import Outgoing
+from broker.codec.wire import PACKET_ID_BYTES
+from broker.core.client import Client
+from broker.core.clock import Clock
+from broker.core.events import Events
+from broker.core.message import Message
+from broker.core.subscription import Subscription
+from broker.observe.metrics import Counter
+from broker.session.inbound import Inbound
+from broker.session.outbox import Outbox
+from broker.session.will import Will
+
+MAX_PACKET_ID: Final = 65_535
+NEVER_S: Final = 0xFFFFFFFF
+_UNLIMITED_BYTES: Final = 1 << 32
+_NS: Final = 1_000_000_000
+
+
+class Delivery:
+    """One QoS 1 or 2 message for one session, waiting or in flight. ``offset`` is -1 when it is not in the log."""
+
+    __slots__ = ("identifiers", "is_released", "offset", "outgoing", "qos", "retain")
+
+    def __init__(
+        self, outgoing: Outgoing | None, qos: int, retain: bool, identifiers: tuple[int, ...], offset: int = -1
+    ) -> None:
+        self.outgoing, self.qos, self.retain, self.identifiers = outgoing, qos, retain, identifiers
+        self.offset = offset
+        self.is_released = False  # QoS 2: PUBREC has come, PUBREL goes out until PUBCOMP
+
+
+RAW: Final = Delivery(None, 1, False, ())
+"""In flight for a clean session on the fast path: nothing of it will be needed again but its identifier."""
+
+
+@dataclass(slots=True)
+class SessionServices:
+    """What all sessions of a node share.
+
+    ``changed`` is told of a durable session whose record has to be written, ``refill`` of one that has room and is
+    behind. ``on_event`` gets an event's name, the session, the message and a reason, when somebody wants the event.
+    """
+
+    clock: Clock
+    changed: Callable[[Session], None]
+    refill: Callable[[Session], None]
+    on_event: Callable[[str, Session, Message, str], None]
+    events: Events
+    sent: tuple[Counter, Counter, Counter]
+    dropped: Callable[[str], Counter]
+    max_queue: int
+    max_queue_bytes: int
+    window: int
+
+
+class Owner(Protocol):
+    """The connection that a session is attached to."""
+
+    def fail(self, error: BaseException) -> None:
+        """Close: what the session must send cannot be stored."""
+        ...
+
+
+class Session:
+    """See the module. ``box`` is None while away; ``live`` is ``box`` unless the connection is too slow for QoS
+    0, ``fast`` is ``live`` unless the client limits the size of packets."""
+
+    __slots__ = (
+        "_held",
+        "_next_id",
+        "_queue_bytes",
+        "_services",
+        "box",
+        "client",
+        "client_id",
+        "connected_ns",
+        "ends_at_ns",
+        "expiry_s",
+        "fast",
+        "inbound",
+        "inflight",
+        "is_behind",
+        "is_durable",
+        "is_ended",
+        "is_v5",
+        "live",
+        "max_packet_bytes",
+        "next_offset",
+        "owner",
+        "queue",
+        "quota",
+        "subscriptions",
+        "will",
+        "will_at_ns",
+        "window",
+    )  # fmt: skip
+
+    def __init__(self, client_id: str, services: SessionServices, *, is_durable: bool) -> None:
+        self.client_id, self._services, self.is_durable = client_id, services, is_durable
+        self.client = Client(client_id)
+        self.is_v5 = False
+        self.is_ended = False
+        self.expiry_s = 0
+        self.ends_at_ns = 0
+        self.connected_ns = 0
+        self.subscriptions: dict[str, Subscription] = {}
+        self.inbound: Inbound | None = None
+        self.will: Will | None = None
+        self.will_at_ns = 0
+        self.owner: Owner | None = None
+        self.box: Outbox | None = None
+        self.live: Outbox | None = None
+        self.fast: Outbox | None = None
+        self.max_packet_bytes = _UNLIMITED_BYTES
+        self.window = self.quota = services.window
+        self.inflight: dict[int, Delivery] = {}
+        self.queue: deque[Delivery] = deque()
+        self.is_behind = False
+        self.next_offset = 0
+        self._queue_bytes = 0
+        self._next_id = 1
+        self._held: list[bytes] = []
+
+    # -- connection --
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it has no connection."""
+        return self.box is None
+
+    def attach(self, owner: Owner, client: Client, box: Outbox, receive_maximum: int, max_packet_bytes: int) -> None:
+        """A connection takes the session; ``resume`` follows once its CONNACK has left."""
+        self.owner, self.client, self.box = owner, client, box
+        self.is_v5 = client.protocol_version == 5
+        self.max_packet_bytes = max_packet_bytes or _UNLIMITED_BYTES
+        self.set_slow(is_slow=False)
+        self.window = min(receive_maximum, self._services.window)
+        self.ends_at_ns = self.will_at_ns = 0
+        self.quota = 0
+
+    def set_slow(self, *, is_slow: bool) -> None:
+        """The connection has more unsent than its bound, or no longer has."""
+        self.live = None if is_slow else self.box
+        self.fast = self.live if self.max_packet_bytes == _UNLIMITED_BYTES else None
+
+    def resume(self) -> None:
+        """Send what is in flight again, in its order and with its identifiers [MQTT-4.4.0-1], then what waits."""
+        now_ns = self._services.clock.now_ns()
+        for packet_id, delivery in self.inflight.items():
+            self._emit(packet_id, delivery, now_ns, dup=True)
+        self.quota = self.window - len(self.inflight)
+        self.pump()
+
+    def detach(self, log_next: int) -> None:
+        """The connection is gone; ``log_next`` is the log's next offset. What waited in memory is in the log."""
+        self.owner = self.box = self.live = self.fast = None
+        self._held.clear()
+        if not self.is_durable:
+            return
+        if self.queue:
+            self.next_offset = self.queue[0].offset
+        elif not self.is_behind:
+            self.next_offset = max(self.next_offset, log_next)
+        self.is_behind = True
+        self.queue.clear()
+        self._queue_bytes = 0
+
+    # -- deliveries --
+
+    def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
+        """Take a message that is not in the log: QoS 0, or any for a clean session."""
+        if qos:
+            self._enqueue(Delivery(outgoing, qos, retain, identifiers))
+            self.pump()
+            return
+        box, services = self.live, self._services
+        if box is None:
+            if self.box is not None:
+                self._drop(outgoing, "queue_full")
+            return
+        now_ns = services.clock.now_ns() if outgoing.expires_ns else 0
+        if outgoing.expires_ns and outgoing.is_expired(now_ns):
+            self._drop(outgoing, "expired")
+            return
+        head, tail = outgoing.parts_for(self.is_v5, 0, retain, identifiers, now_ns)
+        if len(head) + len(tail) > self.max_packet_bytes:
+            self._drop(outgoing, "packet_too_large")
+            return
+        box.add(head + tail)
+        services.sent[0].value += 1
+        if "message.delivered" in services.events.wanted:
+            services.on_event("message.delivered", self, outgoing.message, "")
+
+    def accept_logged(
+        self, offset: int, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
+    ) -> None:
+        """Take a message that was committed to the log at ``offset``; ``pump`` sends it. Ignored when behind."""
+        if self.is_behind or self.is_ended or offset < self.next_offset:
+            return
+        if self.box is None or len(self.queue) >= self._services.max_queue or self._is_heavy:
+            self.is_behind, self.next_offset = True, offset
+            return
+        self.next_offset = offset + 1
+        self._push(Delivery(outgoing, qos, retain, identifiers, offset))
+
+    def accept_backlog(self, deliveries: list[Delivery], next_offset: int, is_end: bool) -> None:
+        """Take what a refill read from the log below ``next_offset``; ``is_end`` tells that there is no more."""
+        self.next_offset, self.is_behind = next_offset, not is_end
+        for delivery in deliveries:
+            self._push(delivery)
+        self.pump()
+
+    def match_logged(self, offset: int, message: Message, addressee: str | None) -> Delivery | None:
+        """Whether a record of the log is for this session, by the subscriptions that held when it was appended."""
+        if addressee is not None and addressee != self.client_id:
+            return None
+        is_addressed = addressee is not None
+        found = [
+            subscription
+            for subscription in self.subscriptions.values()
+            if subscription.filter.matches(message.topic)
+            and (is_addressed or (subscription.filter.share_group is None and subscription.since_offset <= offset))
+        ]
+        if not is_addressed and message.client.client_id == self.client_id:
+            found = [subscription for subscription in found if not subscription.no_local]
+        qos = min(message.qos, max((subscription.qos for subscription in found), default=0))
+        if qos == 0:
+            return None
+        retain = message.retain and (is_addressed or any(item.retain_as_published for item in found))
+        identifiers = tuple(item.identifier for item in found if item.identifier)
+        return Delivery(Outgoing(message), qos, retain, identifiers, offset)
+
+    def pump(self) -> None:
+        """Send what waits while the window has room."""
+        if self.box is None:
+            return
+        queue = self.queue
+        if queue and self.quota > 0:
+            now_ns = self._services.clock.now_ns()
+            while queue and self.quota > 0:
+                delivery = queue.popleft()
+                self._queue_bytes -= _size(delivery)
+                self._send(delivery, now_ns)
+        if self.is_behind and not queue and self.quota > 0:
+            self._services.refill(self)
+
+    def next_packet_id(self) -> int:
+        """An identifier that is not in flight [MQTT-2.2.1-4]."""
+        packet_id, inflight = self._next_id, self.inflight
+        while packet_id in inflight:
+            packet_id = packet_id % MAX_PACKET_ID + 1
+        self._next_id = packet_id % MAX_PACKET_ID + 1
+        return packet_id
+
+    # -- answers of the client --
+
+    def on_puback(self, packet_id: int) -> bool:
+        """A QoS 1 delivery is done, or a QoS 2 one was refused; False for an identifier that is not in flight."""
+        delivery = self.inflight.pop(packet_id, None)
+        if delivery is None:
+            return False
+        self.quota += 1
+        if self.is_durable:
+            self._services.changed(self)
+        if self.queue or self.is_behind:
+            self.pump()
+        if delivery.outgoing is not None and "message.acked" in self._services.events.wanted:
+            self._services.on_event("message.acked", self, delivery.outgoing.message, "")
+        return True
+
+    def on_pubrec(self, packet_id: int) -> bool:
+        """The client owns a QoS 2 message: release it; False for an identifier that is not in flight."""
+        delivery = self.inflight.get(packet_id)
+        if delivery is None:
+            return False
+        if delivery is RAW or delivery.qos != 2:
+            return False
+        delivery.is_released = True
+        self._out(b"\x62\x02" + PACKET_ID_BYTES[packet_id])
+        return True
+
+    on_pubcomp = on_puback
+
+    # -- records --
+
+    def low_offset(self, log_next: int) -> int:
+        """The lowest offset of the log that this session still needs."""
+        low = self.next_offset if self.is_behind else log_next
+        if self.queue:
+            low = min(low, self.queue[0].offset)
+        return min((delivery.offset for delivery in self.inflight.values() if delivery.offset >= 0), default=low)
+
+    def position(self, log_next: int) -> int:
+        """Where to go on reading after a restart: all before it is in flight or done."""
+        if self.queue:
+            return self.queue[0].offset
+        return self.next_offset if self.is_behind else max(self.next_offset, log_next)
+
+    def take_held(self) -> list[bytes]:
+        """Packets that may leave once the record made now is committed."""
+        held, self._held = self._held, []
+        return held
+
+    @property
+    def next_id(self) -> int:
+        """Where the search for the next packet identifier begins."""
+        return self._next_id
+
+    def restore_window(self, inflight: dict[int, Delivery], next_id: int, next_offset: int) -> None:
+        """What a record of an earlier run holds; the session is away and behind."""
+        self.inflight, self._next_id, self.next_offset, self.is_behind = inflight, next_id, next_offset, True
+
+    # -- inside --
+
+    @property
+    def _is_heavy(self) -> bool:
+        return self._queue_bytes >= self._services.max_queue_bytes
+
+    def _enqueue(self, delivery: Delivery) -> None:
+        """Queue for a clean session: when full the oldest goes, and is counted."""
+        self._push(delivery)
+        while len(self.queue) > 1 and (len(self.queue) > self._services.max_queue or self._is_heavy):
+            oldest = self.queue.popleft()
+            self._queue_bytes -= _size(oldest)
+            if oldest.outgoing is not None:
+                self._drop(oldest.outgoing, "queue_full")
+
+    def _push(self, delivery: Delivery) -> None:
+        self.queue.append(delivery)
+        self._queue_bytes += _size(delivery)
+
+    def _send(self, delivery: Delivery, now_ns: int) -> None:
+        outgoing = delivery.outgoing
+        assert outgoing is not None
+        if outgoing.expires_ns and outgoing.is_expired(now_ns):
+            self._drop(outgoing, "expired")
+            return
+        packet_id = self.next_packet_id()
+        if not self._emit(packet_id, delivery, now_ns):
+            self._drop(outgoing, "packet_too_large")  # counts as delivered [MQTT-3.1.2-25]
+            return
+        self.inflight[packet_id] = delivery
+        self.quota -= 1
+        self._services.sent[delivery.qos].value += 1
+        if "message.delivered" in self._services.events.wanted:
+            self._services.on_event("message.delivered", self, outgoing.message, "")
+
+    def _emit(self, packet_id: int, delivery: Delivery, now_ns: int, *, dup: bool = False) -> bool:
+        if delivery.is_released:
+            self._out(b"\x62\x02" + PACKET_ID_BYTES[packet_id])
+            return True
+        outgoing = delivery.outgoing
+        if outgoing is None:
+            return True
+        head, tail = outgoing.parts_for(self.is_v5, delivery.qos, delivery.retain, delivery.identifiers, now_ns, dup)
+        if len(head) + len(tail) + 2 > self.max_packet_bytes:
+            return False
+        self._out(b"%b%b%b" % (head, PACKET_ID_BYTES[packet_id], tail))
+        return True
+
+    def _out(self, data: bytes) -> None:
+        if self.is_durable:
+            self._held.append(data)
+            self._services.changed(self)
+        elif self.box is not None:
+            self.box.add(data)
+
+    def _drop(self, outgoing: Outgoing, why: str) -> None:
+        self._services.dropped(why).value += 1
+        if "delivery.dropped" in self._services.events.wanted:
+            self._services.on_event("delivery.dropped", self, outgoing.message, why)
+
+
+def _size(delivery: Delivery) -> int:
+    return delivery.outgoing.size_bytes if delivery.outgoing is not None else 0
