@@ -14,6 +14,8 @@ from broker.cli.errors import CommandError
 from broker.cli.options import DataDirOption
 
 LOG_VARIABLE = "SLUICE_LOG"
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
 ADDRESS_HELP = "HOST:PORT to listen on for {}; port 0 takes any free one."
 
 
@@ -37,9 +39,8 @@ def serve(
         mqtt=_address(mqtt, "--mqtt"),
         api=_address(api, "--api"),
         config_file=config,
-        overrides=_overrides(settings or []),
+        overrides=_log_settings() | _overrides(settings or []),
     )
-    _start_log()
     raise typer.Exit(import_module("broker.app.lifecycle").serve(options))
 
 
@@ -62,25 +63,27 @@ def demo(
         api=_address(api, "--api") or api,
         opens_browser=not no_browser,
         is_cleaning=clean,
+        overrides=_log_settings(),
     )
-    _start_log()
     raise typer.Exit(import_module("broker.app.demo").run(options))
 
 
-def _start_log() -> None:
-    """Before the configuration is read: as ``SLUICE_LOG`` says (``debug``, ``json``, ``info,json``)."""
+def _log_settings() -> dict[str, str]:
+    """What ``SLUICE_LOG`` asks for: ``debug``, ``json``, ``info,json``."""
     from broker.observe.log import setup
 
-    words = [word for word in os.environ.get(LOG_VARIABLE, "").lower().replace(",", " ").split() if word]
-    unknown = [word for word in words if word not in ("debug", "info", "warning", "error", "text", "json")]
-    if unknown:
+    words = os.environ.get(LOG_VARIABLE, "").lower().replace(",", " ").split()
+    level = next((word for word in words if word in LEVELS), None)
+    form = next((word for word in words if word in FORMATS), None)
+    if any(word not in (level, form) for word in words):
         raise CommandError(
             f"{LOG_VARIABLE} is {os.environ[LOG_VARIABLE]!r}; expected debug, info, warning or error, and text or json",
             exit_codes.USAGE,
             hint=f"{LOG_VARIABLE}=info,json sluice serve",
         )
-    level = next((word for word in words if word not in ("text", "json")), "info")
-    setup(level, "json" if "json" in words else "text")  # type: ignore[arg-type]  # checked above
+    setup(level or "info", form or "text")  # type: ignore[arg-type]  # both are among the names
+    asked = {"log.level": level, "log.format": form}
+    return {key: word for key, word in asked.items() if word is not None}
 
 
 def _address(text: str | None, option: str) -> str | None:

@@ -31,3 +31,4 @@ class DemoOptions:
     api: str
     opens_browser: bool = True
     is_cleaning: bool = False
+    overrides: Mapping[str, str] = field(default_factory=dict)
