@@ -22,8 +22,8 @@ class MqttSettings(Settings):
         default=32, ge=1, le=65_535, description="QoS 1 and 2 messages of an MQTT 5 client that may be open at a time."
     )
     max_queued_messages: int = Field(
-        default=1000, ge=1, description="QoS 1 and 2 messages waiting in memory for one session; then the oldest is dropped or, "
-        "for a session that outlives its connection, the rest waits on disk."
+        default=1000, ge=1, description="QoS 1 and 2 messages waiting in memory for one session; then the oldest is "
+        "dropped or, for a session that outlives its connection, the rest waits on disk."
     )  # fmt: skip
     max_queued_bytes: Size = Field(
         default=16 * 1024 * 1024, ge=1024, description="Bytes of messages that wait in memory for one session."

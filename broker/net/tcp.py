@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Final
+from typing import Final, cast
 
 from broker.connection.connection import Connection
 from broker.connection.hub import Hub
@@ -42,10 +42,9 @@ class TcpLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket, or close it at once when the listener is full."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is no subclass of it
         if not self._owner.admit(self):
-            transport.abort()
+            self._transport.abort()
             return
         peer = transport.get_extra_info("peername")
         if peer:
@@ -53,7 +52,7 @@ class TcpLink(asyncio.Protocol):
         raw: socket.socket | None = transport.get_extra_info("socket")
         if raw is not None:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        transport.set_write_buffer_limits(high=self._hub.settings.max_unsent_bytes)
+        self._transport.set_write_buffer_limits(high=self._hub.settings.max_unsent_bytes)
         self._connection.opened()
 
     def connection_lost(self, error: Exception | None) -> None:
