@@ -99,9 +99,10 @@ class _Generator:
         """Write ``whole``, the function of the expression: what Python itself raises in it is an ``EvalError``."""
         body: list[str] = []
         result = self._node(node, body, keep=raw, tail=raw)
-        body.append(
-            f"    return {result}" if raw else f"    return {result} if {result}.__class__ is str else render({result})"
-        )
+        if raw:
+            body.append(f"    return {result}")
+        else:
+            body += [f"    r = {result}", "    return r if r.__class__ is str else render(r)"]
         self.lines += [
             "def whole(b):",
             "    try:",
