@@ -13,6 +13,8 @@ PASSED = "messages_passed"
 """Counter of messages that passed all gates."""
 DROPPED = "messages_dropped"
 """Counters of messages dropped, with the label ``reason``."""
+RESENT = "messages_resent_already_taken"
+"""Counter of messages that a client sent again and that had been taken before; told as the reason ``already_taken``."""
 UNWANTED = "no_subscribers"
 """The reason of messages that passed all gates, and then nobody took."""
 
@@ -44,9 +46,9 @@ def ledger(metrics: Metrics) -> Ledger:
     received = sum(counter.value for counter in counters if counter.name in RECEIVED)
     passed = sum(counter.value for counter in counters if counter.name == PASSED)
     by_reason = {
-        counter.labels.get("reason", ""): counter.value
+        "already_taken" if counter.name == RESENT else counter.labels.get("reason", ""): counter.value
         for counter in counters
-        if counter.name == DROPPED and counter.value
+        if counter.name in (DROPPED, RESENT) and counter.value
     }
     accepted = passed - by_reason.get(UNWANTED, 0)
     dropped = sum(by_reason.values())

@@ -52,18 +52,20 @@ def test_a_gauge_that_fails_hides_no_other() -> None:
 
 def test_the_ledger_accounts_for_every_message() -> None:
     metrics = Metrics()
-    metrics.counter("messages_received").value = 100
+    metrics.counter("messages_received", qos="0").value = 60
+    metrics.counter("messages_received", qos="1").value = 42
+    metrics.counter("messages_resent_already_taken").value = 2
     metrics.counter("messages_internal").value = 10
     metrics.counter("messages_passed").value = 95
     metrics.counter("messages_dropped", reason="validation_failed").value = 12
     metrics.counter("messages_dropped", reason="no_subscribers").value = 5
     metrics.counter("messages_dropped", reason="never").value = 0
     assert ledger(metrics).as_dict() == {
-        "received": 110,
+        "received": 112,
         "accepted": 90,
-        "dropped": 17,
+        "dropped": 19,
         "residual": 3,
-        "dropped_by_reason": {"validation_failed": 12, "no_subscribers": 5},
+        "dropped_by_reason": {"already_taken": 2, "validation_failed": 12, "no_subscribers": 5},
     }
 
 
