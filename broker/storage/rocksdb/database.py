@@ -9,11 +9,11 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from rocksdict import Rdict, RdictIter, ReadOptions, Snapshot, WriteBatch
+from rocksdict import DbClosedError, Rdict, RdictIter, ReadOptions, Snapshot, WriteBatch
 
 from broker.core.errors import ConfigError, Unavailable
 from broker.storage.rocksdb import keys, options
@@ -71,7 +71,8 @@ class Database:
             raise Unavailable("the store failed to write and is waiting to try again", _REOPEN_INTERVAL_S)
         self._reopened_at_s = now_s
         with self._translated(writing=True):
-            self._db.close()
+            with suppress(Exception):  # it closes although it reports the failed write again, or is closed already
+                self._db.close()
             gc.collect()  # an iterator that an exception's traceback keeps would hold RocksDB's lock
             self._db = self._open()
         self._is_broken = False
@@ -104,7 +105,8 @@ class Database:
         with self._translated():
             if not self._is_broken:
                 self._db.flush_wal(True)
-            self._db.close()
+            with suppress(DbClosedError):
+                self._db.close()
 
     def _walk(self, found: RdictIter, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         with self._translated():
