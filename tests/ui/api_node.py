@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
+from datetime import UTC, datetime
 from threading import Thread
 from typing import Any
 
@@ -13,12 +14,20 @@ from broker.core.message import Message
 from broker.core.objects import MemorySection, Spec
 from broker.core.stage import Outcome, Refusal
 from ui.api.application import create_app
-from ui.api.context import ApiContext, Positions, StreamRanges
+from ui.api.context import ApiContext
 from ui.api.server import ApiServer
 from ui.api.status import Status
 
 TOKEN = "a-token-of-the-tests"
-Specs = list[Spec]
+ROWS: list[Spec] = [{"meter": f"m{n}", "kwh": n + 0.5, "at": "2026-01-01T00:00:00Z"} for n in range(30)]
+SHELVES = {
+    "schemas": "schema",
+    "validations": "validation",
+    "transforms": "transformation",
+    "rules": "rule",
+    "streams": "stream",
+    "lake/tables": "table",
+}
 
 
 class Shelf:
@@ -26,6 +35,10 @@ class Shelf:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
+        self.empty()
+
+    def empty(self) -> None:
+        """Forget everything."""
         self.section = MemorySection()
         self.users: dict[str, list[str]] = {}
         self.fixed: set[str] = set()
@@ -72,12 +85,7 @@ class Shelf:
 class EchoingShelf(Shelf):
     """A shelf whose verbs answer with what they were sent, or do as the body's ``do`` says."""
 
-    def __init__(self, kind: str) -> None:
-        super().__init__(kind)
-        self.asked: Specs = []
-
     def test(self, body: Spec) -> Any:
-        self.asked.append(body)
         do = body.get("do")
         while do == "run for ever":
             pass
@@ -87,6 +95,8 @@ class EchoingShelf(Shelf):
             raise Invalid("it does not parse", [Problem("expected FROM", "/sql", 1, 9)])
         if do == "answer half a surrogate":
             return {"text": "\ud800"}
+        if do == "answer odd values":
+            return {"bytes": b"\xff", "list": (b"",), "time": datetime(2026, 1, 1, tzinfo=UTC), 7: None}
         return {"echo": body}
 
     render = evaluate = preview = check = decode = encode = validate = test
@@ -106,28 +116,21 @@ class Pipeline:
 
 
 class Logs:
-    """Two shards of a stream called ``readings``."""
+    """A stream called ``readings``."""
 
-    def positions(self, name: str, at_us: int | None) -> Positions:
-        self._known(name)
-        positions: Positions = {"kind": "rows", "shards": [{"shard": 0, "first_offset": 7, "next_offset": 2**53 + 1}]}
-        if at_us is not None:
-            positions["shards"][0]["at_offset"] = at_us
-        return positions
-
-    def stream_ranges(self, name: str) -> StreamRanges:
-        self._known(name)
-        return {
-            "ranges_url": "http://127.0.0.1:9",
-            "ticket": "t i/cket",
-            "expires_at": "2026-01-01T00:00:00Z",
-            "epoch": "e-3",
-            "log": 17,
-        }
-
-    def _known(self, name: str) -> None:
+    def positions(self, name: str, at_us: int | None = None) -> Spec:
         if name != "readings":
             raise NotFound("stream", name)
+        shard = {"shard": 0, "first_offset": "7", "next_offset": str(2**53 + 1)}
+        return {
+            "stream": name,
+            "kind": "rows",
+            "epoch": "e-3",
+            "log": 17,
+            "shards": [shard if at_us is None else {**shard, "at_offset": str(at_us)}],
+            "ranges_url": "http://127.0.0.1:9",
+            "ticket": "t i/cket",
+        }
 
 
 class Tables:
@@ -135,7 +138,7 @@ class Tables:
 
     def __init__(self) -> None:
         self.reports: dict[str, Spec] = {}
-        self.rows: list[Spec] = [{"meter": f"m{n}", "kwh": n + 0.5, "at": "2026-01-01T00:00:00Z"} for n in range(30)]
+        self.rows = ROWS
 
     def report(self, table: str, report: Spec) -> None:
         self._known(table)
@@ -143,7 +146,7 @@ class Tables:
 
     def preview(self, table: str, limit: int) -> Spec:
         self._known(table)
-        return {"columns": ["meter", "kwh", "at"], "rows": self.rows[:limit], "total_rows": len(self.rows)}
+        return {"columns": list(self.rows[0]), "rows": self.rows[:limit], "total_rows": len(self.rows)}
 
     def audit(self, table: str) -> Spec:
         self._known(table)
@@ -159,31 +162,28 @@ class Node:
 
     def __init__(self) -> None:
         self.pipeline, self.tables = Pipeline(), Tables()
-        self.shelves: dict[str, Shelf] = {
-            path: EchoingShelf(kind)
-            for path, kind in {
-                "schemas": "schema",
-                "validations": "validation",
-                "transforms": "transformation",
-                "rules": "rule",
-                "streams": "stream",
-                "lake/tables": "table",
-            }.items()
-        }
-        self.reason_not_ready: str | None = None
-        self.status: Status = status_of_a_young_node()
+        self.shelves: dict[str, Shelf] = {path: EchoingShelf(kind) for path, kind in SHELVES.items()}
         self.context = ApiContext(
             token=TOKEN,
             services=self.shelves,
             publisher=self.pipeline,
-            status=lambda: self.status,
+            status=status_of_a_young_node,
             metrics_text=lambda: "# TYPE received counter\nreceived 5\n",
             streams=Logs(),
             lake=self.tables,
             functions=lambda: [{"name": "upper", "signature": "upper(text)"}],
-            not_ready=lambda: self.reason_not_ready,
             verb_timeout_s=0.5,
         )
+
+    def reset(self) -> None:
+        """As new, for the next test on the same server."""
+        for shelf in self.shelves.values():
+            shelf.empty()
+        self.pipeline.messages.clear()
+        self.tables.reports.clear()
+        self.tables.rows = ROWS
+        self.context.status = status_of_a_young_node
+        self.context.not_ready = lambda: None
 
 
 def status_of_a_young_node() -> Status:
@@ -212,8 +212,8 @@ def status_of_a_young_node() -> Status:
 class Running:
     """The API on a thread with its own event loop, as the broker's process would have it."""
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
+    def __init__(self, node: Node, port: int = 0) -> None:
+        self.node, self._port = node, port
         self._started: Future[tuple[str, int]] = Future()
         self._thread = Thread(target=lambda: asyncio.run(self._serve()), name="api under test")
         self._thread.start()
@@ -229,7 +229,7 @@ class Running:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        server = ApiServer(create_app(self.node.context), "127.0.0.1", 0)
+        server = ApiServer(create_app(self.node.context), "127.0.0.1", self._port)
         self._started.set_result(await server.start())
         await self._stop.wait()
         await server.stop()

@@ -10,16 +10,25 @@ import pytest
 from tests.ui.api_node import TOKEN, Node, Running
 
 
-@pytest.fixture
-def node() -> Node:
-    return Node()
-
-
-@pytest.fixture
-def running(node: Node) -> Iterator[Running]:
-    server = Running(node)
+@pytest.fixture(scope="session")
+def server() -> Iterator[Running]:
+    """One server for all tests."""
+    server = Running(Node())
     yield server
     server.stop()
+
+
+@pytest.fixture
+def running(server: Running) -> Running:
+    """The server, as new."""
+    server.node.reset()
+    return server
+
+
+@pytest.fixture
+def node(running: Running) -> Node:
+    """What the server offers."""
+    return running.node
 
 
 @pytest.fixture

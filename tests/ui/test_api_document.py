@@ -60,21 +60,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 """What an operation is sent, where the body is not just a name."""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    """One server for all operations; the shelves are emptied for each."""
-    server = Running(Node())
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def running(server: Running) -> Running:
-    for shelf in server.node.shelves.values():
-        shelf.section.save([])
-    return server
-
-
 @EVERY_OPERATION
 def test_an_operation_does_what_the_document_says(running: Running, operation: Operation) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}", "Origin": running.url}

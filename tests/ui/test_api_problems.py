@@ -27,7 +27,7 @@ def test_a_defect_tells_its_identifier_and_nothing_else(
     def fail() -> str:
         raise RuntimeError("the secret is 1234")
 
-    node.context.status = fail  # type: ignore[assignment] # a defect is what is wanted
+    node.context.status = fail  # type: ignore[assignment] # a defect is wanted
     with caplog.at_level(logging.ERROR, "sluice.api"):
         answer = api.get("/status", headers={"X-Request-Id": "mine-1"})
     assert answer.status_code == 500
@@ -69,6 +69,6 @@ def test_probes_and_metrics_need_no_token(http: httpx.Client, node: Node) -> Non
     assert http.get("/livez").text == "ok\n"
     assert http.get("/readyz").text == "ok\n"
     assert "received 5" in http.get("/metrics").text
-    node.reason_not_ready = "the store is opening"
+    node.context.not_ready = lambda: "the store is opening"
     waiting = http.get("/readyz")
     assert (waiting.status_code, waiting.text) == (503, "the store is opening\n")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.ui.api_node import TOKEN, EchoingShelf, Node, Running
+from tests.ui.api_node import TOKEN, Running
 from ui.api.verbs import VERBS
 
 EVERY_VERB = pytest.mark.parametrize("path", [verb.path for verb in VERBS])
@@ -29,19 +29,14 @@ def test_a_verb_that_fails_in_a_way_nobody_foresaw_says_that_it_cannot_be_evalua
     assert (answer.status_code, answer.json()["code"]) == (422, "evaluation_failed")
 
 
-def test_bytes_come_and_go_as_base64(api: httpx.Client, node: Node) -> None:
-    rules = node.shelves["rules"]
-    assert isinstance(rules, EchoingShelf)
-    payload = {"encoding": "json", "data": {"$base64": "/w=="}}
-    body = {"event": {"payload": payload, "raw": [{"$base64": "/w=="}]}}
-    assert api.post("/rules:test", json=body).json()["echo"] == body
-    assert rules.asked == [{"event": {"payload": payload, "raw": [b"\xff"]}}]  # the payload says its encoding itself
-
-
-def test_base64_that_is_none_is_refused_with_its_place(api: httpx.Client) -> None:
-    answer = api.post("/variform:eval", json={"bindings": {"a": [1, {"$base64": "?"}]}})
-    assert answer.status_code == 422
-    assert answer.json()["errors"][0]["pointer"] == "/bindings/a/1/$base64"
+def test_bytes_in_an_answer_are_base64_and_times_are_rfc_3339(api: httpx.Client) -> None:
+    answer = api.post("/rules:test", json={"do": "answer odd values"})
+    assert answer.json() == {
+        "bytes": {"$base64": "/w=="},
+        "list": [{"$base64": ""}],
+        "time": "2026-01-01T00:00:00Z",
+        "7": None,
+    }
 
 
 def test_what_does_not_compile_comes_with_line_and_column(api: httpx.Client) -> None:

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from typing_extensions import TypedDict
-
 from broker.core.clock import Clock, SystemClock
 from broker.core.objects import ObjectService, Spec
 from broker.core.stage import Publisher
@@ -18,48 +16,17 @@ from ui.api.sign_in import SignIn
 from ui.api.status import Status
 
 
-class ShardPositions(TypedDict, total=False):
-    """Where a shard begins and ends: ``first_offset`` up to, not including, ``next_offset``.
-
-    ``at_offset`` is there when a time was asked for: the first record not older than that time.
-    """
-
-    shard: int
-    first_offset: int
-    next_offset: int
-    at_offset: int
-
-
-class Positions(TypedDict):
-    """The positions of all shards of a stream. ``kind`` says what it captures, ``topics`` or ``rows``."""
-
-    kind: str
-    shards: Sequence[ShardPositions]
-
-
-class StreamRanges(TypedDict):
-    """Where ranges of a stream are read, by whom and until when.
-
-    ``ranges_url`` is the address of the process that serves them, under ``/streams/{log}/{shard}?from=&to=``, to whom
-    shows ``ticket`` before ``expires_at`` (RFC 3339). ``epoch`` changes when a stream is deleted and made anew.
-    """
-
-    ranges_url: str
-    ticket: str
-    expires_at: str
-    epoch: str
-    log: int
-
-
 class Streams(Protocol):
-    """Reading streams. Both return within milliseconds and raise ``broker.core.errors.NotFound``."""
+    """Reading streams."""
 
-    def positions(self, name: str, at_us: int | None) -> Positions:
-        """Begin and end of every shard; with ``at_us`` (microseconds since 1970) also the offset at that time."""
-        ...
+    def positions(self, name: str, at_us: int | None = None) -> Spec:
+        """Where a stream stands and where its records are read: ``ui.api.models.StreamPositions``, ticket included.
 
-    def stream_ranges(self, name: str) -> StreamRanges:
-        """Where to read the records, with a new ticket."""
+        Returns within milliseconds. With ``at_us`` (microseconds since 1970) each shard also has ``at_offset``.
+
+        Raises:
+            broker.core.errors.NotFound: there is no such stream.
+        """
         ...
 
 

@@ -12,11 +12,12 @@ from broker.core.errors import Invalid, Problem
 from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.topic import check_topic_name
+from broker.core.wire import payload_from_wire
 from ui.api import models
 from ui.api.context import ApiContext
 from ui.api.operation import described
 from ui.api.problems import ApiProblem
-from ui.api.wire import answer, payload_bytes, read_object
+from ui.api.wire import answer, read_object
 
 _MEMBERS = frozenset({"topic", "payload", "qos", "retain", "user_properties"})
 
@@ -59,7 +60,7 @@ def _message(body: dict[str, Any], client: Client, now_ns: int) -> Message:
     if problems or not isinstance(topic, str):
         raise Invalid("the message cannot be published", problems)
     check_topic_name(topic)
-    payload = payload_bytes(body.get("payload", ""), "/payload")
+    payload = payload_from_wire(body.get("payload", ""), "/payload")
     properties = {"User-Property": [(name, value) for name, value in pairs]} if pairs else None
     return Message(topic, payload, qos, retain, client, now_ns, properties)
 

@@ -211,15 +211,18 @@ class ShardPosition(BaseModel):
     at_offset: str | None = None
 
 
-class StreamPositions(BaseModel):
-    """The positions of a stream, and where its records are read with which ticket."""
+class StreamPositions(_Open):
+    """Where a stream stands, and where its records are read.
+
+    That is ``{ranges_url}/streams/{log}/{shard}?from=&to=``, with ``ticket`` as bearer. ``epoch`` changes when a stream
+    is deleted and made anew.
+    """
 
     stream: str
     kind: Literal["topics", "rows"]
     shards: list[ShardPosition]
     ranges_url: str
     ticket: str
-    expires_at: str
     epoch: str
     log: int
 

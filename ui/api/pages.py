@@ -52,7 +52,8 @@ async def problems_page() -> Response:
 
 _PROBLEMS_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Problems · Sluice</title><link rel="stylesheet" href="/static/app.css"></head>
+<title>Problems · Sluice</title><link rel="icon" href="/static/mark.svg" type="image/svg+xml">
+<link rel="stylesheet" href="/static/app.css"></head>
 <body><main class="prose"><h1>Problems</h1>
 <p>Errors are problem documents (RFC 9457, <code>application/problem+json</code>). <code>code</code> is stable.
 <code>errors</code> lists every problem found, with a JSON pointer into the body and, inside a text, line and column.

@@ -6,19 +6,17 @@ compete with the broker's event loop.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query
 from starlette.responses import RedirectResponse, Response
 
 from ui.api import models
-from ui.api.context import Positions, Streams
+from ui.api.context import Streams
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name, microseconds, offset
 from ui.api.wire import answer
-
-_OFFSETS = ("first_offset", "next_offset", "at_offset")
 
 
 def add_streams(router: APIRouter, streams: Streams) -> None:
@@ -36,8 +34,7 @@ def add_streams(router: APIRouter, streams: Streams) -> None:
         at: Annotated[str | None, Query(description="A time: RFC 3339 or milliseconds since 1970.")] = None,
     ) -> Response:
         at_us = None if at is None else microseconds(at, "at")
-        found = streams.positions(checked_name(name), at_us)
-        return answer({"stream": name, **_readable(found), **streams.stream_ranges(name)})
+        return answer(streams.positions(checked_name(name), at_us))
 
     @router.get(
         "/streams/{name}/records",
@@ -53,16 +50,6 @@ def add_streams(router: APIRouter, streams: Streams) -> None:
         shard: Annotated[int, Query(ge=0)] = 0,
     ) -> Response:
         first, end = offset(from_, "from"), offset(to, "to")
-        ranges = streams.stream_ranges(checked_name(name))
-        query = urlencode({"from": first, "to": end, "ticket": ranges["ticket"]})
-        place = f"{ranges['ranges_url'].rstrip('/')}/streams/{ranges['log']}/{shard}"
-        return RedirectResponse(f"{place}?{query}", 307)
-
-
-def _readable(positions: Positions) -> dict[str, Any]:
-    """Positions with offsets as texts: JavaScript loses precision above 2^53."""
-    shards = [
-        {key: str(value) if key in _OFFSETS and value is not None else value for key, value in shard.items()}
-        for shard in positions["shards"]
-    ]
-    return {**positions, "shards": shards}
+        where = streams.positions(checked_name(name))
+        query = urlencode({"from": first, "to": end, "ticket": where["ticket"]})
+        return RedirectResponse(f"{where['ranges_url'].rstrip('/')}/streams/{where['log']}/{shard}?{query}", 307)

@@ -21,16 +21,12 @@ from ui.api import models
 from ui.api.deadline import BoundedCalls
 from ui.api.operation import described
 from ui.api.problems import log
-from ui.api.wire import Json, plain, read_object, revive
+from ui.api.wire import Json, plain, read_object
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A method of a service under a path.
-
-    ``values`` are the members of the body in which ``{"$base64": text}`` means bytes; a payload in its own encoding
-    inside them is left to the service.
-    """
+    """A method of a service under a path."""
 
     path: str
     operation_id: str
@@ -38,20 +34,11 @@ class Verb:
     method: str
     summary: str
     body: type[BaseModel]
-    values: tuple[str, ...] = ()
 
 
 VERBS: Sequence[Verb] = (
-    Verb("/rules:test", "testRule", "rules", "test", "Run SQL on one event", models.RuleTest, ("event",)),
-    Verb(
-        "/templates:render",
-        "renderTemplate",
-        "rules",
-        "render",
-        "Fill a template from a row",
-        models.TemplateRender,
-        ("row",),
-    ),
+    Verb("/rules:test", "testRule", "rules", "test", "Run SQL on one event", models.RuleTest),
+    Verb("/templates:render", "renderTemplate", "rules", "render", "Fill a template from a row", models.TemplateRender),
     Verb(
         "/variform:eval",
         "evaluateVariform",
@@ -59,7 +46,6 @@ VERBS: Sequence[Verb] = (
         "evaluate",
         "Evaluate a variform expression",
         models.VariformEval,
-        ("bindings",),
     ),
     Verb(
         "/transforms:preview",
@@ -68,7 +54,6 @@ VERBS: Sequence[Verb] = (
         "preview",
         "Run transformations on one message",
         models.TransformPreview,
-        ("message",),
     ),
     Verb(
         "/validations:test",
@@ -77,11 +62,10 @@ VERBS: Sequence[Verb] = (
         "test",
         "Run validations on one message",
         models.ValidationTest,
-        ("message",),
     ),
     Verb("/schemas:check", "checkSchema", "schemas", "check", "Whether a schema can be saved", models.SchemaSource),
     Verb("/schemas:decode", "decodeWithSchema", "schemas", "decode", "Decode a payload", models.SchemaDecode),
-    Verb("/schemas:encode", "encodeWithSchema", "schemas", "encode", "Encode a value", models.SchemaEncode, ("value",)),
+    Verb("/schemas:encode", "encodeWithSchema", "schemas", "encode", "Encode a value", models.SchemaEncode),
     Verb(
         "/schemas:validate",
         "validateWithSchema",
@@ -89,7 +73,6 @@ VERBS: Sequence[Verb] = (
         "validate",
         "Hold a value or payload against a schema",
         models.SchemaValidate,
-        ("value",),
     ),
 )
 
@@ -113,9 +96,6 @@ def add_verb(router: APIRouter, verb: Verb, service: ObjectService, calls: Bound
 
 
 def _evaluate(method: Callable[[Spec], Any], verb: Verb, body: Spec) -> bytes:
-    for member in verb.values:
-        if member in body:
-            body[member] = _revive(body[member], f"/{member}")
     try:
         return jsontext.encode(plain(method(body)))
     except (SluiceError, jsontext.JsonError):
@@ -124,14 +104,3 @@ def _evaluate(method: Callable[[Spec], Any], verb: Verb, body: Spec) -> bytes:
         log.exception("api.evaluation_failed", extra={"operation": verb.operation_id})
         sentence = f"{verb.path[1:]} could not evaluate this: {type(error).__name__}"
         raise Invalid(sentence, code="evaluation_failed") from error
-
-
-def _revive(value: Any, pointer: str) -> Any:
-    """Bytes for ``$base64``, except inside a payload that says its encoding itself."""
-    if not isinstance(value, dict):
-        return revive(value, pointer)
-    payload = value.get("payload")
-    if not isinstance(payload, dict) or "encoding" not in payload:
-        return revive(value, pointer)
-    others = {key: item for key, item in value.items() if key != "payload"}
-    return {**revive(others, pointer), "payload": payload}

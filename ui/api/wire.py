@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -11,12 +9,12 @@ from fastapi import Request
 from starlette.responses import Response
 
 from broker.core import jsontext
-from broker.core.errors import Invalid, Problem
+from broker.core.errors import Invalid
+from broker.core.wire import to_wire
 from ui.api.problems import ApiProblem
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 _DRAIN_BYTES = 4 * MAX_BODY_BYTES
-BYTES_KEY = "$base64"
 
 
 class Json(Response):
@@ -67,65 +65,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item) for item in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return {BYTES_KEY: base64.b64encode(value).decode()}
+        return to_wire(bytes(value))
     if isinstance(value, datetime):
         return _rfc3339(value)
     if isinstance(value, date):
         return value.isoformat()
     return value
-
-
-def revive(value: Any, pointer: str) -> Any:
-    """The value with ``{"$base64": text}`` as bytes; ``pointer`` says where it stands in the body.
-
-    Raises:
-        broker.core.errors.Invalid: the text is not base64.
-    """
-    if isinstance(value, list):
-        return [revive(item, f"{pointer}/{index}") for index, item in enumerate(value)]
-    if not isinstance(value, dict):
-        return value
-    if len(value) == 1 and isinstance(value.get(BYTES_KEY), str):
-        return _bytes(value[BYTES_KEY], f"{pointer}/{BYTES_KEY}")
-    return {key: revive(item, f"{pointer}/{key}") for key, item in value.items()}
-
-
-def payload_bytes(payload: Any, pointer: str) -> bytes:
-    """The bytes of a payload: a text, or ``{"encoding": "utf8" | "base64" | "json", "data": ...}``.
-
-    Raises:
-        broker.core.errors.Invalid: it is neither.
-    """
-    if isinstance(payload, str):
-        return _utf8(payload, pointer)
-    if not isinstance(payload, dict) or "data" not in payload:
-        raise _wrong(pointer, 'expected a text or {"encoding": "utf8" | "base64" | "json", "data": ...}')
-    encoding, data = payload.get("encoding", "utf8"), payload["data"]
-    if encoding == "json":
-        return jsontext.encode(data)
-    if encoding not in ("utf8", "base64"):
-        raise _wrong(f"{pointer}/encoding", f"expected 'utf8', 'base64' or 'json', got {encoding!r}")
-    if not isinstance(data, str):
-        raise _wrong(f"{pointer}/data", f"expected a text, got {_kind(data)}")
-    return _bytes(data, f"{pointer}/data") if encoding == "base64" else _utf8(data, f"{pointer}/data")
-
-
-def _bytes(text: str, pointer: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise _wrong(pointer, f"not base64: {error}") from None
-
-
-def _utf8(text: str, pointer: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise _wrong(pointer, "the text holds half a surrogate pair, which UTF-8 cannot say") from None
-
-
-def _wrong(pointer: str, message: str) -> Invalid:
-    return Invalid("the request cannot be used", [Problem(message, pointer)])
 
 
 def _key(key: Any) -> str:
