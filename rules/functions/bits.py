@@ -1,1 +1,132 @@
-"""bits"""
+"""Bits of integers and of strings."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from rules.functions.registry import Int, failure, function
+from rules.sql.values import UNDEFINED, Bits, string, type_name
+
+_MAX_SHIFT = 1_000_000
+_FLOATS = {16: "e", 32: "f", 64: "d"}
+_KINDS = ("integer", "float", "bits")
+_SIGNS = ("unsigned", "signed")
+_ENDIANS = ("big", "little")
+
+
+@function(returns="long")
+def bitnot(x: Int) -> int:
+    """All bits inverted, in two's complement."""
+    return ~x
+
+
+@function(returns="long")
+def bitand(x: Int, y: Int) -> int:
+    """The bits that both have."""
+    return x & y
+
+
+@function(returns="long")
+def bitor(x: Int, y: Int) -> int:
+    """The bits that either has."""
+    return x | y
+
+
+@function(returns="long")
+def bitxor(x: Int, y: Int) -> int:
+    """The bits that only one has."""
+    return x ^ y
+
+
+@function(returns="long")
+def bitsl(x: Int, n: Int) -> int:
+    """Shifted left by n bits; to the right when n is negative."""
+    return _shifted("bitsl", x, n)
+
+
+@function(returns="long")
+def bitsr(x: Int, n: Int) -> int:
+    """Shifted right by n bits, keeping the sign; to the left when n is negative."""
+    return _shifted("bitsr", x, -n)
+
+
+def _shifted(name: str, x: int, left: int) -> int:
+    if left > _MAX_SHIFT:
+        raise failure(name, f"cannot shift by more than {_MAX_SHIFT} bits")
+    return x << left if left >= 0 else x >> -left
+
+
+@function(returns="long")
+def bitsize(data: Any) -> int:
+    """The number of bits of a string."""
+    return _bits("bitsize", data).size
+
+
+@function(returns="long")
+def bytesize(data: Any) -> int:
+    """The number of bytes of a string."""
+    return -(-_bits("bytesize", data).size // 8)
+
+
+@function(arity=(2, 6))
+def subbits(*arguments: Any) -> Any:
+    """``subbits(b, len)`` or ``subbits(b, start, len[, type[, sign[, endian]]])``: bits as integer, float or bits."""
+    data, *numbers = arguments
+    return _subbits(data, 1, numbers[0]) if len(numbers) == 1 else _subbits(data, *numbers)
+
+
+def _subbits(
+    data: Any, start: Any, size: Any, kind: str = "integer", sign: str = "unsigned", endian: str = "big"
+) -> Any:
+    bits = _bits("subbits", data)
+    if type(start) is not int or type(size) is not int or size < 0:
+        raise failure("subbits", "start and length must be integers, the length not negative")
+    for option, allowed in ((kind, _KINDS), (sign, _SIGNS), (endian, _ENDIANS)):
+        if option not in allowed:
+            raise failure("subbits", f"{option!r} is not one of {', '.join(allowed)}")
+    if not 1 <= start <= bits.size:
+        return UNDEFINED
+    size = min(size, bits.size - start + 1)
+    part = (bits.value >> (bits.size - start + 1 - size)) & ((1 << size) - 1)
+    if kind == "bits":
+        return _as_value(part, size)
+    if kind == "float":
+        return _float(part, size, endian)
+    if endian == "little":
+        part = _little(part, size)
+    return part - (1 << size) if sign == "signed" and size and part >> (size - 1) else part
+
+
+def _bits(name: str, data: Any) -> Bits:
+    if type(data) is Bits:
+        return data
+    if type(data) is str:
+        data = data.encode()
+    if type(data) is not bytes:
+        raise failure(name, f"argument 1 must be a string, not {type_name(data)}")
+    return Bits(int.from_bytes(data, "big"), 8 * len(data))
+
+
+def _as_value(part: int, size: int) -> Any:
+    return Bits(part, size) if size % 8 else string(part.to_bytes(size // 8, "big"))
+
+
+def _little(part: int, size: int) -> int:
+    """The bits read byte by byte, the first byte lowest; a last incomplete byte is highest."""
+    value, shift, left = 0, 0, size
+    while left > 0:
+        width = min(8, left)
+        value |= ((part >> (left - width)) & ((1 << width) - 1)) << shift
+        shift, left = shift + width, left - width
+    return value
+
+
+def _float(part: int, size: int, endian: str) -> float:
+    if size not in _FLOATS:
+        raise failure("subbits", f"a float has 16, 32 or 64 bits, not {size}")
+    order = ">" if endian == "big" else "<"
+    value: float = struct.unpack(order + _FLOATS[size], part.to_bytes(size // 8, "big"))[0]
+    if value - value != 0.0:
+        raise failure("subbits", "the bits are no finite float")
+    return value

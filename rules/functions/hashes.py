@@ -1,1 +1,80 @@
-"""hashes"""
+"""Hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from typing import Annotated
+
+from rules.functions.registry import Data, choice, function
+
+
+def _md4(data: bytes) -> str:
+    """RFC 1320; OpenSSL 3 no longer offers it."""
+    padded = data + b"\x80" + b"\0" * ((55 - len(data)) % 64) + struct.pack("<Q", 8 * len(data) & (1 << 64) - 1)
+    state = [0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476]
+    for offset in range(0, len(padded), 64):
+        state = _md4_block(state, struct.unpack_from("<16I", padded, offset))
+    return struct.pack("<4I", *state).hex()
+
+
+_ROUNDS: tuple[tuple[Callable[[int, int, int], int], int, tuple[int, ...], tuple[int, ...]], ...] = (
+    (lambda x, y, z: x & y | ~x & z, 0, tuple(range(16)), (3, 7, 11, 19)),
+    (lambda x, y, z: x & y | x & z | y & z, 0x5A827999, tuple(4 * (i % 4) + i // 4 for i in range(16)), (3, 5, 9, 13)),
+    (lambda x, y, z: x ^ y ^ z, 0x6ED9EBA1, (0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15), (3, 9, 11, 15)),
+)
+
+
+def _md4_block(state: list[int], words: tuple[int, ...]) -> list[int]:
+    a, b, c, d = state
+    for mix, constant, order, shifts in _ROUNDS:
+        for position, word in enumerate(order):
+            total = (a + mix(b, c, d) + words[word] + constant) & 0xFFFFFFFF
+            shift = shifts[position % 4]
+            a, b, c, d = d, (total << shift | total >> (32 - shift)) & 0xFFFFFFFF, b, c
+    return [(one + other) & 0xFFFFFFFF for one, other in zip(state, (a, b, c, d), strict=True)]
+
+
+_ALGORITHMS: dict[str, Callable[[bytes], str]] = {
+    "md4": _md4,
+    "md5": lambda data: hashlib.md5(data, usedforsecurity=False).hexdigest(),
+    "sha": lambda data: hashlib.sha1(data, usedforsecurity=False).hexdigest(),
+    "sha224": lambda data: hashlib.sha224(data).hexdigest(),
+    "sha256": lambda data: hashlib.sha256(data).hexdigest(),
+    "sha384": lambda data: hashlib.sha384(data).hexdigest(),
+    "sha512": lambda data: hashlib.sha512(data).hexdigest(),
+    "sha3_224": lambda data: hashlib.sha3_224(data).hexdigest(),
+    "sha3_256": lambda data: hashlib.sha3_256(data).hexdigest(),
+    "sha3_384": lambda data: hashlib.sha3_384(data).hexdigest(),
+    "sha3_512": lambda data: hashlib.sha3_512(data).hexdigest(),
+    "blake2b": lambda data: hashlib.blake2b(data).hexdigest(),
+    "blake2s": lambda data: hashlib.blake2s(data).hexdigest(),
+}
+_ALGORITHMS["sha1"] = _ALGORITHMS["sha"]
+
+Algorithm = Annotated[str, choice(*_ALGORITHMS)]
+
+
+@function(returns="string")
+def md5(s: Data) -> str:
+    """MD5, as lower-case hexadecimal digits."""
+    return _ALGORITHMS["md5"](s)
+
+
+@function(returns="string")
+def sha(s: Data) -> str:
+    """SHA-1, as lower-case hexadecimal digits."""
+    return _ALGORITHMS["sha"](s)
+
+
+@function(returns="string")
+def sha256(s: Data) -> str:
+    """SHA-256, as lower-case hexadecimal digits."""
+    return _ALGORITHMS["sha256"](s)
+
+
+@function(name="hash", returns="string")
+def hash_(algorithm: Algorithm, s: Data) -> str:
+    """A hash by the name of its algorithm, as lower-case hexadecimal digits."""
+    return _ALGORITHMS[algorithm](s)

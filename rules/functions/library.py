@@ -12,6 +12,8 @@ from rules.functions import (  # noqa: F401  (importing a family registers its f
     json,
     maps,
     numbers,
+    regexes,
+    sprintf,
     state,
     strings,
     times,

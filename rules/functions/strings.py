@@ -1,1 +1,228 @@
-"""strings"""
+"""Strings. Lengths and positions count grapheme clusters: what a reader takes for one character."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import regex
+
+from rules.functions.registry import Data, Int, Items, StrictText, Text, choice, failure, function
+from rules.sql.values import (
+    MAX_ITEMS,
+    NUMBERS,
+    STRINGS,
+    UNDEFINED,
+    float_text,
+    joined,
+    json_text,
+    text_of,
+)
+
+_GRAPHEME = regex.compile(r"\X")
+_SPACE = " \t\r\n\v\f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+Where = Annotated[str, choice("all", "leading", "trailing")]
+End = Annotated[str, choice("leading", "trailing")]
+PadWhere = Annotated[str, choice("trailing", "leading", "both")]
+SplitHow = Annotated[str, choice("notrim", "leading", "leading_notrim", "trailing", "trailing_notrim")]
+NoCrLf = Annotated[str, choice("nocrlf")]
+
+
+def graphemes(text: str) -> str | list[str]:
+    """The characters of a text; the text itself where each is one code point."""
+    return text if text.isascii() and "\r" not in text else _GRAPHEME.findall(text)
+
+
+@function(returns="string")
+def lower(s: Text) -> str:
+    """The text in lower case."""
+    return s.lower()
+
+
+@function(returns="string")
+def upper(s: Text) -> str:
+    """The text in upper case."""
+    return s.upper()
+
+
+@function(returns="string")
+def trim(s: Text) -> str:
+    """The text without white space around it."""
+    return s.strip(_SPACE)
+
+
+@function(returns="string")
+def ltrim(s: Text) -> str:
+    """The text without white space before it."""
+    return s.lstrip(_SPACE)
+
+
+@function(returns="string")
+def rtrim(s: Text, chars: Text | None = None) -> str:
+    """The text without white space, or without any of the given characters, after it."""
+    return s.rstrip(_SPACE if chars is None else chars) if chars != "" else s
+
+
+@function(returns="string")
+def reverse(s: Text) -> str:
+    """The characters from last to first."""
+    return "".join(reversed(graphemes(s)))
+
+
+@function(returns="long")
+def strlen(s: Text) -> int:
+    """The number of characters."""
+    return len(graphemes(s))
+
+
+@function(returns="string")
+def substr(s: Text, start: Int, size: Int | None = None) -> str:
+    """Characters from ``start``, counted from 0: the rest, or so many."""
+    if start < 0 or (size is not None and size < 0):
+        raise failure("substr", "start and length must not be negative")
+    characters = graphemes(s)
+    return "".join(characters[start:] if size is None else characters[start : start + size])
+
+
+@function(returns="string", arity=(1, None))
+def concat(*values: Any) -> Any:
+    """The texts of values one after another; takes values or one list of them."""
+    listed = values[0] if len(values) == 1 and type(values[0]) is list else values
+    return joined(*map(text_of, listed))
+
+
+@function(returns="string")
+def pad(s: Text, size: Int, where: PadWhere = "trailing", char: Text = " ") -> str:
+    """The text filled up to a length with a character at its end, start or both."""
+    missing = size - len(graphemes(s))
+    if size > MAX_ITEMS:
+        raise failure("pad", f"the length must be at most {MAX_ITEMS}")
+    if missing <= 0:
+        return s
+    if where == "leading":
+        return char * missing + s
+    if where == "both":
+        return char * (missing // 2) + s + char * (missing - missing // 2)
+    return s + char * missing
+
+
+@function(returns="string")
+def replace(s: StrictText, pattern: StrictText, by: StrictText, where: Where = "all") -> str:
+    """The text with a piece replaced: everywhere, the first time or the last time."""
+    if not pattern:
+        return s
+    if where == "leading":
+        return s.replace(pattern, by, 1)
+    if where == "trailing":
+        return by.join(s.rsplit(pattern, 1))
+    return s.replace(pattern, by)
+
+
+@function(returns="array")
+def split(s: Text, separator: Text, how: SplitHow = "") -> list[str]:
+    """The pieces between separators; empty ones are dropped unless ``notrim`` is asked for."""
+    if not separator:
+        return [s]
+    if how.startswith("leading"):
+        pieces = s.split(separator, 1)
+    elif how.startswith("trailing"):
+        pieces = s.rsplit(separator, 1)
+    else:
+        pieces = s.split(separator)
+    return pieces if how.endswith("notrim") else [piece for piece in pieces if piece]
+
+
+@function(returns="array")
+def tokens(s: Text, separators: Text, crlf: NoCrLf = "") -> list[str]:
+    """The pieces between any of the characters; ``nocrlf`` adds carriage return and line feed to them."""
+    marks = set(separators) | (set("\r\n") if crlf else set())
+    pieces, piece = [], ""
+    for character in s:
+        if character in marks:
+            pieces.append(piece)
+            piece = ""
+        else:
+            piece += character
+    return [found for found in (*pieces, piece) if found]
+
+
+@function(returns="string")
+def find(s: Text, pattern: Text, where: End = "leading") -> str:
+    """The text from the first or last place where the pattern stands; empty when it does not."""
+    if not pattern:
+        return s
+    at = s.find(pattern) if where == "leading" else s.rfind(pattern)
+    return s[at:] if at >= 0 else ""
+
+
+@function(returns="string", arity=(1, 2))
+def join_to_string(*arguments: Any) -> Any:
+    """``join_to_string([separator,] list)``: the texts of elements with a separator between."""
+    separator, items = arguments if len(arguments) == 2 else (", ", arguments[0])
+    if type(separator) not in STRINGS or type(items) is not list:
+        raise failure("join_to_string", "takes ([separator,] list) with a string and an array")
+    parts: list[str | bytes] = []
+    for position, item in enumerate(items):
+        parts += [separator, text_of(item)] if position else [text_of(item)]
+    return joined(*parts)
+
+
+@function(returns="string")
+def join_to_sql_values_string(items: Items) -> str:
+    """Elements as SQL literals with commas between."""
+    return ", ".join(map(_sql_literal, items))
+
+
+def _sql_literal(value: Any) -> str:
+    if value is UNDEFINED:
+        return "NULL"
+    if type(value) in NUMBERS:
+        return float_text(value) if type(value) is float else str(value)
+    if type(value) in (dict, list):
+        value = json_text(value)
+    text = text_of(value)
+    if isinstance(text, bytes):
+        raise failure("join_to_sql_values_string", "an element is a binary string that is not UTF-8")
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+@function(returns="long")
+def ascii_(s: Data) -> int:
+    """The code of the first byte."""
+    if not s:
+        raise failure("ascii", "the string is empty")
+    return s[0]
+
+
+@function(returns="string")
+def rm_prefix(s: Text, prefix: Text) -> str:
+    """The text without a prefix, where it has it."""
+    return s.removeprefix(prefix)
+
+
+_ESCAPES = {
+    "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "'": "'", '"': '"', "?": "?", "a": "\a",
+    "\\": "\\",
+}  # fmt: skip
+_ESCAPE = regex.compile(r"\\(?:x([0-9A-Fa-f]+)|(.?))", regex.DOTALL)
+
+
+@function(returns="string")
+def unescape(s: Text) -> str:
+    r"""The text with ``\n``, ``\t``, ``\xHH`` and the like turned into what they stand for."""
+
+    def one(match: Any) -> str:
+        if match[1] is not None:
+            return _code_point(match[1])
+        if match[2] not in _ESCAPES:
+            raise failure("unescape", f"there is no escape \\{match[2]}")
+        return _ESCAPES[match[2]]
+
+    return str(_ESCAPE.sub(one, s))
+
+
+def _code_point(digits: str) -> str:
+    code = int(digits[-8:], 16) if not digits[:-8].strip("0") else 0x110000
+    if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+        raise failure("unescape", f"\\x{digits[:12]} is no code point")
+    return chr(code)
