@@ -58,7 +58,7 @@ _PROBLEMS_PAGE = """<!doctype html>
 <p>Errors are problem documents (RFC 9457, <code>application/problem+json</code>). <code>code</code> is stable.
 <code>errors</code> lists every problem found, with a JSON pointer into the body and, inside a text, line and column.
 <a href="/docs">Operations</a></p>
-<div class="scroll"><table>
+<div class="scroll" role="group" aria-label="Codes" tabindex="0"><table>
 <thead><tr><th>Code</th><th class="num">Status</th><th>Meaning</th><th>What to do</th></tr></thead>
 <tbody>ROWS</tbody></table></div></main></body></html>
 """

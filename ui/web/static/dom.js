@@ -32,7 +32,7 @@ export function table(node, label, columns, rows, kind = "") {
     drawn.set(node, layout);
     const head = el("tr", {}, ...columns.map((c) => el("th", { scope: "col", class: c.kind }, c.title)));
     const body = el("table", {}, el("thead", {}, head), el("tbody"));
-    node.replaceChildren(el("div", { class: `scroll ${kind}`, role: "region", "aria-label": label, tabindex: "0" }, body));
+    node.replaceChildren(el("div", { class: `scroll ${kind}`, role: "group", "aria-label": label, tabindex: "0" }, body));
   }
   const body = node.querySelector("tbody");
   while (body.rows.length > rows.length) body.deleteRow(-1);
