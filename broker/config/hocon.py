@@ -6,7 +6,8 @@ directory of the file that includes them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -42,8 +43,8 @@ def parse_file(file: Path, environ: Mapping[str, str]) -> Document:
         HoconError: it cannot be read or is not HOCON; one sentence with file, line and column.
     """
     loader = _Loader()
-    root = loader.load(file, f"{file}: ")
-    return _document(root, environ)
+    with _within_the_stack(str(file)):
+        return _document(loader.load(file, f"{file}: "), environ)
 
 
 def parse_text(text: str, file: str = "text", environ: Mapping[str, str] | None = None) -> Document:
@@ -52,7 +53,8 @@ def parse_text(text: str, file: str = "text", environ: Mapping[str, str] | None 
     Raises:
         HoconError: it is not HOCON.
     """
-    return _document(Reader(text, file, _no_include).read(), environ or {})
+    with _within_the_stack(file):
+        return _document(Reader(text, file, _no_include).read(), environ or {})
 
 
 def parse_value(text: str, name: str) -> Any:
@@ -61,7 +63,17 @@ def parse_value(text: str, name: str) -> Any:
     Raises:
         HoconError: it is not a HOCON value.
     """
-    return Resolver(Object(Place(name, 1, 1)), {}).value(Reader(text, name, _no_include).read_value())
+    with _within_the_stack(name):
+        return Resolver(Object(Place(name, 1, 1)), {}).value(Reader(text, name, _no_include).read_value())
+
+
+@contextmanager
+def _within_the_stack(name: str) -> Iterator[None]:
+    """Includes inside includes and substitutions of substitutions may nest deeper than any one text."""
+    try:
+        yield
+    except RecursionError:
+        raise HoconError(f"{name}: its substitutions or includes nest too deeply") from None
 
 
 def _document(root: Object, environ: Mapping[str, str]) -> Document:

@@ -103,11 +103,17 @@ class Reader:
     def _field(self, target: Object) -> None:
         place = self._place(self._at)
         path = self._path()
+        self._depth += len(path) - 1  # a.b.c nests as a { b { c does
+        self._check_depth()
+        target.assign(path, self._assigned(path, place), place)
+        self._depth -= len(path) - 1
+
+    def _assigned(self, path: tuple[str, ...], place: Place) -> Node:
+        """What stands after a key."""
         self._skip(_SPACE)
         following = self._peek()
         if following == "{":
-            target.assign(path, self._value(), place)
-            return
+            return self._value()
         is_appended = self._text.startswith("+=", self._at)
         if not is_appended and following not in ("=", ":"):
             self._fail(f"expected '=', ':' or '{{' after the key {'.'.join(path)!r}, found {self._found()}")
@@ -117,7 +123,7 @@ class Reader:
         if is_appended:
             earlier = Substitution(path, True, place)
             value = Concatenation((earlier, Array([value], place)), ("", ""), place)
-        target.assign(path, value, place)
+        return value
 
     def _path(self) -> tuple[str, ...]:
         parts = [self._key()]
@@ -262,9 +268,12 @@ class Reader:
 
     def _enter(self) -> None:
         self._depth += 1
+        self._check_depth()
+        self._at += 1
+
+    def _check_depth(self) -> None:
         if self._depth > MAX_DEPTH:
             self._fail(f"nested deeper than {MAX_DEPTH} levels")
-        self._at += 1
 
     def _leave(self) -> None:
         self._at += 1

@@ -93,6 +93,7 @@ def test_substitutions_look_in_the_file_then_in_the_environment(text: str, expec
         ("a = 1 }", 1, 7, "found '}'"),
         ("{ a = 1 } b", 1, 11, "expected the end of the file"),
         ("a {" * 70, 1, 3 * 65, "deeper than 64 levels"),
+        (".".join(["a"] * 40) + " { " + ".".join(["b"] * 40) + " = 1 }", 1, None, "deeper than 64 levels"),
         ('include url("http://x")', 1, 1, "not supported"),
         ('include "x"', 1, None, "cannot be included from here"),
     ],
@@ -192,6 +193,11 @@ def test_files_too_large_or_not_text_are_refused(tmp_path: Path) -> None:
     file.write_bytes(b"a = 1\nb = \xff")
     with pytest.raises(HoconError, match="line 2 is not UTF-8 text"):
         parse_file(file, {})
+
+
+def test_substitutions_may_not_nest_without_bound() -> None:
+    with pytest.raises(HoconError, match="nest too deeply"):
+        parse_text("\n".join(f"a{n} = ${{a{n + 1}}}" for n in range(5_000)) + "\na5000 = 1")
 
 
 def test_substitutions_cannot_multiply_without_bound() -> None:
