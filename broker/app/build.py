@@ -82,6 +82,7 @@ class Node:
             clock=self.clock,
             allow_anonymous=config.get("access", AccessSettings).allow_anonymous,
         )
+        self.server.hub.pipeline.on_refusal = self.refusals.note
         users_of_stream: list[Any] = []
         self.streams = StreamService(
             self.writer,

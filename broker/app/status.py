@@ -101,11 +101,9 @@ def _next_steps(
 ) -> list[dict[str, str]]:
     """Commands that make sense with what is there."""
     host, port = node.mqtt_address.rsplit(":", 1)
+    publish = f"mosquitto_pub -h {host} -p {port} -q 1 -t demo/attic/telemetry"
     steps = [
-        {
-            "label": "Publish a message",
-            "command": f'mosquitto_pub -h {host} -p {port} -q 1 -t demo/attic/telemetry -m \'{{"seq": 1, "temp": 21.5}}\'',
-        },
+        {"label": "Publish a message", "command": publish + """ -m '{"seq": 1, "temp": 21.5}'"""},
         {"label": "Watch what passes the gate", "command": f"mosquitto_sub -h {host} -p {port} -v -t '#'"},
     ]
     directory = f"--data-dir {node.data_dir}"

@@ -46,6 +46,8 @@ class Pipeline(Generic[R]):
         self._passed = metrics.counter("messages_passed", "messages that passed all gates")
         self._internal = metrics.counter("messages_internal", "messages made inside the broker: rules, API, bridges")
         self._dropped: dict[str, Counter] = {}
+        self.on_refusal: Callable[[Message, Refusal], None] = lambda message, refusal: None
+        """Told of every message that a gate stopped."""
 
     def publish(self, message: Message) -> Outcome:
         """Take a message that no client's connection brought."""
@@ -113,6 +115,7 @@ class Pipeline(Generic[R]):
             "messages_refused", "messages that a gate stopped, by reason", reason=refusal.reason
         ).value += 1
         self.dropped(refusal.reason).value += 1
+        self.on_refusal(message, refusal)
         return refusal
 
 
