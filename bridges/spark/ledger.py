@@ -41,10 +41,10 @@ _INTERVAL_S = 30.0
 
 
 class Ledger:
-    """The rows of one table in the lake directory's ledger."""
+    """The rows of one table in the ledger, which lies beside the tables."""
 
-    def __init__(self, lake_directory: Path, table: str) -> None:
-        self._path = str(lake_directory / DIRECTORY)
+    def __init__(self, table_path: str, table: str) -> None:
+        self._path = str(Path(table_path).parent / DIRECTORY)
         self._table = table
         self._next_at = 0.0
 

@@ -44,6 +44,8 @@ class Progress:
     rows_per_s: float = 0.0
     ends: dict[int, int] = field(default_factory=dict)
     batch_ended: float = 0.0
+    committed_at: str | None = None
+    committed_rows: int | None = None
 
 
 class TableQuery:
@@ -97,11 +99,12 @@ class TableQuery:
             "job": self._settings.job,
             "at": _now(),
             "last_batch": progress.batch,
+            "last_commit_at": progress.committed_at,
+            "last_commit_rows": progress.committed_rows,
             "offsets": {str(shard): str(end) for shard, end in sorted(progress.ends.items())},
             "rows": progress.rows,
             "dead_letters": progress.dead_letters,
             "rows_per_s": round(progress.rows_per_s, 1),
-            "lag": self._lag(),
             "table_version": progress.version,
             "last_error": self._error,
             "columns": [{"name": c.name, "type": c.type} for c in writer.table.columns()] if writer else [],
@@ -122,7 +125,7 @@ class TableQuery:
         writer = TableWriter(spec, self._settings.job)
         start = {**where.first(), **writer.ends(writer.table)}
         self._writer = writer
-        self._ledger = Ledger(self._settings.directory, spec.name)
+        self._ledger = Ledger(spec.path, spec.name)
         self._progress = Progress(
             rows=writer.table.rows(),
             dead_letters=writer.dead_letters.rows() if writer.dead_letters else 0,
@@ -168,6 +171,8 @@ class TableQuery:
         read = outcome.written + outcome.dead
         progress.rows_per_s = read / max(now - progress.batch_ended, 0.001)
         progress.batch_ended, progress.batch = now, batch_id
+        if outcome.ranges:
+            progress.committed_at, progress.committed_rows = _now(), outcome.written
 
     def _failed(self, reason: str) -> None:
         log.error("lake.failed table=%s retry_in_s=%s reason=%s", self.spec["name"], self._back_off_s, reason)
@@ -182,14 +187,6 @@ class TableQuery:
             self._ledger.sync(self._writer.spec, self._clock())
         except Exception as error:  # noqa: BLE001 - the ledger is made of the commits and catches up later
             log.warning("lake.ledger_failed table=%s reason=%s", self.spec["name"], error)
-
-    def _lag(self) -> int | None:
-        """Records that are in the stream and not yet in the table; None while the broker does not answer."""
-        try:
-            where = self._api.stream(self.spec["stream"], deadline_s=0.0).positions()
-        except SourceError:
-            return None
-        return sum(max(0, end - self._progress.ends.get(shard, 0)) for shard, end in where.next().items())
 
 
 def _offsets(ends: dict[int, int], epoch: str) -> str:

@@ -141,6 +141,10 @@ class LakeTable(Protocol):
         """The commits that are known, oldest first; old ones may have been forgotten by the format's log cleaning."""
         ...
 
+    def newest(self, limit: int) -> pa.Table:
+        """About the last ``limit`` rows by offset, out of the newest files only; all columns."""
+        ...
+
     def scan(self, columns: Sequence[str]) -> pa.Table:
         """These columns of all rows."""
         ...

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute
@@ -32,7 +33,7 @@ from bridges.spark.tables.contract import (
     TableRefused,
     predicate,
 )
-from bridges.spark.tables.files import read_files
+from bridges.spark.tables.files import read_files, read_newest
 from bridges.spark.task import DataFile
 
 _STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "sluice.type"
@@ -155,6 +156,15 @@ class DeltaLakeTable:
             Committed(int(entry["version"]), int(entry["timestamp"]), Details.parse(_plain(entry[DETAILS_KEY])))
             for entry in reversed(known)
         ]
+
+    def newest(self, limit: int) -> pa.Table:
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        if files.num_rows == 0:
+            return arrow_schema((*PROVENANCE, *self.columns())).empty_table()
+        files = files.sort_by([("modification_time", "descending")])
+        held = zip(files.column("path").to_pylist(), files.column("num_records").to_pylist(), strict=True)
+        paths = [(os.path.join(self.directory, unquote(path)), rows) for path, rows in held]
+        return read_newest(paths, limit, arrow_schema((*PROVENANCE, *self.columns())))
 
     def scan(self, columns: Sequence[str]) -> pa.Table:
         return self._table.to_pyarrow_dataset().to_table(columns=list(columns))

@@ -18,8 +18,38 @@ def read_files(directory: str, replacements: Sequence[Replacement], schema: pa.S
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
+def read_newest(files: Sequence[tuple[str, int]], limit: int, schema: pa.Schema) -> pa.Table:
+    """The last ``limit`` rows by time and offset, newest first, of files (path and rows) that come newest first.
+
+    Of a file only as many row groups are read as are needed, from its end.
+    """
+    tables, rows = [], 0
+    for path, held in files:
+        if rows >= limit:
+            break
+        tables.append(_complete(_tail(path, limit - rows), schema))
+        rows += held
+    found = pa.concat_tables(tables) if tables else schema.empty_table()
+    return found.sort_by([("_published_at", "descending"), ("_offset", "descending")]).slice(0, limit)
+
+
+def _tail(path: str, limit: int) -> pa.Table:
+    with pq.ParquetFile(path) as file:
+        groups: list[int] = []
+        rows = 0
+        for group in reversed(range(file.num_row_groups)):
+            if rows >= limit:
+                break
+            groups.insert(0, group)
+            rows += file.metadata.row_group(group).num_rows
+        return file.read_row_groups(groups)
+
+
 def _read(directory: str, file: DataFile, schema: pa.Schema) -> pa.Table:
-    found = pq.read_table(os.path.join(directory, file.path))
+    return _complete(pq.read_table(os.path.join(directory, file.path)), schema)
+
+
+def _complete(found: pa.Table, schema: pa.Schema) -> pa.Table:
     arrays = [
         found.column(field.name) if field.name in found.column_names else pa.nulls(found.num_rows, field.type)
         for field in schema

@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
@@ -47,7 +48,7 @@ from bridges.spark.tables.contract import (
     TableRefused,
     predicate,
 )
-from bridges.spark.tables.files import read_files
+from bridges.spark.tables.files import read_files, read_newest
 from bridges.spark.task import DataFile
 
 CATALOG_FILE = "_catalog.db"
@@ -193,6 +194,14 @@ class IcebergLakeTable:
                 found[text] = Committed(version, snapshot.timestamp_ms, Details.parse(json.loads(text)))
         return sorted(found.values(), key=lambda one: one.version)
 
+    def newest(self, limit: int) -> pa.Table:
+        schema = arrow_schema((*PROVENANCE, *self.columns()))
+        if self._table.current_snapshot() is None:
+            return schema.empty_table()
+        files = [task.file for task in self._table.scan().plan_files()]
+        files.sort(key=lambda file: os.path.getmtime(_local(file.file_path)), reverse=True)
+        return read_newest([(_local(file.file_path), file.record_count) for file in files], limit, schema)
+
     def scan(self, columns: Sequence[str]) -> pa.Table:
         return self._table.scan(selected_fields=tuple(columns)).to_arrow()
 
@@ -207,6 +216,10 @@ def _catalog(directory: str) -> SqlCatalog:
 
 def _identifier(directory: str) -> tuple[str, str]:
     return _NAMESPACE, os.path.basename(directory.rstrip("/"))
+
+
+def _local(uri: str) -> str:
+    return unquote(urlsplit(uri).path)
 
 
 def _doc(column: Column) -> str:

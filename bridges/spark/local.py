@@ -1,0 +1,166 @@
+"""The Spark that comes with the broker: the lake job as a supervised child process.
+
+It runs while there is a table. It is started again when it ends, with growing pauses; it dies with the broker, however
+the broker ends; its output goes to a log file of bounded size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from bridges.spark.java import find_java
+from bridges.spark.orphan import PARENT_VARIABLE
+from bridges.spark.rotating import RotatingFile
+from bridges.spark.settings import LakeSettings
+from broker.core.errors import MissingDependency, SluiceError
+
+_ROOT = str(Path(__file__).resolve().parents[2])
+_PACKAGES = ("pyspark", "pandas", "deltalake", "pyarrow")
+_FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 1.0, 60.0
+_HEALTHY_AFTER_S = 60.0
+_STOP_DEADLINE_S = 8.0
+"""A job that is killed loses nothing; it is only given time to end its queries."""
+
+
+class LocalSpark:
+    """Owns the child process. Used on the event loop."""
+
+    def __init__(self, settings: LakeSettings, directory: Path, log_path: Path) -> None:
+        self._settings, self._directory = settings, directory
+        self._log = RotatingFile(log_path)
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._state, self._reason = "stopped", None if settings.run_spark else "lake.run_spark is off"
+        self._restarts = 0
+
+    def want(self, wanted: bool) -> None:
+        """Say whether there is work: the job is started, or ended."""
+        if wanted:
+            self._wanted.set()
+            return
+        self._wanted.clear()
+        self._signal(signal.SIGTERM)
+
+    async def start(self, url: str, token: str) -> None:
+        """Begin supervising; returns at once."""
+        self._task = asyncio.create_task(self._supervise(url, token), name="lake job")
+
+    async def stop(self) -> None:
+        """End the job: in order, and after a deadline with force."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        self._task = None
+        self._state = "stopped"
+
+    def state(self) -> dict[str, Any]:
+        """``state`` is ``stopped``, ``starting``, ``running`` or ``failed``; ``reason`` says why in a sentence."""
+        pid = self._process.pid if self._process else None
+        return {"state": self._state, "reason": self._reason, "pid": pid, "restarts": self._restarts}
+
+    async def _supervise(self, url: str, token: str) -> None:
+        back_off_s = _FIRST_BACK_OFF_S
+        while True:
+            await self._wanted.wait()
+            began = time.monotonic()
+            try:
+                self._state = "starting"
+                environment = await asyncio.to_thread(self._environment, token)
+                status = await self._run(url, environment)
+                self._ended(status)
+            except (SluiceError, OSError) as error:
+                self._state, self._reason = "failed", str(error)
+            if not self._wanted.is_set():
+                self._state, self._reason = "stopped", None
+                continue
+            back_off_s = _FIRST_BACK_OFF_S if time.monotonic() - began > _HEALTHY_AFTER_S else back_off_s
+            await asyncio.sleep(back_off_s)
+            back_off_s = min(back_off_s * 2, _LONGEST_BACK_OFF_S)
+            self._restarts += 1
+
+    async def _run(self, url: str, environment: dict[str, str]) -> int:
+        """One life of the child; its exit status."""
+        process = await asyncio.create_subprocess_exec(
+            *self._command(url),
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            # Ctrl-C in the terminal is for the broker, which then ends the job in order.
+            start_new_session=True,
+        )
+        self._process, self._state, self._reason = process, "running", None
+        try:
+            await self._keep_log(process)
+            return await process.wait()
+        finally:
+            if process.returncode is None:
+                await asyncio.shield(self._end(process))
+            self._process = None
+
+    async def _keep_log(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while chunk := await process.stdout.read(65536):
+            self._log.write(chunk)
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        try:
+            # The output is read on: a child that writes into a full pipe would not end.
+            await asyncio.wait_for(self._keep_log(process), _STOP_DEADLINE_S)
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+    def _ended(self, status: int) -> None:
+        line = self._log.last_line()
+        self._state = "failed"
+        self._reason = f"the lake job ended with status {status}: {line}"
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    def _command(self, url: str) -> list[str]:
+        settings = self._settings
+        return [
+            *(sys.executable, "-m", "bridges.spark.job", "--url", url),
+            *("--directory", str(self._directory)),
+            *("--master", settings.master),
+            *("--trigger", str(settings.trigger)),
+            *("--max-rows", str(settings.max_rows_per_trigger)),
+            *("--driver-memory", settings.driver_memory),
+        ]
+
+    def _environment(self, token: str) -> dict[str, str]:
+        """What the child is given; the token is here since arguments can be seen by every user of the machine.
+
+        Raises:
+            MissingDependency: a package or Java is not there; says what to install.
+        """
+        for package in _PACKAGES:
+            if find_spec(package) is None:
+                raise MissingDependency(
+                    f"lake tables need Spark, and the package {package!r} is not installed; install it with "
+                    f"pip install 'sluicemq[spark]'"
+                )
+        environment = dict(os.environ)
+        find_java(self._directory / "_spark").apply(environment)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_ROOT, environment.get("PYTHONPATH"))))
+        environment["SLUICE_API_TOKEN"] = token
+        environment[PARENT_VARIABLE] = str(os.getpid())
+        return environment

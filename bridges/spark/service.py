@@ -1,0 +1,259 @@
+"""The verbs people have for lake tables: create, change, delete, list, and a look at what is in them.
+
+Runs in the broker, which need not have Spark's packages: what reads tables is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from bridges.spark.table_spec import LakeTableSpec, parse_spec, unwritable
+from broker.core.errors import Invalid, MissingDependency, Problem, SluiceError
+from broker.core.feature import Services
+from broker.core.objects import ObjectSection, Spec
+from broker.core.ordered import OrderedObjects
+
+ColumnsOf = Callable[[str], Sequence[Mapping[str, str]]]
+"""Name and type of the columns that rules write to a stream."""
+PositionsOf = Callable[[str], Mapping[str, Any]]
+"""Where a stream stands, as the API shows it."""
+JobState = Callable[[], Mapping[str, Any]]
+"""``state`` and ``reason`` of the job that fills the tables."""
+
+_STATES = ("starting", "running", "degraded", "failed", "stopped")
+_REPORTED = (
+    "state",
+    "job",
+    "at",
+    "last_batch",
+    "last_commit_at",
+    "last_commit_rows",
+    "offsets",
+    "rows",
+    "dead_letters",
+    "rows_per_s",
+    "table_version",
+    "last_error",
+    "columns",
+)
+_SHOWN_ONLY = frozenset({"columns", "state", "reason", "report", "lag_records", "rows", "dead_letters"})
+"""Members of a table as it is shown that say how it is doing; ignored when it is sent back."""
+
+
+class LakeTableService:
+    """A ``broker.core.objects.ObjectService`` for lake tables, and what the job and people ask of them."""
+
+    kind = "lake table"
+
+    def __init__(
+        self,
+        services: Services,
+        section: ObjectSection,
+        directory: Path,
+        *,
+        columns_of: ColumnsOf,
+        positions: PositionsOf,
+    ) -> None:
+        self._services, self._section, self._directory = services, section, directory
+        self._columns_of, self._positions = columns_of, positions
+        self._objects: OrderedObjects[LakeTableSpec] = OrderedObjects(
+            self.kind, section, lambda spec: spec.model_dump(mode="json")
+        )
+        self._reports: dict[str, dict[str, Any]] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self._job: JobState = lambda: {"state": "stopped", "reason": None}
+
+    def load(self, specs: Sequence[Spec]) -> list[str]:
+        """Take the tables of the configuration; gives a sentence for each that cannot be used.
+
+        The stream and the path are not looked at: they are the job's to find, and a broker starts with its tables
+        whatever became of a disk.
+        """
+        problems = []
+        for spec in specs:
+            try:
+                parsed = LakeTableSpec.model_validate(spec)
+                self._objects.check_free(parsed.name)
+            except (ValueError, SluiceError) as error:
+                problems.append(f"lake table {spec.get('name')!r}: {error}")
+                continue
+            path = str(self._directory / (parsed.path or parsed.name))
+            self._objects.adopt(parsed.name, parsed.model_copy(update={"path": path}))
+        return problems
+
+    def list(self) -> Sequence[Spec]:
+        return [self._shown(spec) for spec in self._objects]
+
+    def get(self, name: str) -> Spec:
+        return self._shown(self._objects.get(name))
+
+    def create(self, spec: Spec) -> Spec:
+        parsed = self._parsed(spec)
+        self._objects.check_free(parsed.name)
+        return self._put(parsed)
+
+    def replace(self, name: str, spec: Spec) -> Spec:
+        self._objects.check_changeable(name)
+        before, parsed = self._objects.get(name), self._parsed({**spec, "name": name})
+        for member in ("stream", "format"):
+            if parsed.path == before.path and getattr(parsed, member) != getattr(before, member):
+                text = f"the table at {before.path} has {member} {getattr(before, member)!r}; give another path with it"
+                raise Invalid(f"lake table {name!r} cannot be saved", [Problem(text, f"/{member}")])
+        return self._put(parsed)
+
+    def delete(self, name: str) -> None:
+        """Forget the table; its files stay."""
+        self._objects.remove(name)
+        self._reports.pop(name, None)
+        self._changed()
+
+    def report(self, name: str, report: Spec) -> None:
+        """What the job says about a table's progress.
+
+        Raises:
+            Invalid: it has no state that is known.
+        """
+        self._objects.get(name)
+        if report.get("state") not in _STATES:
+            raise Invalid("the report cannot be used", [Problem(f"'state' is one of {', '.join(_STATES)}", "/state")])
+        self._reports[name] = {key: report.get(key) for key in _REPORTED}
+
+    def statuses(self) -> Sequence[Spec]:
+        """How each table is doing, for the status page."""
+        return [self._status(spec) for spec in self._objects]
+
+    def preview(self, name: str, limit: int) -> Spec:
+        """The newest rows of a table, newest first. Blocks on files: call it on a thread."""
+        spec = self._objects.get(name)
+        opened = self._open(spec)
+        if opened is None:
+            return {"columns": [], "rows": []}
+        rows = opened.newest(limit)
+        shown = [{key: _plain(value) for key, value in row.items()} for row in rows.to_pylist()]
+        return {"columns": rows.column_names, "rows": shown, "version": opened.version()}
+
+    def audit(self, name: str) -> Spec:
+        """Proof by offset that every record is accounted for. Blocks on files: call it on a thread."""
+        spec = self._objects.get(name)
+        audit = _lake_module("bridges.spark.audit")
+        where = _lake_module("pyspark_sluice.client").Positions.parse(_readable(self._positions(spec.stream)))
+        report: Spec = audit.audit_spec(self._job_spec(spec), where).as_dict()
+        return report
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after a table was made, changed or deleted."""
+        self._listeners.append(listener)
+
+    def watch_job(self, job: JobState) -> None:
+        """Ask ``job`` how the job itself is doing."""
+        self._job = job
+
+    def users_of_stream(self, stream: str) -> Sequence[str]:
+        """The tables that are filled from a stream."""
+        return [f"{self.kind} {spec.name!r}" for spec in self._objects if spec.stream == stream]
+
+    def _parsed(self, spec: Spec) -> LakeTableSpec:
+        parsed = parse_spec(spec, self._directory, self._services.streams.names(), _SHOWN_ONLY)
+        for other in self._objects:
+            if other.path == parsed.path and other.name != parsed.name:
+                text = f"lake table {other.name!r} lies in {parsed.path} already; choose another path"
+                raise Invalid(f"lake table {parsed.name!r} cannot be saved", [Problem(text, "/path")])
+        return parsed
+
+    def _put(self, parsed: LakeTableSpec) -> Spec:
+        self._objects.put(parsed.name, parsed)
+        self._changed()
+        return self._shown(parsed)
+
+    def _changed(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+    def _job_spec(self, spec: LakeTableSpec) -> Spec:
+        return {**spec.model_dump(mode="json"), "columns": [dict(column) for column in self._columns_of(spec.stream)]}
+
+    def _shown(self, spec: LakeTableSpec) -> Spec:
+        status = self._status(spec)
+        doing = {key: status[key] for key in ("state", "reason", "lag_records", "rows", "dead_letters")}
+        return {**self._job_spec(spec), **doing, "report": self._reports.get(spec.name)}
+
+    def _status(self, spec: LakeTableSpec) -> Spec:
+        report = self._reports.get(spec.name, {})
+        state, reason = self._state(spec, report)
+        return {
+            "name": spec.name,
+            "stream": spec.stream,
+            "format": spec.format,
+            "path": spec.path,
+            "state": state,
+            "reason": reason,
+            "rows": report.get("rows"),
+            "dead_letters": report.get("dead_letters"),
+            "rows_per_s": report.get("rows_per_s"),
+            "lag_records": self._lag(spec, report),
+            "last_commit_at": report.get("last_commit_at"),
+            "last_commit_rows": report.get("last_commit_rows"),
+        }
+
+    def _state(self, spec: LakeTableSpec, report: Mapping[str, Any]) -> tuple[str, str | None]:
+        job = self._job()
+        if job["state"] == "failed":
+            return "failed", job.get("reason")
+        if not report:
+            return "starting" if job["state"] in ("starting", "running") else "stopped", job.get("reason")
+        error = report.get("last_error")
+        if report["state"] == "failed" and (reason := unwritable(Path(spec.path))):
+            return "failed", f"table path {spec.path} cannot be written: {reason}; choose another path"
+        return report["state"], error["message"] if error else None
+
+    def _lag(self, spec: LakeTableSpec, report: Mapping[str, Any]) -> int | None:
+        """Records that the stream holds and the table does not have yet; None before the job's first report."""
+        ends = report.get("offsets")
+        if ends is None or spec.stream not in self._services.streams.names():
+            return None
+        return sum(
+            max(0, int(shard["next_offset"]) - max(int(ends.get(str(shard["shard"]), 0)), int(shard["first_offset"])))
+            for shard in self._positions(spec.stream)["shards"]
+        )
+
+    def _open(self, spec: LakeTableSpec) -> Any:
+        formats = _lake_module("bridges.spark.tables.formats")
+        binding = _lake_module("bridges.spark.tables.contract").Binding
+        return formats.open_table(spec.format, spec.path, binding(spec.stream, self._positions(spec.stream)["epoch"]))
+
+
+def _lake_module(name: str) -> Any:
+    """A module that needs Spark's extra.
+
+    Raises:
+        MissingDependency: a package is not installed.
+    """
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise MissingDependency(
+            f"reading lake tables needs the package {error.name!r}; install it with pip install 'sluicemq[spark]'"
+        ) from error
+
+
+def _readable(positions: Mapping[str, Any]) -> dict[str, Any]:
+    """Positions as a reader over HTTP would get them; this one reads no ranges."""
+    return {"ranges_url": "", "ticket": "", **positions}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can say it."""
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"$base64": base64.b64encode(value).decode()}
+    return value

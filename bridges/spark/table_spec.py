@@ -1,0 +1,82 @@
+"""A lake table as people specify it, checked."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from broker.config.model import Settings
+from broker.core.errors import Invalid, Problem
+from broker.core.objects import Spec
+from broker.core.ordered import name_problem
+
+
+class LakeTableSpec(Settings):
+    """What is kept of a table."""
+
+    name: str
+    stream: str
+    format: Literal["delta", "iceberg"] = "delta"
+    path: str = Field("", description="Directory of the table; made when the table is.")
+    description: str = ""
+
+
+def parse_spec(spec: Spec, directory: Path, streams: Sequence[str], shown_only: frozenset[str]) -> LakeTableSpec:
+    """The spec with its path filled in. Members of ``shown_only`` are left out, as they come back from a GET.
+
+    Raises:
+        Invalid: with every problem found.
+    """
+    given: dict[str, Any] = {key: value for key, value in spec.items() if key not in shown_only}
+    try:
+        parsed = LakeTableSpec.model_validate(given)
+    except ValidationError as error:
+        problems = [Problem(_reason(one), "/" + "/".join(map(str, one["loc"]))) for one in error.errors()]
+        raise Invalid(f"lake table {spec.get('name')!r} cannot be saved", problems) from None
+    path = directory / (parsed.path or parsed.name)
+    parsed = parsed.model_copy(update={"path": str(path)})
+    problems = [
+        Problem(text, pointer)
+        for text, pointer in (
+            (name_problem(parsed.name), "/name"),
+            (_stream_problem(parsed.stream, streams), "/stream"),
+            ("://" in (spec.get("path") or "") and "a table lies on a path of this machine, not at a URL", "/path"),
+        )
+        if text
+    ]
+    if not problems and (reason := unwritable(path)):
+        problems.append(Problem(f"table path {path} cannot be written: {reason}; choose another path", "/path"))
+    if problems:
+        raise Invalid(f"lake table {parsed.name!r} cannot be saved", problems)
+    return parsed
+
+
+def unwritable(path: Path) -> str | None:
+    """Why a table cannot be written in this directory, or None when it can. Makes the directory."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor, probe = tempfile.mkstemp(dir=path, prefix=".probe-")
+        os.close(descriptor)
+        os.unlink(probe)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return None
+
+
+def _stream_problem(stream: str, streams: Sequence[str]) -> str | None:
+    if stream in streams:
+        return None
+    return f"there is no stream {stream!r}; make it first, or name one of: {', '.join(streams) or 'there is none'}"
+
+
+def _reason(error: Any) -> str:
+    if error["type"] == "missing":
+        return f"{error['loc'][-1]!r} is missing"
+    if error["type"] == "extra_forbidden":
+        return f"{error['loc'][-1]!r} is not known; a table has name, stream, format, path and description"
+    return f"{error['loc'][-1]!r} is {error.get('input')!r}: {error['msg'].lower()}"
