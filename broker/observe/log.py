@@ -33,7 +33,7 @@ _LEVELS: Mapping[str, int] = {
     "error": logging.ERROR,
 }
 _SECRET_WORDS = ("password", "passwd", "secret", "token", "authorization", "api_key", "private_key", "cookie")
-_QUIET = ("asyncio", "httpx", "httpcore", "py4j", "uvicorn.access")
+_QUIET = ("asyncio", "httpx", "httpcore", "py4j", "uvicorn")
 _LONGEST_VALUE = 2_000
 _STANDARD_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "left_out"}
 
