@@ -118,19 +118,24 @@ class Pipeline:
 class Logs:
     """A stream called ``readings``."""
 
-    def positions(self, name: str, at_us: int | None = None) -> Spec:
-        if name != "readings":
-            raise NotFound("stream", name)
-        shard = {"shard": 0, "first_offset": "7", "next_offset": str(2**53 + 1)}
+    def positions(self, name: str, at_us: int | None) -> Spec:
+        self._known(name)
+        shard = {"shard": 0, "first_offset": 7, "next_offset": 2**53 + 1}
+        return {"kind": "rows", "shards": [shard if at_us is None else {**shard, "at_offset": at_us}]}
+
+    def stream_ranges(self, name: str) -> Spec:
+        self._known(name)
         return {
-            "stream": name,
-            "kind": "rows",
-            "epoch": "e-3",
-            "log": 17,
-            "shards": [shard if at_us is None else {**shard, "at_offset": str(at_us)}],
             "ranges_url": "http://127.0.0.1:9",
             "ticket": "t i/cket",
+            "expires_at": "2026-01-01T00:00:00Z",
+            "epoch": "e-3",
+            "log": 17,
         }
+
+    def _known(self, name: str) -> None:
+        if name != "readings":
+            raise NotFound("stream", name)
 
 
 class Tables:

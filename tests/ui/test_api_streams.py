@@ -17,6 +17,7 @@ def test_positions_say_where_to_read_with_offsets_as_texts(api: httpx.Client) ->
         "shards": [{"shard": 0, "first_offset": "7", "next_offset": "9007199254740993"}],
         "ranges_url": "http://127.0.0.1:9",
         "ticket": "t i/cket",
+        "expires_at": "2026-01-01T00:00:00Z",
         "epoch": "e-3",
         "log": 17,
     }

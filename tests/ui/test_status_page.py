@@ -35,7 +35,15 @@ def busy() -> Status:
     status["dropped"] = {"validation_failed": 45}
     status["ledger"] = {"received": 12_345, "accepted": 12_300, "dropped": 45, "residual": 0}
     status["rules"] = [
-        {"name": "warm", "state": "running", "matched": 9, "passed": 4, "no_result": 5, "failed": 0, "last_error": None}
+        {
+            "name": "warm",
+            "state": "running",
+            "matched": 9,
+            "passed": 4,
+            "no_result": 4,
+            "failed": 1,
+            "last_error": {"text": "cannot add a text to a number", "time_ms": round(now.timestamp() * 1000) - 5_500},
+        }
     ]
     status["streams"] = [
         {"name": "readings", "shards": [{"shard": 0, "first_offset": "0", "next_offset": "9007199254740993"}]}
@@ -111,6 +119,7 @@ def test_the_link_signs_in_and_the_page_shows_what_the_node_does(
         "12.3 k received = 12.3 k accepted + 45 dropped (validation failed 45)",
         "every message is accounted for",
         "the path is not writable",
+        "cannot add a text to a number · 5 s ago",
         "9,010 T",
         "mqtt://127.0.0.1:1883",
         "mosquitto_sub -h 127.0.0.1 -p 1883 -t 'demo/#' -v",

@@ -17,15 +17,21 @@ from ui.api.status import Status
 
 
 class Streams(Protocol):
-    """Reading streams."""
+    """Reading streams. Both return within milliseconds and raise ``broker.core.errors.NotFound``."""
 
-    def positions(self, name: str, at_us: int | None = None) -> Spec:
-        """Where a stream stands and where its records are read: ``ui.api.models.StreamPositions``, ticket included.
+    def positions(self, name: str, at_us: int | None) -> Spec:
+        """``kind`` and ``shards``, each with ``shard``, ``first_offset`` up to, not including, ``next_offset``.
 
-        Returns within milliseconds. With ``at_us`` (microseconds since 1970) each shard also has ``at_offset``.
+        With ``at_us`` (microseconds since 1970) also ``at_offset``, the first record not older than that time.
+        """
+        ...
 
-        Raises:
-            broker.core.errors.NotFound: there is no such stream.
+    def stream_ranges(self, name: str) -> Spec:
+        """Where the records are read, by whom and until when.
+
+        ``ranges_url`` is the address of the process that serves them, under ``/streams/{log}/{shard}?from=&to=``, to
+        whom shows ``ticket`` before ``expires_at`` (RFC 3339). ``epoch`` changes when a stream is deleted and made
+        anew.
         """
         ...
 

@@ -50,6 +50,12 @@ class ObjectList(BaseModel):
     total_is_estimate: bool
 
 
+class Order(BaseModel):
+    """The names of all objects of a kind, in the order wanted."""
+
+    order: list[str]
+
+
 class EncodedPayload(BaseModel):
     """A payload with its encoding."""
 
@@ -223,6 +229,7 @@ class StreamPositions(_Open):
     shards: list[ShardPosition]
     ranges_url: str
     ticket: str
+    expires_at: str
     epoch: str
     log: int
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -102,6 +102,28 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
     async def delete_object(name: NamePath) -> Response:
         service.delete(checked_name(name))
         return Response(status_code=204)
+
+    reorder = getattr(service, "reorder", None)
+    if reorder is not None:
+        _add_reorder(router, kind, service, reorder)
+
+
+def _add_reorder(
+    router: APIRouter, kind: Kind, service: ObjectService, reorder: Callable[[Sequence[str]], None]
+) -> None:
+    @router.post(
+        f"/{kind.path}:reorder",
+        operation_id=f"reorder{kind.plural}",
+        tags=[kind.tag],
+        summary=f"Bring all {kind.plural.lower()} into an order; each must be named once",
+        **described(body=models.Order, answer=models.ObjectList),
+    )
+    async def reorder_objects(request: Request) -> Response:
+        order = (await read_object(request)).get("order")
+        if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
+            raise Invalid("the order cannot be used", [Problem("expected an array of names", "/order")])
+        reorder(order)
+        return answer(_page(service.list(), 1000, None))
 
 
 def _page(objects: Sequence[Spec], limit: int, cursor: str | None) -> Spec:

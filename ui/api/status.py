@@ -15,6 +15,13 @@ class ListenerStatus(TypedDict):
     address: str
 
 
+class RuleError(TypedDict):
+    """The last failure of a rule: in words, and when, in milliseconds since 1970."""
+
+    text: str
+    time_ms: int
+
+
 class RuleStatus(TypedDict):
     """A rule and its counts since start. ``state`` is ``running``, ``disabled`` or ``failed``."""
 
@@ -25,7 +32,7 @@ class RuleStatus(TypedDict):
     no_result: int
     failed: int
     sql: NotRequired[str]
-    last_error: NotRequired[str | None]
+    last_error: NotRequired[RuleError | None]
 
 
 class ShardStatus(TypedDict):

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query
 from starlette.responses import RedirectResponse, Response
 
+from broker.core.objects import Spec
 from ui.api import models
 from ui.api.context import Streams
 from ui.api.operation import described
@@ -34,7 +35,8 @@ def add_streams(router: APIRouter, streams: Streams) -> None:
         at: Annotated[str | None, Query(description="A time: RFC 3339 or milliseconds since 1970.")] = None,
     ) -> Response:
         at_us = None if at is None else microseconds(at, "at")
-        return answer(streams.positions(checked_name(name), at_us))
+        found = streams.positions(checked_name(name), at_us)
+        return answer({"stream": name, **_exact(found), **streams.stream_ranges(name)})
 
     @router.get(
         "/streams/{name}/records",
@@ -50,6 +52,15 @@ def add_streams(router: APIRouter, streams: Streams) -> None:
         shard: Annotated[int, Query(ge=0)] = 0,
     ) -> Response:
         first, end = offset(from_, "from"), offset(to, "to")
-        where = streams.positions(checked_name(name))
+        where = streams.stream_ranges(checked_name(name))
         query = urlencode({"from": first, "to": end, "ticket": where["ticket"]})
         return RedirectResponse(f"{where['ranges_url'].rstrip('/')}/streams/{where['log']}/{shard}?{query}", 307)
+
+
+def _exact(positions: Spec) -> Spec:
+    """Positions with offsets as texts: JavaScript loses precision above 2^53."""
+    shards = [
+        {key: str(value) if key.endswith("_offset") else value for key, value in shard.items()}
+        for shard in positions["shards"]
+    ]
+    return {**positions, "shards": shards}

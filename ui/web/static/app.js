@@ -117,7 +117,7 @@ function show(status) {
   showLedger(status);
   showTables(status, nowMs);
   showRefusals(status, nowMs);
-  showRules(status);
+  showRules(status, nowMs);
   showStreams(status);
   showNext(status);
   showListeners(status);
@@ -244,7 +244,7 @@ function showRefusals({ refusals }, nowMs) {
   ]));
 }
 
-function showRules({ rules }) {
+function showRules({ rules }, nowMs) {
   if (!rules.length) {
     empty(at("rules"), "No rule yet. A rule selects from topics and hands its rows to a stream or another topic.",
       post("rules", { name: "warm", sql: 'SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20', actions: [{ type: "console" }] }));
@@ -252,7 +252,7 @@ function showRules({ rules }) {
   }
   const columns = [{ title: "Rule" }, { title: "State", kind: "fit" }, { title: "Matched", kind: "num" }, { title: "Passed", kind: "num" }, { title: "Failed", kind: "num" }];
   table(at("rules"), "Rules", columns, rules.map((rule) => [
-    { text: rule.name, title: rule.sql, why: rule.last_error },
+    { text: rule.name, title: rule.sql, why: rule.last_error && `${rule.last_error.text} · ${ago(new Date(rule.last_error.time_ms).toISOString(), nowMs)}` },
     { text: rule.state, mark: mark(rule.state) },
     { text: count(rule.matched), title: exact(rule.matched) },
     { text: count(rule.passed), title: exact(rule.passed) },

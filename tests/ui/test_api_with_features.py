@@ -1,0 +1,118 @@
+"""The API over the real features: what people save, and what they try, as they would script it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from rules.feature import RulesFeature
+from schema_validation.feature import SchemaValidationFeature
+from tests.support.features import make_services
+from tests.ui.api_node import TOKEN, Node, Running
+from transforms.feature import TransformsFeature
+
+READING = '{"type": "object", "required": ["t"], "properties": {"t": {"type": "number"}}}'
+
+
+@pytest.fixture
+def api() -> Iterator[httpx.Client]:
+    services = make_services()
+    schemas = SchemaValidationFeature(services)
+    transforms, rules = TransformsFeature(services), RulesFeature(services)
+    for feature in (schemas, transforms, rules):
+        feature.start()
+    node = Node()
+    node.context.services = {
+        "schemas": schemas.schemas,
+        "validations": schemas.validations,
+        "transforms": transforms.service,
+        "rules": rules.service,
+    }
+    running = Running(node)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with httpx.Client(base_url=f"{running.url}/api/v1", headers=headers, timeout=20) as client:
+        yield client
+    running.stop()
+
+
+def test_the_objects_of_the_way_are_made_used_and_protected(api: httpx.Client) -> None:
+    made = [
+        api.post("/schemas", json={"name": "reading", "type": "json", "source": READING}),
+        api.post(
+            "/validations",
+            json={
+                "name": "meters",
+                "topics": ["meters/#"],
+                "strategy": "all_pass",
+                "failure_action": "drop",
+                "checks": [{"type": "json", "schema": "reading"}],
+            },
+        ),
+        api.post(
+            "/transforms",
+            json={
+                "name": "site",
+                "topics": ["meters/#"],
+                "failure_action": "drop",
+                "payload_decoder": {"type": "json"},
+                "payload_encoder": {"type": "json"},
+                "operations": [{"key": "payload.site", "value": "nth(2, tokens(topic, '/'))"}],
+            },
+        ),
+        api.post(
+            "/rules",
+            json={"name": "warm", "sql": 'SELECT payload.t AS t FROM "meters/#"', "actions": [{"type": "console"}]},
+        ),
+    ]
+    assert [answer.status_code for answer in made] == [201] * 4, [answer.text for answer in made]
+    in_use = api.delete("/schemas/reading")
+    assert (in_use.status_code, in_use.json()["users"]) == (409, ["validation 'meters'"])
+    for path in ("rules/warm", "transforms/site", "validations/meters", "schemas/reading"):
+        assert api.get(f"/{path}").status_code == 200
+        assert api.delete(f"/{path}").status_code == 204
+
+
+def test_a_misspelt_function_is_refused_with_place_and_suggestion(api: httpx.Client) -> None:
+    answer = api.post("/rules", json={"name": "r", "sql": "SELECT\n  uper(payload.a) AS a\nFROM 't'", "actions": []})
+    assert answer.status_code == 422
+    [problem] = answer.json()["errors"]
+    assert (problem["pointer"], problem["line"], problem["column"]) == ("/sql", 2, 3)
+    assert "upper" in problem["suggestion"]
+
+
+def test_a_rule_is_tried_on_an_event(api: httpx.Client) -> None:
+    body = b'{"sql":"SELECT payload.n AS n, payload.f AS f FROM \\"t/#\\"","event":{"topic":"t/1","payload":'
+    big = b'"{\\"n\\":123456789012345678901234567890,\\"f\\":1.0}"}}'
+    answer = api.post("/rules:test", content=body + big)
+    assert answer.content == b'{"outcome":"rows","rows":[{"n":123456789012345678901234567890,"f":1.0}]}'
+
+
+def test_bytes_go_in_and_come_out(api: httpx.Client) -> None:
+    body = {
+        "sql": 'SELECT payload FROM "t"',
+        "event": {"topic": "t", "payload": {"encoding": "base64", "data": "/w=="}},
+    }
+    assert api.post("/rules:test", json=body).json()["rows"] == [{"payload": {"$base64": "/w=="}}]
+    body = {"expression": "bytesize(b)", "bindings": {"b": {"$base64": "?"}}}
+    assert api.post("/variform:eval", json=body).status_code == 422
+
+
+def test_the_order_of_transformations_is_changed_as_a_whole(api: httpx.Client) -> None:
+    for name in ("a", "b", "c"):
+        spec = {"topics": ["t"], "failure_action": "drop", "operations": [{"key": "qos", "value": "1"}]}
+        assert api.put(f"/transforms/{name}", json=spec).status_code == 201
+    answer = api.post("/transforms:reorder", json={"order": ["c", "a", "b"]})
+    assert [item["name"] for item in answer.json()["items"]] == ["c", "a", "b"]
+    wrong = api.post("/transforms:reorder", json={"order": ["c", "a"]})
+    assert (wrong.status_code, wrong.json()["errors"][0]["pointer"]) == (422, "/order")
+    assert api.post("/transforms:reorder", json={"order": "c"}).status_code == 422
+
+
+@pytest.mark.parametrize("path", ["/rules:test", "/templates:render", "/variform:eval", "/transforms:preview"])
+@pytest.mark.parametrize("body", [{}, {"sql": 1}, {"expression": []}, {"template": None}, {"message": {"a": 1}}])
+def test_a_body_without_sense_is_refused(api: httpx.Client, path: str, body: dict[str, object]) -> None:
+    answer = api.post(path, json=body)
+    assert answer.status_code == 422
+    assert answer.json()["code"] != "evaluation_failed"
