@@ -1,0 +1,223 @@
+"""The registry and validations in the path of a publish."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.core.client import Client
+from broker.core.errors import ConfigError, InUse, Invalid, NotFound
+from broker.core.message import Message
+from broker.core.objects import MemorySection
+from broker.core.schema import FieldType
+from broker.core.stage import Refusal
+from schema_validation.feature import SCHEMAS, SchemaValidationFeature
+from schema_validation.filters import covers, overlaps
+from tests.support.features import make_services
+
+METER = {
+    "type": "object",
+    "required": ["temp"],
+    "properties": {"temp": {"type": "number"}, "id": {"type": "string"}},
+    "additionalProperties": False,
+}
+RECORD = {"type": "record", "name": "r", "fields": [{"name": "i", "type": "int"}]}
+
+
+def validation(name: str, *checks: dict[str, Any], **members: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "topics": ["t/#"],
+        "strategy": "all_pass",
+        "failure_action": "drop",
+        "checks": list(checks) or [{"type": "json", "schema": "meter"}],
+        **members,
+    }
+
+
+class Bench:
+    def __init__(self, *specs: dict[str, Any], sections: dict[str, MemorySection] | None = None) -> None:
+        self.services = make_services(sections)
+        self.feature = SchemaValidationFeature(self.services)
+        self.feature.start()
+        self.schemas, self.validations = self.feature.schemas, self.feature.validations
+        if not self.schemas.list():
+            self.schemas.create({"name": "meter", "type": "json", "source": METER})
+            self.schemas.create({"name": "record", "type": "avro", "source": RECORD})
+        for spec in specs:
+            self.validations.create(spec)
+
+    def publish(self, payload: bytes, topic: str = "t/1") -> Message | Refusal:
+        sent = Message(topic, payload, 0, False, Client("c1"), 1)
+        call = self.feature.gates[0].plan(topic)
+        return sent if call is None else call(sent)
+
+    def metrics(self, name: str) -> dict[str, int]:
+        counted: dict[str, int] = self.validations.get(name)["metrics"]
+        return counted
+
+
+def refused(outcome: Message | Refusal) -> Refusal:
+    assert isinstance(outcome, Refusal), outcome
+    return outcome
+
+
+def test_a_message_that_fits_passes_as_it_is() -> None:
+    bench = Bench(validation("v"))
+    assert isinstance(bench.publish(b'{"temp":1.5}'), Message)
+    assert bench.metrics("v") == {"matched": 1, "succeeded": 1, "failed": 0}
+    assert bench.services.metrics.value("messages_validation_succeeded") == 1
+
+
+@pytest.mark.parametrize(
+    ("payload", "text"),
+    [
+        (b'{"temp":"hot"}', "validation 'v': payload.temp: 'hot' is not of type \"number\""),
+        (b"{}", "validation 'v': payload: \"temp\" is a required property"),
+        (b"{", "validation 'v': payload: not JSON"),
+        (b"\xff", "validation 'v': payload: not JSON"),
+    ],
+)
+def test_a_refusal_says_where_and_why(payload: bytes, text: str) -> None:
+    got = refused(Bench(validation("v")).publish(payload))
+    assert got.text.startswith(text)
+    assert (got.reason, got.reason_code, got.disconnect) == ("validation_failed", 0x99, False)
+
+
+def test_a_condition_has_its_own_reason_code() -> None:
+    bench = Bench(validation("v", {"type": "sql", "sql": "SELECT * WHERE payload.temp > 10"}))
+    assert isinstance(bench.publish(b'{"temp":11}'), Message)
+    assert refused(bench.publish(b'{"temp":9}')).reason_code == 0x83
+    assert refused(bench.publish(b"no json")).reason_code == 0x83
+
+
+def test_sql_that_cannot_be_used_is_refused_with_its_place() -> None:
+    bench = Bench()
+    for sql, column in (("SELECT * FROM t", 10), ("SELECT * WHERE nosuch(1)", 16), ("SELECT * WHERE", None)):
+        with pytest.raises(Invalid) as caught:
+            bench.validations.create(validation("v", {"type": "sql", "sql": sql}))
+        problem = caught.value.problems[0]
+        assert problem.pointer == "/checks/0/sql"
+        assert problem.line == 1
+        assert column in (None, problem.column)
+
+
+def test_ignore_goes_on_in_order_and_drop_stops() -> None:
+    bench = Bench(
+        validation("a", failure_action="ignore"), validation("b", failure_action="disconnect"), validation("c")
+    )
+    got = refused(bench.publish(b'{"temp":""}'))
+    assert (got.name, got.disconnect) == ("b", True)
+    assert [bench.metrics(name)["matched"] for name in "abc"] == [1, 1, 0]
+
+
+def test_any_pass_goes_on_after_an_unknown_schema() -> None:
+    bench = Bench()
+    checks = [{"type": "avro", "schema": "gone"}, {"type": "json", "schema": "meter"}]
+    answer = bench.validations.test(
+        {
+            "validations": [validation("v", *checks, strategy="any_pass")],
+            "message": {"topic": "t/1", "payload": '{"temp":1}'},
+            "check_references": False,
+        }
+    )
+    assert answer["outcome"] == "pass"
+
+
+def test_every_missing_schema_is_told() -> None:
+    bench = Bench()
+    with pytest.raises(Invalid) as caught:
+        bench.validations.create(
+            validation("v", {"type": "json", "schema": "metre"}, {"type": "json", "schema": "record"})
+        )
+    assert [str(problem) for problem in caught.value.problems] == [
+        "there is no schema 'metre'; did you mean 'meter'?",
+        "schema 'record' is of type avro, not json",
+    ]
+
+
+def test_events_carry_check_reason_path_and_action() -> None:
+    bench = Bench(validation("v", failure_action="ignore"))
+    seen: list[dict[str, Any]] = []
+    bench.services.events.listen(lambda name, columns: seen.append(columns))
+    bench.services.events.want(frozenset({"schema.validation_failed"}))
+    bench.publish(b'{"temp":"x"}')
+    assert seen[0]["check"] == {"index": 0, "type": "json", "schema": "meter"}
+    assert (seen[0]["validation"], seen[0]["path"], seen[0]["action"]) == ("v", "payload.temp", "ignore")
+
+
+def test_a_new_text_is_a_new_version_and_the_same_is_not() -> None:
+    sections: dict[str, MemorySection] = {}
+    bench = Bench(validation("v"), sections=sections)
+    assert bench.schemas.replace("meter", {"type": "json", "source": METER})["version"] == 1
+    open_meter = {**METER, "additionalProperties": True}
+    assert bench.schemas.replace("meter", {"type": "json", "source": open_meter})["version"] == 2
+    assert isinstance(bench.publish(b'{"temp":1,"x":1}'), Message)
+    assert bench.schemas.use("meter", 1)["version"] == 1
+    assert refused(bench.publish(b'{"temp":1,"x":1}'))
+    with pytest.raises(NotFound):
+        bench.schemas.use("meter", 3)
+
+    again = Bench(sections=sections)
+    shown = again.schemas.get("meter")
+    assert (shown["version"], [version["version"] for version in shown["versions"]]) == (1, [1, 2])
+    assert again.schemas.replace("meter", {"type": "json", "source": "{}"})["version"] == 3
+
+
+def test_a_schema_in_use_is_not_deleted() -> None:
+    bench = Bench(validation("v"))
+    with pytest.raises(InUse, match="validation 'v'"):
+        bench.schemas.delete("meter")
+    bench.validations.delete("v")
+    bench.schemas.delete("meter")
+    with pytest.raises(NotFound):
+        bench.schemas.get("meter")
+
+
+@pytest.mark.parametrize("source", ["[", "[]", '{"type":123}', '{"$schema":"http://json-schema.org/draft-03/schema#"}'])
+def test_a_faulty_schema_changes_nothing(source: str) -> None:
+    bench = Bench(validation("v"))
+    with pytest.raises(Invalid):
+        bench.schemas.replace("meter", {"type": "json", "source": source})
+    assert bench.schemas.get("meter")["version"] == 1
+
+
+def test_a_configuration_that_cannot_be_used_is_refused_with_every_problem() -> None:
+    sections = {SCHEMAS: MemorySection([{"name": "a", "type": "json", "source": "["}, {"name": "b", "type": "xml"}])}
+    with pytest.raises(ConfigError) as caught:
+        Bench(sections=sections)
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["schema 'a'", "schema 'b'"]
+
+
+def test_payloads_have_a_type_where_a_validation_guards_the_topics() -> None:
+    bench = Bench(validation("v"))
+    found = bench.services.schemas.payload_type("t/+")
+    assert found == FieldType(
+        "struct",
+        nullable=False,
+        fields={"temp": FieldType("double", nullable=False), "id": FieldType("string", nullable=True)},
+        open=False,
+    )
+    assert bench.services.schemas.payload_type("#") is None
+    bench.validations.enable("v", False)
+    assert bench.services.schemas.payload_type("t/+") is None
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "expected"),
+    [
+        ("#", "a/b", True), ("#", "$SYS/#", False), ("a/#", "a", True), ("a/#", "a/+/b", True), ("a/+", "a/#", False),
+        ("+/b", "a/b", True), ("a/+", "a/+", True), ("a/b", "a/+", False), ("+/+", "a", False), ("a/#", "#", False),
+    ],
+)  # fmt: skip
+def test_filter_covers_filter(wide: str, narrow: str, expected: bool) -> None:
+    assert covers(tuple(wide.split("/")), tuple(narrow.split("/"))) is expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [("a/+", "+/b", True), ("a", "b", False), ("a/#", "a", True), ("a/b", "a", False), ("#", "x/y", True)],
+)
+def test_filters_overlap(one: str, other: str, expected: bool) -> None:
+    assert overlaps(tuple(one.split("/")), tuple(other.split("/"))) is expected

@@ -1,0 +1,68 @@
+"""A node's services with real parts in memory, for testing features without a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from broker.core.clock import SystemClock
+from broker.core.errors import Invalid
+from broker.core.events import Events
+from broker.core.feature import Services
+from broker.core.objects import MemorySection
+from broker.core.schema import NoSchemas
+from broker.observe.metrics import Metrics
+
+Call = Callable[[dict[str, Any]], dict[str, Any]]
+REFUSED: dict[str, Any] = {"refused": True}
+"""In place of the answer of a call that raised ``Invalid``: what the API answers with 422."""
+
+
+class CountedPlans:
+    """A plan cache that only counts how often it is emptied."""
+
+    def __init__(self) -> None:
+        self.invalidated = 0
+
+    def invalidate(self) -> None:
+        self.invalidated += 1
+
+
+class Unused:
+    """In place of what a feature does not use: using it fails the test."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was not expected to be used")
+
+
+def make_services(sections: dict[str, MemorySection] | None = None) -> Services:
+    """Services of one node; sections of the configuration are made when they are asked for."""
+    kept = {} if sections is None else sections
+    return Services(
+        node="n1",
+        clock=SystemClock(),
+        events=Events(),
+        plans=CountedPlans(),
+        publisher=Unused(),
+        streams=Unused(),
+        schemas=NoSchemas(),
+        section=lambda path: kept.setdefault(path, MemorySection()),
+        metrics=Metrics(),
+    )
+
+
+def answered(call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of a call as it crosses HTTP, or ``REFUSED``."""
+    try:
+        answer: dict[str, Any] = json.loads(json.dumps(call(json.loads(json.dumps(body)))))
+    except Invalid:
+        return REFUSED
+    return answer
+
+
+def load_vectors(path: Path) -> list[dict[str, Any]]:
+    """The vectors of a file."""
+    vectors: list[dict[str, Any]] = json.loads(path.read_text())
+    return vectors

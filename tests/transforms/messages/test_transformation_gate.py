@@ -1,0 +1,263 @@
+"""Transformations in the path of a publish: order, atomicity, failure actions, bytes that stay as they are."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from broker.core.client import Client
+from broker.core.errors import AlreadyExists, Invalid, NotFound
+from broker.core.feature import Services
+from broker.core.message import Message
+from broker.core.objects import MemorySection
+from broker.core.stage import Refusal
+from schema_validation.feature import SchemaValidationFeature
+from tests.support.features import make_services
+from transforms.feature import SECTION, TransformsFeature
+
+JSON = {"type": "json"}
+NONE = {"type": "none"}
+
+
+def spec(name: str, *operations: tuple[str, str], **members: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "topics": ["t/#"],
+        "failure_action": "drop",
+        "payload_decoder": JSON,
+        "payload_encoder": JSON,
+        "operations": [{"key": key, "value": value} for key, value in operations],
+        **members,
+    }
+
+
+class Bench:
+    def __init__(self, *specs: dict[str, Any], sections: dict[str, MemorySection] | None = None) -> None:
+        self.services: Services = make_services(sections)
+        self.schemas = SchemaValidationFeature(self.services)
+        self.schemas.start()
+        self.feature = TransformsFeature(self.services)
+        self.feature.start()
+        self.service = self.feature.service
+        for one in specs:
+            self.service.create(one)
+
+    def publish(self, payload: bytes, topic: str = "t/1", **members: Any) -> Message | Refusal:
+        return self.send(message(payload, topic, **members))
+
+    def send(self, sent: Message) -> Message | Refusal:
+        call = self.feature.gates[0].plan(sent.topic)
+        return sent if call is None else call(sent)
+
+    def metrics(self, name: str) -> dict[str, int]:
+        counted: dict[str, int] = self.service.get(name)["metrics"]
+        return counted
+
+
+def message(payload: bytes, topic: str = "t/1", **members: Any) -> Message:
+    return Message(topic, payload, 0, False, Client("c1"), 1_700_000_000_000_000_000, **members)
+
+
+def passed(outcome: Message | Refusal) -> Message:
+    assert isinstance(outcome, Message), outcome
+    return outcome
+
+
+def refused(outcome: Message | Refusal) -> Refusal:
+    assert isinstance(outcome, Refusal), outcome
+    return outcome
+
+
+def test_a_topic_without_transformations_has_no_plan() -> None:
+    bench = Bench(spec("a", ("qos", "1")), spec("off", ("qos", "1"), topics=["x"], enable=False))
+    assert bench.feature.gates[0].plan("other") is None
+    assert bench.feature.gates[0].plan("x") is None
+
+
+def test_the_incoming_message_and_its_decoded_payload_are_not_changed() -> None:
+    bench = Bench(
+        spec("a", ("payload.a.b", "'x'"), ("payload.n", "1"), ("topic", "'t/2'"), ("user_property.p", "'v'")),
+        spec("b", ("payload.copy", "payload.a"), ("payload.copy.b", "'y'"), ("payload.a.b", "'z'")),
+    )
+    sent = message(b'{"a":{"b":1,"c":[1]}}', properties={"User-Property": [("k", "1"), ("k", "2")]})
+    before = copy.deepcopy((sent.json(), sent.properties, sent.topic))
+    got = passed(bench.send(sent))
+    assert (sent.json(), sent.properties, sent.topic) == before
+    assert got.json() == {"a": {"b": "z", "c": [1]}, "n": 1, "copy": {"b": "y", "c": [1]}}
+    assert got.payload == b'{"a":{"b":"z","c":[1]},"n":1,"copy":{"b":"y","c":[1]}}'
+    assert got.user_properties == [("k", "2"), ("p", "v")]
+    assert got.id == sent.id or sent.id
+
+
+def test_bytes_stay_when_nothing_writes_the_payload() -> None:
+    bench = Bench(spec("a", ("retain", "true")))
+    got = passed(bench.publish(b'{ "a" : 1.0 }'))
+    assert (got.payload, got.retain) == (b'{ "a" : 1.0 }', True)
+
+
+def test_the_decoded_value_is_handed_on() -> None:
+    bench = Bench(spec("a", ("payload.n", "1")))
+    got = passed(bench.publish(b"{}"))
+    assert got._value == {"n": 1}
+
+
+def test_a_failed_operation_undoes_the_transformation_and_ignore_goes_on() -> None:
+    bench = Bench(
+        spec("a", ("topic", "'t/changed'"), ("qos", "'7'"), failure_action="ignore"),
+        spec("b", ("payload.topic", "topic")),
+    )
+    got = passed(bench.publish(b"{}"))
+    assert (got.topic, got.payload) == ("t/1", b'{"topic":"t/1"}')
+    assert bench.metrics("a") == {"matched": 1, "succeeded": 0, "failed": 1}
+    assert bench.metrics("b") == {"matched": 1, "succeeded": 1, "failed": 0}
+
+
+@pytest.mark.parametrize(
+    ("payload", "operations", "reason_code", "text"),
+    [
+        (b"{", [], 0x99, "transformation 'a': the payload is not JSON"),
+        (b"{}", [("topic", "payload.missing")], 0x83, "transformation 'a', operation 1: variable 'payload.missing'"),
+        (b"{}", [("retain", "true"), ("topic", "'a/#'")], 0x83, "transformation 'a', operation 2: topic name 'a/#'"),
+        (b"[1]", [("payload.x", "1")], 0x83, "transformation 'a', operation 1: payload.x: the payload is no map"),
+    ],
+)
+def test_a_refusal_says_what_failed(
+    payload: bytes, operations: list[tuple[str, str]], reason_code: int, text: str
+) -> None:
+    got = refused(Bench(spec("a", *operations)).publish(payload))
+    assert (got.stage, got.reason, got.reason_code, got.disconnect) == (
+        "transformation",
+        "transformation_failed",
+        reason_code,
+        False,
+    )
+    assert got.text.startswith(text)
+
+
+def test_disconnect_stops_the_pipeline_and_closes() -> None:
+    bench = Bench(spec("a", ("qos", "9"), failure_action="disconnect"), spec("b", ("qos", "1")))
+    assert refused(bench.publish(b"{}")).disconnect
+    assert bench.metrics("b")["matched"] == 0
+
+
+def test_matching_is_done_once_on_the_topic_as_published() -> None:
+    bench = Bench(spec("a", ("topic", "'x/1'")), spec("b", ("qos", "1")), spec("c", ("qos", "2"), topics=["x/#"]))
+    got = passed(bench.publish(b"{}"))
+    assert (got.topic, got.qos) == ("x/1", 1)
+
+
+def test_what_the_last_one_leaves_decoded_is_its_failure() -> None:
+    left = {"payload_encoder": NONE}
+    got = refused(Bench(spec("a", **left)).publish(b'{"a":1}'))
+    assert got.reason_code == 0x99
+    assert passed(Bench(spec("a", failure_action="ignore", **left)).publish(b'{"a":1}')).payload == b'{"a":1}'
+    assert passed(Bench(spec("a", **left)).publish(b'"text"')).payload == b"text"
+    followed = Bench(spec("a", **left), spec("b", ("payload.b", "2"), payload_decoder=NONE))
+    assert passed(followed.publish(b'{"a":1}')).payload == b'{"a":1,"b":2}'
+
+
+def test_bytes_that_are_no_text_are_not_written_as_json() -> None:
+    bench = Bench(spec("a", ("payload.x", "base64_decode('/w==')")))
+    assert refused(bench.publish(b"{}")).reason_code == 0x99
+
+
+def test_a_payload_of_raw_bytes_passes_untouched_without_codecs() -> None:
+    bench = Bench(spec("a", ("user_property.n", "node"), payload_decoder=NONE, payload_encoder=NONE))
+    assert passed(bench.publish(b"\xff\x00")).payload == b"\xff\x00"
+
+
+def test_copies_of_copies_are_refused_before_they_fill_the_memory() -> None:
+    bench = Bench(spec("a", *[(f"payload.k{i}", "payload") for i in range(60)]))
+    assert "more than" in refused(bench.publish(b'{"a":{}}')).text
+
+
+def test_events_are_built_only_when_wanted_and_carry_the_message_as_it_came() -> None:
+    bench = Bench(spec("a", ("payload.x", "1")), spec("b", ("qos", "9")))
+    seen: list[tuple[str, dict[str, Any]]] = []
+    bench.services.events.listen(lambda name, columns: seen.append((name, columns)))
+    bench.publish(b"{}")
+    assert seen == []
+    bench.services.events.want(frozenset({"message.transformation_failed"}))
+    bench.publish(b"{}")
+    name, columns = seen[0]
+    assert (name, columns["transformation"], columns["payload"], columns["action"]) == (
+        "message.transformation_failed",
+        "b",
+        "{}",
+        "drop",
+    )
+    assert "peerhost" not in columns
+
+
+def test_fifty_keep_their_order_and_reorder_keeps_disabled_ones_out() -> None:
+    names = [f"t{n}" for n in range(50)]
+    bench = Bench(*[spec(name, ("payload.s", f"concat([payload.s,'{name},'])")) for name in names])
+    got = passed(bench.publish(b'{"s":""}'))
+    assert got.json() == {"s": "".join(f"{name}," for name in names)}
+    bench.service.enable("t0", False)
+    bench.service.reorder(list(reversed(names)))
+    got = passed(bench.publish(b'{"s":""}'))
+    assert got.json() == {"s": "".join(f"{name}," for name in reversed(names[1:]))}
+
+
+def test_objects_survive_a_restart_in_order() -> None:
+    sections: dict[str, MemorySection] = {}
+    Bench(spec("b", ("qos", "1")), spec("a", ("qos", "2")), sections=sections)
+    again = Bench(sections=sections)
+    assert [item["name"] for item in again.service.list()] == ["b", "a"]
+    assert sections[SECTION].load()[0]["operations"] == [{"key": "qos", "value": "1"}]
+    assert passed(again.publish(b"{}")).qos == 2
+
+
+def test_verbs() -> None:
+    bench = Bench(spec("a", ("qos", "1")))
+    with pytest.raises(AlreadyExists):
+        bench.service.create(spec("a"))
+    with pytest.raises(NotFound, match="did you mean 'a'"):
+        bench.service.get("aa")
+    shown = bench.service.replace("a", {**bench.service.get("a"), "description": "new"})
+    assert shown["description"] == "new"
+    with pytest.raises(Invalid) as caught:
+        bench.service.reorder(["b"])
+    assert [str(problem).partition(":")[0] for problem in caught.value.problems] == ["not_found", "not_reordered"]
+    bench.service.delete("a")
+    assert bench.service.list() == []
+
+
+def test_all_problems_are_told_with_their_places() -> None:
+    bench = Bench()
+    bad = spec("a", ("clientid", "'x'"), ("topic", "concat([topic,\n uper(x)])"))
+    with pytest.raises(Invalid) as caught:
+        bench.service.create(bad)
+    places = [(problem.pointer, problem.line, problem.column) for problem in caught.value.problems]
+    assert places == [("/operations/0/key", None, None), ("/operations/1/value", 2, 2)]
+    unknown = spec("a", payload_decoder={"type": "avro", "schema": "nope"})
+    with pytest.raises(Invalid, match="there is no schema 'nope'"):
+        bench.service.create(unknown)
+    assert bench.service.list() == []
+
+
+def test_avro_in_json_out() -> None:
+    bench = Bench()
+    record = {"type": "record", "name": "r", "fields": [{"name": "i", "type": "int"}]}
+    bench.schemas.schemas.create({"name": "av", "type": "avro", "source": record})
+    bench.service.create(spec("a", ("payload.site", "'b'"), payload_decoder={"type": "avro", "schema": "av"}))
+    assert passed(bench.publish(b"\x14")).payload == b'{"i":10,"site":"b"}'
+    assert refused(bench.publish(b"\x14\x00")).reason_code == 0x99
+    assert bench.service.users_of_schema("av") == ["transformation 'a'"]
+
+
+def test_preview_tells_each_step_and_stores_nothing() -> None:
+    bench = Bench()
+    answer = bench.service.preview(
+        {
+            "transformations": [spec("a", ("payload.x", "1"), ("topic", "'n'")), spec("b", ("qos", "nope"))],
+            "message": {"topic": "t/1", "payload": "{}"},
+        }
+    )
+    assert answer["outcome"] == "drop"
+    assert [(step["key"], step["value"]) for step in answer["steps"]] == [("payload.x", 1), ("topic", "n")]
+    assert answer["failures"][0]["name"] == "b"
+    assert bench.service.list() == []
