@@ -13,10 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from rocksdict import DbClosedError, Rdict, RdictIter, ReadOptions, Snapshot, WriteBatch
+from rocksdict import DbClosedError, Rdict, RdictIter, ReadOptions, Snapshot
 
 from broker.core.errors import ConfigError, Unavailable
 from broker.storage.rocksdb import keys, options
+from broker.storage.rocksdb.changes import Changes
 
 FORMAT: Final = 1
 _STALL_STEP_S: Final = 0.005
@@ -49,14 +50,14 @@ class Database:
         """Whether a write failed and the database has not been opened again since."""
         return self._is_broken
 
-    def write(self, batch: WriteBatch, *, sync: bool) -> None:
-        """Write a batch: all of it, or nothing unless only the ``sync`` failed.
+    def write(self, changes: Changes, *, sync: bool) -> None:
+        """Make changes: all of them, or nothing unless only the ``sync`` failed.
 
         Raises:
             Unavailable: the disk is full or failing; ``recover`` before the next write.
         """
         with self._translated(writing=True):
-            self._write_without_stall(batch)
+            self._write_without_stall(changes)
             if sync:
                 self._db.flush_wal(True)
 
@@ -91,9 +92,10 @@ class Database:
     def iterate(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys from ``start`` up to, not including, ``end`` and their values, as of the call."""
         with self._translated():
-            found = self._db.iter(bounded(end))
+            limits = bounded(end)
+            found = self._db.iter(limits)
             found.seek(start)
-        return self._walk(found, end)
+        return self._walk(found, end, limits)
 
     def last_before(self, prefix: bytes, key: bytes) -> tuple[bytes, bytes] | None:
         """The last key at or before ``key`` that begins with ``prefix``, and its value."""
@@ -108,7 +110,7 @@ class Database:
             with suppress(DbClosedError):
                 self._db.close()
 
-    def _walk(self, found: RdictIter, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def _walk(self, found: RdictIter, end: bytes, _limits: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
         with self._translated():
             while found.valid():
                 key = found.key()
@@ -124,18 +126,18 @@ class Database:
     def _check_format(self) -> None:
         stored = self.get(keys.FORMAT)
         if stored is None:
-            batch = WriteBatch(raw_mode=True)
-            batch.put(keys.FORMAT, str(FORMAT).encode())
-            self.write(batch, sync=True)
+            changes = Changes()
+            changes.put(keys.FORMAT, str(FORMAT).encode())
+            self.write(changes, sync=True)
         elif int(stored) > FORMAT:
             self._db.close()
             raise ConfigError([_newer_format(self._path, int(stored))])
 
-    def _write_without_stall(self, batch: WriteBatch) -> None:
+    def _write_without_stall(self, changes: Changes) -> None:
         waited_s = 0.0
         while True:
             try:
-                self._db.write(batch, self._write_options)
+                self._db.write(changes.batch(), self._write_options)
                 return
             except Exception as error:
                 if not str(error).startswith("Result incomplete") or waited_s >= _STALL_LIMIT_S:
@@ -163,7 +165,10 @@ def _newer_format(path: Path, stored: int) -> str:
 
 
 def bounded(end: bytes) -> ReadOptions:
-    """Options for an iteration that must not look beyond ``end``, where deleted keys may lie in heaps."""
+    """Options for an iteration that must not look beyond ``end``, where deleted keys may lie in heaps.
+
+    They must be kept for as long as the iterator is used: rocksdict's iterator reads the bound from their memory.
+    """
     read_options = ReadOptions()
     read_options.set_iterate_upper_bound(end)
     return read_options

@@ -128,7 +128,8 @@ class Follower:
         holder = last_before(db, keys.frames_prefix(shard), keys.frame_key(shard, from_offset))
         if holder is None:
             return
-        found = db.iter(bounded(keys.frame_key(shard, to_offset)))
+        limits = bounded(keys.frame_key(shard, to_offset))  # kept until the end, see there
+        found = db.iter(limits)
         found.seek(holder[0])
         while found.valid():
             yield frames.unpack(found.value(), keys.offset_of_frame_key(found.key()), place)

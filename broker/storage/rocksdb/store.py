@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
-from rocksdict import Snapshot, WriteBatch
+from rocksdict import Snapshot
 
 from broker.core.errors import Unavailable
 from broker.core.stream import ShardRange, StreamRecord
@@ -21,6 +21,7 @@ from broker.storage import frames, records
 from broker.storage.directory import DirectoryLock
 from broker.storage.frames import Frame
 from broker.storage.rocksdb import keys
+from broker.storage.rocksdb.changes import Changes
 from broker.storage.rocksdb.database import Database
 from broker.storage.rocksdb.keys import ShardState
 from broker.storage.store import Batch, Committed, FrameEntry, LogShard
@@ -43,7 +44,7 @@ class RocksStore:
         self._place = str(directory)
         self._sync = durability == "fsync"
         self._changing = threading.RLock()
-        self._undo: WriteBatch | None = None
+        self._undo: Changes | None = None
         try:
             self._db = Database(directory / DATABASE_FOLDER)
             self._states = self._load_states()
@@ -54,7 +55,7 @@ class RocksStore:
     def commit(self, batch: Batch) -> Committed:
         with self._changing:
             self._repair()
-            writes = WriteBatch(raw_mode=True)
+            writes = Changes()
             states: dict[LogShard, ShardState] = {}
             for shard, added in batch.appends.items():
                 if added:
@@ -129,7 +130,7 @@ class RocksStore:
             parts = list(self._frames(shard, first_offset, next_offset))
             if not parts or (parts[0].first_offset, parts[-1].next_offset) != (first_offset, next_offset):
                 raise ValueError(f"no frames of {self._name(shard)} make up offsets {first_offset} to {next_offset}")
-            writes = WriteBatch(raw_mode=True)
+            writes = Changes()
             for part in parts:
                 writes.delete(keys.frame_key(shard, part.first_offset))
                 writes.delete(keys.entry_key(shard, part.running_max_us, part.first_offset))
@@ -151,7 +152,7 @@ class RocksStore:
             if first == state.first_offset:
                 return
             running_max_us = kept.running_max_us if kept is not None else keys.LAST_OFFSET
-            writes = WriteBatch(raw_mode=True)
+            writes = Changes()
             writes.delete_range(keys.frame_key(shard, 0), keys.frame_key(shard, first))
             writes.delete_range(keys.entry_key(shard, 0, 0), keys.entry_key(shard, running_max_us, first))
             size = state.size_bytes - forgotten
@@ -159,7 +160,7 @@ class RocksStore:
 
     def drop(self, log: int) -> None:
         with self._changing:
-            writes = WriteBatch(raw_mode=True)
+            writes = Changes()
             for kind in (b"f", b"t", b"s"):
                 writes.delete_range(*keys.log_bounds(kind, log))
             self._write(writes)
@@ -185,7 +186,7 @@ class RocksStore:
             self._db.close()
         self._lock_file.release()
 
-    def _append(self, writes: WriteBatch, shard: LogShard, added: Sequence[StreamRecord]) -> ShardState:
+    def _append(self, writes: Changes, shard: LogShard, added: Sequence[StreamRecord]) -> ShardState:
         state = self._state(shard)
         for piece in records.split(added):
             batch = records.encode(state.next_offset, piece)
@@ -195,7 +196,7 @@ class RocksStore:
         writes.put(keys.state_key(shard), state.pack())
         return state
 
-    def _write(self, writes: WriteBatch) -> None:
+    def _write(self, writes: Changes) -> None:
         self._repair()
         self._db.write(writes, sync=self._sync)
 
@@ -207,10 +208,10 @@ class RocksStore:
             self._db.write(self._undo, sync=True)
             self._undo = None
 
-    def _undo_of(self, batch: Batch, before: Snapshot) -> WriteBatch:
+    def _undo_of(self, batch: Batch, before: Snapshot) -> Changes:
         """What takes the batch back. A sync that fails leaves the batch in RocksDB's memory and perhaps on disk, and
         its publishers were told that it failed."""
-        undo = WriteBatch(raw_mode=True)
+        undo = Changes()
         for shard in batch.appends:
             state = self._state(shard)
             undo.delete_range(keys.frame_key(shard, state.next_offset), keys.frame_key(shard, keys.LAST_OFFSET))
@@ -223,7 +224,7 @@ class RocksStore:
             _put(undo, keys.user_key(key), _value_in(before, keys.user_key(key)))
         return undo
 
-    def _change_state(self, writes: WriteBatch, shard: LogShard, state: ShardState) -> None:
+    def _change_state(self, writes: Changes, shard: LogShard, state: ShardState) -> None:
         writes.put(keys.state_key(shard), state.pack())
         self._write(writes)
         self._states[shard] = state
@@ -268,7 +269,7 @@ class RocksStore:
 _NOTHING = ShardState()
 
 
-def _put(writes: WriteBatch, key: bytes, value: bytes | None) -> None:
+def _put(writes: Changes, key: bytes, value: bytes | None) -> None:
     if value is None:
         writes.delete(key)
     else:
@@ -284,7 +285,7 @@ def _value_in(snapshot: Snapshot, key: bytes) -> bytes | None:
 
 
 def _put_frame(
-    writes: WriteBatch, shard: LogShard, first_offset: int, batch: pa.RecordBatch, running_max_us: int
+    writes: Changes, shard: LogShard, first_offset: int, batch: pa.RecordBatch, running_max_us: int
 ) -> FrameEntry:
     value, earliest, latest, running_max_us = frames.pack(batch, running_max_us)
     entry = FrameEntry(first_offset, first_offset + batch.num_rows, len(value), earliest, latest, running_max_us)

@@ -1,0 +1,274 @@
+"""The range server as it runs: a child process, real HTTP, read back by pyarrow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from broker.core.stream import StreamRecord
+from broker.storage.records import SCHEMA
+from broker.storage.rocksdb.store import RocksStore
+from broker.storage.store import Batch, LogShard
+from broker.streams import tickets
+from broker.streams.ranges_process import RangesProcess
+from broker.streams.sealer import Sealer
+
+ROOT = Path(__file__).parents[3]
+LOG = LogShard(16)
+
+
+def record(number: int) -> StreamRecord:
+    return StreamRecord(number, f"t/{number}", b"%d" % number, 1, False, "c", None, None, "r" if number % 2 else None)
+
+
+def append(store: RocksStore, *numbers: int) -> None:
+    store.commit(Batch({LOG: [record(n) for n in numbers]}))
+
+
+class Running:
+    """A range server over a store, on an event loop of its own thread, as the broker has it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.ranges = RangesProcess(directory)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.run(self.ranges.start())
+
+    def run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    def stop(self) -> None:
+        self.run(self.ranges.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def url(self, start: int | str, end: int | str, log: int = 16, shard: int = 0) -> str:
+        return f"{self.ranges.access(log)['ranges_url']}/streams/{log}/{shard}?from={start}&to={end}"
+
+    def get(self, start: int, end: int, ticket: str | None = None, **where: int) -> pa.Table:
+        ticket = ticket or self.ranges.access(where.get("log", 16))["ticket"]
+        request = urllib.request.Request(self.url(start, end, **where), headers={"Authorization": f"Bearer {ticket}"})
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            assert answer.headers["content-type"] == "application/vnd.apache.arrow.stream"
+            return pa.ipc.open_stream(answer).read_all()
+
+    def refused(self, start: int | str, end: int | str, ticket: str) -> tuple[int, dict[str, Any]]:
+        request = urllib.request.Request(self.url(start, end), headers={"Authorization": f"Bearer {ticket}"})
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=20)
+        with refused.value as error:
+            assert error.headers["content-type"] == "application/problem+json"
+            return error.code, json.load(error)
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[Running]:
+    server = Running(directory)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RocksStore]:
+    opened = RocksStore(tmp_path, "os")
+    yield opened
+    opened.close()
+
+
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 20) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_any_range_is_served_exactly_whatever_frames_it_cuts(store: RocksStore, tmp_path: Path) -> None:
+    for start in range(0, 50, 5):
+        append(store, *range(start, start + 5))
+    store.merge(LOG, 10, 30)
+    with running(tmp_path) as server:
+        for start, end in [(0, 50), (0, 5), (3, 4), (4, 6), (12, 29), (7, 43), (49, 50), (20, 20), (50, 50), (0, 0)]:
+            table = server.get(start, end)
+            assert table.schema.equals(SCHEMA)
+            assert table.column("offset").to_pylist() == list(range(start, end))
+            assert table.column("payload").to_pylist() == [b"%d" % n for n in range(start, end)]
+            assert table.column("rule").to_pylist() == ["r" if n % 2 else None for n in range(start, end)]
+
+
+def test_records_appended_after_the_start_are_served_and_waited_for(store: RocksStore, tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        append(store, 0, 1)
+        assert server.get(0, 2).num_rows == 2
+        later = threading.Timer(0.5, lambda: append(store, 2, 3))
+        later.start()
+        assert server.get(1, 4).column("offset").to_pylist() == [1, 2, 3]
+        later.join()
+
+
+def test_what_is_not_there_is_refused_with_what_is(store: RocksStore, tmp_path: Path) -> None:
+    append(store, 0, 1)
+    append(store, 2, 3)
+    store.trim(LOG, 2)
+    with running(tmp_path) as server:
+        ticket = server.ranges.access(16)["ticket"]
+        status, problem = server.refused(0, 3, ticket)
+        assert (status, problem["first_offset"], problem["next_offset"]) == (416, "2", "4")
+        assert "holds [2, 4), the others are trimmed by retention" in problem["detail"]
+        status, problem = server.refused(3, 9, ticket)
+        assert (status, problem["next_offset"]) == (416, "4")
+        assert "not appended yet" in problem["detail"]
+        assert server.refused("x", 3, ticket)[0] == 400
+        assert server.refused(-1, 3, ticket)[0] == 400
+        assert "before it begins" in server.refused(3, 2, ticket)[1]["detail"]
+
+
+def test_only_a_good_ticket_for_the_log_opens_it(store: RocksStore, tmp_path: Path) -> None:
+    append(store, 0)
+    secret = b"s" * 32
+    with running(tmp_path) as server:
+        good = server.ranges.access(16)["ticket"]
+        tampered = good[:-2] + ("AA" if not good.endswith("AA") else "BB")
+        expired = tickets.issue(server.ranges._secret, 16, int(time.time()) - 1)
+        for bad in ("", "x", tampered, expired, server.ranges.access(17)["ticket"], tickets.issue(secret, 16, 2**40)):
+            assert server.refused(0, 1, bad)[0] == 401
+        with urllib.request.urlopen(f"{server.url(0, 1)}&ticket={good}", timeout=20) as answer:
+            assert pa.ipc.open_stream(answer).read_all().num_rows == 1
+
+
+def test_the_server_comes_back_on_its_port_when_it_dies(store: RocksStore, tmp_path: Path) -> None:
+    append(store, 0)
+    with running(tmp_path) as server:
+        address, pid = server.ranges.address, server.ranges.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: server.ranges.pid not in (None, pid), "a new child")
+        wait_until(lambda: answers(server), "an answer")
+        assert server.ranges.address == address
+        assert server.ranges.restarts == 1
+        child = server.ranges.pid
+    assert child is not None
+    assert not is_alive(child)
+
+
+def answers(server: Running) -> bool:
+    try:
+        return bool(server.get(0, 1).num_rows == 1)
+    except OSError:
+        return False
+
+
+BROKER = """
+import asyncio, sys
+from pathlib import Path
+from broker.storage.rocksdb.store import RocksStore
+from broker.streams.ranges_process import RangesProcess
+
+async def serve(directory):
+    store = RocksStore(directory)
+    ranges = RangesProcess(directory)
+    await ranges.start()
+    print(ranges.pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(serve(Path(sys.argv[1])))
+"""
+
+
+def test_the_server_dies_with_a_killed_broker(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BROKER, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as broker:
+        assert broker.stdout is not None
+        child = int(broker.stdout.readline())
+        assert is_alive(child)
+        broker.kill()
+        broker.wait()
+        wait_until(lambda: not is_alive(child), "the child is gone", 5)
+
+
+WRITE = """
+import os, sys, time
+from pathlib import Path
+from broker.core.stream import StreamRecord
+from broker.storage.rocksdb.store import RocksStore
+from broker.storage.store import Batch, LogShard
+from broker.streams.sealer import Sealer
+
+LOG = LogShard(16)
+store = RocksStore(Path(sys.argv[1]), "os")
+store._db._db.set_options({"write_buffer_size": "1048576", "max_bytes_for_level_base": "2097152"})
+sealer, number, end = Sealer(store), store.range_of(LOG).next_offset, time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end:
+    for _ in range(20):
+        numbers = range(number, number + 50)
+        store.commit(Batch({LOG: [StreamRecord(n, "t", os.urandom(200), 1, False, "c") for n in numbers]}))
+        number += 50
+    while sealer.seal(LOG):
+        pass
+    if number % 20_000 == 0:
+        store.trim(LOG, number - 300_000)
+    print(store.range_of(LOG).first_offset, number, flush=True)
+"""
+
+
+def follow(server: Running, writer: subprocess.Popen[str]) -> int:
+    """Read what the writer says is there, newest first, until it ends; how many records were read."""
+    total = 0
+    assert writer.stdout is not None
+    for turn, line in enumerate(writer.stdout):
+        if turn % 4:
+            continue
+        first, number = map(int, line.split())
+        start = max(first + 50_000 if first else 0, number - 20_000 * (1 + turn % 7))
+        offsets = server.get(start, number).column("offset")
+        assert offsets.to_pylist() == list(range(start, number))
+        total += len(offsets)
+    return total
+
+
+@pytest.mark.parametrize("seconds", [4, pytest.param(20, marks=pytest.mark.heavy)])
+def test_a_reader_misses_nothing_while_a_writer_flushes_seals_and_trims(tmp_path: Path, seconds: int) -> None:
+    RocksStore(tmp_path).close()
+    with running(tmp_path) as server:
+        for length, kill in ((seconds, True), (seconds, False)):
+            command = [sys.executable, "-c", WRITE, str(tmp_path), str(length)]
+            with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
+                if kill:
+                    threading.Timer(length * 0.7, writer.kill).start()
+                assert follow(server, writer) > 10_000
+
+
+def test_a_sealed_stream_reads_as_before(store: RocksStore, tmp_path: Path) -> None:
+    for start in range(0, 6000, 10):
+        append(store, *range(start, start + 10))
+    with running(tmp_path) as server:
+        before = server.get(0, 6000)
+        sealer = Sealer(store)
+        assert sealer.seal(LOG)
+        assert server.get(0, 6000).equals(before)
+        assert server.get(4090, 4200).equals(before.slice(4090, 110))
