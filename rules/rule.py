@@ -9,7 +9,7 @@ from typing import Any
 from sqlglot import exp
 
 from broker.core import jsontext
-from broker.core.errors import Invalid, Unavailable
+from broker.core.errors import Invalid, Problem, Unavailable
 from broker.core.message import Message
 from broker.observe.metrics import Metrics
 from rules.actions.action import Action, Row
@@ -61,6 +61,8 @@ def compile_statement(sql: str, functions: Functions, surroundings: Surroundings
             compiled.append(step())
         except Invalid as error:
             problems += [problem for problem in error.problems if problem not in problems]
+        except RecursionError:
+            problems.append(Problem("expressions nest too deep", "/sql", 1, 1))
     if problems:
         raise Invalid("the SQL cannot be used", problems, code="sql_check")
     return Statement(sql, tree, *compiled)

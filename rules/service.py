@@ -85,8 +85,9 @@ class RuleService:
         saved = self._made({**spec, "name": spec.get("name", name)})
         if saved.spec.name != name:
             raise Invalid("a rule keeps its name", [Problem(f"expected {name!r}", "/name")])
+        self._put(saved)
         saved.rule.counts.reset()
-        return self._put(saved)
+        return self._shown(saved)
 
     def delete(self, name: str) -> None:
         self._objects.remove(name)

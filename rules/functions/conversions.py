@@ -113,7 +113,8 @@ def int_(x: Any) -> int:
             raise failure("int", f"{_shown(x)} is not a number")
         x = number
     if type(x) in NUMBERS or type(x) is bool:
-        return math.floor(x)
+        result: int = math.floor(x)
+        return result
     raise failure("int", f"cannot convert {_shown(x)}")
 
 

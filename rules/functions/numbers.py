@@ -20,21 +20,21 @@ def abs_(x: Number) -> Any:
 @function(returns="long")
 def ceil(x: Number) -> int:
     """The smallest integer that is not less."""
-    return math.ceil(x)
+    result: int = math.ceil(x)
+    return result
 
 
 @function(returns="long")
 def floor(x: Number) -> int:
     """The largest integer that is not greater."""
-    return math.floor(x)
+    result: int = math.floor(x)
+    return result
 
 
 @function(name="round", returns="long")
 def round_(x: Number) -> int:
     """The nearest integer, halves away from zero."""
-    if type(x) is int:
-        return x
-    whole = math.trunc(x)
+    whole: int = math.trunc(x)
     return whole + (1 if x > 0 else -1) if abs(x - whole) >= 0.5 else whole
 
 

@@ -78,13 +78,16 @@ def _formatted(control: str, width: int | None, precision: int | None, padding: 
     if control in "feg":
         return _fitted(_float(_need(value, float, "a float", control), control, precision), width, padding)
     if control == "c":
-        character = chr(_need(value, int, "a character code", control))
+        code = _need(value, int, "a character code", control)
+        if not 0 <= code <= 0x10FFFF:
+            raise failure("sprintf", "~c needs a character code")
+        character = chr(code)
         return _justified(character * (precision or abs(width or 1)), width, padding)
     raise failure("sprintf", f"there is no control sequence ~{control}")
 
 
 def _need(value: Any, kind: type, what: str, control: str) -> Any:
-    if type(value) is not kind or (control == "c" and not 0 <= value <= 0x10FFFF):
+    if type(value) is not kind:
         raise failure("sprintf", f"~{control} needs {what}")
     return value
 
@@ -109,7 +112,7 @@ def _in_base(value: int, base: int, control: str) -> str:
         rest, digit = divmod(rest, base)
         digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
     text = "-" + digits if value < 0 else digits
-    return text.upper() if control in "bB" and control == "B" else text.upper()
+    return text.upper() if control == "B" else text
 
 
 def _float(value: float, control: str, precision: int | None) -> str:

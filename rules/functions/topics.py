@@ -34,7 +34,11 @@ def contains_topic_match(filters: Items, topic: Text, qos: Any = UNDEFINED) -> b
 
 def _any(filters: list[Any], qos: Any, fits: Callable[[str], bool]) -> bool:
     for entry in filters:
-        if type(entry) is dict and type(entry.get("topic")) is str and fits(entry["topic"]):
-            if qos is UNDEFINED or entry.get("qos") == qos:
-                return True
+        if (
+            type(entry) is dict
+            and type(entry.get("topic")) is str
+            and fits(entry["topic"])
+            and (qos is UNDEFINED or entry.get("qos") == qos)
+        ):
+            return True
     return False

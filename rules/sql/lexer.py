@@ -11,26 +11,8 @@ from broker.core.errors import Invalid, Problem
 MAX_SQL_CHARACTERS: Final = 100_000
 
 KEYWORDS: Final = frozenset(
-    [
-        "AND",
-        "AS",
-        "CASE",
-        "ELSE",
-        "ELSIF",
-        "END",
-        "FOREACH",
-        "FROM",
-        "DO",
-        "IF",
-        "IN",
-        "INCASE",
-        "NOT",
-        "OR",
-        "SELECT",
-        "THEN",
-        "WHEN",
-        "WHERE",
-    ]
+    {"AND", "AS", "CASE", "ELSE", "ELSIF", "END", "FOREACH", "FROM", "DO", "IF", "IN", "INCASE", "NOT", "OR", "SELECT"}
+    | {"THEN", "WHEN", "WHERE"}
 )
 
 _TOKEN = re.compile(

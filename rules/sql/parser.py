@@ -14,8 +14,10 @@ from sqlglot import exp
 from rules.sql.lexer import Token, syntax_error, tokens
 from rules.sql.tree import Node, Tree, place
 
-MAX_DEPTH = 100
-"""Deepest nesting of expressions, and longest chain of one kind of operator times two."""
+MAX_DEPTH = 40
+"""Deepest nesting of expressions; the parser takes eleven Python frames for each level."""
+MAX_CHAIN = 150
+"""Most sums or products in a row, which are a tree as deep."""
 
 _COMPARISONS: dict[str, type[exp.Binary]] = {
     "=": exp.EQ, "!=": exp.NEQ, "<>": exp.NEQ, "<": exp.LT, "<=": exp.LTE, ">": exp.GT, ">=": exp.GTE,
@@ -187,8 +189,8 @@ class _Parser:
             kind = operators[self._now.text]
             self._at += 1
             left, length = self._binary(kind, left, operand()), length + 1
-            if length > 2 * MAX_DEPTH:
-                self._fail(f"more than {2 * MAX_DEPTH} operators in a row", "use concat or several columns")
+            if length > MAX_CHAIN:
+                self._fail(f"more than {MAX_CHAIN} operators in a row", "use concat or several columns")
         return left
 
     def _begins_operand(self, at: int) -> bool:

@@ -109,6 +109,10 @@ def _put_item(target: Any, step: Step, rest: Sequence[Step], value: Any) -> Any:
     position = step.value if isinstance(step, Index) else step
     if position is not END and type(position) is not int:
         return target
+    return _put_at(target, position, rest, value)
+
+
+def _put_at(target: Any, position: Any, rest: Sequence[Step], value: Any) -> Any:
     if type(target) is not list:
         return [put(UNDEFINED, rest, value)]
     if position is END:

@@ -9,7 +9,7 @@ range ``a[m..n]``      ``Bracket(path, [Slice(m, n)])``
 ``f(x)``               ``Anonymous("f", [x])``
 ``a =~ b``             ``Anonymous("topic_match", [a, b])``
 ``SELECT … FROM …``    ``Select``: ``From(Table)``, further sources as ``Join``; an alias may be a path
-``FOREACH l DO d``     ``Select(d) FROM (Select(l) FROM … WHERE …)``, INCASE as its WHERE, ``meta["foreach"]`` = item name
+``FOREACH l DO d``     ``Select(d) FROM (Select(l) FROM … WHERE …)``, INCASE as its WHERE, item in ``meta["foreach"]``
 =====================  ==============================================================================
 
 Every node carries ``meta["line"]`` and ``meta["column"]`` of its first character.
@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 
 from sqlglot import exp
 
-Node = TypeVar("Node", bound=exp.Expression)
-Tree = exp.Expression
+Tree = exp.Expr
+Node = TypeVar("Node", bound=Tree)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _case_text(node: exp.Case) -> str:
     if node.this is not None:
         parts.append(text_of_tree(node.this))
     for branch in node.args["ifs"]:
-        parts.append(f"when {text_of_tree(branch.this)} then {text_of_tree(branch.args['true'])}")
+        parts += ["when", text_of_tree(branch.this), "then", text_of_tree(branch.args["true"])]
     if node.args.get("default") is not None:
         parts.append(f"else {text_of_tree(node.args['default'])}")
     return " ".join([*parts, "end"])

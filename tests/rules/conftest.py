@@ -1,0 +1,127 @@
+"""A rules feature with real parts around it: lists instead of streams, and a publisher that keeps what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from broker.core.client import Client
+from broker.core.errors import NotFound
+from broker.core.events import Events
+from broker.core.feature import Services
+from broker.core.message import Message
+from broker.core.objects import MemorySection
+from broker.core.schema import FieldType
+from broker.core.stage import Outcome
+from broker.core.stream import Append, StreamRecord
+from broker.observe.metrics import Metrics
+from rules.feature import RulesFeature
+from rules.service import RuleService
+
+NOW_NS = 1_700_000_000_123_456_789
+
+
+class FixedClock:
+    """It is always the same time."""
+
+    def now_ns(self) -> int:
+        return NOW_NS
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+
+class CountedPlans:
+    """Counts invalidations."""
+
+    def __init__(self) -> None:
+        self.invalidated = 0
+
+    def invalidate(self) -> None:
+        self.invalidated += 1
+
+
+class ListStreams:
+    """Streams that are lists."""
+
+    def __init__(self, *names: str) -> None:
+        self.records: dict[str, list[StreamRecord]] = {name: [] for name in names}
+
+    def appender(self, stream: str) -> Append:
+        if stream not in self.records:
+            raise NotFound("stream", stream)
+        return self.records[stream].append
+
+    def names(self) -> Sequence[str]:
+        return list(self.records)
+
+
+class BoundSchemas:
+    """Payload types by topic filter; no serdes."""
+
+    def __init__(self) -> None:
+        self.types: dict[str, FieldType] = {}
+
+    def serde(self, name: str) -> object:
+        raise NotFound("schema", name)
+
+    def payload_type(self, topic_filter: str) -> FieldType | None:
+        return self.types.get(topic_filter)
+
+
+@dataclass
+class Node:
+    """A rules feature and what it talks to. Published messages run through the rules, as in a broker."""
+
+    feature: RulesFeature = field(init=False)
+    streams: ListStreams = field(default_factory=lambda: ListStreams("hot", "cold"))
+    events: Events = field(default_factory=Events)
+    metrics: Metrics = field(default_factory=Metrics)
+    plans: CountedPlans = field(default_factory=CountedPlans)
+    schemas: BoundSchemas = field(default_factory=BoundSchemas)
+    section: MemorySection = field(default_factory=MemorySection)
+    published: list[Message] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.services = Services(
+            node="n1",
+            clock=FixedClock(),
+            events=self.events,
+            plans=self.plans,
+            publisher=self,
+            streams=self.streams,
+            schemas=self.schemas,  # type: ignore[arg-type]  # schemas are not decoded here
+            section=lambda _: self.section,
+            metrics=self.metrics,
+        )
+        self.feature = RulesFeature(self.services)
+        self.feature.start()
+
+    @property
+    def service(self) -> RuleService:
+        return self.feature.service
+
+    def publish(self, message: Message) -> Outcome:
+        self.published.append(message)
+        call = self.feature.taps[0].plan(message.topic)
+        if call is not None:
+            call(message)
+        return Outcome(1)
+
+    def send(self, topic: str, payload: bytes, qos: int = 0) -> None:
+        """A message from a client."""
+        self.publish(Message(topic, payload, qos, False, Client("c1", "u1", "10.0.0.1", 1234), NOW_NS))
+
+    def rule(self, sql: str, *actions: dict[str, object], name: str = "r1") -> None:
+        self.service.create({"name": name, "sql": sql, "actions": list(actions)})
+
+    def count(self, name: str, rule: str = "r1") -> int:
+        metrics: dict[str, int] = self.service.get(rule)["metrics"]
+        return metrics[name]
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
