@@ -13,12 +13,16 @@ from broker.core.ordered import name_problem
 from schema_validation.serdes.avro import AvroSerde
 from schema_validation.serdes.base import SchemaSerde, SourceError
 from schema_validation.serdes.json_schema import JsonSchemaSerde
+from schema_validation.serdes.protobuf import ProtobufSerde
 
 Source = str | list[dict[str, Any]]
 """The text of a schema, or the files of a bundle: ``{"path", "root", "contents"}``."""
 
-BUILDERS: Mapping[str, Callable[[str, str], SchemaSerde]] = {"json": JsonSchemaSerde, "avro": AvroSerde}
-TYPES = ("json", "avro")
+BUILDERS: Mapping[str, Callable[[Any, str], SchemaSerde]] = {
+    "json": JsonSchemaSerde,
+    "avro": AvroSerde,
+    "protobuf": ProtobufSerde,
+}
 _MEMBERS = {"name", "type", "source", "files", "description", "version", "versions", "fields", "facts"}
 
 
@@ -77,19 +81,20 @@ def check_members(spec: Mapping[str, Any], pointer: str = "") -> list[Problem]:
 def check_body(spec: Mapping[str, Any], pointer: str = "") -> list[Problem]:
     """What is wrong with type and source."""
     problems: list[Problem] = []
-    if spec.get("type") not in TYPES:
-        problems.append(Problem(f"the type is one of {', '.join(TYPES)}", f"{pointer}/type"))
+    if not isinstance(spec.get("type"), str) or spec["type"] not in BUILDERS:
+        problems.append(Problem(f"the type is one of {', '.join(BUILDERS)}", f"{pointer}/type"))
+    elif "files" in spec and spec["type"] != "protobuf":
+        problems.append(Problem("only a protobuf schema has files", f"{pointer}/files"))
     if ("source" in spec) == ("files" in spec):
         problems.append(Problem("either source or files is wanted", f"{pointer}/source"))
     return problems
 
 
-def source_of(spec: Mapping[str, Any], pointer: str = "") -> Source:
+def source_of(spec: Mapping[str, Any]) -> Source:
     """The source of a checked spec; JSON values in place of text are written as text."""
     if "files" in spec:
-        raise Invalid(
-            "files are for protobuf schemas", [Problem("only a protobuf schema has files", f"{pointer}/files")]
-        )
+        files: list[dict[str, Any]] = spec["files"]
+        return files
     source = spec["source"]
     return source if isinstance(source, str) else jsontext.encode(source).decode()
 
@@ -101,9 +106,10 @@ def compile_source(kind: str, source: Source, label: str, pointer: str = "") -> 
         Invalid: the source is no schema of that type.
     """
     try:
-        return BUILDERS[kind](source if isinstance(source, str) else "", label)
+        return BUILDERS[kind](source, label)
     except SourceError as error:
-        problem = Problem(error.message, f"{pointer}/source", error.line, error.column)
+        member = "source" if isinstance(source, str) else "files"
+        problem = Problem(error.message, f"{pointer}/{member}", error.line, error.column)
         raise Invalid(f"not a usable {kind} schema", [problem]) from None
 
 
@@ -116,7 +122,7 @@ def first_version(spec: Mapping[str, Any], pointer: str = "") -> Schema:
     if problems := check_members(spec, pointer):
         raise Invalid("the schema cannot be saved", problems)
     name, kind = spec["name"], spec["type"]
-    version = _version(name, kind, 1, source_of(spec, pointer), spec.get("description", ""), pointer)
+    version = _version(name, kind, 1, source_of(spec), spec.get("description", ""), pointer)
     return Schema(name, kind, (version,), 1)
 
 
@@ -161,7 +167,7 @@ def _restored_version(name: str, kind: str, version: Any, index: int) -> SchemaV
         raise Invalid("the schema cannot be used", [Problem("a version has a number", pointer)])
     if problems := check_body({**version, "type": kind}, pointer):
         raise Invalid("the schema cannot be used", problems)
-    source, description = source_of(version, pointer), version.get("description", "")
+    source, description = source_of(version), version.get("description", "")
     return _version(name, kind, version["version"], source, description, pointer)
 
 

@@ -1,0 +1,323 @@
+"""Protobuf, proto2 and proto3, read and written by walking the descriptors.
+
+``json_format`` is not used: it writes 64-bit integers and bytes as text, renames fields and drops defaults, and accepts
+"5" and 5.0 for an integer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf import message_factory
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
+
+from broker.core.schema import UNKNOWN, FieldType
+from schema_validation.serdes.base import DataRefused, Misfit, SourceError, path_text, short
+from schema_validation.serdes.proto_bundle import load_files, load_text
+
+_INTEGERS = {
+    FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.TYPE_SINT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.TYPE_SFIXED32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.TYPE_FIXED32: (0, 2**32 - 1),
+    FieldDescriptor.TYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.TYPE_SINT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.TYPE_SFIXED64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.TYPE_UINT64: (0, 2**64 - 1),
+    FieldDescriptor.TYPE_FIXED64: (0, 2**64 - 1),
+}
+_FLOAT_MAX = 3.4028235677973366e38
+_MAX_DEPTH = 100
+
+Read = Callable[[Any], Any]
+
+
+class _NotWritable(Exception):
+    def __init__(self, detail: str) -> None:
+        self.detail = detail
+        self.path: list[str | int] = []
+        super().__init__(detail)
+
+    def below(self, part: str | int) -> _NotWritable:
+        self.path.insert(0, part)
+        return self
+
+
+class ProtobufSerde:
+    """A protobuf schema: one text, or the files of a bundle. Every call names a message type."""
+
+    kind = "protobuf"
+
+    def __init__(self, source: str | list[dict[str, Any]], label: str = "") -> None:
+        """Compile a schema. Raises ``SourceError``."""
+        self.label = label
+        bundle = load_text(source) if isinstance(source, str) else load_files(source)
+        self._types: dict[str, Any] = {}
+        for file in (*bundle.files, bundle.root):
+            for descriptor in file.message_types_by_name.values():
+                self._add(descriptor, len(file.package) + 1 if file.package else 0)
+        if not self._types:
+            raise SourceError("the schema defines no message")
+        self._own = sorted(bundle.root.message_types_by_name)
+        self._readers: dict[str, Read] = {}
+
+    def _add(self, descriptor: Any, prefix: int) -> None:
+        """Know a message by its name without the package and with it."""
+        self._types[descriptor.full_name] = descriptor
+        self._types[descriptor.full_name[prefix:]] = descriptor
+        for nested in descriptor.nested_types:
+            if not nested.GetOptions().map_entry:
+                self._add(nested, prefix)
+
+    def decode(self, data: bytes, message_type: str | None = None) -> Any:
+        descriptor = self._descriptor(message_type)
+        message = message_factory.GetMessageClass(descriptor)()
+        try:
+            message.ParseFromString(data)
+        except DecodeError:
+            raise self._refused(f"not a protobuf message of type {message_type}") from None
+        if not message.IsInitialized():
+            missing = ", ".join(message.FindInitializationErrors()[:5])
+            raise self._refused(f"required fields are missing: {missing}")
+        return self._reader(descriptor)(message)
+
+    def encode(self, value: Any, message_type: str | None = None) -> bytes:
+        message = message_factory.GetMessageClass(self._descriptor(message_type))()
+        try:
+            _fill(message, value, 1)
+        except _NotWritable as error:
+            raise DataRefused(self.label, Misfit(path_text(error.path), error.detail)) from None
+        if not message.IsInitialized():
+            missing = ", ".join(message.FindInitializationErrors()[:5])
+            raise self._refused(f"required fields are missing: {missing}")
+        data: bytes = message.SerializeToString(deterministic=True)
+        return data
+
+    def has_message_type(self, message_type: str) -> bool:
+        return message_type in self._types
+
+    def misfit(self, data: bytes, message_type: str | None = None) -> Misfit | None:
+        try:
+            self.decode(data, message_type)
+        except DataRefused as error:
+            return error.misfit
+        return None
+
+    def field_type(self) -> FieldType:
+        return UNKNOWN
+
+    def facts(self) -> dict[str, Any]:
+        return {"message_types": self._own}
+
+    def _descriptor(self, message_type: str | None) -> Any:
+        if message_type is None:
+            raise self._refused("a message type is needed to code protobuf")
+        found = self._types.get(message_type)
+        if found is None:
+            raise self._refused(f"the schema has no message type {short(message_type)}")
+        return found
+
+    def _refused(self, detail: str) -> DataRefused:
+        return DataRefused(self.label, Misfit("payload", detail))
+
+    def _reader(self, descriptor: Any) -> Read:
+        """What turns a message of a type into a map; made once a type."""
+        known = self._readers.get(descriptor.full_name)
+        if known is not None:
+            return known
+        always: list[tuple[str, Read]] = []
+        when_present: list[tuple[str, Read]] = []
+
+        def read(message: Any) -> dict[str, Any]:
+            value = {name: convert(getattr(message, name)) for name, convert in always}
+            for name, convert in when_present:
+                if message.HasField(name):
+                    value[name] = convert(getattr(message, name))
+            return value
+
+        self._readers[descriptor.full_name] = read  # before the fields: a type may contain itself
+        for field in descriptor.fields:
+            (when_present if field.has_presence else always).append((field.name, self._converter(field)))
+        return read
+
+    def _converter(self, field: Any) -> Read:
+        if _is_map(field):
+            convert = self._single(field.message_type.fields_by_name["value"])
+            return lambda found: {_key_text(key): convert(found[key]) for key in found}
+        single = self._single(field)
+        if _is_repeated(field):
+            return lambda found: [single(item) for item in found]
+        return single
+
+    def _single(self, field: Any) -> Read:
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            return self._reader(field.message_type)
+        if field.type == FieldDescriptor.TYPE_ENUM:
+            names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+            return lambda number: names.get(number, number)
+        return _as_it_is
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _key_text(key: Any) -> str:
+    return key if isinstance(key, str) else ("true" if key else "false") if isinstance(key, bool) else str(key)
+
+
+def _is_repeated(field: Any) -> bool:
+    return bool(field.is_repeated) if hasattr(field, "is_repeated") else field.label == FieldDescriptor.LABEL_REPEATED
+
+
+def _is_map(field: Any) -> bool:
+    return bool(
+        field.type == FieldDescriptor.TYPE_MESSAGE and _is_repeated(field) and field.message_type.GetOptions().map_entry
+    )
+
+
+def _fill(message: Any, value: Any, depth: int) -> None:
+    """Write a map into a message: every key is a field, every value of its type."""
+    if not isinstance(value, dict):
+        raise _NotWritable(f"{short(value)} is not an object")
+    if depth > _MAX_DEPTH:
+        raise _NotWritable(f"the value nests deeper than {_MAX_DEPTH} levels")
+    fields = message.DESCRIPTOR.fields_by_name
+    for name, item in value.items():
+        field = fields.get(name)
+        if field is None:
+            raise _NotWritable(f"{message.DESCRIPTOR.name} has no such field").below(name)
+        oneof = field.containing_oneof
+        if oneof is not None and message.WhichOneof(oneof.name) not in (None, name):
+            raise _NotWritable(f"of {oneof.name} only one can be set").below(name)
+        try:
+            _put(message, field, item, depth)
+        except _NotWritable as error:
+            raise error.below(name) from None
+
+
+def _put(message: Any, field: Any, value: Any, depth: int) -> None:
+    if _is_map(field):
+        _put_map(getattr(message, field.name), field, value, depth)
+    elif _is_repeated(field):
+        _put_list(getattr(message, field.name), field, value, depth)
+    elif field.type == FieldDescriptor.TYPE_MESSAGE:
+        inner = getattr(message, field.name)
+        inner.SetInParent()
+        _fill(inner, value, depth + 1)
+    else:
+        _assigned(lambda: setattr(message, field.name, _scalar(field, value)))
+
+
+def _put_list(target: Any, field: Any, value: Any, depth: int) -> None:
+    if not isinstance(value, list):
+        raise _NotWritable(f"{short(value)} is not an array")
+    for index, item in enumerate(value):
+        try:
+            if field.type == FieldDescriptor.TYPE_MESSAGE:
+                _fill(target.add(), item, depth + 1)
+            else:
+                scalar = _scalar(field, item)
+                _assigned(lambda scalar=scalar: target.append(scalar))  # type: ignore[misc] # the default binds now
+        except _NotWritable as error:
+            raise error.below(index) from None
+
+
+def _put_map(target: Any, field: Any, value: Any, depth: int) -> None:
+    if not isinstance(value, dict):
+        raise _NotWritable(f"{short(value)} is not an object")
+    key_field = field.message_type.fields_by_name["key"]
+    value_field = field.message_type.fields_by_name["value"]
+    for name, item in value.items():
+        try:
+            key = _scalar(key_field, _key(key_field, name))
+            if value_field.type == FieldDescriptor.TYPE_MESSAGE:
+                _fill(target[key], item, depth + 1)
+            else:
+                target[key] = _scalar(value_field, item)
+        except _NotWritable as error:
+            raise error.below(name) from None
+
+
+def _key(field: Any, text: Any) -> Any:
+    """The key of a map from its text: the keys of a value are texts."""
+    if field.type == FieldDescriptor.TYPE_BOOL and text in ("true", "false"):
+        return text == "true"
+    if field.type in _INTEGERS and isinstance(text, str):
+        try:
+            return int(text)
+        except ValueError:
+            raise _NotWritable(f"{short(text)} is no integer key") from None
+    return text
+
+
+def _scalar(field: Any, value: Any) -> Any:
+    """The value when it is of the field's type, strictly."""
+    if field.type in _INTEGERS:
+        return _integer(field.type, value)
+    if field.type == FieldDescriptor.TYPE_BOOL:
+        if value is True or value is False or (type(value) is int and value in (0, 1)):
+            return bool(value)
+        raise _NotWritable(f"{short(value)} is not a boolean")
+    if field.type in (FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FLOAT):
+        return _float(field.type, value)
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        return _enum(field.enum_type, value)
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return _bytes(value)
+    if not isinstance(value, str):
+        raise _NotWritable(f"{short(value)} is not a text")
+    _bytes(value)
+    return value
+
+
+def _integer(kind: int, value: Any) -> int:
+    if type(value) is not int:
+        raise _NotWritable(f"{short(value)} is not an integer")
+    least, most = _INTEGERS[kind]
+    if not least <= value <= most:
+        raise _NotWritable(f"{short(value)} is out of range, {least} to {most}")
+    return value
+
+
+def _float(kind: int, value: Any) -> float:
+    if type(value) not in (int, float):
+        raise _NotWritable(f"{short(value)} is not a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise _NotWritable(f"{short(value)} is out of range") from None
+    if kind == FieldDescriptor.TYPE_FLOAT and _FLOAT_MAX < abs(number) < float("inf"):
+        raise _NotWritable(f"{short(value)} is out of the range of float")
+    return number
+
+
+def _enum(enum: Any, value: Any) -> int:
+    if isinstance(value, str) and value in enum.values_by_name:
+        number: int = enum.values_by_name[value].number
+        return number
+    if type(value) is int and -(2**31) <= value < 2**31:
+        return value
+    raise _NotWritable(f"{short(value)} is no value of {enum.name}")
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        raise _NotWritable(f"{short(value)} is not bytes or a text")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise _NotWritable("the text has lone surrogates") from None
+
+
+def _assigned(assign: Callable[[], object]) -> None:
+    """Assign, with what the library refuses (an unknown number of a closed enum) as our error."""
+    try:
+        assign()
+    except (ValueError, TypeError) as error:
+        raise _NotWritable(str(error)) from None
