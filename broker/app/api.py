@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -10,6 +11,7 @@ from broker.app.build import Node
 from broker.app.settings import ApiSettings
 from broker.app.status import NodeStatus
 from broker.observe.prometheus import exposition
+from broker.streams.ranges_process import TICKET_LIFE_S
 
 
 def api_server(node: Node) -> Any:
@@ -20,7 +22,7 @@ def api_server(node: Node) -> Any:
         publisher=node.server.publisher,
         status=NodeStatus(node).read,
         metrics_text=lambda: exposition(node.metrics),
-        streams=node.streams,
+        streams=StreamsOfNode(node),
         lake=node.lake.service,
         functions=lambda: [_function(function) for function in node.rules.functions],
         clock=node.clock,
@@ -41,3 +43,27 @@ def product_version() -> str:
 
 def _function(function: Any) -> dict[str, Any]:
     return {"name": function.name, "signature": function.signature, "documentation": function.documentation}
+
+
+class StreamsOfNode:
+    """Where streams stand and how they are read; ``ui.api.context.Streams``."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def positions(self, name: str, at_us: int | None) -> dict[str, Any]:
+        """Kind, and begin and end of every shard."""
+        found = self._node.streams.positions(name, at_us)
+        return {"kind": found["kind"], "shards": found["shards"]}
+
+    def stream_ranges(self, name: str) -> dict[str, Any]:
+        """The address of the range server with a new ticket for this stream."""
+        found = self._node.streams.positions(name)
+        expires = datetime.fromtimestamp(self._node.clock.now_ns() // 1_000_000_000 + TICKET_LIFE_S, UTC)
+        return {
+            "ranges_url": found["ranges_url"],
+            "ticket": found["ticket"],
+            "expires_at": expires.isoformat().replace("+00:00", "Z"),
+            "epoch": found["epoch"],
+            "log": found["log"],
+        }
