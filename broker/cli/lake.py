@@ -11,10 +11,10 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError
-from broker.cli.features import load
-from broker.cli.objects import TABLES, group_for
-from broker.cli.options import DataDirOption, UrlOption, api_client
-from broker.cli.target import TOKEN_VARIABLE, find_target
+from broker.cli.features import call
+from broker.cli.objects import TABLES, group_for, hinting
+from broker.cli.options import DataDirOption, OutputOption, UrlOption, api_client
+from broker.cli.target import TOKEN_VARIABLE, Target, find_target
 
 group = typer.Typer(help="Tables of the lakehouse, and the job that fills them.", no_args_is_help=True)
 tables = group_for(TABLES, "sluice lake tables")
@@ -22,6 +22,68 @@ group.add_typer(tables, name="tables")
 group.add_typer(tables, name="table", hidden=True)
 
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE")]
+LAKE_DIRECTORY = "lake"
+"""Where tables lie in the data directory, with the scratch files of the job."""
+
+
+def audit(
+    table: TableArgument,
+    url: UrlOption = None,
+    data_dir: DataDirOption = Path("data"),
+    output: OutputOption = "table",
+) -> None:
+    """Prove that a table has every record.
+
+    Every offset of the stream that the table covers must be a row, filtered, or a dead letter, once. Exit code 7 when
+    it is not so.
+    """
+    target = _target_of(table, url, data_dir)
+    report = call("audit", table, url=target.url, token=target.token or "")
+    _print_report(report, output)
+    if not report.ok:
+        raise typer.Exit(exit_codes.CHECK_SAID_NO)
+
+
+def replay(
+    table: TableArgument,
+    start: Annotated[str, typer.Option("--from", metavar="PLACE", help="First offset, or a time, 2026-01-31T12:00Z.")],
+    end: Annotated[str, typer.Option("--to", metavar="PLACE", help="The offset after the last, or a time.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be replayed; change nothing.")] = False,
+    url: UrlOption = None,
+    data_dir: DataDirOption = Path("data"),
+    output: OutputOption = "table",
+) -> None:
+    """Read a range of a stream again into its table.
+
+    The rows of the range are replaced; the same range twice leaves the same table.
+    """
+    from broker.cli.output import say
+
+    target = _target_of(table, url, data_dir)
+    directory = (data_dir / LAKE_DIRECTORY).resolve()
+    if not dry_run:
+        say(f"replaying {table}; Spark takes some seconds to start")
+    options = {"url": target.url, "token": target.token or "", "directory": directory, "dry_run": dry_run}
+    _print_report(call("replay", table, start, end, **options), output)
+
+
+def _target_of(table: str, url: str | None, data_dir: Path) -> Target:
+    """The broker, once it has answered that it knows the table: so errors are told as other commands tell them."""
+    from broker.cli.client import ApiClient, name_path
+
+    target = find_target(url, data_dir, os.environ)
+    with ApiClient(target) as client, hinting(exit_codes.NOT_FOUND, "sluice lake tables ls"):
+        client.get(name_path(TABLES.path, table))
+    return target
+
+
+def _print_report(report: Any, output: str) -> None:
+    from broker.cli.output import print_json, print_line
+
+    if output == "json":
+        print_json(report.as_dict())
+    else:
+        print_line(report.text())
 
 
 @group.command(
@@ -36,8 +98,8 @@ def run_job(context: typer.Context, url: UrlOption = None, data_dir: DataDirOpti
         os.environ[TOKEN_VARIABLE] = target.token  # not among the arguments, which every user of the machine can see
     arguments = ["--url", target.url, *context.args]
     if "--directory" not in context.args:
-        arguments += ["--directory", str(data_dir / "lake-job")]
-    raise typer.Exit(load("lake run")(arguments))
+        arguments += ["--directory", str(data_dir / LAKE_DIRECTORY)]
+    raise typer.Exit(call("lake run", arguments))
 
 
 @tables.command("wait", help="Wait until a table has so many rows; exit code 124 when it does not in time.")

@@ -81,7 +81,7 @@ def _application() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for command in (run.serve, run.demo, status.status, doctor.doctor, version):
+    for command in (run.serve, run.demo, status.status, lake.audit, lake.replay, doctor.doctor, version):
         application.command()(command)
     application.add_typer(config.group, name="config")
     for noun in objects.NOUNS:

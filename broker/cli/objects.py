@@ -76,7 +76,7 @@ def group_for(noun: Noun, where: str) -> typer.Typer:
         from broker.cli.client import name_path
         from broker.cli.output import print_json, print_members
 
-        with api_client(url, data_dir) as client, _hinting(exit_codes.NOT_FOUND, f"{where} ls"):
+        with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, f"{where} ls"):
             shown = client.get(name_path(noun.path, name))
         print_json(shown) if output == "json" else print_members(shown)
 
@@ -113,11 +113,22 @@ def group_for(noun: Noun, where: str) -> typer.Typer:
         from broker.cli.output import print_line
 
         confirm(f"Remove {noun.singular} {name!r}?", yes=yes, command=f"{where} rm {name} --yes")
-        with api_client(url, data_dir) as client, _hinting(exit_codes.NOT_FOUND, f"{where} ls"):
+        with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, f"{where} ls"):
             client.delete(name_path(noun.path, name))
         print_line(f"{noun.singular} {name} removed")
 
     return group
+
+
+@contextmanager
+def hinting(exit_code: int, hint: str) -> Iterator[None]:
+    """Adds the next thing to try to errors of one exit code."""
+    try:
+        yield
+    except CommandError as error:
+        if error.exit_code == exit_code and error.hint is None:
+            error.hint = hint
+        raise
 
 
 def confirm(question: str, *, yes: bool, command: str) -> None:
@@ -174,17 +185,6 @@ def _cell(value: Any) -> Any:
         words = [item.get("type", "…") if isinstance(item, dict) else str(item) for item in value]
         return ", ".join(map(str, words))
     return value
-
-
-@contextmanager
-def _hinting(exit_code: int, hint: str) -> Iterator[None]:
-    """Adds the next thing to try to errors of one exit code."""
-    try:
-        yield
-    except CommandError as error:
-        if error.exit_code == exit_code and error.hint is None:
-            error.hint = hint
-        raise
 
 
 @contextmanager

@@ -306,7 +306,7 @@ def test_help_comes_at_once_and_lists_the_commands() -> None:
         )  # fmt: skip
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         fastest_s = min(fastest_s, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
-    for command in ("serve", "demo", "status", "lake", "config", "doctor", "version", "rules"):
+    for command in ("serve", "demo", "status", "audit", "replay", "lake", "config", "doctor", "version", "rules"):
         assert f"\n  {command} " in asked.stdout
     assert fastest_s < 0.3  # of the processor; 0.15 where nothing else runs
 

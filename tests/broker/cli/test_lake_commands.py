@@ -1,0 +1,93 @@
+"""Audit and replay from the command line, on real Delta tables; no Spark is started here."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from broker.cli import exit_codes
+from broker.cli.features import COMMANDS
+from broker.cli.main import main
+from tests.broker.cli.api_server import TOKEN, ApiServer, serving
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    """An API that knows the table ``readings``, which nobody has written yet, on an empty stream."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("SLUICE_")]:
+        monkeypatch.delenv(name)
+    with serving() as server:
+        monkeypatch.setenv("SLUICE_URL", server.url)
+        monkeypatch.setenv("SLUICE_API_TOKEN", TOKEN)
+        table = {"name": "readings", "stream": "raw", "format": "delta", "path": str(tmp_path / "readings")}
+        positions = {
+            "stream": "raw", "kind": "topics", "epoch": "e", "log": 16, "ranges_url": "http://127.0.0.1:9",
+            "ticket": "t", "expires_at": "2030-01-01T00:00:00Z",
+            "shards": [{"shard": 0, "first_offset": "0", "next_offset": "7"}],
+        }  # fmt: skip
+        server.answers[("GET", "/lake/tables/readings")] = (200, table)
+        server.answers[("GET", "/streams/raw/positions")] = (200, positions)
+        yield server
+
+
+def test_a_table_that_covers_nothing_yet_passes(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "readings"]) == 0
+    assert "7 more wait in the stream" in capsys.readouterr().out
+    assert main(["audit", "readings", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+def test_rows_nobody_accounts_for_fail_the_audit(
+    server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = {"_stream": ["raw"], "_shard": pa.array([0], pa.int32()), "_offset": pa.array([0], pa.int64())}
+    write_deltalake(tmp_path / "readings", pa.table(rows))
+    assert main(["audit", "readings"]) == exit_codes.CHECK_SAID_NO
+    assert "PROBLEM" in capsys.readouterr().out
+
+
+def test_a_range_that_is_not_in_the_table_is_refused(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "readings", "--from", "0", "--to", "5", "--dry-run"]) == exit_codes.FAILED
+    assert "table 'readings' has offsets none of shard 0" in capsys.readouterr().err
+    assert main(["replay", "readings", "--from", "5", "--to", "0", "--dry-run"]) == exit_codes.FAILED
+    assert "before its start" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["audit", "other"], ["replay", "other", "--from", "0", "--to", "1"]])
+def test_a_table_that_is_not_there_is_not_found(
+    server: ApiServer, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert main(arguments) == exit_codes.NOT_FOUND
+    assert "Try: sluice lake tables ls" in capsys.readouterr().err
+
+
+def test_an_error_of_the_stream_is_one_sentence(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.answers[("GET", "/streams/raw/positions")] = (404, {"detail": "there is no stream 'raw'"})
+    assert main(["audit", "readings"]) == exit_codes.FAILED
+    told = capsys.readouterr().err
+    assert told.startswith("Error: ")
+    assert "raw" in told
+
+
+def test_without_its_extra_a_command_says_what_to_install(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(COMMANDS, "audit", ("package_that_is_missing.audit:audit_table", "spark"))
+    assert main(["audit", "readings"]) == exit_codes.FAILED
+    assert capsys.readouterr().err == (
+        "Error: 'sluice audit' needs the package 'package_that_is_missing', which is not installed\n"
+        "Try: pip install 'sluicemq[spark]'\n"
+    )
+
+
+def test_the_job_takes_its_own_options(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):  # argparse, whose words these are
+        main(["lake", "run", "--max-rows", "many"])
+    assert "argument --max-rows: invalid int value: 'many'" in capsys.readouterr().err
