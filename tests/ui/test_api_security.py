@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import httpx
 import pytest
 
@@ -97,6 +99,11 @@ def test_sessions_last_twelve_hours_and_the_oldest_makes_room() -> None:
     assert sign_in.is_open(sessions[1])
     clock.at_s += SESSION_LIFE_S
     assert not sign_in.is_open(sessions[-1])
+
+
+def test_an_empty_token_is_no_token() -> None:
+    with pytest.raises(ValueError, match="must not be empty"):
+        replace(Node().context, token="")
 
 
 def test_no_secret_is_shown() -> None:

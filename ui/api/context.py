@@ -83,6 +83,8 @@ class ApiContext:
     sign_in: SignIn = field(init=False)
 
     def __post_init__(self) -> None:
+        if not self.token:
+            raise ValueError("the administrator's token must not be empty: every request would have it")
         self.sign_in = SignIn(self.clock)
 
     def new_sign_in_link(self) -> str:
