@@ -104,9 +104,9 @@ class TableWriter:
 
     def __init__(self, spec: TableSpec, job: str) -> None:
         self.spec = spec
-        self._job = job
+        self.job = job
         self.table: LakeTable = open_or_create(spec.format, spec.path, spec.binding, spec.columns)
-        self.dead_letters = self._open_dead_letters(create=False)
+        self.dead_letters = self.open_dead_letters(create=False)
         self._pending = set(spec.pending)
         _add_missing(self.table, spec.columns)
 
@@ -119,7 +119,7 @@ class TableWriter:
         """
         for _ in range(_ATTEMPTS):
             self._refresh()
-            results, plan = self._run_agreed(run, self.plan())
+            results, plan = self.run_agreed(run, self.plan())
             with contextlib.suppress(CommitConflict):
                 return self._commit(results, plan)
         raise CommitConflict(f"table {self.spec.name!r} is changed by others all the time; is a second job running?")
@@ -146,7 +146,7 @@ class TableWriter:
         found = {shard: table.next(shard) for shard in self.spec.shards}
         return {shard: end for shard, end in found.items() if end is not None}
 
-    def _run_agreed(self, run: RunTasks, plan: Plan) -> tuple[list[TaskResult], Plan]:
+    def run_agreed(self, run: RunTasks, plan: Plan) -> tuple[list[TaskResult], Plan]:
         """Run the tasks; once more with the types settled where two tasks typed a new column differently."""
         results = run(plan)
         for result in results:
@@ -154,7 +154,7 @@ class TableWriter:
         agreed = settle(plan.columns, results)
         if agreed is None:
             return results, plan
-        _discard(self.spec.path, results)
+        discard(self.spec.path, results)
         plan = replace(plan, columns=agreed)
         return run(plan), plan
 
@@ -162,17 +162,21 @@ class TableWriter:
         ranges = self._ranges(results)
         if not ranges:
             return Outcome(self.table.version())
-        details = Details(self._job, ranges)
+        details = Details(self.job, ranges)
         dead_files = [file for result in results for file in result.dead_files]
         if dead_files:
-            self.dead_letters = self._open_dead_letters(create=True)
+            self.dead_letters = self.open_dead_letters(create=True)
             assert self.dead_letters is not None
             if self.ends(self.dead_letters) != plan.dead_floors:
                 raise CommitConflict("the dead letters were committed meanwhile")
             self.dead_letters.append(dead_files, replace(details, kind="dead"))
-        _add_missing(self.table, [*plan.columns, *(one.column for result in results for one in result.discovered)])
+        self.add_columns(plan, results)
         version = self._append([file for result in results for file in result.files], details, plan)
         return Outcome(version, ranges, sum(count.bytes for result in results for count in result.shards))
+
+    def add_columns(self, plan: Plan, results: Sequence[TaskResult]) -> None:
+        """Give the table the columns that a plan has and that its tasks found."""
+        _add_missing(self.table, [*plan.columns, *(one.column for result in results for one in result.discovered)])
 
     def _append(self, files: Sequence[Any], details: Details, plan: Plan) -> int:
         """Commit; where others only rewrote or compacted meanwhile, commit the same files on top of that."""
@@ -215,11 +219,12 @@ class TableWriter:
     def _refresh(self) -> None:
         self.table.refresh()
         if self.dead_letters is None:
-            self.dead_letters = self._open_dead_letters(create=False)
+            self.dead_letters = self.open_dead_letters(create=False)
         else:
             self.dead_letters.refresh()
 
-    def _open_dead_letters(self, *, create: bool) -> LakeTable | None:
+    def open_dead_letters(self, *, create: bool) -> LakeTable | None:
+        """The dead-letter table as it is now."""
         return open_dead_letters(self.spec.format, self.spec.path, self.spec.binding, create=create)
 
 
@@ -251,7 +256,7 @@ def _add_missing(table: LakeTable, columns: Sequence[Column]) -> None:
         table.add_columns(list(missing.values()))
 
 
-def _discard(directory: str, results: Iterable[TaskResult]) -> None:
+def discard(directory: str, results: Iterable[TaskResult]) -> None:
     """Remove files that were never offered to a commit."""
     for result in results:
         for base, files in ((directory, result.files), (dead_letters_dir(directory), result.dead_files)):

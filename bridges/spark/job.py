@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,9 +122,7 @@ def run_job(options: JobOptions, stopping: threading.Event) -> None:
     require_pyspark()
     from py4j.protocol import Py4JError
 
-    options.directory.mkdir(parents=True, exist_ok=True)
-    find_java(options.directory / "_spark").apply(os.environ)
-    _let_workers_find_us(os.environ)
+    prepare_environment(options.directory, os.environ)
     session = start_session(options.master, driver_memory=options.driver_memory, work_dir=options.directory / "_spark")
     try:
         LakeJob(session, options).run(stopping)
@@ -134,8 +132,14 @@ def run_job(options: JobOptions, stopping: threading.Event) -> None:
             session.stop()
 
 
-def _let_workers_find_us(environ: Any) -> None:
-    """Spark's Python processes import these packages from where they stand, in whatever directory they start."""
+def prepare_environment(directory: Path, environ: MutableMapping[str, str]) -> None:
+    """Make Spark's processes find a Java that works, and these packages in whatever directory they start.
+
+    Raises:
+        MissingDependency: no Java works.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    find_java(directory / "_spark").apply(environ)
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
     environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))

@@ -6,6 +6,7 @@ time, which outlives the cleaning of a table's log. Writing it late or not at al
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -61,11 +62,10 @@ class Ledger:
         known = self._last_version(table.identity())
         fresh = [one for one in table.commits() if known is None or one.version > known]
         if fresh:
-            rows = [row for one in fresh for row in _rows(self._table, table.identity(), spec.binding.stream, one)]
             marks = [Transaction(self._mark(table.identity()), fresh[-1].version)]
             write_deltalake(
                 self._path,
-                pa.Table.from_pylist(rows, schema=SCHEMA),
+                ledger_rows(spec, table.identity(), fresh),
                 mode="append",
                 commit_properties=CommitProperties(app_transactions=marks),
             )
@@ -89,6 +89,12 @@ class Ledger:
     @staticmethod
     def _mark(table_id: str) -> str:
         return f"sluice/ledger/{table_id}"
+
+
+def ledger_rows(spec: TableSpec, table_id: str, commits: Sequence[Committed]) -> pa.Table:
+    """The commits as rows of the ledger."""
+    rows = [row for one in commits for row in _rows(spec.name, table_id, spec.binding.stream, one)]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def _rows(table: str, table_id: str, stream: str, commit: Committed) -> list[dict[str, object]]:

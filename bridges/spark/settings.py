@@ -21,7 +21,7 @@ class LakeSettings(Settings):
         default=True, description="Run the job beside the broker. Off where 'sluice lake run' or a cluster runs it."
     )
     master: str = Field(
-        default="local[2,4]", min_length=1, description="Spark's master; 'local[CORES,ATTEMPTS]' is here."
+        default="local[2,4]", min_length=1, description="Spark's master; 'local[CORES,ATTEMPTS]' is this machine."
     )
     trigger: Duration = Field(default=1.0, gt=0, le=3600, description="Pause between micro-batches; a duration.")
     max_rows_per_trigger: int = Field(

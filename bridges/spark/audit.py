@@ -1,0 +1,196 @@
+"""Proof by offset: every record of the stream that the table claims to cover is in it, or in its dead letters, once.
+
+What is read is the table itself, not what was said while it was written: the shard and offset of every row and of every
+dead letter. The ledger is checked beside it: its batches must follow each other without a gap or an overlap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bridges.spark.api import LakeApi, Spec
+from bridges.spark.batch import TableSpec
+from bridges.spark.ledger import Ledger, ledger_rows
+from bridges.spark.tables.contract import LakeTable
+from bridges.spark.tables.formats import open_dead_letters, open_table
+from pyspark_sluice.client import Positions, ShardPosition
+
+_SHOWN = 5
+_ATTEMPTS = 3
+"""A replay changes table and dead letters one after the other: what is found in between is looked at again."""
+
+
+@dataclass(slots=True)
+class ShardAudit:
+    """What was found of a shard. ``first`` up to, not including, ``next`` are the offsets that the table should cover."""
+
+    shard: int
+    first: int
+    next: int
+    rows: int = 0
+    dead_letters: int = 0
+    filtered: int = 0
+    missing: int = 0
+    doubled: int = 0
+    outside: int = 0
+    lag: int = 0
+    expired: int = 0
+    """Records that retention removed from the stream before the table had them."""
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """The outcome: ``ok`` when every record is accounted for; ``problems`` are sentences."""
+
+    table: str
+    stream: str
+    version: int
+    shards: list[ShardAudit] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+    def text(self) -> str:
+        """For people."""
+        lines = [f"table {self.table} from stream {self.stream}, version {self.version}"]
+        lines += [
+            f"  shard {one.shard}: offsets {one.first} to {one.next}: {one.next - one.first} records = {one.rows} rows + "
+            f"{one.dead_letters} dead letters + {one.filtered} filtered; {one.lag} more wait in the stream"
+            for one in self.shards
+        ]
+        lines += [f"  PROBLEM: {problem}" for problem in self.problems]
+        lines.append("every record is accounted for, once" if self.ok else "records are not accounted for")
+        return "\n".join(lines)
+
+
+def audit_table(table: str, *, url: str, token: str) -> AuditReport:
+    """Audit a table of the broker at ``url``.
+
+    Raises:
+        broker.core.errors.NotFound: there is no such table.
+        broker.core.errors.Unavailable: the broker does not answer.
+    """
+    api = LakeApi(url, token)
+    spec = api.table(table)
+    return audit_spec(spec, api.stream(spec["stream"]).positions())
+
+
+def audit_spec(spec: Spec, where: Positions) -> AuditReport:
+    """Audit a table by its spec against where its stream stands."""
+    report = AuditReport(spec["name"], spec["stream"], 0)
+    for _ in range(_ATTEMPTS):
+        report = _audit_once(TableSpec.of_api(spec, where), where)
+        if report.ok:
+            break
+    return report
+
+
+def _audit_once(spec: TableSpec, where: Positions) -> AuditReport:
+    table = open_table(spec.format, spec.path, spec.binding)
+    report = AuditReport(spec.name, spec.binding.stream, table.version() if table else 0)
+    if table is None:
+        for position in where.shards:
+            waiting = position.next - position.first
+            report.shards.append(ShardAudit(position.shard, position.first, position.first, lag=waiting))
+        return report
+    # The table before its dead letters: those are committed first, so none that belongs to this version is missed.
+    dead = open_dead_letters(spec.format, spec.path, spec.binding, create=False)
+    rows_seen, dead_seen = _places(table), _places(dead)
+    ledger = _ledger_of(spec, table)
+    for position in where.shards:
+        report.shards.append(_audit_shard(report, table, position, rows_seen, dead_seen, ledger))
+    return report
+
+
+def _audit_shard(
+    report: AuditReport, table: LakeTable, position: ShardPosition, rows: pa.Table, dead: pa.Table, ledger: pa.Table
+) -> ShardAudit:
+    shard = position.shard
+    in_rows = _offsets(rows, shard)
+    first, end = table.first(shard), table.next(shard)
+    if first is None or end is None:
+        if len(in_rows):
+            report.problems.append(f"shard {shard}: the table has {len(in_rows)} rows and no record of writing them")
+        waiting = position.next - position.first
+        return ShardAudit(shard, position.first, position.first, len(in_rows), outside=len(in_rows), lag=waiting)
+    in_dead = _offsets(dead, shard)
+    # Dead letters above the table's end are those of a batch that is being committed.
+    in_dead = in_dead[in_dead < end]
+    offsets = np.concatenate([in_rows, in_dead])
+    inside = offsets[(offsets >= first) & (offsets < end)]
+    times = np.bincount(inside - first, minlength=end - first)
+    missing, doubled = np.flatnonzero(times == 0) + first, np.flatnonzero(times > 1) + first
+    outside = len(offsets) - len(inside)
+    filtered = _check_ledger(report, shard, first, end, ledger)
+    expired = max(0, position.first - end)
+    _say(report, shard, "is in neither the table nor its dead letters", "are in neither", missing)
+    _say(report, shard, "is there more than once", "are there more than once", doubled)
+    if outside:
+        report.problems.append(f"shard {shard}: {outside} rows have offsets outside of [{first}, {end})")
+    if expired:
+        report.problems.append(
+            f"shard {shard}: retention removed the records [{end}, {position.first}) before the table had them"
+        )
+    if position.next < end:
+        report.problems.append(f"shard {shard}: the table ends at {end}, the stream before it, at {position.next}")
+    lag = max(0, position.next - max(end, position.first))
+    counts = (len(in_rows), len(in_dead), filtered, len(missing), len(doubled), outside)
+    return ShardAudit(shard, first, end, *counts, lag, expired)
+
+
+def _check_ledger(report: AuditReport, shard: int, first: int, end: int, ledger: pa.Table) -> int:
+    """Whether the batches of a shard follow each other from ``first`` to ``end``; how many records were filtered."""
+    mine = ledger.filter(pc.and_(pc.equal(ledger["shard"], shard), pc.is_null(ledger["replay"])))
+    at, filtered = first, 0
+    for row in mine.sort_by([("from_offset", "ascending"), ("to_offset", "ascending")]).to_pylist():
+        if row["from_offset"] != at:
+            kind = "gap" if row["from_offset"] > at else "overlap"
+            report.problems.append(
+                f"shard {shard}: the ledger has a {kind}: a batch ends at {at}, the next starts at {row['from_offset']}"
+            )
+        if not row["read"] == row["to_offset"] - row["from_offset"] == row["written"] + row["filtered"] + row["dead"]:
+            report.problems.append(
+                f"shard {shard}: the batch [{row['from_offset']}, {row['to_offset']}) does not add up in the ledger"
+            )
+        at = row["to_offset"]
+        filtered += row["filtered"]
+    if at != end:
+        report.problems.append(f"shard {shard}: the ledger ends at {at}, the table at {end}")
+    return filtered
+
+
+def _ledger_of(spec: TableSpec, table: LakeTable) -> pa.Table:
+    """The ledger's rows with those of commits that it does not have yet, up to the table's version."""
+    kept = Ledger(spec.path, spec.name).rows(table.identity())
+    kept = kept.filter(pc.less_equal(kept["table_version"], table.version()))
+    last = pc.max(kept["table_version"]).as_py() if kept.num_rows else -1
+    fresh = [one for one in table.commits() if one.version > last]
+    return pa.concat_tables([kept, ledger_rows(spec, table.identity(), fresh)])
+
+
+def _places(table: LakeTable | None) -> pa.Table:
+    if table is None:
+        return pa.table({"_shard": pa.array([], pa.int32()), "_offset": pa.array([], pa.int64())})
+    return table.scan(["_shard", "_offset"])
+
+
+def _offsets(places: pa.Table, shard: int) -> Any:
+    return places.filter(pc.equal(places["_shard"], shard)).column("_offset").to_numpy()
+
+
+def _say(report: AuditReport, shard: int, one: str, many: str, offsets: Any) -> None:
+    if len(offsets) == 0:
+        return
+    shown = ", ".join(str(offset) for offset in offsets[:_SHOWN]) + (", ..." if len(offsets) > _SHOWN else "")
+    what = f"record {shown} {one}" if len(offsets) == 1 else f"{len(offsets)} records {many} ({shown})"
+    report.problems.append(f"shard {shard}: {what}")

@@ -1,0 +1,237 @@
+"""Audit and replay of real tables, without Spark: the same code over record batches in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from bridges.spark.audit import audit_spec, audit_table
+from bridges.spark.batch import RunTasks, TableSpec, TableWriter
+from bridges.spark.ledger import Ledger
+from bridges.spark.replay import Range, Replayed
+from bridges.spark.tables.contract import Binding
+from broker.core.errors import Invalid
+from pyspark_sluice.client import Positions, StreamClient
+from pyspark_sluice.errors import RangeGone
+from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks
+from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
+
+Payloads = list[Any]
+
+
+class Lake:
+    """A stream with a table of it."""
+
+    def __init__(self, server: StreamServer, directory: Path, table_format: str) -> None:
+        self.server, self.stream = server, server.make("hot")
+        self.api_spec = {
+            "name": "readings",
+            "stream": "hot",
+            "format": table_format,
+            "path": str(directory / "readings"),
+        }
+        server.tables["readings"] = self.api_spec
+        self.spec = TableSpec(
+            "readings", table_format, str(directory / "readings"), "rows", Binding("hot", self.stream.epoch)
+        )
+        self._payloads: Payloads = []
+
+    @property
+    def client(self) -> StreamClient:
+        return StreamClient(self.server.url, TOKEN, "hot", deadline_s=1)
+
+    def positions(self) -> Positions:
+        return self.client.positions()
+
+    def publish(self, payloads: Payloads) -> None:
+        self.server.append("hot", payloads)
+        self._payloads += payloads
+
+    def fill(self) -> TableWriter:
+        """Bring all that was published into the table, as one batch from its end on."""
+        writer = TableWriter(self.spec, "job")
+        start = writer.table.next(0) or 0
+        writer.write(tasks(records(start, self._payloads[start:])))
+        return writer
+
+    def read(self, ranges: Sequence[Range]) -> RunTasks:
+        return tasks(*(records(one.start, self._payloads[one.start : one.end]) for one in ranges))
+
+    def republish(self, payloads: Payloads) -> None:
+        """What a range gives when it is read again with another conversion; stands in for a changed one."""
+        self._payloads = payloads
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, server: StreamServer, tmp_path: Path) -> Lake:
+    return Lake(server, tmp_path, request.param)
+
+
+@pytest.fixture
+def delta(server: StreamServer, tmp_path: Path) -> Lake:
+    return Lake(server, tmp_path, "delta")
+
+
+def test_a_table_that_has_everything_once_passes(lake: Lake) -> None:
+    lake.publish([{"a": 1}, b"bad", {"a": 2}])
+    lake.fill()
+    lake.publish([{"a": 3}, b"bad"])
+    lake.fill()
+    lake.publish([{"a": 4}])
+    report = audit_table("readings", url=lake.server.url, token=TOKEN)
+    assert report.problems == []
+    shard = report.shards[0]
+    assert (shard.first, shard.next, shard.rows, shard.dead_letters, shard.lag) == (0, 5, 3, 2, 1)
+    assert "5 records = 3 rows + 2 dead letters + 0 filtered; 1 more wait in the stream" in report.text()
+
+
+def test_a_table_that_was_not_made_yet_is_all_lag(lake: Lake) -> None:
+    lake.publish([{"a": 1}])
+    report = audit_spec(lake.api_spec, lake.positions())
+    assert (report.ok, report.shards[0].lag) == (True, 1)
+
+
+def test_a_row_removed_by_hand_is_missing(delta: Lake) -> None:
+    delta.publish([{"a": n} for n in range(10)])
+    delta.fill()
+    DeltaTable(delta.spec.path).delete("_offset = 4")
+    report = audit_spec(delta.api_spec, delta.positions())
+    assert report.problems == ["shard 0: record 4 is in neither the table nor its dead letters"]
+    assert not report.as_dict()["ok"]
+
+
+def test_rows_doubled_by_hand_are_found(delta: Lake) -> None:
+    delta.publish([{"a": n} for n in range(10)])
+    delta.fill()
+    write_deltalake(delta.spec.path, DeltaTable(delta.spec.path).to_pyarrow_table(), mode="append")
+    report = audit_spec(delta.api_spec, delta.positions())
+    assert report.problems == ["shard 0: 10 records are there more than once (0, 1, 2, 3, 4, ...)"]
+
+
+def test_what_retention_took_before_the_table_had_it_is_a_problem(delta: Lake) -> None:
+    delta.publish([{"a": n} for n in range(10)])
+    delta.fill()
+    delta.publish([{"a": n} for n in range(10)])
+    delta.server.trim("hot", 15)
+    report = audit_spec(delta.api_spec, delta.positions())
+    assert report.problems == ["shard 0: retention removed the records [10, 15) before the table had them"]
+    assert report.shards[0].lag == 5
+
+
+def test_what_retention_took_afterwards_is_none(delta: Lake) -> None:
+    delta.publish([{"a": n} for n in range(10)])
+    delta.fill()
+    delta.server.trim("hot", 10)
+    assert audit_spec(delta.api_spec, delta.positions()).ok
+
+
+def test_the_ledger_has_a_row_a_batch_and_is_written_once(lake: Lake) -> None:
+    for at in range(3):
+        lake.publish([{"a": at}, b"bad"])
+        writer = lake.fill()
+    ledger = Ledger(lake.spec.path, "readings")
+    assert [ledger.sync(lake.spec, 0.0), ledger.sync(lake.spec, 0.0)] == [3, 0]
+    rows = ledger.rows(writer.table.identity()).sort_by("from_offset").to_pylist()
+    assert [(row["from_offset"], row["to_offset"], row["read"], row["written"], row["dead"]) for row in rows] == [
+        (0, 2, 2, 1, 1), (2, 4, 2, 1, 1), (4, 6, 2, 1, 1),
+    ]  # fmt: skip
+    assert audit_spec(lake.api_spec, lake.positions()).ok
+
+
+def test_a_range_replayed_twice_leaves_the_same_table(lake: Lake) -> None:
+    lake.publish([{"a": n} for n in range(8)] + [b"bad", {"a": 9}])
+    lake.fill()
+    before = rows_of(lake.spec, "_offset", "a")
+    for _ in range(2):
+        replayed = Replayed(lake.spec)
+        report = replayed.run(replayed.ranges(lake.client, "3", "10"), lake.read)
+        assert (report.records, report.rows_before, report.rows_after, report.dead_letters_after) == (7, 6, 6, 1)
+    assert rows_of(lake.spec, "_offset", "a") == before
+    assert dead_letters_of(lake.spec, "_offset") == [(8,)]
+    assert audit_spec(lake.api_spec, lake.positions()).ok
+
+
+def test_a_replay_changes_exactly_its_range(lake: Lake) -> None:
+    lake.publish([{"a": n} for n in range(6)])
+    lake.fill()
+    lake.republish([{"a": 100 + n} for n in range(4)] + [b"bad now", {"a": 105, "b": "new"}])
+    replayed = Replayed(lake.spec)
+    report = replayed.run(replayed.ranges(lake.client, "2", "6"), lake.read)
+    assert rows_of(lake.spec, "_offset", "a", "b") == [
+        (0, 0.0, None), (1, 1.0, None), (2, 102.0, None), (3, 103.0, None), (5, 105.0, "new"),
+    ]  # fmt: skip
+    assert dead_letters_of(lake.spec, "_offset") == [(4,)]
+    assert "replayed [2, 6) of shard 0: 4 records, which were 4 rows and 0 dead letters" in report.text()
+    assert audit_spec(lake.api_spec, lake.positions()).ok
+
+
+def test_a_range_by_time_is_cut_to_what_the_table_has(lake: Lake) -> None:
+    lake.publish([{"a": n} for n in range(6)])
+    lake.fill()
+    lake.publish([{"a": 6}])
+    ranges = Replayed(lake.spec).ranges(lake.client, "2026-01-01T00:00:00.003Z", "2027-01-01T00:00:00Z")
+    assert ranges == (Range(0, 3, 6),)
+    assert START_US == 1_767_225_600_000_000
+
+
+@pytest.mark.parametrize(
+    ("from_", "to", "reason"),
+    [
+        ("2", "7", r"table 'readings' has offsets \[0, 6\) of shard 0, not all of \[2, 7\)"),
+        ("5", "2", "ends at offset 2 of shard 0, before its start at 5"),
+    ],
+)
+def test_a_range_that_is_not_in_the_table_is_refused(delta: Lake, from_: str, to: str, reason: str) -> None:
+    delta.publish([{"a": n} for n in range(7)])
+    delta.republish([{"a": n} for n in range(6)])
+    delta.fill()
+    with pytest.raises(Invalid, match=reason):
+        Replayed(delta.spec).ranges(delta.client, from_, to)
+
+
+def test_a_range_that_was_trimmed_is_refused(delta: Lake) -> None:
+    delta.publish([{"a": n} for n in range(6)])
+    delta.fill()
+    delta.server.trim("hot", 3)
+    with pytest.raises(RangeGone, match=r"holds offsets \[3, 6\), not all of \[2, 6\)"):
+        Replayed(delta.spec).ranges(delta.client, "2", "6")
+
+
+def test_a_dry_run_counts_and_changes_nothing(lake: Lake) -> None:
+    lake.publish([{"a": n} for n in range(6)])
+    version = lake.fill().table.version()
+    replayed = Replayed(lake.spec)
+    report = replayed.preview(replayed.ranges(lake.client, "1", "4"))
+    assert report.text() == (
+        "would replay [1, 4) of shard 0: 3 records, which are 3 rows and 0 dead letters of table readings now"
+    )
+    assert TableWriter(lake.spec, "look").table.version() == version
+
+
+def test_job_and_replay_at_once_lose_nothing(lake: Lake) -> None:
+    lake.publish([{"a": n} for n in range(10)])
+    writer = lake.fill()
+    lake.publish([{"a": n} for n in range(10, 20)])
+    replayed = Replayed(lake.spec)
+
+    def meanwhile(run: RunTasks, other: Callable[[], Any]) -> RunTasks:
+        def both(plan: Any) -> Any:
+            results = run(plan)
+            other()
+            return results
+
+        return both
+
+    batch = tasks(records(10, [{"a": n} for n in range(10, 20)]))
+    ranges = (Range(0, 2, 8),)
+    replayed.run(ranges, lambda _: meanwhile(lake.read(ranges), lambda: writer.write(batch)))
+    lake.publish([{"a": n} for n in range(20, 30)])
+    second = Replayed(lake.spec)
+    third = tasks(records(20, [{"a": n} for n in range(20, 30)]))
+    writer.write(meanwhile(third, lambda: second.run(ranges, lake.read)))
+    assert rows_of(lake.spec, "_offset", "a") == [(n, float(n)) for n in range(30)]
+    assert audit_spec(lake.api_spec, lake.positions()).ok
