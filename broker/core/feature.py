@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.objects import ObjectSection, ObjectService
-from broker.core.schema import SchemaLookup
+from broker.core.schema import FieldType, SchemaLookup
 from broker.core.stage import Gate, Plans, Publisher, Tap
 from broker.core.stream import StreamAppender
 
@@ -31,6 +31,9 @@ class Services:
     """``broker.observe.metrics.Metrics``: counters by name."""
     users_of_schema: list[Callable[[str], Sequence[str]]] = field(default_factory=list)
     """Asked before a schema is deleted or replaced: who names it (``validation 'meters'``)."""
+    payload_changes: list[Callable[[str, FieldType], FieldType | None]] = field(default_factory=list)
+    """Asked in order what the type of the payloads on a filter's topics is once a later stage has changed them; None
+    when it is not known."""
     users_of_stream: list[Callable[[str], Sequence[str]]] = field(default_factory=list)
     """Asked before a stream is deleted: who names it (``rule 'hot'``)."""
 

@@ -1,0 +1,33 @@
+"""Which filters take in which others."""
+
+from __future__ import annotations
+
+
+def covers(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
+    """Whether every topic that the narrow filter matches is matched by the wide one; both as levels.
+
+    A ``+`` or ``#`` first does not match topics that begin with ``$`` (MQTT 5.0, 4.7.2), so ``#`` does not cover
+    ``$SYS/#``.
+    """
+    if wide[0] in ("+", "#") and narrow[0].startswith("$"):
+        return False
+    for position, level in enumerate(wide):
+        if level == "#":
+            return True
+        if position >= len(narrow):
+            return False
+        other = narrow[position]
+        if other == "#" or (other == "+" and level != "+") or level not in ("+", other):
+            return False
+    return len(wide) == len(narrow)
+
+
+def overlaps(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether some topic is matched by both filters."""
+    for left, right in zip(one, other, strict=False):
+        if "#" in (left, right):
+            return True
+        if left != right and "+" not in (left, right):
+            return False
+    longer = one if len(one) > len(other) else other
+    return len(one) == len(other) or longer[min(len(one), len(other))] == "#"
