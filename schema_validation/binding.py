@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker.core.errors import NotFound, PeerError
+from broker.core.filters import covers
 from broker.core.schema import FieldType, SchemaLookup
 from broker.core.topic import TopicFilter
-from schema_validation.filters import covers
 from schema_validation.serdes.avro import AvroSerde
 from schema_validation.serdes.json_schema import JsonSchemaSerde
 from schema_validation.spec import SqlCheckSpec

@@ -240,8 +240,14 @@ class ValidationService:
         return [f"validation '{item.name}'" for item in self._objects if item.names_schema(schema)]
 
     def payload_type(self, topic_filter: str) -> FieldType | None:
-        """The type that validations guarantee for all payloads on the topics of a filter, or None."""
-        return payload_type(list(self._objects), topic_filter, self._services.schemas)
+        """The type that rules find in payloads on the topics of a filter, or None where nothing is guaranteed.
+
+        It is the type that validations guarantee, as later stages change it.
+        """
+        found = payload_type(list(self._objects), topic_filter, self._services.schemas)
+        for change in self._services.payload_changes:
+            found = None if found is None else change(topic_filter, found)
+        return found
 
     def test(self, body: Mapping[str, Any]) -> Answer:
         """Run validations that need not be saved on a message that nobody published.

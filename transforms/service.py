@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from broker.core.errors import Invalid, Problem
+from broker.core.errors import Invalid, PeerError, Problem
 from broker.core.feature import Services
+from broker.core.filters import overlaps
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
+from broker.core.schema import FieldType
+from broker.core.topic import TopicFilter
 from broker.core.wire import from_wire, to_wire
 from transforms.messages.preview import preview
 from transforms.messages.stage import TransformationCounters, TransformationGate
 from transforms.messages.transformation import Transformation, compile_transformation, missing_schemas
+from transforms.messages.types import type_after
 from transforms.variform.compiler import compile_expression
 from transforms.variform.errors import CompileError, EvalError
 
@@ -84,6 +88,21 @@ class TransformService:
     def users_of_schema(self, schema: str) -> Sequence[str]:
         """The transformations whose decoder or encoder names a schema, as texts."""
         return [f"transformation '{item.name}'" for item in self._objects if _names_schema(item, schema)]
+
+    def payload_type_after(self, topic_filter: str, before: FieldType) -> FieldType | None:
+        """The type of the payloads on a filter's topics after all transformations, given the type before them.
+
+        Transformations that move messages to other topics are not followed.
+        """
+        try:
+            levels = TopicFilter.parse(topic_filter).levels
+        except PeerError:
+            return None
+        known: FieldType | None = before
+        for item in self._objects:
+            if known is not None and item.spec.enable and any(overlaps(own.levels, levels) for own in item.filters):
+                known = type_after(item, known)
+        return known
 
     def preview(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Run transformations that need not be saved on a message that nobody published.

@@ -8,12 +8,12 @@ import pytest
 
 from broker.core.client import Client
 from broker.core.errors import ConfigError, InUse, Invalid, NotFound
+from broker.core.filters import covers, overlaps
 from broker.core.message import Message
 from broker.core.objects import MemorySection
 from broker.core.schema import FieldType
 from broker.core.stage import Refusal
 from schema_validation.feature import SCHEMAS, SchemaValidationFeature
-from schema_validation.filters import covers, overlaps
 from tests.support.features import make_services
 
 METER = {

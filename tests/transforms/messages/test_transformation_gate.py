@@ -261,3 +261,21 @@ def test_preview_tells_each_step_and_stores_nothing() -> None:
     assert [(step["key"], step["value"]) for step in answer["steps"]] == [("payload.x", 1), ("topic", "n")]
     assert answer["failures"][0]["name"] == "b"
     assert bench.service.list() == []
+
+
+def test_the_type_that_rules_find_follows_what_transformations_write() -> None:
+    bench = Bench()
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}
+    bench.schemas.schemas.create({"name": "s", "type": "json", "source": {**schema, "additionalProperties": False}})
+    checks = [{"type": "json", "schema": "s"}]
+    bench.schemas.validations.create(
+        {"name": "v", "topics": ["t/#"], "strategy": "all_pass", "failure_action": "drop", "checks": checks}
+    )
+    bench.service.create(spec("a", ("payload.a", "'x'"), ("payload.new.x", "1"), topics=["t/+"]))
+    found = bench.services.schemas.payload_type("t/#")
+    assert found is not None
+    assert {name: kind.name for name, kind in found.fields.items()} == {"a": "unknown", "b": "string", "new": "unknown"}
+    assert not found.open
+    bench.service.create(spec("b", ("payload", "payload.b"), topics=["t/1"]))
+    assert bench.services.schemas.payload_type("t/#") is None
+    assert bench.services.schemas.payload_type("t/2") is not None
