@@ -38,7 +38,7 @@ class Case:
 CASES = (
     Case("QoS 0, 1 to 1", 3, "deliver_per_s", ("--count", "400000")),
     Case("QoS 1, 1 to 1", 2, "deliver_per_s", ("--qos", "1", "--subqos", "1", "--count", "60000")),
-    Case("QoS 1, 10 to 1", 2, "deliver_per_s", ("--qos", "1", "--subqos", "1", "--pubs", "10", "--count", "60000")),
+    Case("QoS 1, 10 to 1", 2, "deliver_per_s", ("--qos", "1", "--subqos", "1", "--pubs", "10", "--count", "100000")),
     Case("QoS 0, 1 to 10", 8, "deliver_per_s", ("--subs", "10", "--count", "100000")),
     Case("QoS 0, 1 to 1, 100 topics", 3, "deliver_per_s", ("--topics", "100", "--count", "400000")),
 )
@@ -88,12 +88,12 @@ def load(port: int, arguments: tuple[str, ...]) -> dict[str, float]:
 
 @contextmanager
 def mosquitto() -> Iterator[int]:
-    """A mosquitto with its defaults, on a free port."""
+    """A mosquitto on a free port, with TCP_NODELAY as Sluice has it: without, its QoS 1 waits 40 ms a window."""
     program = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder, "mosquitto.conf")
-        configuration.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
+        configuration.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n")
         yield from _running([program, "-c", str(configuration)], port)
 
 

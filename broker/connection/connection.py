@@ -61,7 +61,7 @@ class Connection:
     """See the module. ``session`` and ``client`` are there once a CONNECT was accepted."""
 
     __slots__ = (
-        "_rest", "aliases", "batches", "box", "client", "connected_ns", "deadline_s", "hub", "is_closed",
+        "_holds", "_rest", "aliases", "batches", "box", "client", "connected_ns", "deadline_s", "hub", "is_closed",
         "is_connected", "is_v5", "link", "max_packet_bytes", "max_sent_bytes", "now_ns", "session", "silence_s",
         "unacknowledged", "version", "waiting", "wanted", "wants_reasons",
     )  # fmt: skip
@@ -86,6 +86,7 @@ class Connection:
         self.deadline_s: float = inf
         self.wanted = 2
         self._rest = bytearray()
+        self._holds: set[object] = set()
 
     # -- from the link --
 
@@ -128,7 +129,9 @@ class Connection:
             acknowledge.seal(self)
             if hub.writer.is_congested:
                 hub.paused.add(self)
-                self.link.pause_reading()
+                self.hold(hub.writer)
+        if hub.brake.fresh:
+            hub.brake.hold(self)
 
     def connection_lost(self) -> None:
         """The link is gone."""
@@ -136,7 +139,7 @@ class Connection:
             close.end(self, "tcp_closed", is_will_due=True)
 
     def pause_writing(self) -> None:
-        """More than ``max_unsent_bytes`` wait to be sent: QoS 0 messages are dropped from now on."""
+        """Much waits to be sent: publishers are held back, and beyond ``max_unsent_bytes`` QoS 0 is dropped."""
         if self.is_connected and not self.is_closed:
             self.session.set_slow(is_slow=True)
 
@@ -144,19 +147,32 @@ class Connection:
         """The client has caught up."""
         if self.is_connected and not self.is_closed:
             self.session.set_slow(is_slow=False)
-            if self not in self.hub.paused:
-                self.link.resume_reading()
+            self.let_go(self.link)
 
     # -- from the hub --
 
-    def resume_reading(self) -> None:
-        """The store has caught up."""
-        if not self.is_closed:
-            self.link.resume_reading()
+    def hold(self, cause: object) -> None:
+        """Read nothing until ``let_go`` was called for every cause."""
+        if not self._holds:
+            self.link.pause_reading()
+        self._holds.add(cause)
+
+    def let_go(self, cause: object) -> None:
+        """A cause to hold back is over."""
+        if cause in self._holds:
+            self._holds.discard(cause)
+            self.deadline_s = self.hub.now_s + self.silence_s
+            if not self._holds and not self.is_closed:
+                self.link.resume_reading()
+
+    def is_overfull(self) -> bool:
+        """Whether so much waits to be sent that QoS 0 messages are dropped."""
+        return self.link.unsent_bytes() > self.hub.settings.max_unsent_bytes
 
     def on_deadline(self) -> None:
-        """The client said nothing for too long."""
-        close.on_silence(self)
+        """The client said nothing for too long, unless it was us who did not listen."""
+        if not self._holds:
+            close.on_silence(self)
 
     def fail(self, error: BaseException) -> None:
         """What the session must send cannot be stored."""
@@ -166,7 +182,7 @@ class Connection:
     def hold_back_if_unread(self) -> None:
         """Stop reading a client that does not read its answers; ``resume_writing`` goes on."""
         if self.link.unsent_bytes() > _ANSWERS_FACTOR * self.hub.settings.max_unsent_bytes:
-            self.link.pause_reading()
+            self.hold(self.link)
 
     # -- CONNECT --
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.codec import packets
 from broker.connection.backlog import Backlog, Defer
+from broker.connection.brake import Brake
 from broker.connection.figures import Figures
 from broker.connection.settings import MqttSettings
 from broker.core import reason
@@ -90,6 +91,7 @@ class Hub:
         self.turn = Turn(lambda: defer(self.turn.flush))
         self.connections: set[Connection] = set()
         self.paused: set[Connection] = set()
+        self.brake = Brake()
         self.sessions = SessionRegistry()
         self.inbounds: dict[str, Inbound] = {}
         self.router: Router[Session] = Router(self._keep, self._forget)
@@ -107,6 +109,8 @@ class Hub:
             clock=clock,
             changed=self.session_changed,
             refill=self.backlog.refill,
+            crowded=self.brake.crowded,
+            relieved=self.brake.relieved,
             on_event=self._on_session_event,
             events=events,
             sent=self.figures.sent,
@@ -274,6 +278,7 @@ class Hub:
     def tick(self) -> None:
         """Act on what time has brought: silent clients, wills, ends of sessions, trimming."""
         self.now_s = self.clock.monotonic_s()
+        self.brake.tick()
         for connection in list(self.connections):
             if self.now_s > connection.deadline_s:
                 connection.on_deadline()
@@ -301,7 +306,7 @@ class Hub:
     def _on_relief(self) -> None:
         paused, self.paused = self.paused, set()
         for connection in paused:
-            connection.resume_reading()
+            connection.let_go(self.writer)
 
     # -- events --
 

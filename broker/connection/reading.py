@@ -111,7 +111,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
         if run_routes is not None:
             _forward(c, run_routes, data[run_start:position], run_count)
         hub.figures.packets_received.value += packets
-    if c.session.live is None:
+    if c.session.is_slow:
         c.hold_back_if_unread()
     return position
 
@@ -157,10 +157,11 @@ def _hand_out(c: Connection, sessions: list[Session], chunk: bytes, count: int) 
 
 def _hand_out_carefully(c: Connection, session: Session, chunk: bytes, count: int) -> int:
     """For a session that is away, slow, or whose client limits the size of packets; returns how many were sent."""
-    box, figures = session.live, c.hub.figures
+    box, figures = session.box, c.hub.figures
     if box is None:
-        if not session.is_away:
-            figures.delivery_dropped("queue_full").value += count
+        return 0
+    if session.is_slow and not session.takes_while_slow():
+        figures.delivery_dropped("queue_full").value += count
         return 0
     position = sent = 0
     while position < len(chunk):

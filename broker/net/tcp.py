@@ -9,6 +9,8 @@ from typing import Final, cast
 from broker.connection.connection import Connection
 from broker.connection.hub import Hub
 
+_EARLY: Final = 4
+"""A connection counts as slow at this part of the bytes at which it begins to lose QoS 0 messages."""
 CLOSE_DEADLINE_S: Final = 5.0
 """How long a closed connection may take to read what is left before it is cut off."""
 
@@ -52,7 +54,7 @@ class TcpLink(asyncio.Protocol):
         raw: socket.socket | None = transport.get_extra_info("socket")
         if raw is not None:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._transport.set_write_buffer_limits(high=self._hub.settings.max_unsent_bytes)
+        self._transport.set_write_buffer_limits(high=self._hub.settings.max_unsent_bytes // _EARLY)
         self._connection.opened()
 
     def connection_lost(self, error: Exception | None) -> None:

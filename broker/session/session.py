@@ -57,12 +57,15 @@ class SessionServices:
     """What all sessions of a node share.
 
     ``changed`` is told of a durable session whose record has to be written, ``refill`` of one that has room and is
-    behind. ``on_event`` gets an event's name, the session, the message and a reason, when somebody wants the event.
+    behind, ``crowded`` of one whose queue or connection fills up, ``relieved`` when it has room again. ``on_event`` gets
+    an event's name, the session, the message and a reason, when somebody wants the event.
     """
 
     clock: Clock
     changed: Callable[[Session], None]
     refill: Callable[[Session], None]
+    crowded: Callable[[Session], None]
+    relieved: Callable[[Session], None]
     on_event: Callable[[str, Session, Message, str], None]
     events: Events
     sent: tuple[Counter, Counter, Counter]
@@ -75,17 +78,22 @@ class SessionServices:
 class Owner(Protocol):
     """The connection that a session is attached to."""
 
+    def is_overfull(self) -> bool:
+        """Whether so much waits to be sent that QoS 0 messages are dropped."""
+        ...
+
     def fail(self, error: BaseException) -> None:
         """Close: what the session must send cannot be stored."""
         ...
 
 
 class Session:
-    """See the module. ``box`` is None while away; ``live`` is ``box`` unless the connection is too slow for QoS
-    0, ``fast`` is ``live`` unless the client limits the size of packets."""
+    """See the module. ``box`` is None while away; ``fast`` is ``box`` unless the connection is slow or the
+    client limits the size of packets."""
 
     __slots__ = (
         "_held",
+        "_is_crowded",
         "_next_id",
         "_queue_bytes",
         "_services",
@@ -101,8 +109,9 @@ class Session:
         "is_behind",
         "is_durable",
         "is_ended",
+        "is_slow",
         "is_v5",
-        "live",
+        "is_waited_for",
         "max_packet_bytes",
         "next_offset",
         "owner",
@@ -128,7 +137,9 @@ class Session:
         self.will_at_ns = 0
         self.owner: Owner | None = None
         self.box: Outbox | None = None
-        self.live: Outbox | None = None
+        self.is_slow = False
+        self.is_waited_for = True
+        self._is_crowded = False
         self.fast: Outbox | None = None
         self.max_packet_bytes = _UNLIMITED_BYTES
         self.window = self.quota = services.window
@@ -159,8 +170,12 @@ class Session:
 
     def set_slow(self, *, is_slow: bool) -> None:
         """The connection has more unsent than its bound, or no longer has."""
-        self.live = None if is_slow else self.box
-        self.fast = self.live if self.max_packet_bytes == _UNLIMITED_BYTES else None
+        self.is_slow = is_slow
+        self.fast = None if is_slow or self.max_packet_bytes != _UNLIMITED_BYTES else self.box
+        if is_slow:
+            self._is_crowded = True
+        elif self._is_crowded:
+            self._check_relief()
 
     def resume(self) -> None:
         """Send what is in flight again, in its order and with its identifiers [MQTT-4.4.0-1], then what waits."""
@@ -172,8 +187,9 @@ class Session:
 
     def detach(self, log_next: int) -> None:
         """The connection is gone; ``log_next`` is the log's next offset. What waited in memory is in the log."""
-        self.owner = self.box = self.live = self.fast = None
+        self.owner = self.box = self.fast = None
         self._held.clear()
+        self._check_relief()
         if not self.is_durable:
             return
         if self.queue:
@@ -192,10 +208,11 @@ class Session:
             self._enqueue(Delivery(outgoing, qos, retain, identifiers))
             self.pump()
             return
-        box, services = self.live, self._services
+        box, services = self.box, self._services
         if box is None:
-            if self.box is not None:
-                self._drop(outgoing, "queue_full")
+            return
+        if self.is_slow and not self.takes_while_slow():
+            self._drop(outgoing, "queue_full")
             return
         now_ns = services.clock.now_ns() if outgoing.expires_ns else 0
         if outgoing.expires_ns and outgoing.is_expired(now_ns):
@@ -209,6 +226,11 @@ class Session:
         services.sent[0].value += 1
         if "message.delivered" in services.events.wanted:
             services.on_event("message.delivered", self, outgoing.message, "")
+
+    def takes_while_slow(self) -> bool:
+        """Whether a slow connection still takes QoS 0 messages; its publishers are held back either way."""
+        self._services.crowded(self)
+        return self.owner is not None and not self.owner.is_overfull()
 
     def accept_logged(
         self, offset: int, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
@@ -260,6 +282,8 @@ class Session:
                 delivery = queue.popleft()
                 self._queue_bytes -= _size(delivery)
                 self._send(delivery, now_ns)
+        if self._is_crowded:
+            self._check_relief()
         if self.is_behind and not queue and self.quota > 0:
             self._services.refill(self)
 
@@ -338,11 +362,22 @@ class Session:
     def _enqueue(self, delivery: Delivery) -> None:
         """Queue for a clean session: when full the oldest goes, and is counted."""
         self._push(delivery)
+        services = self._services
+        if len(self.queue) * 2 > services.max_queue or self._queue_bytes * 2 > services.max_queue_bytes:
+            self._is_crowded = True
+            services.crowded(self)
         while len(self.queue) > 1 and (len(self.queue) > self._services.max_queue or self._is_heavy):
             oldest = self.queue.popleft()
             self._queue_bytes -= _size(oldest)
             if oldest.outgoing is not None:
                 self._drop(oldest.outgoing, "queue_full")
+
+    def _check_relief(self) -> None:
+        services = self._services
+        has_room = len(self.queue) * 4 <= services.max_queue and self._queue_bytes * 4 <= services.max_queue_bytes
+        if self.box is None or (has_room and not self.is_slow):
+            self._is_crowded = False
+            services.relieved(self)
 
     def _push(self, delivery: Delivery) -> None:
         self.queue.append(delivery)
