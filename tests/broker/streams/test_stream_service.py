@@ -1,0 +1,269 @@
+"""Streams as people manage them: verbs, checks, what is shown, restart, background work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, NotFound, Unavailable
+from broker.core.objects import MemorySection, Spec
+from broker.core.stream import StreamRecord
+from broker.storage.memory import MemoryStore
+from broker.storage.rocksdb.store import RocksStore
+from broker.storage.store import LogShard, Store
+from broker.storage.writer import Writer
+from broker.streams.service import StreamService
+from broker.streams.settings import StreamSettings
+
+
+class CountingPlans:
+    def __init__(self) -> None:
+        self.invalidations = 0
+
+    def invalidate(self) -> None:
+        self.invalidations += 1
+
+
+class FullSection(MemorySection):
+    """A section whose file cannot be written."""
+
+    def save(self, objects: Any) -> None:
+        raise Unavailable("the file cannot be written")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_us = 1_700_000_000_000_000
+
+    def now_ns(self) -> int:
+        return self.now_us * 1000
+
+    def monotonic_s(self) -> float:
+        return self.now_us / 1_000_000
+
+
+class Bench:
+    """A service over a store, started."""
+
+    def __init__(self, store: Store, section: MemorySection | None = None, **options: Any) -> None:
+        self.clock, self.plans = Clock(), CountingPlans()
+        self.section = section or MemorySection()
+        self.writer = Writer(store, asyncio.get_running_loop())
+        settings = StreamSettings(sealing_interval=0.05, retention_interval=0.1)
+        self.service = StreamService(
+            self.writer, self.section, self.plans, settings=settings, clock=self.clock, **options
+        )
+        self.service.start()
+
+    async def append(self, stream: str, *times_us: int) -> None:
+        append = self.service.appender.appender(stream)
+        for ts_us in times_us:
+            append(StreamRecord(ts_us, "t", b"{}", 1, False, "c"))
+        await self.committed()
+
+    async def committed(self) -> None:
+        done: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        self.writer.when_committed(done.set_result)
+        assert await done is None
+
+    async def stop(self) -> None:
+        await self.service.stop()
+        await self.writer.close()
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the store has no event for what background work did
+            await asyncio.sleep(0.01)
+
+
+def test_a_stream_is_made_shown_changed_and_deleted() -> None:
+    async def test() -> None:
+        bench = Bench(MemoryStore())
+        service = bench.service
+        shown = service.create({"name": "raw", "topics": ["site/#"], "retention": {"age": "2h"}})
+        assert shown["kind"] == "topics"
+        assert shown["retention"] == {"age": "7200s", "bytes": 10 * 1024**3}
+        assert shown["positions"] == [{"shard": 0, "first_offset": "0", "next_offset": "0"}]
+        assert (shown["records"], shown["bytes"], shown["oldest"], shown["newest"]) == (0, 0, None, None)
+        with pytest.raises(AlreadyExists):
+            service.create({"name": "raw"})
+        shown["topics"].append("plant/#")
+        changed = service.replace("raw", shown)
+        assert changed["topics"] == ["site/#", "plant/#"]
+        assert service.tap.plan("plant/1") is not None
+        assert [spec["name"] for spec in service.list()] == ["raw"]
+        assert bench.section.load()[0]["topics"] == ["site/#", "plant/#"]
+        service.delete("raw")
+        assert service.tap.plan("plant/1") is None
+        with pytest.raises(NotFound):
+            service.get("raw")
+        assert bench.section.load() == []
+        assert bench.plans.invalidations == 4
+        await bench.stop()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("spec", "pointer", "says"),
+    [
+        ({}, "/name", "required"),
+        ({"name": "-a"}, "/name", "begins with a letter or digit"),
+        ({"name": "a" * 201}, "/name", "up to 200"),
+        ({"name": "a", "topics": ["a/#/b"]}, "/topics/0", "'#' must be the whole last level"),
+        ({"name": "a", "topics": ["$share/g/a"]}, "/topics/0", "takes no $share/ filter"),
+        ({"name": "a", "retention": {"age": "soon"}}, "/retention/age", "is not a duration"),
+        ({"name": "a", "retention": {"bytes": "1"}}, "/retention/bytes", "greater than or equal"),
+        ({"name": "a", "retention": "7d"}, "/retention", "valid dictionary"),
+        ({"name": "a", "shards": 0}, "/shards", "greater than or equal to 1"),
+        ({"name": "a", "topic": "x"}, "/topic", "a stream has no member 'topic'"),
+    ],
+)
+def test_a_wrong_specification_is_refused_with_its_place(spec: Spec, pointer: str, says: str) -> None:
+    async def test() -> None:
+        bench = Bench(MemoryStore())
+        with pytest.raises(Invalid) as refused:
+            bench.service.create(spec)
+        assert refused.value.problems[0].pointer == pointer
+        assert says in refused.value.problems[0].message
+        assert bench.service.list() == []
+        await bench.stop()
+
+    run(test)
+
+
+def test_kind_and_shards_stay_and_users_keep_a_stream() -> None:
+    async def test() -> None:
+        users: list[Callable[[str], list[str]]] = []
+        bench = Bench(MemoryStore(), users=users)
+        bench.service.create({"name": "rows", "shards": 2})
+        with pytest.raises(Invalid) as refused:
+            bench.service.replace("rows", {"topics": ["a"], "shards": 3, "name": "other"})
+        assert [problem.pointer for problem in refused.value.problems] == ["/name", "/topics", "/shards"]
+        users.append(lambda name: [f"rule 'hot' of {name}"])
+        with pytest.raises(InUse, match="is used by rule 'hot' of rows"):
+            bench.service.delete("rows")
+        await bench.stop()
+
+    run(test)
+
+
+def test_what_cannot_be_saved_changes_nothing() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        bench = Bench(store, FullSection([{"name": "kept"}]))
+        for change in (
+            lambda: bench.service.create({"name": "new"}),
+            lambda: bench.service.replace("kept", {"description": "x"}),
+            lambda: bench.service.delete("kept"),
+        ):
+            with pytest.raises(Unavailable):
+                change()
+        assert [spec["name"] for spec in bench.service.list()] == ["kept"]
+        assert "description" not in bench.service.get("kept")
+        await bench.append("kept", 1)
+        await bench.stop()
+
+    run(test)
+
+
+def test_positions_by_time_are_texts_and_tell_where_to_read() -> None:
+    async def test() -> None:
+        bench = Bench(MemoryStore(), access=lambda log: {"ranges_url": "http://h:1", "ticket": f"for {log}"})
+        bench.service.create({"name": "rows"})
+        await bench.append("rows", 100, 200, 300)
+        positions = bench.service.positions("rows", 150)
+        epoch = positions.pop("epoch")
+        assert len(epoch) == 36
+        assert positions == {
+            "stream": "rows",
+            "kind": "rows",
+            "log": 16,
+            "shards": [{"shard": 0, "first_offset": "0", "next_offset": "3", "at_offset": "1"}],
+            "ranges_url": "http://h:1",
+            "ticket": "for 16",
+        }
+        assert "at_offset" not in bench.service.positions("rows")["shards"][0]
+        shown = bench.service.get("rows")
+        assert (shown["records"], shown["oldest"]) == (3, "1970-01-01T00:00:00.000Z")
+        await bench.stop()
+
+    run(test)
+
+
+def test_streams_come_back_with_their_records_after_a_restart(tmp_path: Path) -> None:
+    async def test() -> None:
+        section = MemorySection()
+        store = RocksStore(tmp_path)
+        bench = Bench(store, section)
+        bench.service.create({"name": "a", "topics": ["x"], "shards": 3})
+        bench.service.create({"name": "b"})
+        await bench.append("b", 1, 2)
+        before = [bench.service.get(name) for name in ("a", "b")]
+        await bench.stop()
+        store.close()
+        store = RocksStore(tmp_path)
+        bench = Bench(store, section)
+        after = [bench.service.get(name) for name in ("a", "b")]
+        assert after == before
+        await bench.stop()
+        store.close()
+
+    run(test)
+
+
+def test_a_wrong_specification_in_the_configuration_is_named() -> None:
+    async def test() -> None:
+        with pytest.raises(ConfigError) as refused:
+            Bench(MemoryStore(), MemorySection([{"name": "a", "topics": ["#/a"]}, {"name": "b", "x": 1}]))
+        assert [problem.split(":")[0] for problem in refused.value.problems] == ["stream 'a'", "stream 'b'"]
+
+    run(test)
+
+
+def test_a_deleted_streams_records_are_forgotten_and_a_namesake_is_empty() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        bench = Bench(store)
+        bench.service.create({"name": "a"})
+        epoch = bench.service.positions("a")["epoch"]
+        await bench.append("a", 1, 2)
+        append = bench.service.appender.appender("a")
+        append(StreamRecord(3, "t", b"", 0, False, "c"))
+        bench.service.delete("a")
+        await until(lambda: LogShard(16) not in store.shards())
+        bench.service.create({"name": "a"})
+        assert bench.service.positions("a")["epoch"] != epoch
+        assert bench.service.get("a")["records"] == 0
+        await bench.committed()
+        assert LogShard(16) not in store.shards()
+        await bench.stop()
+
+    run(test)
+
+
+def test_retention_and_sealing_go_on_in_the_background() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        bench = Bench(store)
+        bench.service.create({"name": "a", "retention": {"age": "1h"}})
+        now = bench.clock.now_us
+        for number in range(600):
+            await bench.append("a", now + number)
+        await until(lambda: len(list(store.directory(LogShard(16)))) < 200)
+        assert bench.service.get("a")["records"] == 600
+        bench.clock.now_us += 3601 * 1_000_000
+        await until(lambda: bench.service.get("a")["records"] == 0)
+        assert bench.service.positions("a")["shards"][0]["first_offset"] == "600"
+        await bench.stop()
+
+    run(test)
