@@ -27,7 +27,7 @@ class Noun:
 
 
 NOUNS: Sequence[Noun] = (
-    Noun("rules", "rule", "/rules", {"name": "name", "state": "state", "sql": "sql", "actions": "actions"}),
+    Noun("rules", "rule", "/rules", {"name": "name", "enabled": "enable", "sql": "sql", "actions": "actions"}),
     Noun("schemas", "schema", "/schemas", {"name": "name", "type": "type", "version": "version"}),
     Noun(
         "validations",
@@ -38,7 +38,7 @@ NOUNS: Sequence[Noun] = (
     Noun(
         "transforms", "transform", "/transforms", {"name": "name", "topics": "topics", "on failure": "failure_action"}
     ),
-    Noun("streams", "stream", "/streams", {"name": "name", "topics": "topics"}),
+    Noun("streams", "stream", "/streams", {"name": "name", "kind": "kind", "topics": "topics", "records": "records"}),
 )
 TABLES = Noun(
     "tables",

@@ -37,7 +37,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(shown(value)) for value in row))
-    console().print(table)
+    _print(table)
 
 
 def print_members(members: Mapping[str, Any]) -> None:
@@ -48,7 +48,7 @@ def print_members(members: Mapping[str, Any]) -> None:
     for name, value in members.items():
         text = value if isinstance(value, str) and "\n" in value else shown(value)
         table.add_row(Text(name), Text(_printable(text)))
-    console().print(table)
+    _print(table)
 
 
 def print_line(text: str, *, style: str = "") -> None:
@@ -65,6 +65,18 @@ def console() -> Console:
     """The terminal, in colour unless ``NO_COLOR`` is set; plain and of any width where it is none."""
     is_terminal = sys.stdout.isatty()
     return Console(file=sys.stdout, width=None if is_terminal else _WIDE, highlight=False, markup=False, emoji=False)
+
+
+def _print(table: Table) -> None:
+    """A table, without the blanks that fill its last column where nobody sees them."""
+    terminal = console()
+    if terminal.is_terminal:
+        terminal.print(table)
+        return
+    with terminal.capture() as captured:
+        terminal.print(table)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
 
 
 def shown(value: Any) -> str:

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from bridges.spark.tables.contract import Binding
+from bridges.spark.tables.formats import open_or_create
 from broker.cli import exit_codes
 from broker.cli.features import COMMANDS
 from broker.cli.main import main
@@ -47,8 +49,10 @@ def test_a_table_that_covers_nothing_yet_passes(server: ApiServer, capsys: pytes
 def test_rows_nobody_accounts_for_fail_the_audit(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = {"_stream": ["raw"], "_shard": pa.array([0], pa.int32()), "_offset": pa.array([0], pa.int64())}
-    write_deltalake(tmp_path / "readings", pa.table(rows))
+    path = str(tmp_path / "readings")
+    open_or_create("delta", path, Binding("raw", "e"), ())
+    rows = {"_shard": pa.array([0], pa.int32()), "_offset": pa.array([0], pa.int64())}
+    write_deltalake(path, pa.table(rows), mode="append", schema_mode="merge")
     assert main(["audit", "readings"]) == exit_codes.CHECK_SAID_NO
     assert "PROBLEM" in capsys.readouterr().out
 
