@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from broker.core.feature import Services
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
 from broker.core.schema import FieldType
+from broker.core.template import Template
 from rules import tester
 from rules.actions.action import Action
 from rules.actions.console import console
@@ -26,6 +27,7 @@ from rules.settings import RulesSettings
 from rules.spec import RepublishAction, RuleSpec, StreamAction, parse_spec
 from rules.sql.compiler import Surroundings
 from rules.sql.types import Inferred, infer, unified
+from rules.sql.values import text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +185,16 @@ class RuleService:
         try:
             return append_to_stream(streams.appender(action.stream), rule)
         except NotFound:
-            close = difflib.get_close_matches(action.stream, streams.names(), 1)
-            hint = f"did you mean '{close[0]}'?" if close else "create the stream first"
-            problem = Problem(f"there is no stream '{action.stream}'", "/stream", suggestion=hint)
-            raise Invalid("the action cannot be used", [problem]) from None
+            raise Invalid("the action cannot be used", [self._stream_problem(action.stream)]) from None
+
+    def _stream_problem(self, stream: str) -> Problem:
+        names = self._services.streams.names()
+        if stream in names:
+            hint = "name a stream that was created without topics"
+            return Problem(f"stream '{stream}' captures topics and takes no rows", "/stream", suggestion=hint)
+        close = difflib.get_close_matches(stream, names, 1)
+        hint = f"did you mean '{close[0]}'?" if close else "create the stream first"
+        return Problem(f"there is no stream '{stream}'", "/stream", suggestion=hint)
 
     def _put(self, saved: _Saved) -> Spec:
         self._objects.put(saved.spec.name, saved)
@@ -204,7 +212,7 @@ class RuleService:
             **saved.spec.model_dump(mode="json"),
             "from": [*rule.statement.sources.texts],
             "columns": [{"name": name, "type": kind.name} for name, kind in inferred.columns],
-            "warnings": [problem.as_dict() for problem in inferred.warnings],
+            "warnings": [problem.as_dict() for problem in (*inferred.warnings, *_unset(saved.spec, inferred))],
             "metrics": rule.counts.as_dict(),
             "last_error": None if error is None else {"text": error.text, "time_ms": error.time_ns // 1_000_000},
         }
@@ -219,6 +227,23 @@ class RuleService:
             return None
         kinds = [self._services.schemas.payload_type(one.filter) for one in sources.filters]
         return kinds[0] if all(kind == kinds[0] for kind in kinds) else None
+
+
+def _unset(spec: RuleSpec, inferred: Inferred) -> Iterator[Problem]:
+    """Placeholders of templates for columns that the SQL does not give, which would render as ``undefined``."""
+    if inferred.has_star:
+        return
+    names = {name for name, _ in inferred.columns}
+    for position, action in enumerate(spec.actions):
+        if isinstance(action, RepublishAction):
+            for member, text in (("topic", action.topic), ("payload", action.payload)):
+                for path in Template(text, text_of).paths:
+                    if path[0] not in names:
+                        yield Problem(
+                            f"the SQL gives no column '{path[0]}', so ${{{'.'.join(path)}}} renders as undefined",
+                            f"/actions/{position}/{member}",
+                            suggestion=f"select {path[0]}",
+                        )
 
 
 def _streams(spec: RuleSpec) -> set[str]:

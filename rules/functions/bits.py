@@ -6,9 +6,8 @@ import struct
 from typing import Any
 
 from rules.functions.registry import Int, failure, function
-from rules.sql.values import UNDEFINED, Bits, string, type_name
+from rules.sql.values import MAX_INTEGER_BITS, UNDEFINED, Bits, string, type_name
 
-_MAX_SHIFT = 1_000_000
 _FLOATS = {16: "e", 32: "f", 64: "d"}
 _KINDS = ("integer", "float", "bits")
 _SIGNS = ("unsigned", "signed")
@@ -52,8 +51,8 @@ def bitsr(x: Int, n: Int) -> int:
 
 
 def _shifted(name: str, x: int, left: int) -> int:
-    if left > _MAX_SHIFT:
-        raise failure(name, f"cannot shift by more than {_MAX_SHIFT} bits")
+    if left + x.bit_length() > MAX_INTEGER_BITS:
+        raise failure(name, f"the result has more than {MAX_INTEGER_BITS} bits")
     return x << left if left >= 0 else x >> -left
 
 

@@ -74,21 +74,19 @@ def null_() -> Any:
     return UNDEFINED
 
 
-@function()
+@function(arity=(1, None))
 def coalesce(*values: Any) -> Any:
     """The first value that is not undefined; takes values or one list of them."""
     return next((value for value in _listed(values) if value is not UNDEFINED), UNDEFINED)
 
 
-@function()
+@function(arity=(1, None))
 def coalesce_ne(*values: Any) -> Any:
     """The first value that is neither undefined nor the empty string."""
     return next((v for v in _listed(values) if v is not UNDEFINED and not (type(v) is str and not v)), UNDEFINED)
 
 
 def _listed(values: tuple[Any, ...]) -> Any:
-    if not values:
-        raise failure("coalesce", "at least one value is needed")
     return values[0] if len(values) == 1 and type(values[0]) is list else values
 
 

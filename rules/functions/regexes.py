@@ -5,13 +5,14 @@ What RE2 leaves out for that (look-around, back-references) is refused when a ru
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Annotated, Any
 
 import re2
 
 from rules.functions.registry import Kind, StrictText, Text, function
-from rules.sql.values import type_name
+from rules.sql.values import check_size, type_name
 
 _MAX_PATTERN_CHARACTERS = 10_000
 
@@ -51,7 +52,16 @@ def regex_match(s: Text, pattern: Pattern) -> bool:
 @function(returns="string")
 def regex_replace(s: Text, pattern: Pattern, by: StrictText) -> str:
     r"""The text with all matches replaced; ``&`` stands for the match, ``\N`` for a group, ``\&`` for a plain ``&``."""
-    return str(pattern.sub(lambda match: _replacement(by, match), s))
+    parts, written = _parts(by), 0
+
+    def one(match: Any) -> str:
+        nonlocal written
+        text = "".join([part if isinstance(part, str) else _group(match, part) for part in parts])
+        written += len(text)
+        check_size(written)
+        return text
+
+    return str(pattern.sub(one, s))
 
 
 @function(returns="array")
@@ -66,30 +76,20 @@ def regex_extract(s: Text, pattern: Pattern) -> list[str]:
     return [group or "" for group in groups]
 
 
-def _replacement(template: str, match: Any) -> str:
-    parts, at = [], 0
-    while at < len(template):
-        character, follower = template[at], template[at + 1 : at + 2]
-        if character == "&":
-            parts.append(match.group())
-        elif character == "\\" and follower in ("&", "\\"):
-            parts.append(follower)
-            at += 1
-        elif character == "\\" and follower.isdigit() and follower.isascii():
-            digits = _digits(template, at + 1)
-            parts.append(_group(match, int(digits)))
-            at += len(digits)
-        else:
-            parts.append(character)
-        at += 1
-    return "".join(parts)
+_REFERENCE = re.compile(r"&|\\([&\\])|\\([0-9]{1,2})")
 
 
-def _digits(text: str, at: int) -> str:
-    end = at
-    while end < len(text) and end < at + 2 and text[end] in "0123456789":
-        end += 1
-    return text[at:end]
+@lru_cache(maxsize=256)
+def _parts(template: str) -> tuple[str | int, ...]:
+    """A replacement as literal pieces and group numbers, 0 for the whole match."""
+    parts: list[str | int] = []
+    at = 0
+    for found in _REFERENCE.finditer(template):
+        parts.append(template[at : found.start()])
+        at = found.end()
+        parts.append(found[1] if found[1] else int(found[2] or 0))
+    parts.append(template[at:])
+    return tuple(part for part in parts if part != "")
 
 
 def _group(match: Any, number: int) -> str:

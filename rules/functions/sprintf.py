@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rules.functions.registry import Items, Text, failure, function
-from rules.sql.values import MAX_ITEMS, UNDEFINED
+from rules.sql.values import UNDEFINED, check_size
 
 _CONTROL = re.compile(r"~(-?\d+|\*)?(?:\.(-?\d+|\*)?(?:\.(.))?)?[tlk]*(.)", re.DOTALL)
 _MAX_WIDTH = 10_000
@@ -47,8 +47,7 @@ def _format(template: str, values: list[Any]) -> str:
     text = _CONTROL.sub(one, template)
     if pending:
         raise failure("sprintf", "there are more arguments than the format asks for")
-    if len(text) > MAX_ITEMS:
-        raise failure("sprintf", "the text is too long")
+    check_size(len(text))
     return text
 
 

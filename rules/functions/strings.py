@@ -8,10 +8,10 @@ import regex
 
 from rules.functions.registry import Data, Int, Items, StrictText, Text, choice, failure, function
 from rules.sql.values import (
-    MAX_ITEMS,
     NUMBERS,
     STRINGS,
     UNDEFINED,
+    check_size,
     float_text,
     joined,
     json_text,
@@ -94,10 +94,9 @@ def concat(*values: Any) -> Any:
 def pad(s: Text, size: Int, where: PadWhere = "trailing", char: Text = " ") -> str:
     """The text filled up to a length with a character at its end, start or both."""
     missing = size - len(graphemes(s))
-    if size > MAX_ITEMS:
-        raise failure("pad", f"the length must be at most {MAX_ITEMS}")
     if missing <= 0:
         return s
+    check_size(len(s) + missing * len(char))
     if where == "leading":
         return char * missing + s
     if where == "both":
@@ -110,6 +109,8 @@ def replace(s: StrictText, pattern: StrictText, by: StrictText, where: Where = "
     """The text with a piece replaced: everywhere, the first time or the last time."""
     if not pattern:
         return s
+    if len(by) > len(pattern):
+        check_size(len(s) + s.count(pattern) * (len(by) - len(pattern)))
     if where == "leading":
         return s.replace(pattern, by, 1)
     if where == "trailing":

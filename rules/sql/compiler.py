@@ -134,7 +134,8 @@ _HELPERS: Final[dict[str, Any]] = {
     "_undefined": UNDEFINED, "_numbers": values.NUMBERS,
     "_add": values.add, "_subtract": values.subtract, "_multiply": values.multiply, "_divide": values.divide,
     "_integer_divide": values.integer_divide, "_modulo": values.modulo, "_negate": values.negate,
-    "_overflow": values.overflow, "_equal": values.equal, "_not_equal": values.not_equal, "_less": values.less,
+    "_overflow": values.overflow, "_concat": values.concat,
+    "_equal": values.equal, "_not_equal": values.not_equal, "_less": values.less,
     "_less_or_equal": values.less_or_equal, "_greater": values.greater, "_greater_or_equal": values.greater_or_equal,
     "_identical": values.identical, "_is_in": values.is_in, "_truth": values.truth,
     "_truth_of_call": values.truth_of_call, "_string": values.string, "_key": paths.key, "_index": paths.index,
@@ -436,6 +437,9 @@ class _Compiler:
             return _NOTHING
         if type(node) in _ARITHMETIC:
             return self._arithmetic(node, scope)
+        if isinstance(node, exp.DPipe):
+            left, right = self._expression(node.this, scope), self._expression(node.expression, scope)
+            return self._let("v", f"_concat({left.code}, {right.code})", "string")
         if isinstance(node, exp.Neg):
             return self._negation(node, scope)
         if isinstance(node, exp.Anonymous):

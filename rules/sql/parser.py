@@ -22,7 +22,7 @@ MAX_CHAIN = 150
 _COMPARISONS: dict[str, type[exp.Binary]] = {
     "=": exp.EQ, "!=": exp.NEQ, "<>": exp.NEQ, "<": exp.LT, "<=": exp.LTE, ">": exp.GT, ">=": exp.GTE,
 }  # fmt: skip
-_SUMS: dict[str, type[exp.Binary]] = {"+": exp.Add, "-": exp.Sub}
+_SUMS: dict[str, type[exp.Binary]] = {"+": exp.Add, "-": exp.Sub, "||": exp.DPipe}
 _PRODUCTS: dict[str, type[exp.Binary]] = {"*": exp.Mul, "/": exp.Div, "div": exp.IntDiv, "mod": exp.Mod}
 
 
@@ -159,7 +159,29 @@ class _Parser:
             if token.text == "=~":
                 return self._at_place_of(exp.Anonymous(this="topic_match", expressions=[left, right]), left)
             return self._binary(_COMPARISONS[token.text], left, right)
+        if self._now.kind == "name":
+            return self._worded(left)
         return self._membership(left)
+
+    def _worded(self, left: Tree) -> Tree:
+        """``IS [NOT] NULL`` and ``BETWEEN low AND high``; these words are ordinary names elsewhere."""
+        word, after = self._now.text.upper(), self._tokens[self._at + 1]
+        if word == "IS" and (after.text in ("NOT", "NULL") or after.text.upper() == "NULL"):
+            self._at += 1
+            test = "is_not_null_var" if self._accept_keyword("NOT") else "is_null_var"
+            if self._now.text.upper() != "NULL":
+                self._expected("NULL")
+            self._at += 1
+            return self._at_place_of(exp.Anonymous(this=test, expressions=[left]), left)
+        if word == "BETWEEN" and self._begins_operand(self._at + 1):
+            self._at += 1
+            low = self._sum()
+            if not self._accept_keyword("AND"):
+                self._expected("AND")
+            high = self._sum()
+            above, below = self._binary(exp.GTE, left, low), self._binary(exp.LTE, left.copy(), high)
+            return self._binary(exp.And, above, below)
+        return left
 
     def _membership(self, left: Tree) -> Tree:
         negated = self._now.kind == "keyword" and self._now.text == "NOT" and self._peek_keyword("IN")

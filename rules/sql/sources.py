@@ -32,7 +32,9 @@ class Sources:
 
     def matches_event(self, name: str) -> bool:
         """Whether the event of that name (``client.connected``) is read."""
-        return name in self.events or name in self.ingress
+        if name in self.events or name in self.ingress:
+            return True
+        return name.startswith(INGRESS_PREFIXES) and any(_same_ingress(name, source) for source in self.ingress)
 
 
 def sources(tree: exp.Select) -> Sources:
@@ -75,6 +77,13 @@ def events_of(event_filter: str) -> frozenset[str]:
         for event in EVENT_TYPES.values()
         if levels_match(levels, event.topic) or (event.old_topic and levels_match(levels, event.old_topic))
     )
+
+
+def _same_ingress(name: str, source: str) -> bool:
+    """Whether two connector names are the same, either of which may end with ``*``."""
+    if name.endswith("*"):
+        return source.startswith(name[:-1])
+    return source.endswith("*") and name.startswith(source[:-1])
 
 
 def _similar(text: str) -> str | None:

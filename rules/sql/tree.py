@@ -131,14 +131,13 @@ def text_of_tree(node: Tree) -> str:
         return f"-{text_of_tree(node.this)}"
     if isinstance(node, exp.Not):
         return f"not {text_of_tree(node.this)}"
-    if isinstance(node, exp.Is):
-        return f"{text_of_tree(node.this)} is null"
     return f"{text_of_tree(node.this)} {OPERATORS[type(node)]} {text_of_tree(node.expression)}"
 
 
 OPERATORS: dict[type[Tree], str] = {
     exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.IntDiv: "div", exp.Mod: "mod", exp.EQ: "=",
     exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=", exp.And: "and", exp.Or: "or",
+    exp.DPipe: "||",
 }  # fmt: skip
 """How the binary operators are written."""
 

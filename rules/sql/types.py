@@ -46,6 +46,8 @@ class Inferred:
 
     columns: Columns
     warnings: tuple[Problem, ...]
+    has_star: bool
+    """Whether ``*`` is selected, which on events stands for columns not listed here."""
 
 
 def output_columns(tree: exp.Select, functions: Functions, payload_type: FieldType | None = None) -> Columns:
@@ -57,7 +59,8 @@ def infer(tree: exp.Select, functions: Functions, payload_type: FieldType | None
     """Types of columns, with warnings for fields that a closed payload type does not have."""
     inference = _Inference(functions, payload_type or UNKNOWN)
     columns = inference.columns_of(tree)
-    return Inferred(columns, tuple(inference.warnings))
+    has_star = any(isinstance(item, exp.Star) for item in tree.expressions)
+    return Inferred(columns, tuple(inference.warnings), has_star)
 
 
 def unified(one: FieldType, other: FieldType) -> FieldType:
@@ -155,6 +158,8 @@ class _Inference:
             return FieldType("array", item=item)
         if isinstance(node, _ARITHMETIC):
             return _arithmetic(node, *inner_types)
+        if isinstance(node, exp.DPipe):
+            return STRING
         return BOOLEAN if isinstance(node, _BOOLEAN) else UNKNOWN
 
     def _call(self, node: exp.Anonymous, scope: _Scope) -> FieldType:

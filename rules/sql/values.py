@@ -38,7 +38,11 @@ UNDEFINED: Final = Undefined()
 NUMBERS: Final = frozenset({int, float})
 STRINGS: Final = frozenset({str, bytes})
 MAX_ITEMS: Final = 1_000_000
-"""Longest array, and longest text in characters, that one operation may build out of nothing."""
+"""Longest array that a range may build."""
+MAX_TEXT: Final = 16 * 1024 * 1024
+"""Longest text, in characters, that one operation may build."""
+MAX_INTEGER_BITS: Final = 1_000_000
+"""Longest integer that one operation may build."""
 
 _NUMERIC = re.compile(r"[+-]?[0-9]+(\.[0-9]+(?:[eE][+-]?[0-9]+)?)?")
 _TEXT_DECIMALS = 10
@@ -86,13 +90,21 @@ def float_text(value: float, decimals: int = _TEXT_DECIMALS) -> str:
     return text + "0" if text.endswith(".") else text
 
 
+def integer_text(value: int) -> str:
+    """Decimal digits; the interpreter refuses to write more than some thousands."""
+    try:
+        return str(value)
+    except ValueError:
+        raise EvaluationError("the integer has too many digits to be written") from None
+
+
 def text_of(value: Any) -> str | bytes:
     """The text of any value, as ``str()``, ``+``, ``concat`` and templates give it."""
     kind = type(value)
     if kind is str or kind is bytes:
         return value  # type: ignore[no-any-return]
     if kind is int:
-        return str(value)
+        return integer_text(value)
     if kind is float:
         return float_text(value)
     if kind is bool:
@@ -133,8 +145,15 @@ def defined(value: Any) -> Any:
     return None if value is UNDEFINED else value
 
 
+def check_size(size: int) -> None:
+    """Refuse to build a text of more than ``MAX_TEXT`` characters."""
+    if size > MAX_TEXT:
+        raise EvaluationError(f"the text would be longer than {MAX_TEXT} characters")
+
+
 def joined(*parts: str | bytes) -> str | bytes:
     """Strings one after another."""
+    check_size(sum(map(len, parts)))
     if all(type(part) is str for part in parts):
         return "".join(parts)  # type: ignore[arg-type]
     return string(b"".join(part.encode() if isinstance(part, str) else part for part in parts))
@@ -151,6 +170,11 @@ def add(left: Any, right: Any) -> Any:
     if left_type in STRINGS or right_type in STRINGS:
         return joined(text_of(left), text_of(right))
     raise _operands("+", left, right)
+
+
+def concat(left: Any, right: Any) -> Any:
+    """``||``: the texts joined, whatever the operands are."""
+    return joined(text_of(left), text_of(right))
 
 
 def subtract(left: Any, right: Any) -> Any:
@@ -207,8 +231,11 @@ def _finite(operator: str, left: Any, right: Any, operation: Any) -> Any:
         result = operation()
     except OverflowError:
         raise EvaluationError(f"'{operator}' gives a number beyond the range of floats") from None
-    if type(result) is float and result - result != 0.0:
-        overflow(operator)
+    if type(result) is float:
+        if result - result != 0.0:
+            overflow(operator)
+    elif result.bit_length() > MAX_INTEGER_BITS:
+        raise EvaluationError(f"'{operator}' gives an integer of more than {MAX_INTEGER_BITS} bits")
     return result
 
 

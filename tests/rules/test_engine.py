@@ -109,6 +109,17 @@ def test_republish_fills_its_templates(node: Any) -> None:
     assert out.client.client_id == "r1"
 
 
+def test_a_template_that_names_a_column_not_selected_is_a_warning(node: Any) -> None:
+    node.rule("SELECT topic FROM '#'", {"type": "republish", "topic": "a/${topic}/${payload.x}", "payload": ""})
+    assert node.service.get("r1")["warnings"] == [
+        {
+            "pointer": "/actions/0/topic",
+            "message": "the SQL gives no column 'payload', so ${payload.x} renders as undefined",
+            "suggestion": "select payload",
+        }
+    ]
+
+
 def test_a_payload_that_is_no_text_is_republished_unchanged(node: Any) -> None:
     node.rule("SELECT payload FROM 'm/+'", {"type": "republish", "topic": "out"})
     node.send("m/1", b"\xff\x00")

@@ -72,6 +72,10 @@ payload.l != 'x'                        true
 '10' < '9'                              true
 'B' < 'a'                               true
 'é' > 'z'                               true
+payload.n is null                       true
+payload.s is not null                   true
+payload.i between 5 and 6               true
+1 || missing || payload.l               "1undefined[1,2,3]"
 topic =~ 't/+/#'                        true
 topic =~ missing                        false
 '$SYS/a' =~ '#'                         false
@@ -186,6 +190,7 @@ STATEMENTS = [
     ('1 a, 2 "b c"', {"a": 1, "b c": 2}),
     ("payload.l[2..3]", {"payload": {"l": [2, 3]}}),
     ("1 as a -- why\n, /* and */ 2 as b", {"a": 1, "b": 2}),
+    ("1 is, 2 between, 3 as like", {"is": 1, "between": 2, "like": 3}),
     ("topic() as t, _x as y, qos as _q", {"t": "t/a/b", "_q": 1}),
 ]
 

@@ -38,8 +38,10 @@ def problems_of(node: Any, sql: str) -> tuple[Problem, ...]:
             "SELECT regex_match(a, '(') FROM t",
             1,
             23,
-            "regex_match: argument 2 must be a regular expression without look-around and back-references: "
-            "missing ): (",
+            (
+                "regex_match: argument 2 must be a regular expression without look-around and back-references: "
+                "missing ): ("
+            ),
             "it is called regex_match(s, pattern)",
         ),
         (
@@ -122,6 +124,26 @@ def test_a_field_that_cannot_be_is_named_by_its_pointer(node: Any, spec: dict[st
 )
 def test_hostile_sql_is_refused(node: Any, sql: str) -> None:
     assert problems_of(node, sql)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "pad('a', 1000000000) AS a",
+        "pad('a', 1000000, 'leading', payload.s) AS a",
+        "replace(payload.s, 'a', payload.s) AS a",
+        "regex_replace(payload.s, 'a', payload.s) AS a",
+        ", ".join(["'aaaaaaaaaaaaaaaa' AS x", *["x + x AS x"] * 40]),
+        ", ".join(["99999999999 AS x", *["x * x AS x"] * 40]),
+        "bitsl(1, 1000000000000) AS a",
+        "[1..1000000000] AS a",
+        "sprintf('~99999999s', 'a') AS a",
+    ],
+)
+def test_no_expression_fills_the_memory(node: Any, fields: str) -> None:
+    payload = '{"s":"' + "a" * 10_000 + '"}'
+    answer = node.service.test({"sql": f"SELECT {fields} FROM t", "event": {"topic": "t", "payload": payload}})
+    assert answer["outcome"] == "error"
 
 
 def test_long_but_flat_conditions_compile(node: Any) -> None:
