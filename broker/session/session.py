@@ -57,8 +57,8 @@ class SessionServices:
     """What all sessions of a node share.
 
     ``changed`` is told of a durable session whose record has to be written, ``refill`` of one that has room and is
-    behind, ``crowded`` of one whose queue or connection fills up, ``relieved`` when it has room again. ``on_event`` gets
-    an event's name, the session, the message and a reason, when somebody wants the event.
+    behind, ``crowded`` of one whose queue or connection fills up, ``relieved`` when it has room again.
+    ``on_event`` gets an event's name, the session, the message and a reason, when somebody wants the event.
     """
 
     clock: Clock

@@ -1,0 +1,201 @@
+"""Filters, share groups, routes, retained messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.codec.outgoing import Outgoing
+from broker.core.client import Client
+from broker.core.message import Message
+from broker.core.subscription import Subscription
+from broker.core.topic import TopicFilter
+from broker.routing.retained import Retained
+from broker.routing.router import Router, Target
+from broker.routing.trie import FilterTrie
+from tests.support.strategies import filters, topics
+
+
+class Listener:
+    """A subscriber that keeps what it gets."""
+
+    def __init__(self, client_id: str, *, is_durable: bool = False, is_away: bool = False) -> None:
+        self.client_id, self.is_durable, self.is_away = client_id, is_durable, is_away
+        self.is_v5 = False
+        self.got: list[tuple[bytes, int, bool, tuple[int, ...]]] = []
+
+    def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
+        self.got.append((outgoing.message.payload, qos, retain, identifiers))
+
+
+class Kept:
+    """What was put into the session log."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[bytes, list[str], bool]] = []
+
+    def __call__(self, outgoing: Outgoing, targets: Sequence[Target[Listener]], is_addressed: bool) -> None:
+        names = [target.subscriber.client_id for target in targets]
+        self.calls.append((outgoing.message.payload, names, is_addressed))
+
+
+def message(topic: str, qos: int = 0, retain: bool = False, client_id: str = "p", payload: bytes = b"x") -> Message:
+    return Message(topic, payload, qos, retain, Client(client_id), 1)
+
+
+def subscription(text: str, qos: int = 0, **options: int) -> Subscription:
+    return Subscription(TopicFilter.parse(text), qos, **options)  # type: ignore[arg-type]  # flags as ints
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+@pytest.fixture
+def router(kept: Kept) -> Router[Listener]:
+    return Router(kept, lambda _: None)
+
+
+@given(st.lists(filters, max_size=8, unique=True), topics)
+def test_trie_finds_exactly_the_filters_that_match(texts: list[str], topic: str) -> None:
+    trie: FilterTrie[str] = FilterTrie()
+    for text in texts:
+        trie.put(TopicFilter.parse(text).levels, text, text)
+    assert sorted(value for _, value in trie.match(topic)) == sorted(
+        text for text in texts if TopicFilter.parse(text).matches(topic)
+    )
+
+
+@given(st.lists(filters, max_size=8, unique=True), topics)
+def test_trie_forgets_what_is_removed(texts: list[str], topic: str) -> None:
+    trie: FilterTrie[str] = FilterTrie()
+    for text in texts:
+        trie.put(TopicFilter.parse(text).levels, "me", text)
+    for text in texts:
+        trie.remove(TopicFilter.parse(text).levels, "me")
+    assert trie.match(topic) == []
+    assert not trie._root.children
+
+
+@pytest.mark.parametrize(
+    ("text", "topic", "expected"),
+    [
+        ("a/#", "a", True),
+        ("a/#", "a/", True),
+        ("a/+", "a", False),
+        ("a/+", "a/", True),
+        ("+/b", "/b", True),
+        ("#", "$SYS/uptime", False),
+        ("+/uptime", "$SYS/uptime", False),
+        ("$SYS/#", "$SYS/uptime", True),
+        ("a/$x/+", "a/$x/b", True),
+        ("+/$x", "a/$x", True),
+    ],
+)
+def test_filter_matches_topic(text: str, topic: str, expected: bool) -> None:
+    trie: FilterTrie[int] = FilterTrie()
+    trie.put(TopicFilter.parse(text).levels, "me", 1)
+    assert bool(trie.match(topic)) is expected
+
+
+def test_overlapping_subscriptions_make_one_copy_with_the_highest_qos_and_all_identifiers(
+    router: Router[Listener],
+) -> None:
+    one = Listener("one")
+    router.subscribe(one, subscription("a/#", 1, identifier=3), is_new=True)
+    router.subscribe(one, subscription("a/b", 2, identifier=4), is_new=True)
+    assert router.routes("a/b").deliver(message("a/b", 2)) == 1
+    [(_, qos, _, identifiers)] = one.got
+    assert qos == 2
+    assert sorted(identifiers) == [3, 4]
+
+
+def test_no_local_keeps_a_message_from_its_publisher(router: Router[Listener]) -> None:
+    one = Listener("one")
+    router.subscribe(one, subscription("a", no_local=True), is_new=True)
+    assert router.routes("a").deliver(message("a", client_id="one")) == 0
+    assert router.routes("a").deliver(message("a", client_id="two")) == 1
+
+
+def test_retain_flag_is_kept_only_as_subscribed(router: Router[Listener]) -> None:
+    plain, as_published = Listener("plain"), Listener("as published")
+    router.subscribe(plain, subscription("a"), is_new=True)
+    router.subscribe(as_published, subscription("a", retain_as_published=True), is_new=True)
+    router.routes("a").deliver(message("a", retain=True))
+    assert [got[2] for got in plain.got + as_published.got] == [False, True]
+
+
+def test_a_share_group_gives_each_message_to_one_member_in_turn(router: Router[Listener]) -> None:
+    members = [Listener(name) for name in "abc"]
+    for member in members:
+        router.subscribe(member, subscription("$share/g/t"), is_new=True)
+    for _ in range(6):
+        assert router.routes("t").deliver(message("t")) == 1
+    assert [len(member.got) for member in members] == [2, 2, 2]
+
+
+def test_a_share_group_passes_over_members_that_are_away(router: Router[Listener]) -> None:
+    here, away = Listener("here"), Listener("away", is_away=True)
+    router.subscribe(here, subscription("$share/g/t"), is_new=True)
+    router.subscribe(away, subscription("$share/g/t"), is_new=True)
+    for _ in range(4):
+        router.routes("t").deliver(message("t"))
+    assert (len(here.got), len(away.got)) == (4, 0)
+
+
+def test_a_message_for_durable_sessions_is_kept_once(router: Router[Listener], kept: Kept) -> None:
+    for name in ("d1", "d2"):
+        router.subscribe(Listener(name, is_durable=True), subscription("t", 1), is_new=True)
+    clean = Listener("clean")
+    router.subscribe(clean, subscription("t", 1), is_new=True)
+    assert router.routes("t").deliver(message("t", 1)) == 3
+    assert kept.calls == [(b"x", ["d1", "d2"], False)]
+    assert len(clean.got) == 1
+
+
+def test_topics_with_the_same_subscribers_have_the_same_routes(router: Router[Listener]) -> None:
+    one = Listener("one")
+    router.subscribe(one, subscription("#"), is_new=True)
+    routes = router.routes("a")
+    assert router.routes("b/c") is routes
+    router.subscribe(one, subscription("b/#", 1), is_new=True)
+    assert router.routes("b/c") is not router.routes("a")
+
+
+def test_unsubscribing_ends_delivery(router: Router[Listener]) -> None:
+    one = Listener("one")
+    for text in ("a/+", "$share/g/a/b"):
+        router.subscribe(one, subscription(text), is_new=True)
+    for text in ("a/+", "$share/g/a/b"):
+        router.unsubscribe(one, TopicFilter.parse(text))
+    assert router.routes("a/b").is_empty
+    assert router.subscription_count == 0
+
+
+@given(st.lists(topics, max_size=8), filters)
+def test_retained_messages_are_found_by_filter(names: list[str], text: str) -> None:
+    retained = Retained(lambda _key, _value: None)
+    for name in names:
+        retained.retain(message(name, retain=True))
+    topic_filter = TopicFilter.parse(text)
+    found = sorted(found.topic for found in retained.matching(topic_filter))
+    assert found == sorted({name for name in names if topic_filter.matches(name)})
+
+
+def test_retained_messages_survive_in_what_was_put() -> None:
+    stored: dict[bytes, bytes | None] = {}
+    retained = Retained(stored.__setitem__)
+    properties = {"User-Property": [("a", "1"), ("a", "2")], "Correlation-Data": b"\0\xff"}
+    retained.retain(Message("a/b", b"x", 1, True, Client("c", "u"), 5, properties))
+    retained.retain(message("gone", retain=True))
+    retained.retain(message("gone", retain=True, payload=b""))
+    restored = Retained(stored.__setitem__)
+    restored.load((key, value) for key, value in stored.items() if value is not None)
+    [found] = restored.matching(TopicFilter.parse("#"))
+    assert (found.topic, found.payload, found.qos, found.received_ns) == ("a/b", b"x", 1, 5)
+    assert found.properties == properties
+    assert restored.count == 1
