@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +11,23 @@ from broker.core.events import Events, message_columns
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
 from broker.core.stage import GateCall, Refusal
+from broker.observe.log import get_logger
 from broker.observe.metrics import Counter, Metrics
 from schema_validation.checks import Check, CheckFailure
 from schema_validation.validation import Validation
 
-log = logging.getLogger("sluice.validation")
+log = get_logger(__name__)
 
 EVENT = "schema.validation_failed"
 REASON = "validation_failed"
-LEVELS = {"error": 40, "warning": 30, "notice": 20, "info": 20, "debug": 10, "none": 0}
+WRITERS: Mapping[str, Callable[..., None]] = {
+    "error": log.error,
+    "warning": log.warning,
+    "notice": log.info,
+    "info": log.info,
+    "debug": log.debug,
+}
+"""What writes a failure at a level of ``log_failure``; ``none`` is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +143,16 @@ class ValidationGate:
     def _note(self, step: Step, failure: CheckFailure, message: Message) -> None:
         """Count, log and announce a failure."""
         step.failed.value += 1
-        level = LEVELS[step.validation.spec.log_failure.level]
-        if level and log.isEnabledFor(level):
-            fields = {
-                "validation": step.validation.name, "topic": message.topic, "client_id": message.client.client_id,
-                "reason": failure.text, "action": step.validation.spec.failure_action,
-            }  # fmt: skip
-            log.log(level, "validation.failed", extra={"fields": fields})
+        write = WRITERS.get(step.validation.spec.log_failure.level)
+        if write is not None:
+            write(
+                "validation.failed",
+                validation=step.validation.name,
+                topic=message.topic,
+                client_id=message.client.client_id,
+                reason=failure.text,
+                action=step.validation.spec.failure_action,
+            )
         if EVENT in self._events.wanted:
             self._events.emit(EVENT, _columns(step.validation, failure, message))
 

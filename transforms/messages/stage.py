@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +12,24 @@ from broker.core.events import Events, message_columns
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
 from broker.core.stage import GateCall, Refusal
+from broker.observe.log import get_logger
 from broker.observe.metrics import Counter, Metrics
 from transforms.messages.failure import TransformationFailed
 from transforms.messages.payload import UNTOUCHED, final_bytes
 from transforms.messages.transformation import BoundTransformation, Transformation
 
-log = logging.getLogger("sluice.transformation")
+log = get_logger(__name__)
 
 EVENT = "message.transformation_failed"
 REASON = "transformation_failed"
-LEVELS = {"error": 40, "warning": 30, "notice": 20, "info": 20, "debug": 10, "none": 0}
+WRITERS: Mapping[str, Callable[..., None]] = {
+    "error": log.error,
+    "warning": log.warning,
+    "notice": log.info,
+    "info": log.info,
+    "debug": log.debug,
+}
+"""What writes a failure at a level of ``log_failure``; ``none`` is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +182,17 @@ class TransformationGate:
         return failure
 
     def _log(self, transformation: Transformation, failure: Failure, entered: Message) -> None:
-        level = LEVELS[transformation.spec.log_failure.level]
-        if level and log.isEnabledFor(level):
-            fields = {
-                "transformation": failure.name, "topic": entered.topic, "client_id": entered.client.client_id,
-                "kind": failure.error.kind, "reason": failure.error.message, "action": failure.action,
-            }  # fmt: skip
-            log.log(level, "transformation.failed", extra={"fields": fields})
+        write = WRITERS.get(transformation.spec.log_failure.level)
+        if write is not None:
+            write(
+                "transformation.failed",
+                transformation=failure.name,
+                topic=entered.topic,
+                client_id=entered.client.client_id,
+                kind=failure.error.kind,
+                reason=failure.error.message,
+                action=failure.action,
+            )
 
 
 def as_failure(error: Exception) -> TransformationFailed:
