@@ -91,9 +91,11 @@ def download(url: str, ticket: str) -> bytes:
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(str(parts.hostname), parts.port)
     connection.request("GET", f"{parts.path}?{parts.query}", headers={"Authorization": f"Bearer {ticket}"})
-    body = connection.getresponse().read()
+    answer, body = connection.getresponse(), bytearray()
+    while piece := answer.read(1024 * 1024):
+        body += piece
     connection.close()
-    return body
+    return bytes(body)
 
 
 async def served(directory: Path, count: int, group: int) -> tuple[float, float, float]:
