@@ -224,7 +224,7 @@ class WireClient:
         self.send(
             Subscribe(self._next_id, list(requests), {"Subscription-Identifier": identifier} if identifier else {})
         )
-        before = []
+        before: list[Packet] = []
         while not isinstance(packet := await self.receive(), SubAck):
             before.append(packet)
         self._received = before + self._received

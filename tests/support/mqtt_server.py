@@ -1,0 +1,136 @@
+"""The MQTT server on a loopback socket for tests, with its store in memory and a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from threading import Event
+from typing import Any
+
+import uvloop
+
+from broker.codec.packets import Connect
+from broker.connection.settings import MqttSettings
+from broker.core.errors import Unavailable
+from broker.core.events import Columns, Events
+from broker.core.stage import Gate, Tap
+from broker.net.server import Server
+from broker.net.settings import ListenerSettings
+from broker.observe.metrics import Metrics
+from broker.storage.memory import MemoryStore
+from broker.storage.store import Batch, Committed, LogShard, Store
+from broker.storage.writer import Writer
+from tests.support.wire import WireClient
+
+SESSION_LOG = LogShard(1)
+_DEADLINE_S = 5.0
+
+
+class MovedClock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self._now_ns = 1_700_000_000_000_000_000
+
+    def now_ns(self) -> int:
+        return self._now_ns
+
+    def monotonic_s(self) -> float:
+        return self._now_ns / 1e9
+
+    def move(self, seconds: float) -> None:
+        self._now_ns += int(seconds * 1e9)
+
+
+class GatedStore(MemoryStore):
+    """A store whose commits wait until ``allow`` is set, and fail while ``fails``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.allow = Event()
+        self.allow.set()
+        self.fails = False
+
+    def commit(self, batch: Batch) -> Committed:
+        assert self.allow.wait(_DEADLINE_S)
+        if self.fails:
+            raise Unavailable("disk full")
+        return super().commit(batch)
+
+
+class Node:
+    """A running server and what a test wants to reach of it."""
+
+    def __init__(self, server: Server, writer: Writer, metrics: Metrics, events: Events, clock: MovedClock) -> None:
+        self.server, self.writer, self.metrics, self.events, self.clock = server, writer, metrics, events, clock
+        self.port = 0
+        self.seen: list[tuple[str, Columns]] = []
+        events.listen(lambda name, columns: self.seen.append((name, columns)))
+
+    async def client(self, client_id: str, version: int = 4, **connect: Any) -> WireClient:
+        """A connected client."""
+        return await WireClient.connected(self.port, Connect(client_id, version, **connect))
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock and let the server notice."""
+        self.clock.move(seconds)
+        self.server.hub.tick()
+
+    def dropped(self, reason: str) -> float:
+        """Messages dropped for a reason."""
+        return self.metrics.value("messages_dropped", reason=reason)
+
+    async def until(self, is_so: Callable[[], object]) -> None:
+        """Wait for a condition, with a deadline."""
+        async with asyncio.timeout(_DEADLINE_S):
+            while not is_so():  # noqa: ASYNC110  a test waits for what has no event of its own
+                await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def running(
+    store: Store | None = None,
+    *,
+    gates: Sequence[Gate] = (),
+    taps: Sequence[Tap] = (),
+    clock: MovedClock | None = None,
+    **settings: Any,
+) -> AsyncIterator[Node]:
+    """A server on a free port of 127.0.0.1. Leaving it is like a kill: nothing is said, nothing more is stored."""
+    loop, metrics, events = asyncio.get_running_loop(), Metrics(), Events()
+    clock = clock or MovedClock()
+    writer = Writer(store or MemoryStore(), loop, metrics=metrics)
+    server = Server(
+        settings=MqttSettings(**settings),
+        listeners=[ListenerSettings(bind="127.0.0.1:0")],
+        writer=writer,
+        session_log=SESSION_LOG,
+        metrics=metrics,
+        events=events,
+        clock=clock,
+    )
+    server.set_stages(gates, taps)
+    node = Node(server, writer, metrics, events, clock)
+    [(_, node.port)] = await server.start()
+    try:
+        yield node
+    finally:
+        await writer.close()
+        await server.stop(1.0)
+
+
+def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test that is a coroutine, on the loop that the product runs on."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        uvloop.run(_within_deadline(test(*arguments, **named)))
+
+    return run
+
+
+async def _within_deadline(test: Awaitable[None]) -> None:
+    async with asyncio.timeout(30):
+        await test
