@@ -48,7 +48,7 @@ def check(file: FileArgument = None, data_dir: DataDirOption = Path("data"), out
     if output == "json":
         print_json({"ok": True, "problems": [], "objects": count})
     else:
-        print_line(f"OK: {', '.join(config.files) or 'defaults'}; {count} objects")
+        print_line(f"OK: {', '.join(config.files) or 'defaults'}; {count} object{'s' if count != 1 else ''}")
 
 
 @group.command()

@@ -211,12 +211,12 @@ class Reader:
         array = Array([], place)
         self._enter()
         self._skip(_SEPARATORS)
-        while self._peek() not in ("", "]"):
+        while self._peek() not in ("", "]", "}"):
             array.items.append(self._value())
             before = self._at
             self._skip(_SEPARATORS)
             between = self._text[before : self._at]
-            if self._peek() not in ("", "]") and "," not in between and "\n" not in between:
+            if self._peek() not in ("", "]", "}") and "," not in between and "\n" not in between:
                 self._fail(f"expected ',' or ']', found {self._found()}")
         if self._peek() != "]":
             self._fail(f"expected ']' for the '[' of line {self._place(opening).line}, found {self._found()}")

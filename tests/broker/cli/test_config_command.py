@@ -1,0 +1,63 @@
+"""``sluice config`` with the settings of the whole product."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from broker.cli import exit_codes
+from broker.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an empty directory, with nothing of Sluice in the environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("SLUICE_")]:
+        monkeypatch.delenv(name)
+
+
+def test_a_good_file_is_ok(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my.conf").write_text('mqtt.max_packet_size = 2MB\nstreams { raw { topics = ["a/#"] } }\n')
+    assert main(["config", "check", "my.conf"]) == 0
+    assert capsys.readouterr().out == "OK: my.conf; 1 object\n"
+
+
+def test_every_problem_of_a_bad_file_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my.conf").write_text(
+        "mqtt {\n  max_packet_sise = 2MB\n  max_inflight = many\n}\nlisteners.tcp.default.bind = x\n"
+    )
+    assert main(["config", "check", "my.conf"]) == exit_codes.CHECK_SAID_NO
+    told = capsys.readouterr().err
+    assert told.startswith("Error: the configuration has 3 problems\n")
+    assert "  my.conf line 2: mqtt.max_packet_sise is not a setting; did you mean 'max_packet_size'?\n" in told
+    assert "  my.conf line 3: mqtt.max_inflight is 'many'; expected a whole number\n" in told
+    assert "  my.conf line 5: listeners.tcp.default.bind: 'x' is not an address" in told
+    assert main(["config", "check", "my.conf", "-o", "json"]) == exit_codes.CHECK_SAID_NO
+    assert len(json.loads(capsys.readouterr().err)["problems"]) == 3
+
+
+def test_a_file_that_does_not_parse_is_told_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my.conf").write_text("mqtt {\n  retain = [1, 2\n}\n")
+    assert main(["config", "check", "my.conf"]) == exit_codes.CHECK_SAID_NO
+    assert "my.conf line 3, column 1: expected ']' for the '[' of line 2" in capsys.readouterr().err
+
+
+def test_what_is_in_force_is_shown_with_who_set_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_MQTT__MAX_INFLIGHT", "7")
+    assert main(["config", "show"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = next(line for line in lines if line.startswith("mqtt.max_inflight "))
+    assert shown.split(maxsplit=2)[1:] == ["7", "environment variable SLUICE_MQTT__MAX_INFLIGHT"]
+
+
+def test_the_reference_describes_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "reference", "-o", "json"]) == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert {"mqtt.max_packet_size", "store.durability", "listeners.tcp.default.bind"} <= {e["key"] for e in entries}
+    assert [entry["key"] for entry in entries if not entry["description"]] == []
