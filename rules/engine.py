@@ -59,12 +59,17 @@ class RuleEngine:
 
 
 def as_values(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns with bytes as strings and absent ones left out."""
-    return {
-        name: string(value) if isinstance(value, bytes) else value
-        for name, value in columns.items()
-        if value is not None
-    }
+    """Columns with bytes as strings, at any depth, and absent ones left out."""
+    return {name: as_strings(value) for name, value in columns.items() if value is not None}
+
+
+def as_strings(value: Any) -> Any:
+    """The value with bytes as strings wherever they are UTF-8."""
+    if isinstance(value, bytes):
+        return string(value)
+    if isinstance(value, Mapping):
+        return {key: as_strings(item) for key, item in value.items()}
+    return [as_strings(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def event_message(name: str, columns: Mapping[str, Any], now_ns: int) -> Message:

@@ -5,16 +5,12 @@ from __future__ import annotations
 from pydantic import Field
 
 from broker.config.model import Settings
-from broker.config.units import Duration
 
 
 class RulesSettings(Settings):
     """How rules run. The rules themselves stand under ``rule_engine.rules``."""
 
     ignore_sys_message: bool = Field(default=True, description="Leave out messages on $SYS topics.")
-    jq_function_default_timeout: Duration = Field(
-        default=10.0, gt=0, description="How long one call of jq may take when the rule does not say; a duration."
-    )
     max_republish_depth: int = Field(
         default=16, ge=1, le=1000, description="How many rules in a row may republish what another one republished."
     )

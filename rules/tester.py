@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
 from broker.core.template import Template
 from broker.core.wire import from_wire, payload_from_wire, to_wire
-from rules.engine import as_values
+from rules.engine import as_strings
 from rules.functions.registry import Functions
 from rules.rule import Statement, compile_statement, plain_text
 from rules.sql.columns import Occurrence
@@ -19,16 +20,9 @@ from rules.sql.values import Bits, defined, string, text_of
 _RULE = "test"
 
 
-def test(body: Mapping[str, Any], functions: Functions, node: str, now_ns: Callable[[], int]) -> dict[str, Any]:
+def test(body: Any, functions: Functions, node: str, now_ns: Callable[[], int]) -> dict[str, Any]:
     """Run ``body["sql"]`` on ``body["event"]``; see ``RuleService.test``."""
-    sql, event = body.get("sql"), body.get("event", {})
-    problems = []
-    if not isinstance(sql, str):
-        problems.append(Problem("a text is wanted", "/sql"))
-    if not isinstance(event, Mapping):
-        problems.append(Problem("an object of columns is wanted", "/event"))
-    if problems or not isinstance(sql, str):
-        raise Invalid("the test cannot be run", problems)
+    sql, event = _members(body, "the test cannot be run", "sql", "event")
     now_ms = now_ns() // 1_000_000
     statement = compile_statement(sql, functions, Surroundings(node, {"rule_id": _RULE}, lambda: now_ms))
     columns = _columns(event, node, now_ms)
@@ -37,17 +31,33 @@ def test(body: Mapping[str, Any], functions: Functions, node: str, now_ns: Calla
     return _outcome(statement, Occurrence(columns))
 
 
-def render(body: Mapping[str, Any]) -> dict[str, str]:
+def render(body: Any) -> dict[str, str]:
     """``body["template"]`` rendered for ``body["row"]``."""
-    template, row = body.get("template"), body.get("row", {})
-    problems = []
-    if not isinstance(template, str):
-        problems.append(Problem("a text is wanted", "/template"))
-    if not isinstance(row, Mapping):
-        problems.append(Problem("an object is wanted", "/row"))
-    if problems or not isinstance(template, str):
-        raise Invalid("the template cannot be rendered", problems)
+    template, row = _members(body, "the template cannot be rendered", "template", "row")
     return {"text": Template(template, text_of).render(as_strings(from_wire(row)))}
+
+
+def _members(body: Any, what: str, text_name: str, object_name: str) -> tuple[str, Mapping[str, Any]]:
+    """A text and an object of a request, or ``Invalid`` with all that is wrong with them."""
+    given = body if isinstance(body, Mapping) else {}
+    text, members = given.get(text_name), given.get(object_name, {})
+    problems = []
+    if not isinstance(text, str) or not _is_unicode(text):
+        problems.append(Problem("a text is wanted", f"/{text_name}"))
+    if not isinstance(members, Mapping) or not _is_unicode(members):
+        problems.append(Problem("an object is wanted, with text that is Unicode", f"/{object_name}"))
+    if problems or not isinstance(text, str) or not isinstance(members, Mapping):
+        raise Invalid(what, problems)
+    return text, members
+
+
+def _is_unicode(value: Any) -> bool:
+    """Whether a value can be written in UTF-8 and is not nested too deep: no lone surrogates inside."""
+    try:
+        jsontext.decode(jsontext.encode(value))
+    except (jsontext.JsonError, RecursionError):
+        return False
+    return True
 
 
 def _columns(event: Mapping[str, Any], node: str, now_ms: int) -> dict[str, Any]:
@@ -64,16 +74,7 @@ def _columns(event: Mapping[str, Any], node: str, now_ms: int) -> dict[str, Any]
         columns.setdefault("publish_received_at", now_ms)
     if event.get("payload") is not None:
         columns["payload"] = string(payload_from_wire(event["payload"], "/event/payload"))
-    return as_values(columns)
-
-
-def as_strings(value: Any) -> Any:
-    """The value with bytes as strings wherever they are UTF-8."""
-    if isinstance(value, bytes):
-        return string(value)
-    if isinstance(value, dict):
-        return {key: as_strings(item) for key, item in value.items()}
-    return [as_strings(item) for item in value] if isinstance(value, list) else value
+    return columns
 
 
 def _reads(sources: Sources, columns: Mapping[str, Any]) -> bool:

@@ -83,8 +83,9 @@ def _key(key: Any) -> Any:
 
 
 def _of_client(client: Any) -> dict[Any, Any]:
-    entries = _private.setdefault(client, {})
-    _private.move_to_end(client)
+    owner = _key(client)
+    entries = _private.setdefault(owner, {})
+    _private.move_to_end(owner)
     if len(entries) > MAX_ENTRIES:
         raise failure("proc_dict_put", f"a client may keep {MAX_ENTRIES} keys")
     while len(_private) > MAX_CLIENTS:

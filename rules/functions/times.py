@@ -73,7 +73,7 @@ def date_to_unix_ts(*arguments: Any) -> int:
     """``date_to_unix_ts(unit, [offset,] format, text)``: the instant that a text in a format stands for."""
     name = "date_to_unix_ts"
     unit, offset, template, text = arguments if len(arguments) == 4 else (arguments[0], UNDEFINED, *arguments[1:])
-    if unit not in _NS or type(template) is not str or type(text) is not str:
+    if type(unit) is not str or unit not in _NS or type(template) is not str or type(text) is not str:
         raise failure(name, f"takes (unit, [offset,] format, text); units are {', '.join(_NS)}")
     parts = _parsed(name, template, text)
     missing = [f"%{key}" for key in "YmdHMS" if key not in parts]
@@ -97,7 +97,7 @@ def timezone_to_offset_seconds(offset: Any) -> int:
 def mongo_date(*arguments: Any) -> str:
     """A date for MongoDB, shown as ISODate(...); the instant is in milliseconds unless a unit is given."""
     unit = arguments[1] if len(arguments) > 1 else "millisecond"
-    if unit not in _NS:
+    if type(unit) is not str or unit not in _NS:
         raise failure("mongo_date", f"units are {', '.join(_NS)}")
     value = arguments[0] if arguments else time.time_ns() // _NS[unit]
     if type(value) is not int:

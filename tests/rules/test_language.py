@@ -256,5 +256,29 @@ def test_foreach_over_a_payload_that_is_an_array(node: Any) -> None:
     assert answer(node, "FOREACH payload AS p DO p FROM '#'", "no json")["outcome"] == "error"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        [],
+        {"sql": 1},
+        {"sql": "SELECT a FROM t", "event": []},
+        {"sql": "SELECT '\ud800' AS a FROM t", "event": {}},
+        {"sql": "SELECT a FROM t", "event": {"topic": "t", "a": ["\udfff"]}},
+        {"sql": "SELECT a FROM t", "event": {"topic": "t", "payload": {"encoding": "base64", "data": "%"}}},
+    ],
+)
+def test_a_request_that_cannot_be_read_is_refused(node: Any, body: Any) -> None:
+    with pytest.raises(Invalid):
+        node.service.test(body)
+    with pytest.raises(Invalid):
+        node.service.render(body)
+
+
+@pytest.mark.parametrize("event", [{"event": 5}, {"event": []}, {"topic": 5}, {"topic": "", "event": "$bridges/x"}])
+def test_an_event_that_nothing_reads_has_no_result(node: Any, event: dict[str, Any]) -> None:
+    assert node.service.test({"sql": "SELECT * FROM '#'", "event": event}) == {"outcome": "no_result"}
+
+
 def test_an_error_in_select_fails_the_rule_though_where_is_false(node: Any) -> None:
     assert answer(node, "SELECT 1/0 AS x FROM '#' WHERE false")["outcome"] == "error"
