@@ -27,7 +27,7 @@ _ATTEMPTS = 3
 
 @dataclass(slots=True)
 class ShardAudit:
-    """What was found of a shard. ``first`` up to, not including, ``next`` are the offsets that the table should cover."""
+    """What was found of a shard. ``first`` up to, not including, ``next`` are the offsets that it should cover."""
 
     shard: int
     first: int
@@ -64,8 +64,9 @@ class AuditReport:
         """For people."""
         lines = [f"table {self.table} from stream {self.stream}, version {self.version}"]
         lines += [
-            f"  shard {one.shard}: offsets {one.first} to {one.next}: {one.next - one.first} records = {one.rows} rows + "
-            f"{one.dead_letters} dead letters + {one.filtered} filtered; {one.lag} more wait in the stream"
+            f"  shard {one.shard}: offsets {one.first} to {one.next}: {one.next - one.first} records = "
+            f"{one.rows} rows + {one.dead_letters} dead letters + {one.filtered} filtered; "
+            f"{one.lag} more wait in the stream"
             for one in self.shards
         ]
         lines += [f"  PROBLEM: {problem}" for problem in self.problems]

@@ -65,6 +65,10 @@ class StreamServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
+    @property
+    def is_serving(self) -> bool:
+        return bool(self._servers)
+
     def start(self) -> None:
         """Serve; a second start after ``stop`` is a broker that came back on its port, with another range server."""
         self._ticket = uuid.uuid4().hex

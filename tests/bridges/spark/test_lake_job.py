@@ -1,0 +1,204 @@
+"""The lake job in a real Spark: killed in every way, it leaves each record in the table once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from bridges.spark.api import LakeApi
+from bridges.spark.audit import audit_table
+from bridges.spark.local import LocalSpark
+from bridges.spark.query import QuerySettings, TableQuery
+from bridges.spark.settings import LakeSettings
+from tests.bridges.spark.conftest import ROOT
+from tests.bridges.spark.stream_server import TOKEN, StreamServer
+
+pytestmark = pytest.mark.spark
+
+DEADLINE_S = 120.0
+COLUMNS = [{"name": "n", "type": "double"}]
+
+
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+    until = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < until, what
+        time.sleep(0.1)
+
+
+def add_table(server: StreamServer, directory: Path, name: str = "readings", **spec: Any) -> dict[str, Any]:
+    server.make(name)
+    path = str(directory / name)
+    table = {"name": name, "stream": name, "format": "delta", "path": path, "columns": COLUMNS, **spec}
+    server.tables[name] = table
+    return table
+
+
+def covered(server: StreamServer, name: str = "readings") -> int:
+    """Up to which offset the job says that the table goes."""
+    return int(server.reports.get(name, {}).get("offsets", {}).get("0", 0))
+
+
+@pytest.fixture
+def run_query(spark: Any, server: StreamServer, tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], TableQuery]]:
+    """Start a table's query in the shared session; all are ended after the test."""
+    queries: list[TableQuery] = []
+
+    def run(spec: dict[str, Any]) -> TableQuery:
+        settings = QuerySettings(tmp_path, trigger_s=0.2, max_rows=1000, parallelism=2, job="test")
+        query = TableQuery(spark, LakeApi(server.url, TOKEN), spec, settings, time.monotonic)
+        queries.append(query)
+        return query
+
+    yield run
+    for query in queries:
+        query.stop()
+
+
+def step_until(query: TableQuery, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def reached() -> bool:
+        query.step()
+        return condition(query.report())
+
+    wait_until(reached, f"the query did not get there: {query.report()}")
+    return query.report()
+
+
+def reaches(end: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda report: report["offsets"].get("0") == str(end)
+
+
+def test_a_batch_whose_commit_spark_forgot_is_not_doubled(
+    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path
+) -> None:
+    spec = add_table(server, tmp_path)
+    server.append("readings", [{"n": n} for n in range(1500)] + [b"bad"])
+    first = run_query(spec)
+    step_until(first, reaches(1501))
+    first.stop()
+    commits = sorted(tmp_path.glob("_checkpoints/readings/*/commits/[0-9]*"), key=lambda path: int(path.name))
+    commits[-1].unlink()
+    server.append("readings", [{"n": 1}])
+    report = step_until(run_query(spec), reaches(1502))
+    assert (report["rows"], report["dead_letters"], report["state"]) == (1501, 1, "running")
+    assert audit_table("readings", url=server.url, token=TOKEN).problems == []
+
+
+def test_two_jobs_at_once_and_a_lost_checkpoint_double_nothing(
+    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path
+) -> None:
+    spec = add_table(server, tmp_path)
+    server.append("readings", [{"n": n} for n in range(3000)])
+    first = run_query(spec)
+    step_until(first, reaches(3000))
+    (tmp_path / "_checkpoints").rename(tmp_path / "lost")
+    second = run_query(spec)
+    second.step()
+    (tmp_path / "lost").rename(tmp_path / "_checkpoints_of_first")
+    server.append("readings", [{"n": n} for n in range(2000)])
+    step_until(second, reaches(5000))
+    assert audit_table("readings", url=server.url, token=TOKEN).problems == []
+
+
+def test_a_table_that_fails_says_why_and_the_broker_away_fails_nothing(
+    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path
+) -> None:
+    (tmp_path / "blocked").write_text("in the way")
+    broken = run_query(add_table(server, tmp_path, "blocked"))
+    good = run_query(add_table(server, tmp_path))
+    broken.step()
+    error = broken.report()["last_error"]
+    assert broken.report()["state"] == "failed"
+    assert "cannot be written" in error["message"]
+    server.append("readings", [{"n": 1}])
+    step_until(good, reaches(1))
+    server.stop()
+    wait_until(lambda: not server.is_serving, "the server did not stop")
+    server.start()
+    server.append("readings", [{"n": 2}])
+    step_until(good, reaches(2))
+    assert good.report()["last_error"] is None
+
+
+def test_killed_driver_and_killed_worker_lose_and_double_nothing(server: StreamServer, tmp_path: Path) -> None:
+    add_table(server, tmp_path / "lake")
+    local = LocalSpark(LakeSettings(trigger=0.2), tmp_path / "lake", tmp_path / "logs" / "lake.log")
+
+    async def live() -> None:
+        local.want(True)
+        await local.start(server.url, TOKEN)
+        for stage, harm in enumerate((_kill_driver, _kill_workers, lambda _: None), start=1):
+            server.append("readings", [{"n": n} for n in range(30_000)] + [b"bad"])
+            await asyncio.to_thread(wait_until, lambda end=stage * 30_001: covered(server) == end, _log(tmp_path))
+            server.append("readings", [])
+            harm(local.state()["pid"])
+        pid = local.state()["pid"]
+        family = psutil.Process(pid).children(recursive=True)
+        await local.stop()
+        await asyncio.to_thread(wait_until, lambda: not any(_alive(one) for one in family), "not all ended", 10)
+
+    asyncio.run(live())
+    assert local.state()["state"] == "stopped"
+    assert local.state()["restarts"] >= 1
+    report = audit_table("readings", url=server.url, token=TOKEN)
+    assert (report.problems, report.shards[0].rows, report.shards[0].dead_letters) == ([], 90_000, 3)
+
+
+def test_nothing_outlives_a_broker_that_was_killed(server: StreamServer, tmp_path: Path) -> None:
+    add_table(server, tmp_path / "lake")
+    server.append("readings", [{"n": 1}])
+    parent = subprocess.Popen([sys.executable, "-c", _PARENT, server.url, str(tmp_path)], cwd=ROOT)
+    try:
+        wait_until(lambda: covered(server) == 1, _log(tmp_path))
+        family = psutil.Process(parent.pid).children(recursive=True)
+        assert {one.name() for one in family} >= {"java"}
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: not any(_alive(one) for one in family), f"still there: {family}", 5)
+
+
+_PARENT = """
+import asyncio, sys
+from pathlib import Path
+from bridges.spark.local import LocalSpark
+from bridges.spark.settings import LakeSettings
+
+async def live():
+    directory = Path(sys.argv[2])
+    local = LocalSpark(LakeSettings(), directory / "lake", directory / "logs" / "lake.log")
+    local.want(True)
+    await local.start(sys.argv[1], "test-token")
+    await asyncio.Event().wait()
+
+asyncio.run(live())
+"""
+
+
+def _kill_driver(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def _kill_workers(pid: int) -> None:
+    """Kill the Python processes under the JVM: workers, their daemon and the stream's planner."""
+    for process in psutil.Process(pid).children(recursive=True):
+        if process.name().startswith("python"):
+            process.kill()
+
+
+def _alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def _log(directory: Path) -> str:
+    return f"see {directory / 'logs' / 'lake.log'}"
