@@ -101,7 +101,10 @@ _TERM_MARK = b"\x83J"
 @function(returns="binary")
 def term_encode(x: Any) -> bytes:
     """An opaque form of any value, for term_decode."""
-    return _TERM_MARK + jsontext.encode(_tagged(x))
+    try:
+        return _TERM_MARK + jsontext.encode(_tagged(x))
+    except jsontext.JsonError as error:
+        raise failure("term_encode", str(error)) from None
 
 
 @function()
