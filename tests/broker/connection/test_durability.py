@@ -1,0 +1,302 @@
+"""What outlives a connection and the process. Leaving ``running`` is like a kill: the store is all that stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.codec.packets import PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest, Will
+from broker.storage.memory import MemoryStore
+from tests.support.mqtt_server import SESSION_LOG, GatedStore, MovedClock, Node, on_loop, running
+from tests.support.wire import WireClient
+
+HOUR = {"Session-Expiry-Interval": 3600}
+
+
+async def durable(node: Node, client_id: str = "d", version: int = 4) -> WireClient:
+    """A client whose session outlives it."""
+    return await node.client(client_id, version, clean_start=False, properties=HOUR if version == 5 else {})
+
+
+async def publish(node: Node, *packets: Publish) -> None:
+    """Publish with QoS 1 from a client of its own and wait for all acknowledgements."""
+    async with await node.client("publisher") as client:
+        client.send(*packets)
+        for _ in packets:
+            await client.expect(PubAck)
+
+
+def numbered(*numbers: int) -> list[Publish]:
+    return [Publish("t/a", b"%d" % number, 1, packet_id=number) for number in numbers]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("is_restarted", [False, True])
+@on_loop
+async def test_a_session_gets_what_was_published_while_it_was_away(version: int, is_restarted: bool) -> None:
+    store = MemoryStore()
+    async with running(store) as node:
+        async with await durable(node, version=version) as client:
+            assert not client.connack.session_present
+            await client.subscribe(SubscriptionRequest("t/+", 1))
+        await node.until(lambda: node.server.hub.sessions.by_client_id["d"].is_away)
+        await publish(node, *numbered(1, 2, 3))
+        if not is_restarted:
+            await _takes_numbers(node, version)
+    if is_restarted:
+        async with running(store) as node:
+            await _takes_numbers(node, version)
+
+
+async def _takes_numbers(node: Node, version: int) -> None:
+    client = await durable(node, version=version)
+    assert client.connack.session_present
+    got = [await client.expect(Publish) for _ in range(3)]
+    assert [(packet.payload, packet.dup) for packet in got] == [(b"1", False), (b"2", False), (b"3", False)]
+    await client.silence()
+
+
+@on_loop
+async def test_more_than_the_queue_holds_waits_on_disk_and_arrives_in_order() -> None:
+    async with running(max_queued_messages=10, max_inflight=4) as node:
+        client = await durable(node)
+        await client.subscribe(SubscriptionRequest("#", 1))
+        count = 700
+        await publish(node, *numbered(*range(1, count + 1)))
+        for number in range(1, count + 1):
+            packet = await client.expect(Publish)
+            assert packet.payload == b"%d" % number
+            client.send(PubAck(packet.packet_id))
+        await client.silence()
+        await publish(node, *numbered(9999))
+        assert (await client.expect(Publish)).payload == b"9999"
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@on_loop
+async def test_what_is_in_flight_is_sent_again_with_its_identifier_before_newer_messages(is_restarted: bool) -> None:
+    store = MemoryStore()
+    async with running(store, max_inflight=3) as node:
+        client = await durable(node)
+        await client.subscribe(SubscriptionRequest("#", 1))
+        await publish(node, *numbered(1, 2, 3, 4, 5))
+        first = [await client.expect(Publish) for _ in range(3)]
+        client.send(PubAck(first[1].packet_id))
+        fourth = await client.expect(Publish)
+        client.abort()
+        await node.until(lambda: node.server.hub.sessions.by_client_id["d"].is_away)
+        if not is_restarted:
+            await _takes_again(node, [first[0], first[2], fourth])
+    if is_restarted:
+        async with running(store, max_inflight=3) as node:
+            await _takes_again(node, [first[0], first[2], fourth])
+
+
+async def _takes_again(node: Node, open_packets: list[Publish]) -> None:
+    client = await durable(node)
+    for expected in open_packets:
+        got = await client.expect(Publish)
+        assert (got.packet_id, got.payload, got.dup) == (expected.packet_id, expected.payload, True)
+        client.send(PubAck(got.packet_id))
+    got = await client.expect(Publish)
+    assert (got.payload, got.dup) == (b"5", False)
+
+
+@on_loop
+async def test_qos_2_out_goes_on_with_pubrel_after_a_restart() -> None:
+    store = MemoryStore()
+    async with running(store) as node:
+        client = await durable(node)
+        await client.subscribe(SubscriptionRequest("t", 2))
+        async with await node.client("p") as publisher:
+            publisher.send(Publish("t", b"x", 2, packet_id=1))
+            await publisher.expect(PubRec)
+        packet = await client.expect(Publish)
+        client.send(PubRec(packet.packet_id))
+        await client.expect(PubRel)
+    async with running(store) as node:
+        client = await durable(node)
+        assert await client.expect(PubRel) == PubRel(packet.packet_id)
+        client.send(PubComp(packet.packet_id))
+        await client.silence()
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+@on_loop
+async def test_a_qos_2_publish_is_not_doubled_by_a_restart_before_its_pubrec_arrived(is_clean: bool) -> None:
+    store = MemoryStore()
+    async with running(store) as node:
+        subscriber = await durable(node)
+        await subscriber.subscribe(SubscriptionRequest("t", 2))
+        publisher = await node.client("p", clean_start=is_clean)
+        publisher.send(Publish("t", b"x", 2, packet_id=7))
+        await publisher.expect(PubRec)
+    async with running(store) as node:
+        publisher = await node.client("p", clean_start=is_clean)
+        publisher.send(Publish("t", b"x", 2, dup=True, packet_id=7))
+        await publisher.expect(PubRec)
+        publisher.send(PubRel(7))
+        await publisher.expect(PubComp)
+        subscriber = await durable(node)
+        await subscriber.expect(Publish)
+        await subscriber.silence()
+
+
+@on_loop
+async def test_a_qos_1_publish_resent_after_a_restart_is_not_doubled() -> None:
+    store = MemoryStore()
+    async with running(store) as node:
+        subscriber = await durable(node)
+        await subscriber.subscribe(SubscriptionRequest("t/#", 1))
+        await publish(node, *numbered(1, 2))
+    async with running(store) as node:
+        resent = [Publish("t/a", b"%d" % number, 1, dup=True, packet_id=number) for number in (1, 2, 3)]
+        await publish(node, *resent)
+        assert node.metrics.value("messages_resent_already_taken") == 2
+        await publish(node, Publish("t/a", b"2", 1, packet_id=2))  # without DUP it is a new message
+        subscriber = await durable(node)
+        got = [(await subscriber.expect(Publish)).payload for _ in range(4)]
+        assert got == [b"1", b"2", b"3", b"2"]
+        await subscriber.silence()
+
+
+@on_loop
+async def test_acknowledgements_wait_for_the_commit_and_leave_in_order() -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        subscriber, publisher = await durable(node), await node.client("p")
+        await subscriber.subscribe(SubscriptionRequest("kept", 1))
+        store.allow.clear()
+        publisher.send(Publish("kept", b"1", 1, packet_id=1), Publish("loose", b"", 1, packet_id=2))
+        await publisher.silence()
+        publisher.send(Publish("loose", b"", 1, packet_id=3))
+        await publisher.silence()
+        await subscriber.silence()
+        store.allow.set()
+        assert [(await publisher.expect(PubAck)).packet_id for _ in range(3)] == [1, 2, 3]
+        assert (await subscriber.expect(Publish)).payload == b"1"
+
+
+@on_loop
+async def test_what_cannot_be_stored_is_refused_and_can_be_sent_again() -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        subscriber = await durable(node)
+        await subscriber.subscribe(SubscriptionRequest("t", 2))
+        new, old = await node.client("n", 5), await node.client("o", 4)
+        store.fails = True
+        new.send(Publish("t", b"n", 1, packet_id=1), Publish("t", b"m", 2, packet_id=2))
+        assert await new.expect(PubAck) == PubAck(1, 0x97)
+        assert await new.expect(PubRec) == PubRec(2, 0x97)
+        old.send(Publish("t", b"o", 1, packet_id=1))
+        assert await old.closed() == []
+        store.fails = False
+        new.send(Publish("t", b"n", 1, dup=True, packet_id=1))
+        assert await new.expect(PubAck) == PubAck(1)
+        assert (await subscriber.expect(Publish)).payload == b"n"
+        await subscriber.silence()
+
+
+@on_loop
+async def test_retained_messages_survive_a_restart() -> None:
+    store = MemoryStore()
+    async with running(store) as node:
+        await publish(node, Publish("a", b"x", 1, True, packet_id=1), Publish("b", b"y", 1, True, packet_id=2))
+        await publish(node, Publish("b", b"", 1, True, packet_id=3))
+    async with running(store) as node:
+        client = await node.client("c")
+        await client.subscribe(SubscriptionRequest("#", 1))
+        assert (await client.expect(Publish)).payload == b"x"
+        await client.silence()
+
+
+@on_loop
+async def test_a_session_ends_when_its_expiry_has_passed_also_across_a_restart() -> None:
+    store, clock = MemoryStore(), MovedClock()
+    async with running(store, clock=clock) as node:
+        await (await node.client("d", 5, clean_start=False, properties={"Session-Expiry-Interval": 10})).close()
+        await node.until(lambda: node.server.hub.sessions.by_client_id["d"].is_away)
+        node.pass_time(5)
+        async with await node.client("d", 5, clean_start=False, properties={"Session-Expiry-Interval": 10}) as client:
+            assert client.connack.session_present
+        await node.until(lambda: node.server.hub.sessions.by_client_id["d"].is_away)
+    clock.move(11)
+    async with running(store, clock=clock) as node:
+        node.pass_time(0)
+        assert node.server.hub.sessions.get("d") is None
+
+
+@on_loop
+async def test_a_clean_start_forgets_the_session_for_good() -> None:
+    store = MemoryStore()
+    async with running(store) as node:
+        async with await durable(node) as client:
+            await client.subscribe(SubscriptionRequest("t", 1))
+        await (await node.client("d")).close()
+        await node.until(lambda: node.server.hub.sessions.get("d") is None)
+    assert dict(store.scan(b"session/")) == {}
+    assert dict(store.scan(b"subscriptions/")) == {}
+
+
+@on_loop
+async def test_a_will_that_waits_for_its_delay_survives_a_restart() -> None:
+    store, clock = MemoryStore(), MovedClock()
+    will = Will("w", b"gone", 1, True, {"Will-Delay-Interval": 30})
+    async with running(store, clock=clock) as node:
+        client = await node.client("d", 5, clean_start=False, will=will, properties=HOUR)
+        client.abort()
+        await node.until(lambda: node.server.hub.sessions.by_client_id["d"].is_away)
+    async with running(store, clock=clock) as node:
+        watcher = await node.client("w")
+        await watcher.subscribe(SubscriptionRequest("w", 1))
+        node.pass_time(20)
+        await watcher.silence()
+        node.pass_time(11)
+        assert (await watcher.expect(Publish)).payload == b"gone"
+        node.pass_time(60)
+        await watcher.silence()
+
+
+@on_loop
+async def test_the_log_is_trimmed_to_what_sessions_still_need() -> None:
+    store = MemoryStore()
+    async with running(store) as node:
+        client = await durable(node)
+        await client.subscribe(SubscriptionRequest("#", 1))
+        for number in range(1, 6):
+            await publish(node, *numbered(number))
+            packet = await client.expect(Publish)
+            if number < 4:
+                client.send(PubAck(packet.packet_id))
+        await client.silence()
+        hub = node.server.hub
+        hub.backlog.trim(list(hub.sessions))
+        await node.until(lambda: store.range_of(SESSION_LOG).first_offset == 3)
+
+
+@on_loop
+async def test_a_share_group_of_durable_sessions_gives_each_message_to_one() -> None:
+    async with running() as node:
+        for name in ("m1", "m2"):
+            async with await durable(node, name) as member:
+                await member.subscribe(SubscriptionRequest("$share/g/t/#", 1))
+        await publish(node, *numbered(1, 2, 3, 4))
+        members = [await durable(node, name) for name in ("m1", "m2")]
+        got = []
+        for member in members:
+            got += [(await member.expect(Publish)).payload for _ in range(2)]
+            await member.silence()
+        assert sorted(got) == [b"1", b"2", b"3", b"4"]
+
+
+@on_loop
+async def test_retained_messages_of_qos_1_are_owned_by_a_durable_session() -> None:
+    store = MemoryStore()
+    async with running(store) as node:
+        await publish(node, Publish("r", b"kept", 1, True, packet_id=1))
+        client = await durable(node)
+        await client.subscribe(SubscriptionRequest("r", 1))
+        packet = await client.expect(Publish)
+        assert packet.retain
+    async with running(store) as node:
+        again = await (await durable(node)).expect(Publish)
+        assert (again.packet_id, again.payload, again.dup, again.retain) == (packet.packet_id, b"kept", True, True)

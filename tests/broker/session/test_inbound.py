@@ -1,0 +1,53 @@
+"""What is remembered of publishes that may be sent again."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.session.inbound import RECENT_LIFE_NS, RECENT_MAX, Inbound, digest
+
+
+def test_only_the_same_message_under_the_same_identifier_was_taken() -> None:
+    inbound = Inbound()
+    inbound.remember(5, digest(b"t", b"x"), 1)
+    assert inbound.was_taken(5, digest(b"t", b"x"), 2)
+    assert not inbound.was_taken(5, digest(b"t", b"y"), 2)
+    assert not inbound.was_taken(5, digest(b"tx", b""), 2)
+    assert not inbound.was_taken(6, digest(b"t", b"x"), 2)
+
+
+def test_what_is_remembered_is_bounded_and_grows_old() -> None:
+    inbound = Inbound()
+    for number in range(1, RECENT_MAX + 3):
+        inbound.remember(number, digest(b"t", b"%d" % number), 1)
+    assert len(inbound.recent) == RECENT_MAX
+    assert not inbound.was_taken(1, digest(b"t", b"1"), 2)
+    assert inbound.was_taken(3, digest(b"t", b"3"), 2)
+    assert not inbound.was_taken(3, digest(b"t", b"3"), RECENT_LIFE_NS + 2)
+
+
+def test_what_could_not_be_stored_was_not_taken() -> None:
+    inbound = Inbound()
+    inbound.remember(5, digest(b"t", b"x"), 1)
+    inbound.open(6)
+    inbound.forget([5, 6])
+    assert not inbound.was_taken(5, digest(b"t", b"x"), 2)
+    assert not inbound.open_qos2
+
+
+@given(
+    st.sets(st.integers(1, 65_535), max_size=20),
+    st.dictionaries(st.integers(1, 65_535), st.binary(min_size=8, max_size=8), max_size=20),
+)
+def test_what_is_stored_is_restored(open_qos2: set[int], recent: dict[int, bytes]) -> None:
+    inbound = Inbound()
+    inbound.open_qos2, inbound.recent, inbound.touched_ns = open_qos2, recent, 7
+    value = inbound.encode()
+    if not open_qos2 and not recent:
+        assert value is None
+        return
+    assert value is not None
+    restored = Inbound.decode(value)
+    assert (restored.open_qos2, restored.recent, restored.touched_ns) == (open_qos2, recent, 7)
+    assert list(restored.recent) == list(recent)

@@ -1,0 +1,170 @@
+"""A session without a socket: identifiers, window, queue, place in the log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.codec.framing import Decoder
+from broker.codec.outgoing import Outgoing
+from broker.codec.packets import Publish, PubRel
+from broker.core.client import Client
+from broker.core.events import Events
+from broker.core.message import Message
+from broker.core.subscription import Subscription
+from broker.core.topic import TopicFilter
+from broker.observe.metrics import Metrics
+from broker.session.outbox import Outbox, Turn
+from broker.session.record import encode_session, encode_subscriptions, restore_session, restore_subscriptions
+from broker.session.session import MAX_PACKET_ID, Session, SessionServices
+from tests.support.mqtt_server import MovedClock
+
+
+class Bench:
+    """A session's surroundings: what it asked for, and what it wrote."""
+
+    def __init__(self, *, is_durable: bool = False, window: int = 3, max_queue: int = 4) -> None:
+        metrics = Metrics()
+        sent = tuple(metrics.counter("sent", qos=str(qos)) for qos in range(3))
+        self.metrics, self.refills = metrics, 0
+        self.turn = Turn(lambda: None)
+        self.written = b""
+        self.services = SessionServices(
+            clock=MovedClock(),
+            changed=lambda _session: None,
+            refill=self._refill,
+            crowded=lambda _session: None,
+            relieved=lambda _session: None,
+            on_event=lambda _name, _session, _message, _why: None,
+            events=Events(),
+            sent=(sent[0], sent[1], sent[2]),
+            dropped=lambda why: metrics.counter("dropped", why=why),
+            max_queue=max_queue,
+            max_queue_bytes=1_000_000,
+            window=window,
+        )
+        self.session = Session("s", self.services, is_durable=is_durable)
+
+    def _refill(self, _session: Session) -> None:
+        self.refills += 1
+
+    def connect(self) -> None:
+        box = Outbox(self.turn, self._write)
+        self.session.attach(self, Client("s", protocol_version=4), box, 65_535, 0)
+        self.session.resume()
+
+    def is_overfull(self) -> bool:
+        return False
+
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+    def _write(self, data: bytes) -> None:
+        self.written += data
+
+    def take(self) -> list[Publish | PubRel]:
+        """Packets written since the last call; what is held for a commit is taken as committed."""
+        for data in self.session.take_held():
+            assert self.session.box is not None
+            self.session.box.add(data)
+        self.turn.flush()
+        written, self.written = self.written, b""
+        return [packet for packet in Decoder(4).feed(written) if isinstance(packet, Publish | PubRel)]
+
+
+def outgoing(number: int) -> Outgoing:
+    return Outgoing(Message("t", b"%d" % number, 2, False, Client("p"), 1))
+
+
+def test_identifiers_go_round_and_skip_those_in_flight() -> None:
+    session = Bench(window=5).session
+    session.inflight = {MAX_PACKET_ID: None, 1: None}  # type: ignore[dict-item]  # only the keys matter
+    session._next_id = MAX_PACKET_ID - 1
+    assert [session.next_packet_id() for _ in range(2)] == [MAX_PACKET_ID - 1, 2]
+
+
+def test_a_full_queue_of_a_clean_session_loses_its_oldest() -> None:
+    bench = Bench(window=1, max_queue=2)
+    bench.connect()
+    for number in range(5):
+        bench.session.deliver(outgoing(number), 1, False, ())
+    assert [packet.payload for packet in bench.take() if isinstance(packet, Publish)] == [b"0"]
+    assert bench.metrics.value("dropped", why="queue_full") == 2
+    for _ in range(3):
+        bench.session.on_puback(next(iter(bench.session.inflight), 0))
+    assert [packet.payload for packet in bench.take() if isinstance(packet, Publish)] == [b"3", b"4"]
+
+
+def test_a_durable_session_with_a_full_queue_falls_behind_and_asks_for_the_rest() -> None:
+    bench = Bench(is_durable=True, window=1, max_queue=2)
+    bench.connect()
+    for offset in range(5):
+        bench.session.accept_logged(offset, outgoing(offset), 1, False, ())
+        bench.session.pump()
+    assert bench.session.is_behind
+    assert bench.session.next_offset == 3
+    for _ in range(3):
+        bench.session.on_puback(next(iter(bench.session.inflight)))
+    assert bench.refills == 1
+    assert bench.metrics.value("dropped", why="queue_full") == 0
+
+
+def test_packets_of_a_durable_session_are_held_until_their_record_is_committed() -> None:
+    bench = Bench(is_durable=True)
+    bench.connect()
+    bench.session.accept_logged(0, outgoing(0), 2, False, ())
+    bench.session.pump()
+    bench.turn.flush()
+    assert bench.written == b""
+    assert [type(packet) for packet in bench.take()] == [Publish]
+
+
+def test_what_was_released_is_resent_as_pubrel() -> None:
+    bench = Bench(is_durable=True)
+    bench.connect()
+    for offset in range(2):
+        bench.session.accept_logged(offset, outgoing(offset), 2, False, ())
+    bench.session.pump()
+    first, second = bench.take()
+    assert bench.session.on_pubrec(first.packet_id)
+    bench.session.detach(2)
+    bench.connect()
+    resent = bench.take()
+    assert isinstance(resent[0], PubRel)
+    assert isinstance(resent[1], Publish)
+    assert isinstance(second, Publish)
+    assert resent[1] == replace(second, dup=True)
+    assert not bench.session.on_pubrec(999)
+
+
+def test_a_session_is_restored_as_it_was_stored() -> None:
+    bench = Bench(is_durable=True)
+    bench.connect()
+    bench.session.expiry_s = 60
+    subscription = Subscription(TopicFilter.parse("a/+"), 2, True, True, 1, 5, 17)
+    bench.session.subscriptions["a/+"] = subscription
+    bench.session.accept_logged(20, outgoing(1), 2, False, (5,))
+    bench.session.pump()
+    restored = Bench(is_durable=True).session
+    assert restore_session(restored, encode_session(bench.session, 21)) is True
+    restore_subscriptions(restored, encode_subscriptions(bench.session))
+    assert restored.subscriptions == {"a/+": subscription}
+    [(packet_id, delivery)] = restored.inflight.items()
+    assert (packet_id, delivery.offset, delivery.qos, delivery.identifiers) == (1, 20, 2, (5,))
+    assert (restored.next_offset, restored.is_behind, restored.expiry_s, restored.next_id) == (21, True, 60, 2)
+
+
+@pytest.mark.parametrize(("since", "offset", "expected"), [(5, 4, False), (5, 5, True)])
+def test_a_subscription_holds_for_the_log_from_its_offset_on(since: int, offset: int, expected: bool) -> None:
+    session = Bench(is_durable=True).session
+    session.subscriptions["t"] = Subscription(TopicFilter.parse("t"), 1, since_offset=since)
+    assert (session.match_logged(offset, outgoing(1).message, None) is not None) is expected
+
+
+def test_a_record_for_another_session_is_passed_over() -> None:
+    session = Bench(is_durable=True).session
+    session.subscriptions["$share/g/t"] = Subscription(TopicFilter.parse("$share/g/t"), 1)
+    assert session.match_logged(0, outgoing(1).message, None) is None
+    assert session.match_logged(0, outgoing(1).message, "other") is None
+    assert session.match_logged(0, outgoing(1).message, "s") is not None
