@@ -131,7 +131,7 @@ def _remember(c: Connection, message: Message, topic: bytes, packet_id: int, *, 
     if message.qos == 2:
         inbound.open(packet_id)
     if is_kept:
-        inbound.remember(packet_id, digest(topic, message.payload), c.now_ns)
+        inbound.remember(packet_id, digest(topic, message.payload), c.now_ns, c.unacknowledged + len(inbound.open_qos2))
     if is_kept or c.session.is_durable:
         c.hub.inbound_changed(c.session.client_id, inbound)
 

@@ -19,8 +19,10 @@ class MqttSettings(Settings):
         default=32, ge=1, le=65_535, description="QoS 1 and 2 messages sent to a client and not yet acknowledged."
     )
     receive_maximum: int = Field(
-        default=32, ge=1, le=65_535, description="QoS 1 and 2 messages of an MQTT 5 client that may be open at a time."
-    )
+        65_535, ge=1, le=65_535, description="QoS 1 and 2 messages an MQTT 5 client may send before they are "
+        "acknowledged. Some client libraries send all they have queued after a reconnect, whatever the server says; a "
+        "small value locks them out. Memory is bounded by the store's backlog instead."
+    )  # fmt: skip
     max_queued_messages: int = Field(
         default=1000, ge=1, description="QoS 1 and 2 messages waiting in memory for one session; then the oldest is "
         "dropped or, for a session that outlives its connection, the rest waits on disk."

@@ -17,7 +17,11 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Final
 
-RECENT_MAX: Final = 256
+RECENT_MIN: Final = 64
+RECENT_MAX: Final = 65_535
+_BURSTS: Final = 4
+"""How many times what a client had unacknowledged at once is remembered: acknowledgements of earlier bursts may be lost
+in the socket with the process that sent them."""
 RECENT_LIFE_NS: Final = 3600 * 1_000_000_000
 DIGEST_BYTES: Final = 8
 
@@ -35,20 +39,26 @@ def digest(topic: bytes, payload: bytes) -> bytes:
 class Inbound:
     """The state above. ``is_changed`` tells that it differs from what was last serialised."""
 
-    __slots__ = ("is_changed", "open_qos2", "recent", "touched_ns")
+    __slots__ = ("_kept", "is_changed", "open_qos2", "recent", "touched_ns")
 
     def __init__(self) -> None:
         self.open_qos2: set[int] = set()
         self.recent: dict[int, bytes] = {}
         self.touched_ns = 0
         self.is_changed = False
+        self._kept = RECENT_MIN
 
-    def remember(self, packet_id: int, message_digest: bytes, now_ns: int) -> None:
-        """Note a message that left something durable behind."""
+    def remember(self, packet_id: int, message_digest: bytes, now_ns: int, unacknowledged: int = 0) -> None:
+        """Note a message that left something durable behind.
+
+        ``unacknowledged`` is how many publishes of the client wait for their acknowledgement now. A client that sends
+        in bursts is remembered as far back as its bursts are long; the bound falls again as it sends less.
+        """
         recent = self.recent
         recent.pop(packet_id, None)
         recent[packet_id] = message_digest
-        if len(recent) > RECENT_MAX:
+        self._kept = min(max(RECENT_MIN, _BURSTS * unacknowledged, self._kept - 1), RECENT_MAX)
+        while len(recent) > self._kept:
             del recent[next(iter(recent))]
         self.touched_ns, self.is_changed = now_ns, True
 
@@ -110,4 +120,5 @@ class Inbound:
         recent_at = _HEAD.size + open_count * _OPEN.size
         inbound.open_qos2 = {packet_id for (packet_id,) in _OPEN.iter_unpack(value[_HEAD.size : recent_at])}
         inbound.recent = dict(_RECENT.iter_unpack(value[recent_at:]))
+        inbound._kept = max(RECENT_MIN, len(inbound.recent))
         return inbound
