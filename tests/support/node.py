@@ -28,9 +28,10 @@ def eventually(condition: Callable[[], T], timeout_s: float = 30.0, every_s: flo
     last: Any = None
     while True:
         try:
-            last = condition()
-            if last:
-                return last
+            found = condition()
+            if found:
+                return found
+            last = found
         except (httpx.HTTPError, OSError, AssertionError, KeyError, ValueError) as error:
             last = error
         if time.monotonic() > deadline:
@@ -97,9 +98,10 @@ class Node:
         """Every process that this broker started, however deep."""
         assert self.process is not None
         try:
-            return psutil.Process(self.process.pid).children(recursive=True)
+            family: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
+        return family
 
     def kill(self) -> None:
         """``kill -9``."""
