@@ -18,7 +18,9 @@ from bridges.spark.batch import TableSpec
 from bridges.spark.ledger import Ledger, ledger_rows
 from bridges.spark.tables.contract import LakeTable
 from bridges.spark.tables.formats import open_dead_letters, open_table
+from broker.core.errors import Unavailable
 from pyspark_sluice.client import Positions, ShardPosition
+from pyspark_sluice.errors import SourceError
 
 _SHOWN = 5
 _ATTEMPTS = 3
@@ -83,7 +85,11 @@ def audit_table(table: str, *, url: str, token: str) -> AuditReport:
     """
     api = LakeApi(url, token)
     spec = api.table(table)
-    return audit_spec(spec, api.stream(spec["stream"]).positions())
+    try:
+        where = api.stream(spec["stream"], deadline_s=5.0).positions()
+    except SourceError as error:
+        raise Unavailable(str(error)) from error
+    return audit_spec(spec, where)
 
 
 def audit_spec(spec: Spec, where: Positions) -> AuditReport:

@@ -22,13 +22,14 @@ from bridges.spark.columns import RAW, Column, column_name, columns_of_api, take
 from bridges.spark.tables.contract import Binding, CommitConflict, Details, LakeTable, ShardRange
 from bridges.spark.tables.formats import dead_letters_dir, open_dead_letters, open_or_create
 from bridges.spark.task import RAW_COLUMNS, RESULT_SCHEMA, ROWS_COLUMNS, Plan, TaskResult, writer
+from broker.core.errors import SluiceError
 from pyspark_sluice.client import Positions
 
 _ATTEMPTS = 8
 """How often a batch is tried against other writers before the query fails (and is restarted)."""
 
 
-class Gap(Exception):
+class Gap(SluiceError):
     """A batch that starts after the table's end: committing it would lose the records between."""
 
 

@@ -19,8 +19,9 @@ from bridges.spark.api import LakeApi
 from bridges.spark.batch import RunTasks, TableSpec, TableWriter, discard, spark_tasks
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Replacement, ShardRange
 from bridges.spark.task import DataFile, Plan, TaskResult
-from broker.core.errors import Invalid
+from broker.core.errors import Invalid, Unavailable
 from pyspark_sluice.client import Positions, StreamClient, check_held
+from pyspark_sluice.errors import SourceError
 
 T = TypeVar("T")
 _ATTEMPTS = 30
@@ -93,14 +94,17 @@ def run(
 
     Raises:
         broker.core.errors.Invalid: the range is not one, or not in the table.
-        pyspark_sluice.errors.SourceError: the stream does not hold the range any more.
         broker.core.errors.NotFound: there is no such table.
+        broker.core.errors.Unavailable: the stream does not hold the range any more, or the broker does not answer.
     """
     api = LakeApi(url, token)
     spec = api.table(table)
-    client = api.stream(spec["stream"])
-    replayed = Replayed(TableSpec.of_api(spec, client.positions()))
-    ranges = replayed.ranges(client, from_, to)
+    client = api.stream(spec["stream"], deadline_s=5.0)
+    try:
+        replayed = Replayed(TableSpec.of_api(spec, client.positions()))
+        ranges = replayed.ranges(client, from_, to)
+    except SourceError as error:
+        raise Unavailable(str(error)) from error
     if dry_run or not ranges:
         return replayed.preview(ranges)
     from bridges.spark.job import prepare_environment

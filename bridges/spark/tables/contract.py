@@ -10,16 +10,17 @@ import pyarrow as pa
 
 from bridges.spark.columns import Column
 from bridges.spark.task import DataFile
+from broker.core.errors import SluiceError, Unavailable
 
 DETAILS_KEY = "sluice"
 """Where a commit's details are kept in its metadata."""
 
 
-class CommitConflict(Exception):
+class CommitConflict(Unavailable):
     """Somebody else changed the table since it was opened; nothing was committed. Open it again and decide anew."""
 
 
-class TableRefused(Exception):
+class TableRefused(SluiceError):
     """The table at this place cannot be used as asked; the text says why and what to do. Nothing was changed."""
 
 

@@ -1,0 +1,214 @@
+"""Tables as objects: what is refused and why, what is shown, and a broker without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from bridges.spark.batch import TableSpec, TableWriter
+from bridges.spark.feature import LakeFeature
+from bridges.spark.local import LocalSpark
+from bridges.spark.rotating import RotatingFile
+from bridges.spark.service import LakeTableService
+from bridges.spark.settings import LakeSettings
+from bridges.spark.tables.contract import Binding
+from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound
+from broker.core.feature import Services
+from broker.core.objects import MemorySection, ObjectService
+from tests.bridges.spark.batches import records, tasks
+from tests.bridges.spark.conftest import ROOT
+
+COLUMNS = [{"name": "a", "type": "double"}]
+
+
+class Streams:
+    """The streams there are."""
+
+    def names(self) -> Sequence[str]:
+        return ("hot", "cold")
+
+
+def positions(stream: str) -> dict[str, Any]:
+    shards = [{"shard": 0, "first_offset": "2", "next_offset": "12"}]
+    return {"stream": stream, "kind": "rows", "epoch": "e", "log": 1, "shards": shards}
+
+
+def make_feature(directory: Path, section: MemorySection | None = None) -> LakeFeature:
+    kept = section or MemorySection()
+    services = cast(
+        Services,
+        type("Given", (), {"streams": Streams(), "section": lambda _, name: kept, "users_of_stream": []})(),
+    )
+    return LakeFeature(services, data_dir=directory, columns_of=lambda stream: COLUMNS, positions=positions)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> LakeTableService:
+    return make_feature(tmp_path).service
+
+
+def test_a_table_lies_in_the_lake_directory_by_default(service: LakeTableService, tmp_path: Path) -> None:
+    made = service.create({"name": "readings", "stream": "hot"})
+    assert (made["path"], made["format"], made["columns"]) == (str(tmp_path / "lake" / "readings"), "delta", COLUMNS)
+    assert service.get("readings") == service.list()[0] == made
+    checked: ObjectService = service
+    assert checked.kind == "lake table"
+
+
+def test_tables_survive_a_restart(tmp_path: Path) -> None:
+    section = MemorySection()
+    make_feature(tmp_path, section).service.create({"name": "readings", "stream": "hot", "format": "iceberg"})
+    again = make_feature(tmp_path, section)
+    again.start()
+    assert again.service.get("readings")["format"] == "iceberg"
+
+
+def test_a_broken_configuration_is_refused_with_every_problem(tmp_path: Path) -> None:
+    section = MemorySection([{"name": "a"}, {"name": "b", "stream": "hot", "format": "csv"}])
+    with pytest.raises(ConfigError) as caught:
+        make_feature(tmp_path, section).start()
+    assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "pointer", "reason"),
+    [
+        ({"name": "t"}, "/stream", "'stream' is missing"),
+        (
+            {"name": "t", "stream": "hto"},
+            "/stream",
+            "there is no stream 'hto'; make it first, or name one of: hot, cold",
+        ),
+        ({"name": "a/b", "stream": "hot"}, "/name", "a name is letters, digits"),
+        ({"name": "t", "stream": "hot", "format": "csv"}, "/format", "'csv'"),
+        ({"name": "t", "stream": "hot", "paths": "x"}, "/paths", "'paths' is not known"),
+        ({"name": "t", "stream": "hot", "path": "s3://bucket/t"}, "/path", "not at a URL"),
+        ({"name": "t", "stream": "hot", "path": "/proc/t"}, "/path", "table path /proc/t cannot be written: "),
+    ],
+)
+def test_a_spec_that_cannot_be_used_is_refused(
+    service: LakeTableService, spec: dict[str, Any], pointer: str, reason: str
+) -> None:
+    with pytest.raises(Invalid) as caught:
+        service.create(spec)
+    assert [problem.pointer for problem in caught.value.problems] == [pointer]
+    assert reason in caught.value.problems[0].message
+    assert service.list() == []
+
+
+def test_two_tables_do_not_share_a_name_or_a_path(service: LakeTableService) -> None:
+    made = service.create({"name": "one", "stream": "hot"})
+    with pytest.raises(AlreadyExists):
+        service.create({"name": "one", "stream": "hot"})
+    with pytest.raises(Invalid, match="lake table 'one' lies in"):
+        service.create({"name": "two", "stream": "cold", "path": made["path"]})
+
+
+def test_a_table_keeps_stream_and_format_as_long_as_it_keeps_its_path(service: LakeTableService) -> None:
+    made = service.create({"name": "one", "stream": "hot"})
+    assert service.replace("one", {**made, "description": "readings"})["description"] == "readings"
+    with pytest.raises(Invalid, match="has stream 'hot'; give another path with it"):
+        service.replace("one", {**made, "stream": "cold"})
+
+
+def test_changes_are_told_and_users_of_streams_named(service: LakeTableService) -> None:
+    told: list[int] = []
+    service.on_change(lambda: told.append(len(service.list())))
+    service.create({"name": "one", "stream": "hot"})
+    assert service.users_of_stream("hot") == ["lake table 'one'"]
+    assert service.users_of_stream("cold") == []
+    service.delete("one")
+    assert told == [1, 0]
+    with pytest.raises(NotFound):
+        service.get("one")
+
+
+def test_a_report_gives_state_and_lag(service: LakeTableService) -> None:
+    service.create({"name": "one", "stream": "hot"})
+    service.report("one", {"state": "running", "rows": 5, "dead_letters": 1, "offsets": {"0": "8"}, "unknown": 1})
+    shown = service.get("one")
+    assert (shown["state"], shown["rows"], shown["lag_records"]) == ("running", 5, 4)
+    assert "unknown" not in shown["report"]
+    error = {"message": "no answer", "at": "2026-01-01T00:00:00Z"}
+    service.report("one", {"state": "failed", "last_error": error})
+    assert service.statuses()[0]["reason"] == "no answer"
+    with pytest.raises(Invalid, match="'state' is one of"):
+        service.report("one", {"state": "happy"})
+    with pytest.raises(NotFound):
+        service.report("two", {"state": "running"})
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_preview_and_audit_read_the_table(service: LakeTableService, table_format: str) -> None:
+    made = service.create({"name": "one", "stream": "hot", "format": table_format})
+    assert service.preview("one", 10) == {"columns": [], "rows": []}
+    writer = TableWriter(TableSpec("one", table_format, made["path"], "rows", Binding("hot", "e")), "job")
+    writer.write(tasks(records(2, [{"a": n} for n in range(5)])))
+    writer.write(tasks(records(7, [{"a": n} for n in range(5)])))
+    preview = service.preview("one", 6)
+    assert [row["_offset"] for row in preview["rows"]] == [11, 10, 9, 8, 7, 6]
+    assert preview["rows"][0]["_published_at"] == "2026-01-01T00:00:00.011000Z"
+    assert preview["columns"][-1] == "a"
+    assert service.audit("one")["ok"]
+
+
+def test_without_spark_the_broker_works_and_the_table_says_what_to_install(tmp_path: Path) -> None:
+    assert "pyarrow" not in _imports_of("bridges.spark.feature")
+    code = (
+        "import asyncio, sys, importlib.util\n"
+        "from pathlib import Path\n"
+        "real = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'pyspark' else real(name, *rest)\n"
+        "from bridges.spark.local import LocalSpark\n"
+        "from bridges.spark.settings import LakeSettings\n"
+        "async def live():\n"
+        "    local = LocalSpark(LakeSettings(), Path(sys.argv[1]), Path(sys.argv[1]) / 'lake.log')\n"
+        "    local.want(True)\n"
+        "    await local.start('http://127.0.0.1:1', 'token')\n"
+        "    while local.state()['state'] != 'failed': await asyncio.sleep(0.01)\n"
+        "    print(local.state()['reason'])\n"
+        "    await local.stop()\n"
+        "asyncio.run(asyncio.wait_for(live(), 30))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert run.stdout.strip() == (
+        "lake tables need Spark, and the package 'pyspark' is not installed; install it with "
+        "pip install 'sluicemq[spark]'"
+    ), run.stderr
+
+
+def test_a_job_that_cannot_start_fails_with_its_last_words(tmp_path: Path) -> None:
+    local = LocalSpark(LakeSettings(master="nonsense://"), tmp_path / "in-the-way", tmp_path / "lake.log")
+    (tmp_path / "in-the-way").write_text("")
+
+    async def live() -> str:
+        local.want(True)
+        await local.start("http://127.0.0.1:1", "token")
+        async with asyncio.timeout(60):
+            while local.state()["state"] != "failed":  # noqa: ASYNC110 - there is nothing to wait on but the state
+                await asyncio.sleep(0.02)
+        reason = local.state()["reason"]
+        await local.stop()
+        return str(reason)
+
+    assert "in-the-way" in asyncio.run(live())
+
+
+def test_the_log_is_bounded(tmp_path: Path) -> None:
+    log = RotatingFile(tmp_path / "logs" / "lake.log", max_bytes=1000)
+    for number in range(100):
+        log.write(f"line {number} of many\n".encode())
+    assert log.last_line() == "line 99 of many"
+    assert sum(os.path.getsize(path) for path in (tmp_path / "logs").iterdir()) <= 2000
+
+
+def _imports_of(module: str) -> str:
+    code = f"import sys, {module}; print(*sys.modules)"
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
