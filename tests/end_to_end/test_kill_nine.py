@@ -80,11 +80,11 @@ def _kill_at_random(node: Node, threads: list[threading.Thread]) -> Counter[str]
     """Kill something every few seconds while there is traffic; every kind at least as often as the test demands."""
     chance = random.Random(20261121)
     kills: Counter[str] = Counter()
-    plan = ["broker", "worker", "driver", "broker", "worker", "broker", "driver"]
+    plan = iter(["broker", "worker", "driver", "broker", "worker", "broker", "driver", "worker"])
     while any(thread.is_alive() for thread in threads):
-        threading.Event().wait(chance.uniform(3.0, 7.0))
-        victim = plan[sum(kills.values()) % len(plan)]
-        if sum(kills.values()) >= 2 * len(plan):
+        threading.Event().wait(chance.uniform(2.0, 5.0))
+        victim = next(plan, None)
+        if victim is None:
             continue
         if victim == "broker":
             node.kill()
