@@ -25,8 +25,9 @@ class Outgoing:
         self.message = message
         self.topic = message.topic.encode() if topic is None else topic
         self._encoded: dict[int, Parts] = {}
-        expiry_s = message.properties.get(_EXPIRY) if message.properties else None
-        self.expires_ns: int = 0 if expiry_s is None else message.received_ns + expiry_s * _NS
+        self.expires_ns = 0
+        if message.properties and (expiry_s := message.properties.get(_EXPIRY)) is not None:
+            self.expires_ns = message.received_ns + expiry_s * _NS
 
     @property
     def size_bytes(self) -> int:

@@ -15,13 +15,25 @@ from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.message import Message
 from broker.core.stage import Refusal
+from broker.pipeline.plan import TopicPlan
+from broker.routing.router import Routes
 from broker.session.inbound import digest
+from broker.session.session import Session
 
 if TYPE_CHECKING:
     from broker.connection.connection import Connection
 
 _FIRST: Final = (b"", b"\x40", b"\x50")
 """The first byte of the answer, by QoS."""
+
+
+def take_qos0(c: Connection, plan: TopicPlan[Routes[Session]], payload: bytes) -> None:
+    """Take a QoS 0 PUBLISH without properties whose plan is at hand: what remains is to run its stages."""
+    c.hub.figures.received[0].value += 1
+    message = Message(plan.topic, payload, 0, False, c.client, c.now_ns)
+    refusal = c.hub.pipeline.process(message, plan).refusal
+    if refusal is not None and refusal.disconnect:
+        close.refused(c, refusal)
 
 
 def take(c: Connection, first: int, data: bytes, body: int, stop: int) -> None:

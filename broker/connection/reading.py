@@ -82,7 +82,17 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                     topic = data[body + 2 : topic_end]
                     plan = find_plan(topic) or _plan(c, topic)
                     routes = plan.routes
-                    if routes.is_plain and not plan.is_staged:
+                    if plan.is_staged:
+                        if run_routes is not None:
+                            _forward(c, run_routes, data[run_start:position], run_count)
+                            run_routes = None
+                        packets += 1
+                        publish.take_qos0(c, plan, data[head_end:stop])
+                        if c.is_closed:
+                            return end
+                        position = stop
+                        continue
+                    if routes.is_plain:
                         if routes is not run_routes:
                             if run_routes is not None:
                                 _forward(c, run_routes, data[run_start:position], run_count)

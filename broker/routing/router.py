@@ -31,6 +31,10 @@ class Subscriber(Protocol):
         """Whether it has no connection."""
         ...
 
+    def take_packet(self, packet: bytes) -> bool:
+        """Send an encoded QoS 0 PUBLISH; False when ``deliver`` has to look at it first."""
+        ...
+
     def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
         """Take a message now: send it, queue it within bounds, or drop and count it."""
         ...
@@ -91,6 +95,8 @@ class Routes(Generic[S]):
         if self.is_empty:
             return 0
         outgoing = Outgoing(message, topic)
+        if self.is_plain and message.qos == 0:
+            return self._deliver_plain(outgoing)
         publisher, count = message.client.client_id, 0
         kept: list[Target[S]] = []
         for entry in self.entries:
@@ -108,6 +114,18 @@ class Routes(Generic[S]):
         for group in self.groups:
             count += self._deliver_shared(group, outgoing)
         return count
+
+    def _deliver_plain(self, outgoing: Outgoing) -> int:
+        """QoS 0 to subscribers that differ in nothing but their version: one packet each version, shared by all."""
+        for sessions, is_v5 in ((self.plain_v3, False), (self.plain_v5, True)):
+            if not sessions:
+                continue
+            head, tail = outgoing.parts(is_v5, 0, False)
+            packet = head + tail
+            for session in sessions:
+                if outgoing.expires_ns or not session.take_packet(packet):
+                    session.deliver(outgoing, 0, False, ())
+        return len(self.entries)
 
     def _deliver_shared(self, group: Group[S], outgoing: Outgoing) -> int:
         entry = group.pick(_is_here)

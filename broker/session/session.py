@@ -202,6 +202,17 @@ class Session:
 
     # -- deliveries --
 
+    def take_packet(self, packet: bytes) -> bool:
+        """Send an encoded QoS 0 PUBLISH; False when ``deliver`` has to look at it first."""
+        box, services = self.fast, self._services
+        if box is None or "message.delivered" in services.events.wanted:
+            return False
+        box.chunks.append(packet)
+        if not box.is_dirty:
+            box.mark()
+        services.sent[0].value += 1
+        return True
+
     def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
         """Take a message that is not in the log: QoS 0, or any for a clean session."""
         if qos:

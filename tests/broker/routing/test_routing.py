@@ -27,6 +27,9 @@ class Listener:
         self.is_v5 = False
         self.got: list[tuple[bytes, int, bool, tuple[int, ...]]] = []
 
+    def take_packet(self, packet: bytes) -> bool:
+        return False
+
     def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
         self.got.append((outgoing.message.payload, qos, retain, identifiers))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.session.inbound import RECENT_LIFE_NS, RECENT_MAX, Inbound, digest
+from broker.session.inbound import RECENT_LIFE_NS, RECENT_MIN, Inbound, digest
 
 
 def test_only_the_same_message_under_the_same_identifier_was_taken() -> None:
@@ -19,9 +19,9 @@ def test_only_the_same_message_under_the_same_identifier_was_taken() -> None:
 
 def test_what_is_remembered_is_bounded_and_grows_old() -> None:
     inbound = Inbound()
-    for number in range(1, RECENT_MAX + 3):
+    for number in range(1, RECENT_MIN + 3):
         inbound.remember(number, digest(b"t", b"%d" % number), 1)
-    assert len(inbound.recent) == RECENT_MAX
+    assert len(inbound.recent) == RECENT_MIN
     assert not inbound.was_taken(1, digest(b"t", b"1"), 2)
     assert inbound.was_taken(3, digest(b"t", b"3"), 2)
     assert not inbound.was_taken(3, digest(b"t", b"3"), RECENT_LIFE_NS + 2)
