@@ -19,7 +19,7 @@ class MqttSettings(Settings):
         default=32, ge=1, le=65_535, description="QoS 1 and 2 messages sent to a client and not yet acknowledged."
     )
     receive_maximum: int = Field(
-        65_535, ge=1, le=65_535, description="QoS 1 and 2 messages an MQTT 5 client may send before they are "
+        default=65_535, ge=1, le=65_535, description="QoS 1 and 2 messages an MQTT 5 client may send before they are "
         "acknowledged. Some client libraries send all they have queued after a reconnect, whatever the server says; a "
         "small value locks them out. Memory is bounded by the store's backlog instead."
     )  # fmt: skip
