@@ -93,7 +93,7 @@ def run(options: DemoOptions) -> int:
             tasks.create_task(run_fleet(split_address(node.mqtt_address)), name="fleet")
             tasks.create_task(_announce_first_row(node, began_s), name="first row")
 
-    return serve(ServeOptions(options.data_dir, options.mqtt, options.api), beside)
+    return serve(ServeOptions(options.data_dir, options.mqtt, options.api, overrides=options.overrides), beside)
 
 
 def _clean(options: DemoOptions) -> int:

@@ -91,14 +91,17 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     node = Node(config, data_dir, administrator_token(data_dir, os.environ))
     started.callback(node.store.close)
     started.push_async_callback(node.writer.close)
-    await node.ranges.start()
     started.push_async_callback(node.ranges.stop)
+    # A process of its own takes a while to begin; the rest is made meanwhile.
+    ranges = asyncio.create_task(node.ranges.start(), name="range server start")
+    started.push_async_callback(_end, ranges)
     node.streams.start()
     started.push_async_callback(node.streams.stop)
     for feature in node.features:
         feature.start()
         started.callback(feature.stop)
     api = api_server(node)
+    await ranges
     api_address = _text(await api.start())
     started.push_async_callback(api.stop)
     mqtt_address = _text((await node.server.start())[0])
@@ -122,7 +125,7 @@ def _on_signal() -> asyncio.Event:
     return stopped
 
 
-async def _end(task: asyncio.Task[None]) -> None:
+async def _end(task: asyncio.Task[Any]) -> None:
     """Cancel a task and wait for it; what made it fail is raised."""
     task.cancel()
     with suppress(asyncio.CancelledError):

@@ -41,7 +41,7 @@ MAX_FRAME_ROWS: Final = 65_536
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 """A frame holds at most so many records and, unless it is a single record, so many bytes of payload."""
 
-_COUNTING: Final = pa.array(range(MAX_FRAME_ROWS), _INT64)
+_COUNTING: Final = pa.array(list(range(MAX_FRAME_ROWS)), _INT64)  # of a range it would import pandas
 
 
 def encode(first_offset: int, records: Sequence[StreamRecord]) -> pa.RecordBatch:

@@ -20,7 +20,7 @@ from tests.end_to_end.meters import Meter, define, payload
 from tests.support.node import Node, eventually, running
 
 MESSAGES_PER_CLIENT = 5_000
-RATE_PER_CLIENT_S = 100.0
+RATE_PER_CLIENT_S = 45.0
 
 
 @pytest.mark.spark
@@ -82,7 +82,7 @@ def _kill_at_random(node: Node, threads: list[threading.Thread]) -> Counter[str]
     kills: Counter[str] = Counter()
     plan = iter(["broker", "worker", "driver", "broker", "worker", "broker", "driver", "worker"])
     while any(thread.is_alive() for thread in threads):
-        threading.Event().wait(chance.uniform(2.0, 5.0))
+        threading.Event().wait(chance.uniform(2.0, 4.0))
         victim = next(plan, None)
         if victim is None:
             continue
@@ -96,19 +96,20 @@ def _kill_at_random(node: Node, threads: list[threading.Thread]) -> Counter[str]
 
 
 def _kill_spark(node: Node, victim: str) -> int:
-    """Kill the lake job's driver, or one of its Python workers; how many were found to kill."""
-
-    def found() -> list[psutil.Process]:
-        family = [(process, " ".join(process.cmdline())) for process in node.children()]
-        if victim == "driver":
-            return [process for process, command in family if "bridges.spark.job" in command]
-        return [process for process, command in family if "pyspark.daemon" in command or "pyspark/daemon" in command]
-
-    with suppress(psutil.NoSuchProcess, AssertionError):
-        for process in eventually(found, 30, what=f"a {victim} to kill")[:1]:
-            process.send_signal(signal.SIGKILL)
-            return 1
+    """Kill the lake job's driver, or one of the Python workers that run its tasks."""
+    word = {"driver": "bridges.spark.job", "worker": "pyspark.worker"}[victim]
+    # The last one found is the youngest: of the workers not the daemon that forks them, but one that runs tasks.
+    found = eventually(lambda: [p for p in node.children() if word in _command(p)], 60, what=f"a {victim} to kill")
+    with suppress(psutil.NoSuchProcess):
+        max(found, key=lambda process: process.create_time()).send_signal(signal.SIGKILL)
+        return 1
     return 0
+
+
+def _command(process: psutil.Process) -> str:
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
 
 
 def _rows(node: Node, table: str) -> int:

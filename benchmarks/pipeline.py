@@ -1,0 +1,119 @@
+"""The whole pipeline against mosquitto bare: `python -m benchmarks.pipeline`.
+
+Sluice runs as users run it (`sluice serve`, RocksDB, `durability = os`) with a JSON Schema validation, a transformation
+that writes into the payload, and an SQL rule whose rows go into a stream, for every message. Mosquitto just forwards.
+Both are loaded in turns; the figure to look at is the ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks.bare import ROOT, Case, compare, mosquitto
+
+TOKEN = "benchmark"
+CASES = (
+    Case("pipeline on, QoS 0, 1 to 1", 1, "deliver_per_s", ("--count", "300000")),
+    Case("pipeline on, QoS 0, no subscriber", 1, "pub_per_s", ("--subs", "0", "--count", "300000", "--qos", "1")),
+    Case("pipeline on, QoS 1, 1 to 1", 1, "deliver_per_s", ("--qos", "1", "--subqos", "1", "--count", "60000")),
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "temp": {"type": "number", "minimum": -60, "maximum": 200},
+        "hum": {"type": "integer", "minimum": 0, "maximum": 100},
+        "id": {"type": "string", "maxLength": 32},
+        "pad": {"type": "string"},
+    },
+    "required": ["temp", "hum", "id"],
+}
+OBJECTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("schemas", {"name": "reading", "type": "json", "source": json.dumps(SCHEMA)}),
+    (
+        "validations",
+        {
+            "name": "readings",
+            "topics": ["bench/#"],
+            "strategy": "all_pass",
+            "failure_action": "drop",
+            "checks": [{"type": "json", "schema": "reading"}],
+        },
+    ),
+    (
+        "transforms",
+        {
+            "name": "upper",
+            "topics": ["bench/#"],
+            "failure_action": "drop",
+            "payload_decoder": {"type": "json"},
+            "payload_encoder": {"type": "json"},
+            "operations": [{"key": "payload.id", "value": "upper(payload.id)"}],
+        },
+    ),
+    ("streams", {"name": "hot"}),
+    (
+        "rules",
+        {
+            "name": "hot",
+            "sql": "SELECT payload.temp AS t, payload.temp * 1.8 + 32 AS f, clientid "
+            'FROM "bench/#" WHERE payload.temp > 20',
+            "actions": [{"type": "stream", "stream": "hot"}],
+        },
+    ),
+)
+"""What every message passes; all readings of the load generator are above 20 and become rows."""
+
+
+def main() -> None:
+    """Run the cases and print a table; the exit status tells whether every wanted ratio was reached."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="turns per broker and case")
+    options = parser.parse_args()
+    with sluice() as ours, mosquitto() as theirs:
+        reached = [compare(case, ours, theirs, options.rounds) for case in CASES]
+    sys.exit(0 if all(reached) else 1)
+
+
+@contextmanager
+def sluice() -> Iterator[int]:
+    """``sluice serve`` with the objects above, on free ports."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            *(sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", folder),
+            *("--mqtt", "127.0.0.1:0", "--api", "127.0.0.1:0", "--set", "store.durability=os"),
+        ]
+        environ = {**os.environ, "SLUICE_API_TOKEN": TOKEN}
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        try:
+            assert process.stdout is not None
+            ready = dict(word.split("=") for word in process.stdout.readline().split() if "=" in word)
+            for path, spec in OBJECTS:
+                _create(ready["api"], path, spec)
+            yield int(ready["mqtt"].rpartition(":")[2])
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _create(api: str, path: str, spec: dict[str, Any]) -> None:
+    request = urllib.request.Request(
+        f"http://{api}/api/v1/{path}",
+        json.dumps(spec).encode(),
+        {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
+    )
+    urllib.request.urlopen(request).close()
+
+
+if __name__ == "__main__":
+    main()
