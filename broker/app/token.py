@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from broker.core.errors import ConfigError
+
 TOKEN_VARIABLE: Final = "SLUICE_API_TOKEN"
 TOKEN_FILE: Final = "api.token"
 
@@ -16,10 +18,26 @@ def administrator_token(data_dir: Path, environ: Mapping[str, str]) -> str:
     """The token from the environment, else the one kept in the data directory, made at the first start.
 
     The file is readable by its owner only. A token from the environment is never written.
+
+    Raises:
+        ConfigError: the file cannot be read or made.
     """
     if given := environ.get(TOKEN_VARIABLE, "").strip():
         return given
     file = data_dir / TOKEN_FILE
+    try:
+        return _kept_or_new(file)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(
+            [
+                f"the administrator's token cannot be kept in {file} ({reason}); make the data directory writable for "
+                f"this user, choose another with --data-dir, or give the token in {TOKEN_VARIABLE}"
+            ]
+        ) from error
+
+
+def _kept_or_new(file: Path) -> str:
     if file.exists() and (kept := file.read_text().strip()):
         return kept
     token = secrets.token_urlsafe(32)
