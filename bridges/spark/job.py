@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -24,7 +25,7 @@ from bridges.spark.api import LakeApi, Spec
 from bridges.spark.java import find_java
 from bridges.spark.orphan import die_with_parent
 from bridges.spark.query import QuerySettings, TableQuery, monotonic
-from bridges.spark.session import parallelism, require_pyspark, start_session
+from bridges.spark.session import parallelism, require_pyspark, scratch_dir, start_session
 from broker.core.errors import SluiceError, Unavailable
 
 log = logging.getLogger("sluice.lake")
@@ -123,13 +124,15 @@ def run_job(options: JobOptions, stopping: threading.Event) -> None:
     from py4j.protocol import Py4JError
 
     prepare_environment(options.directory, os.environ)
-    session = start_session(options.master, driver_memory=options.driver_memory, work_dir=options.directory / "_spark")
+    scratch = scratch_dir(options.directory / "_spark")
+    session = start_session(options.master, driver_memory=options.driver_memory, work_dir=scratch)
     try:
         LakeJob(session, options).run(stopping)
     finally:
         # A signal to the whole process group has ended the JVM already.
         with contextlib.suppress(OSError, Py4JError):
             session.stop()
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def prepare_environment(directory: Path, environ: MutableMapping[str, str]) -> None:

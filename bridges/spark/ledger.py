@@ -6,6 +6,7 @@ time, which outlives the cleaning of a table's log. Writing it late or not at al
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from bridges.spark.batch import TableSpec
 from bridges.spark.tables.contract import Committed
@@ -39,6 +40,7 @@ SCHEMA = pa.schema(
     ]
 )
 _INTERVAL_S = 30.0
+_MANY_FILES = 100
 
 
 class Ledger:
@@ -69,6 +71,7 @@ class Ledger:
                 mode="append",
                 commit_properties=CommitProperties(app_transactions=marks),
             )
+            self._tidy()
         return len(fresh)
 
     def rows(self, table_id: str) -> pa.Table:
@@ -78,6 +81,15 @@ class Ledger:
         except TableNotFoundError:
             return SCHEMA.empty_table()
         return dataset.to_table(filter=pc.field("table_id") == table_id).select(SCHEMA.names)
+
+    def _tidy(self) -> None:
+        """Join the small files that syncing leaves, when there are many."""
+        ledger = DeltaTable(self._path)
+        if len(ledger.file_uris()) >= _MANY_FILES:
+            # Another job's rows that come meanwhile win; the files are joined another time.
+            with contextlib.suppress(CommitFailedError):
+                ledger.optimize.compact(max_concurrent_tasks=1)
+                DeltaTable(self._path).vacuum(dry_run=False)
 
     def _last_version(self, table_id: str) -> int | None:
         try:

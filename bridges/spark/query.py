@@ -13,11 +13,13 @@ from typing import Any
 from bridges.spark.api import LakeApi, Spec
 from bridges.spark.batch import Outcome, TableSpec, TableWriter, spark_tasks
 from bridges.spark.ledger import Ledger
+from bridges.spark.tables.formats import open_dead_letters, open_table
 from broker.core.errors import SluiceError
 from pyspark_sluice.errors import SourceError
 
 log = logging.getLogger("sluice.lake")
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 1.0, 60.0
+_TIDY_EVERY_S = 300.0
 _MIN_PARTITION_ROWS = 20_000
 """Below this a further task costs more than it saves."""
 
@@ -66,6 +68,7 @@ class TableQuery:
         self._state = "starting"
         self._error: dict[str, str] | None = None
         self._start_at = 0.0
+        self._tidy_at = clock() + _TIDY_EVERY_S
         self._back_off_s = _FIRST_BACK_OFF_S
 
     def step(self) -> None:
@@ -82,6 +85,8 @@ class TableQuery:
             self._state, self._back_off_s = "running", _FIRST_BACK_OFF_S
         if self._ledger is not None and self._ledger.due(self._clock()):
             self._write_ledger()
+        if self._clock() >= self._tidy_at:
+            self._tidy()
 
     def stop(self) -> None:
         """End the query; a batch that is running is given up and comes again at the next start."""
@@ -179,6 +184,22 @@ class TableQuery:
         self._state, self._error = "failed", {"message": reason, "at": _now()}
         self._start_at = self._clock() + self._back_off_s
         self._back_off_s = min(self._back_off_s * 2, _LONGEST_BACK_OFF_S)
+
+    def _tidy(self) -> None:
+        self._tidy_at = self._clock() + _TIDY_EVERY_S
+        if self._writer is None:
+            return
+        spec = self._writer.spec
+        try:
+            # Tables of its own: those of the writer belong to the thread of the batches.
+            for table in (
+                open_table(spec.format, spec.path, spec.binding),
+                open_dead_letters(spec.format, spec.path, spec.binding, create=False),
+            ):
+                if table is not None and table.tidy():
+                    log.info("lake.tidied directory=%s version=%s", table.directory, table.version())
+        except Exception as error:  # noqa: BLE001 - a table that cannot be tidied now is tidied later
+            log.warning("lake.tidy_failed table=%s reason=%s", spec.name, error)
 
     def _write_ledger(self) -> None:
         if self._ledger is None or self._writer is None:

@@ -7,6 +7,7 @@ table. The streaming job goes on meanwhile: whoever commits second looks again.
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -108,14 +109,16 @@ def run(
     if dry_run or not ranges:
         return replayed.preview(ranges)
     from bridges.spark.job import prepare_environment
-    from bridges.spark.session import start_session
+    from bridges.spark.session import scratch_dir, start_session
 
     prepare_environment(directory, os.environ)
-    session = start_session(master, driver_memory=driver_memory, work_dir=directory / "_spark")
+    scratch = scratch_dir(directory / "_spark")
+    session = start_session(master, driver_memory=driver_memory, work_dir=scratch)
     try:
         return replayed.run(ranges, lambda ranges: _read(session, api, replayed.spec, ranges))
     finally:
         session.stop()
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 class Replayed:

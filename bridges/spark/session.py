@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,26 @@ def parallelism(master: str) -> int:
     if match is None:
         return 1 if master == "local" else 2
     return os.cpu_count() or 1 if match[1] == "*" else int(match[1])
+
+
+def scratch_dir(directory: Path) -> Path:
+    """A directory for this process's scratch files; those of processes that were killed are removed."""
+    for left in directory.glob("scratch-*"):
+        if not _is_alive(left.name.removeprefix("scratch-")):
+            shutil.rmtree(left, ignore_errors=True)
+    mine = directory / f"scratch-{os.getpid()}"
+    mine.mkdir(parents=True, exist_ok=True)
+    return mine
+
+
+def _is_alive(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _settings(driver_memory: str, work_dir: Path) -> dict[str, str]:

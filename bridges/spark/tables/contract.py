@@ -142,6 +142,13 @@ class LakeTable(Protocol):
         """The commits that are known, oldest first; old ones may have been forgotten by the format's log cleaning."""
         ...
 
+    def tidy(self) -> bool:
+        """Join small files when there are many, and remove old files that nobody refers to; the rows stay as they are.
+
+        Returns whether anything was done. A writer that is overtaken by it gets ``CommitConflict`` and goes on.
+        """
+        ...
+
     def newest(self, limit: int) -> pa.Table:
         """About the last ``limit`` rows by offset, out of the newest files only; all columns."""
         ...

@@ -38,6 +38,9 @@ from bridges.spark.task import DataFile
 
 _STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "sluice.type"
 _BOUND_FIELD = "_offset"
+_MANY_SMALL_FILES = 100
+_TARGET_BYTES = 128 * 1024 * 1024
+_KEPT_HOURS = 168
 _PRIMITIVES = {"json": "string"}
 
 
@@ -156,6 +159,20 @@ class DeltaLakeTable:
             Committed(int(entry["version"]), int(entry["timestamp"]), Details.parse(_plain(entry[DETAILS_KEY])))
             for entry in reversed(known)
         ]
+
+    def tidy(self) -> bool:
+        self.refresh()
+        sizes = pa.table(self._table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
+        if sum(size < _TARGET_BYTES // 2 for size in sizes) < _MANY_SMALL_FILES:
+            return False
+        try:
+            self._table.optimize.compact(target_size=_TARGET_BYTES, max_concurrent_tasks=1)
+        except DeltaError as error:
+            raise CommitConflict(str(error)) from error
+        # Full: also files that a task wrote and no commit took. A week is far longer than any micro-batch lasts.
+        self._table.vacuum(retention_hours=_KEPT_HOURS, dry_run=False, full=True)
+        self.refresh()
+        return True
 
     def newest(self, limit: int) -> pa.Table:
         files = pa.table(self._table.get_add_actions(flatten=True))

@@ -197,6 +197,10 @@ class IcebergLakeTable:
                 found[text] = Committed(version, snapshot.timestamp_ms, Details.parse(json.loads(text)))
         return sorted(found.values(), key=lambda one: one.version)
 
+    def tidy(self) -> bool:
+        """Nothing: pyiceberg cannot rewrite data files yet, and its snapshots hold the batches' details."""
+        return False
+
     def newest(self, limit: int) -> pa.Table:
         schema = arrow_schema((*PROVENANCE, *self.columns()))
         if self._table.current_snapshot() is None:

@@ -14,6 +14,8 @@ from bridges.spark.batch import RunTasks, TableSpec, TableWriter
 from bridges.spark.ledger import Ledger
 from bridges.spark.replay import Range, Replayed
 from bridges.spark.tables.contract import Binding
+from bridges.spark.tables.formats import open_table
+from bridges.spark.task import Plan, TaskResult
 from broker.core.errors import Invalid
 from pyspark_sluice.client import Positions, StreamClient
 from pyspark_sluice.errors import RangeGone
@@ -210,6 +212,26 @@ def test_a_dry_run_counts_and_changes_nothing(lake: Lake) -> None:
         "would replay [1, 4) of shard 0: 3 records, which are 3 rows and 0 dead letters of table readings now"
     )
     assert TableWriter(lake.spec, "look").table.version() == version
+
+
+def test_joining_small_files_changes_no_row_and_stops_no_writer(delta: Lake) -> None:
+    for at in range(101):
+        delta.publish([{"a": at}])
+        writer = delta.fill()
+    other = open_table("delta", delta.spec.path, delta.spec.binding)
+    assert other is not None
+    delta.publish([{"a": 101}])
+    batch = tasks(records(101, [{"a": 101}]))
+
+    def overtaken(plan: Plan) -> list[TaskResult]:
+        results = batch(plan)
+        assert other.tidy()
+        return results
+
+    assert writer.write(overtaken).written == 1
+    assert not other.tidy()
+    assert len(DeltaTable(delta.spec.path).file_uris()) == 2
+    assert audit_spec(delta.api_spec, delta.positions()).shards[0].rows == 102
 
 
 def test_job_and_replay_at_once_lose_nothing(lake: Lake) -> None:
