@@ -85,7 +85,16 @@ def main() -> None:
 
 @contextmanager
 def sluice() -> Iterator[int]:
-    """``sluice serve`` with the objects above, on free ports."""
+    """``sluice serve`` with the objects above; the port of MQTT."""
+    with serving() as (ready, _):
+        for path, spec in OBJECTS:
+            create(ready["api"], path, spec)
+        yield int(ready["mqtt"].rpartition(":")[2])
+
+
+@contextmanager
+def serving() -> Iterator[tuple[dict[str, str], str]]:
+    """``sluice serve`` on free ports: the addresses of ``mqtt`` and ``api``, and the data directory."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", folder),
@@ -97,16 +106,14 @@ def sluice() -> Iterator[int]:
         )
         try:
             assert process.stdout is not None
-            ready = dict(word.split("=") for word in process.stdout.readline().split() if "=" in word)
-            for path, spec in OBJECTS:
-                _create(ready["api"], path, spec)
-            yield int(ready["mqtt"].rpartition(":")[2])
+            yield dict(word.split("=") for word in process.stdout.readline().split() if "=" in word), folder
         finally:
             process.terminate()
             process.wait(30)
 
 
-def _create(api: str, path: str, spec: dict[str, Any]) -> None:
+def create(api: str, path: str, spec: dict[str, Any]) -> None:
+    """Make an object through the API at ``host:port``."""
     request = urllib.request.Request(
         f"http://{api}/api/v1/{path}",
         json.dumps(spec).encode(),
