@@ -29,12 +29,8 @@ def administrator_token(data_dir: Path, environ: Mapping[str, str]) -> str:
         return _kept_or_new(file)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ConfigError(
-            [
-                f"the administrator's token cannot be kept in {file} ({reason}); make the data directory writable for "
-                f"this user, choose another with --data-dir, or give the token in {TOKEN_VARIABLE}"
-            ]
-        ) from error
+        advice = "make the data directory writable for this user, or choose another with --data-dir"
+        raise ConfigError([f"the administrator's token cannot be kept in {file} ({reason}); {advice}"]) from error
 
 
 def _kept_or_new(file: Path) -> str:
