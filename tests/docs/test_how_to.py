@@ -1,0 +1,48 @@
+"""The how-tos do what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.session import ROOT, commands, run
+
+HOW_TO = ROOT / "docs" / "how-to"
+
+
+@pytest.mark.spark
+@pytest.mark.heavy
+@pytest.mark.timeout(500)
+def test_refused_messages_are_quarantined_in_a_table(tmp_path: Path) -> None:
+    start = commands(ROOT / "docs" / "tutorial.md", "1. Install and start")
+    rows = run([*start, *commands(HOW_TO / "quarantine-refused-messages.md")], tmp_path)[-1].splitlines()
+    assert any(
+        row.startswith("meter-7 meters/attic meters payload.temp ") and row.endswith('{"temp": "hot"}') for row in rows
+    )
+    assert any(row.startswith("meter-7 meters/attic meters ") and row.endswith("not json") for row in rows)
+
+
+@pytest.mark.spark
+@pytest.mark.heavy
+@pytest.mark.timeout(500)
+def test_own_spark_reads_streams_and_runs_the_shipped_job(tmp_path: Path) -> None:
+    output = run(commands(HOW_TO / "use-your-own-spark.md"), tmp_path)
+    *_, job, batch, stream = output
+    assert "table meters has 3 rows and 0 dead letters" in job
+    assert "every record is accounted for, once" in job
+    assert "|     2|meters/cellar|  meter-1|20.5|" in batch
+    assert "3 rows in data/mine" in stream
+
+
+def test_configuration_is_set_and_shown_as_described(tmp_path: Path) -> None:
+    output = "\n".join(run(commands(HOW_TO / "configure.md"), tmp_path))
+    assert "OK: data/sluice.conf; 3 objects" in output
+    assert "store.max_backlog_bytes" in output
+    assert "environment variable SLUICE_STORE__MAX_BACKLOG_BYTES" in output
+    assert "is fixed by" in output
+
+
+def test_backup_that_the_production_page_describes_can_be_started(tmp_path: Path) -> None:
+    output = run(commands(HOW_TO / "run-in-production.md"), tmp_path)
+    assert '"name":"meters"' in output[-1]

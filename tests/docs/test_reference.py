@@ -1,0 +1,73 @@
+"""What the pages say of the code is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from broker.app.build import section_models
+from broker.config.reference import describe
+from docs.generate import DIRECTORY, pages
+from tests.docs.session import ROOT
+
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md"])
+_PACKAGES = ("broker", "rules", "schema_validation", "transforms", "bridges", "ui", "pyspark_sluice")
+_MODULE = re.compile(rf"`((?:{'|'.join(_PACKAGES)})(?:/[\w.]+)*/?)`")
+_LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
+_SETTING = re.compile(r"`((?:access|api|lake|listeners|log|mqtt|node|rule_engine|store|stream_defaults)\.[\w.]+)`")
+_LATER = {ROOT / "docs" / "performance.md"}
+"""Written when the measurements are."""
+
+
+def _id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def test_reference_is_what_the_code_says() -> None:
+    written = {page.name: page.read_text() for page in DIRECTORY.iterdir()}
+    assert written == pages(), "run 'python -m docs.generate' and commit what it writes"
+
+
+def test_reference_has_every_metric_that_the_code_names() -> None:
+    page = (DIRECTORY / "metrics.md").read_text()
+    sources = [file.read_text() for package in _PACKAGES for file in (ROOT / package).rglob("*.py")]
+    named = {name for source in sources for name in re.findall(r"\.(?:counter|gauge)\(\s*\"(\w+)\"", source)}
+    assert len(named) > 20
+    assert not [name for name in named if f"`sluice_{name}" not in page]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_id)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in _LINK.findall(page.read_text()):
+        if "://" in target:
+            continue
+        found = (page.parent / target).resolve() if target else page
+        assert found.exists() or found in _LATER, f"{target} does not exist"
+        if anchor:
+            assert anchor in _anchors(found), f"{target}{anchor} does not exist"
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {"#" + re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_id)
+def test_modules_named_exist(page: Path) -> None:
+    for name in _MODULE.findall(page.read_text()):
+        assert (ROOT / name).exists(), f"{name} does not exist"
+
+
+def test_architecture_names_modules_of_every_package() -> None:
+    named = _MODULE.findall((ROOT / "docs" / "architecture.md").read_text())
+    missing = [package for package in _PACKAGES if not any(name.startswith(package) for name in named)]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_id)
+def test_settings_named_exist(page: Path) -> None:
+    keys = {entry.key for entry in describe(section_models())} | {"lake.tables", "rule_engine.rules"}
+    for name in _SETTING.findall(page.read_text()):
+        assert any(key == name or key.startswith(f"{name}.") for key in keys) or (ROOT / name).exists(), name
