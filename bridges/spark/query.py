@@ -19,6 +19,8 @@ from pyspark_sluice.errors import SourceError
 
 log = logging.getLogger("sluice.lake")
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 1.0, 60.0
+_OUR_ERRORS = ("pyspark_sluice.", "bridges.spark.", "broker.core.")
+_DEAD_PYTHON = ("Python worker exited", "Stream closed", "EOFException", "Connection reset")
 _TIDY_EVERY_S = 300.0
 _MIN_PARTITION_ROWS = 20_000
 """Below this a further task costs more than it saves."""
@@ -80,7 +82,7 @@ class TableQuery:
         if not self._query.isActive:
             failure = self._query.exception()
             self._query = None
-            self._failed(_sentence(str(failure)) if failure else "the query ended by itself")
+            self._failed(sentence_of(str(failure)) if failure else "the query ended by itself")
         elif self._progress.batch is not None and self._state != "running":
             self._state, self._back_off_s = "running", _FIRST_BACK_OFF_S
         if self._ledger is not None and self._ledger.due(self._clock()):
@@ -122,7 +124,7 @@ class TableQuery:
             self._failed(str(error))
         except Exception as error:
             log.exception("lake.start_failed table=%s", self.spec["name"])
-            self._failed(f"{type(error).__name__}: {_sentence(str(error))}")
+            self._failed(f"{type(error).__name__}: {sentence_of(str(error))}")
 
     def _start(self) -> None:
         where = self._api.stream(self.spec["stream"], deadline_s=5.0).positions()
@@ -219,11 +221,19 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _sentence(text: str) -> str:
-    """The cause out of Spark's long traces: the last line that names an error of ours, else the first line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith(("pyspark_sluice.", "bridges.spark.", "broker.core."))]
-    chosen = ours[-1].split(": ", 1)[-1] if ours else (lines[0] if lines else "no reason given")
+def sentence_of(trace: str) -> str:
+    """The cause out of one of Spark's long traces: an error of ours, else the innermost one, else the first line."""
+    lines = [line.strip() for line in trace.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith(_OUR_ERRORS)]
+    causes = [line for line in lines if line.startswith(("Caused by: ", ": "))]
+    if ours:
+        chosen = ours[-1].split(": ", 1)[-1]
+    elif causes:
+        chosen = causes[-1].removeprefix("Caused by: ").removeprefix(": ")
+    else:
+        chosen = lines[0] if lines else "no reason given"
+    if any(mark in trace for mark in _DEAD_PYTHON):
+        chosen = f"a Python process of Spark ended ({chosen})"
     return chosen[:500]
 
 

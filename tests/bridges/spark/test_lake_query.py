@@ -1,0 +1,31 @@
+"""What is told of a query that failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridges.spark.query import sentence_of
+
+
+@pytest.mark.parametrize(
+    ("trace", "sentence"),
+    [
+        (
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: boom\n"
+            "Traceback (most recent call last):\n"
+            '  File "source.py", line 1\n'
+            "pyspark_sluice.errors.RangeGone: stream 's' shard 0 holds offsets [5, 9), not all of [0, 9)\n"
+            "\tat org.apache.spark.Something\n",
+            "stream 's' shard 0 holds offsets [5, 9), not all of [0, 9)",
+        ),
+        (
+            "An error occurred while calling o1.load.\n: java.lang.IllegalStateException: outer\n"
+            "Caused by: java.io.IOException: disk full\n",
+            "java.io.IOException: disk full",
+        ),
+        ("Stream closed", "a Python process of Spark ended (Stream closed)"),
+        ("", "no reason given"),
+    ],
+)
+def test_a_trace_becomes_a_sentence(trace: str, sentence: str) -> None:
+    assert sentence_of(trace) == sentence
