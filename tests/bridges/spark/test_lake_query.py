@@ -11,16 +11,20 @@ from bridges.spark.query import sentence_of
     ("trace", "sentence"),
     [
         (
-            "[STREAM_FAILED] Query [id = 1] terminated with exception: boom\n"
-            "Traceback (most recent call last):\n"
-            '  File "source.py", line 1\n'
-            "pyspark_sluice.errors.RangeGone: stream 's' shard 0 holds offsets [5, 9), not all of [0, 9)\n"
-            "\tat org.apache.spark.Something\n",
+            (
+                "[STREAM_FAILED] Query [id = 1] terminated with exception: boom\n"
+                "Traceback (most recent call last):\n"
+                '  File "source.py", line 1\n'
+                "pyspark_sluice.errors.RangeGone: stream 's' shard 0 holds offsets [5, 9), not all of [0, 9)\n"
+                "\tat org.apache.spark.Something\n"
+            ),
             "stream 's' shard 0 holds offsets [5, 9), not all of [0, 9)",
         ),
         (
-            "An error occurred while calling o1.load.\n: java.lang.IllegalStateException: outer\n"
-            "Caused by: java.io.IOException: disk full\n",
+            (
+                "An error occurred while calling o1.load.\n: java.lang.IllegalStateException: outer\n"
+                "Caused by: java.io.IOException: disk full\n"
+            ),
             "java.io.IOException: disk full",
         ),
         ("Stream closed", "a Python process of Spark ended (Stream closed)"),
