@@ -21,6 +21,7 @@ from broker.config.root import Config, load_config
 from broker.core.errors import ConfigError, SluiceError
 from broker.observe.log import get_logger, setup
 from broker.observe.settings import LogSettings
+from broker.storage.without_pandas import keep_pandas_out
 
 _log = get_logger(__name__)
 
@@ -33,6 +34,7 @@ Companion = Callable[[Node, str], Coroutine[Any, Any, None]]
 
 def serve(options: ServeOptions, companion: Companion | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT; the exit status. Prints one line on standard output when it is ready."""
+    keep_pandas_out()
     try:
         config = _configuration(options)
         uvloop.run(_serve(config, options, companion))

@@ -6,6 +6,7 @@ a range of frames behind the schema's message is a valid stream. Encoding costs 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -41,7 +42,10 @@ MAX_FRAME_ROWS: Final = 65_536
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 """A frame holds at most so many records and, unless it is a single record, so many bytes of payload."""
 
-_COUNTING: Final = pa.array(list(range(MAX_FRAME_ROWS)), _INT64)  # of a range it would import pandas
+_COUNTING: Final = pa.Array.from_buffers(
+    _INT64, MAX_FRAME_ROWS, [None, pa.py_buffer(array("q", range(MAX_FRAME_ROWS)))]
+)
+"""0, 1, 2, ...; of a buffer, since ``pa.array`` would import pandas here (see ``broker.storage.without_pandas``)."""
 
 
 def encode(first_offset: int, records: Sequence[StreamRecord]) -> pa.RecordBatch:

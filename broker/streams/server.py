@@ -26,6 +26,7 @@ from broker.core.errors import SluiceError
 from broker.storage import frames
 from broker.storage.rocksdb.follower import Follower, RangeMissing
 from broker.storage.store import LogShard
+from broker.storage.without_pandas import keep_pandas_out
 from broker.streams import tickets
 
 MEDIA_TYPE: Final = "application/vnd.apache.arrow.stream"
@@ -177,6 +178,7 @@ def _pieces(follower: Follower, shard: LogShard, start: int, end: int) -> Iterat
 
 def main() -> None:
     """Serve until standard input ends."""
+    keep_pandas_out()
     settings = json.loads(sys.stdin.readline())
     _die_with_parent(settings["parent"])
     directory = Path(settings["directory"])
