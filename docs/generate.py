@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,27 +17,38 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import typer
+from pydantic import BaseModel
 
+from bridges.spark.table_spec import LakeTableSpec
 from broker.app import features
 from broker.app.api import api_server
 from broker.app.build import Node, section_models
 from broker.cli import exit_codes
 from broker.cli.main import app
 from broker.config.objects import OBJECT_SECTIONS
-from broker.config.reference import describe
+from broker.config.reference import SettingEntry, describe
 from broker.config.root import load_config
 from broker.core.client import Client
 from broker.core.events import EVENT_TYPES
 from broker.core.message import Message
 from broker.core.stage import GateCall
 from broker.observe.prometheus import exposition
+from broker.streams.settings import StreamSpec
 from rules.functions.registry import Function
+from rules.spec import RuleSpec
+from schema_validation.spec import ValidationSpec
+from transforms.messages.spec import TransformationSpec
 from transforms.variform.functions import LAZY
 from transforms.variform.registry import FUNCTIONS
 
 DIRECTORY: Final = Path(__file__).parent / "reference"
 _NOTE: Final = "<!-- Written by 'python -m docs.generate' from the code; change it there. -->"
 _HELP_WIDTH: Final = 100
+_UNITS: Final[Mapping[str, Mapping[str, int]]] = {
+    "duration": {"d": 86_400, "h": 3600, "m": 60, "s": 1},
+    "size": {"GB": 1024**3, "MB": 1024**2, "KB": 1024},
+}
+"""What settings of a type are written in, largest first: seconds and bytes."""
 _CODE: Final = re.compile(r"``(.+?)``")
 
 
@@ -50,6 +62,7 @@ async def _pages() -> dict[str, str]:
         api_server(node)
         texts = {
             "settings.md": _settings(),
+            "objects.md": _objects(),
             "functions.md": _functions(node.rules.functions),
             "variform.md": _variform(),
             "cli.md": _cli(),
@@ -76,10 +89,7 @@ async def _node() -> Any:
 
 
 def _settings() -> str:
-    rows = [
-        (f"`{entry.key}`", entry.type, "required" if entry.default is None else f"`{entry.default}`", entry.description)
-        for entry in describe(section_models())
-    ]
+    rows = [(f"`{entry.key}`", entry.type, _default(entry), entry.description) for entry in describe(section_models())]
     objects = "\n".join(f"* `{section}`" for section in OBJECT_SECTIONS)
     return _page(
         "Settings",
@@ -90,6 +100,108 @@ def _settings() -> str:
         "## Objects in files\n\nObjects that the API makes may also stand in files, fixed by them, at these places:\n\n"
         + objects,
     )
+
+
+def _default(entry: SettingEntry) -> str:
+    if entry.default is None:
+        return "required"
+    return f"`{_in_units(entry.default, _UNITS.get(entry.type, {}))}`"
+
+
+def _in_units(text: str, units: Mapping[str, int]) -> str:
+    """A quantity in the largest unit that it is a whole number of, other texts as they are."""
+    for unit, size in units.items():
+        if float(text) and float(text) % size == 0:
+            return f"{float(text) / size:.0f}{unit}"
+    return text
+
+
+# -- Objects --
+
+
+_OBJECTS: Final[tuple[tuple[str, str, type[BaseModel]], ...]] = (
+    ("Validation", "validations", ValidationSpec),
+    ("Transformation", "transforms", TransformationSpec),
+    ("Rule", "rules", RuleSpec),
+    ("Stream", "streams", StreamSpec),
+    ("Table", "lake/tables", LakeTableSpec),
+)
+_SCHEMA: Final = """## Schema
+
+`/api/v1/schemas`. A PUT with another source adds a version, which is used from then on.
+
+| member | type | default | meaning |
+| --- | --- | --- | --- |
+| `name` | string | required | What others name it by. |
+| `type` | `json` or `avro` or `protobuf` | required | JSON Schema, Avro or Protobuf. |
+| `source` | string, or a JSON value | this or `files` | The schema's text. |
+| `files` | list of object |  | Protobuf only: files that import each other, with `path`, `contents` and `root`. |
+| `description` | string | `""` | For people. |"""
+_MEANINGS: Final = {
+    "actions": "What is done with each row, in order.",
+    "checks": "Run in order until the strategy is decided.",
+    "description": "For people.",
+    "enable": "Whether it runs.",
+    "failure_action": "What becomes of a message that fails; `disconnect` also closes its sender's connection.",
+    "format": "The format of the table.",
+    "key": "What is written: `topic`, `qos`, `retain`, `payload`, `payload.a.b` or `user_property.NAME`.",
+    "level": "The level of the log line.",
+    "log_failure": "How failures are logged.",
+    "message_type": "The message type of the Protobuf schema.",
+    "mqtt_properties": "Templates of MQTT 5 properties by name.",
+    "name": "Unique among its kind; does not change.",
+    "operations": "Run in order; all of them take effect or none.",
+    "payload": "A template: `${column}`, `${column.member}`, `${.}` for the whole row as JSON.",
+    "payload_decoder": "How the payload is read.",
+    "payload_encoder": "How the payload is written.",
+    "retention": "How long records are kept; by default as `stream_defaults` says.",
+    "qos": "0, 1, 2 or a placeholder.",
+    "retain": "true, false or a placeholder.",
+    "schema": "The name of a registered schema.",
+    "sql": "SQL of the rule language.",
+    "strategy": "Whether all checks must pass, or one.",
+    "stream": "The name of a stream.",
+    "tags": "For people.",
+    "topic": "A template of the topic.",
+    "topics": "Topic filters of the messages it is for.",
+    "type": "Says which of the kinds this is.",
+    "user_properties": "Templates of user properties by name, or a placeholder of a map.",
+    "value": "An expression of [variform](variform.md).",
+}
+"""Of members whose model does not say it."""
+
+
+def _objects() -> str:
+    sections, told = [_SCHEMA], set[str]()
+    for title, path, model in _OBJECTS:
+        schema = model.model_json_schema()
+        sections.append(f"## {title}\n\n`/api/v1/{path}`. {_described(schema)}")
+        for name, part in schema.get("$defs", {}).items():
+            if name not in told:
+                sections.append(f"### {name}\n\n{_described(part)}")
+                told.add(name)
+    return _page(
+        "Objects",
+        "What is sent to the [management API](api.md), or stands in [files](../how-to/configure.md), member by member. "
+        "An unknown member is refused. Durations (`age`) and sizes (`bytes`) may be written as in "
+        "[settings](settings.md): `30d`, `20GB`.",
+        *sections,
+    )
+
+
+def _described(schema: Mapping[str, Any]) -> str:
+    required = schema.get("required", ())
+    rows = [
+        (
+            f"`{member}`",
+            _json_type(found),
+            "required" if member in required else f"`{json.dumps(found['default'])}`" if "default" in found else "",
+            found.get("description") or _MEANINGS.get(member, ""),
+        )
+        for member, found in schema.get("properties", {}).items()
+    ]
+    text = _CODE.sub(r"`\1`", schema.get("description", ""))
+    return f"{text}\n\n{_table(('member', 'type', 'default', 'meaning'), rows)}".lstrip()
 
 
 # -- The rule language's functions --
@@ -227,9 +339,13 @@ def _schema(name: str, schema: Mapping[str, Any]) -> str:
 
 def _json_type(schema: Mapping[str, Any]) -> str:
     if "$ref" in schema:
-        return str(schema["$ref"]).rpartition("/")[2]
-    if "anyOf" in schema:
-        return " or ".join(_json_type(one) for one in schema["anyOf"] if one.get("type") != "null")
+        name = str(schema["$ref"]).rpartition("/")[2]
+        return f"[{name}](#{name.lower()})" if "/$defs/" in schema["$ref"] else name
+    for choice in ("anyOf", "oneOf"):
+        if choice in schema:
+            return " or ".join(_json_type(one) for one in schema[choice] if one.get("type") != "null")
+    if "const" in schema:
+        return f"`{schema['const']}`"
     if "enum" in schema:
         return " or ".join(f"`{value}`" for value in schema["enum"])
     if schema.get("type") == "array":

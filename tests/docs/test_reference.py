@@ -38,6 +38,12 @@ def test_reference_has_every_metric_that_the_code_names() -> None:
     assert not [name for name in named if f"`sluice_{name}" not in page]
 
 
+def test_reference_says_what_each_member_of_an_object_means() -> None:
+    rows = [line for line in (DIRECTORY / "objects.md").read_text().splitlines() if line.startswith("| `")]
+    assert len(rows) > 40
+    assert not [row for row in rows if row.endswith("|  |")]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=_id)
 def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in _LINK.findall(page.read_text()):
@@ -71,3 +77,19 @@ def test_settings_named_exist(page: Path) -> None:
     keys = {entry.key for entry in describe(section_models())} | {"lake.tables", "rule_engine.rules"}
     for name in _SETTING.findall(page.read_text()):
         assert any(key == name or key.startswith(f"{name}.") for key in keys) or (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_id)
+def test_make_targets_named_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.M))
+    named = re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(), re.M)
+    assert set(named) <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_id)
+def test_commands_named_exist(page: Path) -> None:
+    cli = (DIRECTORY / "cli.md").read_text()
+    for name in re.findall(
+        r"(?:`|^)sluice ((?:(?:config|lake|lake tables|streams|rules) )?[a-z]+)", page.read_text(), re.M
+    ):
+        assert f"## `sluice {name}`" in cli, f"there is no command 'sluice {name}'"
