@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker.observe.ledger import ledger
@@ -107,16 +110,17 @@ def _next_steps(
         {"label": "Watch what passes the gate", "command": f"mosquitto_sub -h {host} -p {port} -v -t '#'"},
     ]
     directory = f"--data-dir {node.data_dir}"
+    sluice = _sluice()
     if rules:
-        steps.append({"label": "Show a rule", "command": f"sluice rules show {rules[0]['name']} {directory}"})
+        steps.append({"label": "Show a rule", "command": f"{sluice} rules show {rules[0]['name']} {directory}"})
     if streams:
-        steps.append({"label": "Show a stream", "command": f"sluice streams show {streams[0]['name']} {directory}"})
+        steps.append({"label": "Show a stream", "command": f"{sluice} streams show {streams[0]['name']} {directory}"})
     for table in tables[:1]:
         steps += [
-            {"label": "Prove that nothing is missing", "command": f"sluice audit {table['name']} {directory}"},
+            {"label": "Prove that nothing is missing", "command": f"{sluice} audit {table['name']} {directory}"},
             {
                 "label": "See what a replay would do",
-                "command": f"sluice replay {table['name']} --from 0 --to 100 --dry-run {directory}",
+                "command": f"{sluice} replay {table['name']} --from 0 --to 100 --dry-run {directory}",
             },
             {
                 "label": "Read the table with another engine",
@@ -124,3 +128,8 @@ def _next_steps(
             },
         ]
     return steps
+
+
+def _sluice() -> str:
+    """The command as people can type it: its path where it stands in an environment that is not activated."""
+    return "sluice" if shutil.which("sluice") else str(Path(sys.executable).with_name("sluice"))
