@@ -92,6 +92,7 @@ def test_no_spark_no_jvm_and_no_python_worker_outlives_its_broker(tmp_path: Path
         with Client(node) as client:
             client.publish("s/1", json.dumps({"n": 1}))
         eventually(lambda: node.call("GET", "/lake/tables/s")["rows"], 120, 0.5, "the first row in the table")
+        assert node.call("GET", "/lake/tables/s/preview")["rows"][0]["n"] == 1
         commands = _commands(node)
         assert "bridges.spark.job" in commands
         assert "java" in commands
