@@ -98,10 +98,11 @@ def _kill_at_random(node: Node) -> Counter[str]:
 def _kill_spark(node: Node, victim: str) -> int:
     """Kill the lake job's driver, or one of the Python workers that run its tasks."""
     word = {"driver": "bridges.spark.job", "worker": "pyspark.worker"}[victim]
-    # The last one found is the youngest: of the workers not the daemon that forks them, but one that runs tasks.
     found = eventually(lambda: [p for p in node.children() if word in _command(p)], 60, what=f"a {victim} to kill")
+    # The eldest is the driver, not the guard it forks; the youngest worker is one that runs tasks, not their parent.
+    pick = min if victim == "driver" else max
     with suppress(psutil.NoSuchProcess):
-        max(found, key=lambda process: process.create_time()).send_signal(signal.SIGKILL)
+        pick(found, key=lambda process: process.create_time()).send_signal(signal.SIGKILL)
         return 1
     return 0
 
