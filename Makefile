@@ -47,5 +47,8 @@ test-all: $(STAMP) servers check ## all tests
 bench: $(STAMP) servers ## benchmarks against mosquitto in the same run; results in benchmarks/results
 	@$(BIN)/python -m benchmarks
 
+docs: $(STAMP) ## write docs/reference from the code
+	@$(BIN)/python -m docs.generate
+
 clean: ## remove the environment, caches and demo data
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis demo-data build dist
