@@ -28,7 +28,7 @@ def check_exposure(listeners: Sequence[ListenerSettings], *, allow_anonymous: bo
         return
     problems = [
         f"listener {listener.name!r} at {listener.bind} can be reached from other machines and nothing checks who "
-        f"connects; bind it to 127.0.0.1, configure an authenticator, or set allow_anonymous = true"
+        f"connects; bind it to 127.0.0.1, or set access.allow_anonymous = true"
         for listener in listeners
         if not listener.is_loopback
     ]
