@@ -122,8 +122,9 @@ class Rule:
 
     def message_call(self) -> Callable[[Message], None]:
         """What the topic plan calls; everything it needs is bound to locals."""
-        name, run, finish = self.name, self.statement.on_message.run, self._finish
-        matched = self.counts.matched
+        name, run, finish, counts = self.name, self.statement.on_message.run, self._finish, self.counts
+        matched, passed, total, success = counts.matched, counts.passed, counts.actions_total, counts.actions_success
+        only = self.actions[0] if len(self.actions) == 1 else None
 
         def run_on_message(message: Message) -> None:
             if message.via and name in message.via:
@@ -134,7 +135,17 @@ class Rule:
             except Exception as error:  # noqa: BLE001 (a rule must not stop the message, whatever it raises)
                 self._failed(self.statement.on_message, error)
                 return
-            finish(result, message)
+            if only is None or type(result) is not dict:
+                finish(result, message)
+                return
+            passed.value += 1  # one row for one action: in line, 0.2 µs less
+            total.value += 1
+            try:
+                only(result, message)
+            except Exception as error:  # noqa: BLE001 (as in _finish)
+                self._action_failed(error)
+            else:
+                success.value += 1
 
         return run_on_message
 
@@ -149,7 +160,7 @@ class Rule:
         self._finish(result, message)
 
     def _finish(self, result: Result, message: Message) -> None:
-        if result is None or result == []:
+        if result is None or (not result and type(result) is list):
             self.counts.failed_no_result.value += 1
             return
         counts = self.counts

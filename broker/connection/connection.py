@@ -113,6 +113,7 @@ class Connection:
             rest.clear()
         self.now_ns = hub.clock.now_ns()
         self.wanted = 2
+        appended = hub.writer.appended
         try:
             used = reading.read_packets(self, data, 0) if self.is_connected else self._read_first(data)
         except PeerError as error:
@@ -130,9 +131,9 @@ class Connection:
             self.deadline_s = hub.now_s + self.silence_s
         if self.waiting:
             acknowledge.seal(self)
-            if hub.writer.is_congested:
-                hub.paused.add(self)
-                self.hold(hub.writer)
+        if hub.writer.appended != appended and hub.writer.is_congested:
+            hub.paused.add(self)
+            self.hold(hub.writer)
         if len(data) >= _LARGE_READ_BYTES:
             hub.turn.flush()
         if hub.brake.fresh:

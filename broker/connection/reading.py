@@ -86,11 +86,9 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                         if run_routes is not None:
                             _forward(c, run_routes, data[run_start:position], run_count)
                             run_routes = None
-                        packets += 1
-                        publish.take_qos0(c, plan, data[head_end:stop])
+                        position = publish.take_run(c, plan, data, position, head_end, stop)
                         if c.is_closed:
                             return end
-                        position = stop
                         continue
                     if routes.is_plain:
                         if routes is not run_routes:

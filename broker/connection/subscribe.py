@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from broker.codec.encode import encode_fitting
@@ -104,6 +103,7 @@ def _send_retained(c: Connection, subscription: Subscription) -> None:
             continue
         if session.is_durable and qos:
             target = Target(session, qos, True, identifiers)
-            c.hub.backlog.keep(Outgoing(replace(message, retain=True)), [target], True)
+            retained = message.changed(message.topic, message.payload, message.qos, True, message.properties)
+            c.hub.backlog.keep(Outgoing(retained), [target], True)
         else:
             session.deliver(outgoing, qos, True, identifiers)

@@ -13,6 +13,8 @@ import msgspec
 
 MAX_DEPTH = 128
 """Deepest nesting of arrays and objects accepted."""
+_SHALLOW_LENGTH = 2 * MAX_DEPTH
+"""No text up to this length nests too deep: each level takes two characters. Counting them takes 0.6 µs."""
 
 
 class JsonError(ValueError):
@@ -33,7 +35,7 @@ def decode(text: bytes | str) -> Any:
         value = _decode(text)
     except (ValueError, RecursionError) as error:
         raise JsonError(_why(text, error)) from None
-    if _may_be_deep(text) and _depth(value) > MAX_DEPTH:
+    if len(text) > _SHALLOW_LENGTH and _may_be_deep(text) and _depth(value) > MAX_DEPTH:
         raise JsonError(f"JSON nests deeper than {MAX_DEPTH} levels")
     return value
 
@@ -61,8 +63,6 @@ def _why(text: bytes | str, error: BaseException) -> str:
 
 
 def _may_be_deep(text: bytes | str) -> bool:
-    if len(text) <= 2 * MAX_DEPTH:  # each level takes two characters; counting them takes 0.6 µs
-        return False
     if isinstance(text, str):
         return text.count("[") + text.count("{") > MAX_DEPTH
     return text.count(b"[") + text.count(b"{") > MAX_DEPTH

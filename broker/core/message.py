@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
+
+import msgspec
 
 from broker.core import jsontext
 from broker.core.client import Client
@@ -19,12 +20,13 @@ _UNDECODED: Any = object()
 _serial = count(1).__next__
 
 
-@dataclass(slots=True)
-class Message:
+class Message(msgspec.Struct, eq=False, gc=False):
     """One publish. Not changed once it is handed on: a stage that changes something makes a new one.
 
     ``received_ns`` is the wall clock when the packet arrived. ``via`` names the rules that (re)published the message,
     so that a rule does not run on what it published itself.
+
+    A struct because one or two are made per message: 0.09 µs, where a dataclass with slots takes 0.5.
     """
 
     topic: str
@@ -36,8 +38,17 @@ class Message:
     properties: Properties | None = None
     dup: bool = False
     via: tuple[str, ...] = ()
-    _value: Any = field(default=_UNDECODED, repr=False, compare=False)
-    _id: str | None = field(default=None, repr=False, compare=False)
+    _value: Any = _UNDECODED
+    _id: str | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Equal when all that was published is; what has been worked out from it does not count."""
+        return self._published() == other._published() if isinstance(other, Message) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as of any value that is compared and can change
+
+    def __repr__(self) -> str:
+        return f"Message{self._published()!r}"
 
     def json(self) -> Any:
         """The payload as a JSON value, decoded at most once. Callers must not change it.
@@ -84,3 +95,9 @@ class Message:
     def user_properties(self) -> list[tuple[str, str]]:
         """User properties as sent, in order, repeated names kept."""
         return list(self.properties["User-Property"]) if self.properties and "User-Property" in self.properties else []
+
+    def _published(self) -> tuple[object, ...]:
+        return (
+            self.topic, self.payload, self.qos, self.retain, self.client, self.received_ns, self.properties, self.dup,
+            self.via,
+        )  # fmt: skip

@@ -13,7 +13,7 @@ from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.events import Events
 from broker.core.message import Message
-from broker.core.stage import Outcome, Refusal, TapCall
+from broker.core.stage import Outcome, Refusal
 from broker.observe.metrics import Counter, Metrics
 from broker.pipeline.columns import message_columns
 from broker.pipeline.plan import Plans, TopicPlan
@@ -65,8 +65,7 @@ class Pipeline(Generic[R]):
                 try:
                     result = gate(message)
                 except Exception:  # noqa: BLE001  one stage must not stop the others
-                    _log.exception("stage.failed stage=%s topic=%s", name, message.topic)
-                    result = self._failed_closed(name)
+                    result = self._failed_closed(name, message)
                 if type(result) is Refusal:
                     return Outcome(0, self._refused(message, result))
                 message = result  # type: ignore[assignment]  # a gate gives a Refusal or a Message
@@ -77,7 +76,10 @@ class Pipeline(Generic[R]):
                     return Outcome(0, self._refused(message, _bad_topic(message, error)))
         self._passed.value += 1
         for name, tap in plan.taps:
-            self._look(name, tap, message)
+            try:
+                tap(message)
+            except Exception:  # noqa: BLE001  one stage must not stop the others
+                self._count_error(name, message)
         if message.retain:
             self._retain(message)
         receivers = plan.routes.deliver(message, plan.topic_bytes)
@@ -99,15 +101,13 @@ class Pipeline(Generic[R]):
             found = self._dropped[why] = self._metrics.counter("messages_dropped", DROPPED_HELP, reason=why)
         return found
 
-    def _look(self, name: str, tap: TapCall, message: Message) -> None:
-        try:
-            tap(message)
-        except Exception:  # noqa: BLE001  one stage must not stop the others
-            _log.exception("stage.failed stage=%s topic=%s", name, message.topic)
-            self._metrics.counter("stage_errors", "stages that raised", stage=name).value += 1
-
-    def _failed_closed(self, name: str) -> Refusal:
+    def _count_error(self, name: str, message: Message) -> None:
+        """While the error is being handled."""
+        _log.exception("stage.failed stage=%s topic=%s", name, message.topic)
         self._metrics.counter("stage_errors", "stages that raised", stage=name).value += 1
+
+    def _failed_closed(self, name: str, message: Message) -> Refusal:
+        self._count_error(name, message)
         return Refusal(name, name, "internal_error", reason.UNSPECIFIED_ERROR, f"stage {name} failed; see the log")
 
     def _refused(self, message: Message, refusal: Refusal) -> Refusal:

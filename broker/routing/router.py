@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+from broker.codec.encode import qos0_packet
 from broker.codec.outgoing import Outgoing
 from broker.core.message import Message
 from broker.core.subscription import Subscription
@@ -94,9 +95,9 @@ class Routes(Generic[S]):
         """Hand the message to every subscriber; returns how many there were."""
         if self.is_empty:
             return 0
-        outgoing = Outgoing(message, topic)
         if self.is_plain and message.qos == 0:
-            return self._deliver_plain(outgoing)
+            return self._deliver_plain(message, message.topic.encode() if topic is None else topic)
+        outgoing = Outgoing(message, topic)
         publisher, count = message.client.client_id, 0
         kept: list[Target[S]] = []
         for entry in self.entries:
@@ -115,16 +116,19 @@ class Routes(Generic[S]):
             count += self._deliver_shared(group, outgoing)
         return count
 
-    def _deliver_plain(self, outgoing: Outgoing) -> int:
+    def _deliver_plain(self, message: Message, topic: bytes) -> int:
         """QoS 0 to subscribers that differ in nothing but their version: one packet each version, shared by all."""
+        if message.properties:
+            outgoing = Outgoing(message, topic)
+            for entry in self.entries:
+                entry.subscriber.deliver(outgoing, 0, False, ())
+            return len(self.entries)
         for sessions, is_v5 in ((self.plain_v3, False), (self.plain_v5, True)):
-            if not sessions:
-                continue
-            head, tail = outgoing.parts(is_v5, 0, False)
-            packet = head + tail
-            for session in sessions:
-                if outgoing.expires_ns or not session.take_packet(packet):
-                    session.deliver(outgoing, 0, False, ())
+            if sessions:
+                packet = qos0_packet(topic, message.payload, is_v5=is_v5)
+                for session in sessions:
+                    if not session.take_packet(packet):
+                        session.deliver(Outgoing(message, topic), 0, False, ())
         return len(self.entries)
 
     def _deliver_shared(self, group: Group[S], outgoing: Outgoing) -> int:

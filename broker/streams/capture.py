@@ -10,7 +10,7 @@ from broker.core import jsontext
 from broker.core.errors import NotFound, Unavailable
 from broker.core.message import Message, Properties
 from broker.core.stage import TapCall
-from broker.core.stream import Append, StreamRecord
+from broker.core.stream import Append, StreamRecord, stream_record
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 from broker.streams.catalogue import Catalogue, Stream
@@ -62,15 +62,18 @@ def record_of(message: Message) -> StreamRecord:
     """A message as a record."""
     client = message.client
     properties = message.properties
-    return StreamRecord(
-        message.received_ns // 1000,
-        message.topic,
-        message.payload,
-        message.qos,
-        message.retain,
-        client.client_id,
-        client.username,
-        None if not properties else properties_text(properties),
+    return stream_record(
+        (
+            message.received_ns // 1000,
+            message.topic,
+            message.payload,
+            message.qos,
+            message.retain,
+            client.client_id,
+            client.username,
+            None if not properties else properties_text(properties),
+            None,
+        )
     )
 
 
@@ -86,10 +89,10 @@ def _plain(value: Any) -> Any:
 
 
 def _capture_into_one(writer: Writer, shard: LogShard) -> TapCall:
-    append = writer.append
+    append = writer.appender(shard)
 
     def capture(message: Message) -> None:
-        append(shard, record_of(message))
+        append(record_of(message))
 
     return capture
 
@@ -106,11 +109,17 @@ def _capture_into_many(writer: Writer, places: Sequence[Place]) -> TapCall:
 
 
 def _append_rows(writer: Writer, stream: Stream) -> Append:
-    append, only = writer.append, stream.shards[0] if len(stream.shards) == 1 else None
+    if len(stream.shards) == 1:
+        append = writer.appender(stream.shards[0])
+    else:
+        appenders = {shard: writer.appender(shard) for shard in stream.shards}
+
+        def append(record: StreamRecord) -> None:
+            appenders[stream.shard_of(record.client_id)](record)
 
     def append_row(record: StreamRecord) -> None:
         if stream.is_gone:
             raise Unavailable(f"stream {stream.name!r} was deleted")
-        append(only or stream.shard_of(record.client_id), record)
+        append(record)
 
     return append_row

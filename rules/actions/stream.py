@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.core.message import Message
-from broker.core.stream import Append, StreamRecord
+from broker.core.stream import Append, stream_record
 from rules.actions.action import Action, Row
 from rules.sql.values import UNDEFINED, json_bytes
 
@@ -16,16 +16,18 @@ def append_to_stream(append: Append, rule: str) -> Action:
             row = {name: value for name, value in row.items() if value is not UNDEFINED}
         client = message.client
         append(
-            StreamRecord(
-                message.received_ns // 1000,
-                message.topic,
-                json_bytes(row),
-                message.qos,
-                message.retain,
-                client.client_id,
-                client.username,
-                None,
-                rule,
+            stream_record(
+                (
+                    message.received_ns // 1000,
+                    message.topic,
+                    json_bytes(row),
+                    message.qos,
+                    message.retain,
+                    client.client_id,
+                    client.username,
+                    None,
+                    rule,
+                )
             )
         )
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from broker.core.errors import PeerError
 from broker.core.topic import check_topic_name
 from transforms.messages.failure import TransformationFailed
@@ -26,20 +28,22 @@ _RETAIN = {"true": True, "false": False}
 _MISSING: Any = object()
 
 
-class Run:
+class Run(msgspec.Struct):
     """One transformation of one message while it runs. ``bindings`` is what expressions read.
 
     ``owned`` holds the maps made in this run by their identity: these may be changed. Being kept there, no other map
     can get the same identity.
     """
 
-    __slots__ = ("bindings", "owned", "payload", "qos", "retain", "topic", "user", "wrote_payload", "wrote_user")
-
-    def __init__(self, topic: str, qos: int, retain: bool, payload: Any, bindings: dict[str, Any]) -> None:
-        self.topic, self.qos, self.retain, self.payload, self.bindings = topic, qos, retain, payload, bindings
-        self.user: dict[str, str] | None = None
-        self.wrote_payload = self.wrote_user = False
-        self.owned: dict[int, Any] = {}
+    topic: str
+    qos: int
+    retain: bool
+    payload: Any
+    bindings: dict[str, Any]
+    user: dict[str, str] | None = None
+    wrote_payload: bool = False
+    wrote_user: bool = False
+    owned: dict[int, Any] = msgspec.field(default_factory=dict)
 
 
 Apply = Callable[[Run], None]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.message import Message
@@ -19,12 +20,14 @@ from transforms.messages.payload import UNTOUCHED, PayloadCodec, payload_codec
 from transforms.messages.spec import (
     AvroCodec,
     CodecSpec,
+    JsonCodec,
     NoCodec,
     OperationSpec,
     ProtobufCodec,
     TransformationSpec,
     parse_spec,
 )
+from transforms.variform.compiler import Evaluate
 from transforms.variform.errors import CompileError, EvalError
 
 
@@ -108,7 +111,10 @@ def _missing(codec: AvroCodec | ProtobufCodec, schemas: SchemaLookup, pointer: s
 class BoundTransformation:
     """A transformation with the schemas of this moment. ``begin``, each operation, ``finish``: one message."""
 
-    __slots__ = ("_adopts_json", "_codec", "_fixed", "_needs_payload", "_reads_user", "operations", "transformation")
+    __slots__ = (
+        "_adopts_json", "_codec", "_fixed", "_members", "_needs_payload", "_reads_head", "_reads_user", "operations",
+        "transformation",
+    )  # fmt: skip
 
     def __init__(self, transformation: Transformation, schemas: SchemaLookup, node: str, clock: Clock) -> None:
         self.transformation = transformation
@@ -118,9 +124,11 @@ class BoundTransformation:
         self._codec = _codec_of(transformation, schemas)
         self._adopts_json = self._codec.gives_json and not self._codec.may_hold_bytes
         self._fixed = fixed_readers(roots, node, clock)
+        self._reads_head = not roots.isdisjoint(("topic", "qos", "retain"))
         self._reads_user = "user_property" in roots or "user_property" in written
         is_raw = isinstance(transformation.spec.payload_decoder, NoCodec) and self._codec.is_same
         self._needs_payload = not is_raw or "payload" in roots or "payload" in written
+        self._members = _members_written(transformation) if self._adopts_json and not self._reads_user else ()
 
     def run(self, message: Message, left: Any, entered: Message) -> tuple[Message, Any]:
         """Transform a message.
@@ -136,6 +144,10 @@ class BoundTransformation:
         Raises:
             TransformationFailed: nothing was done.
         """
+        if self._members and left is UNTOUCHED:
+            made = self._write_members(message, entered)
+            if made is not None:
+                return made, UNTOUCHED
         run = self.begin(message, left, entered)
         at = 0
         try:
@@ -149,9 +161,36 @@ class BoundTransformation:
             raise
         return self.finish(run, message, left)
 
+    def _write_members(self, message: Message, entered: Message) -> Message | None:
+        """The short way, 1 µs less, where only members of a JSON object are written and every value is a scalar. None
+        when that turns out otherwise or something fails: then all is done again the long way, which says what."""
+        try:
+            payload = message.json()
+            if payload.__class__ is not dict:
+                return None
+            payload = payload.copy()
+            bindings: dict[str, Any] = {"payload": payload}
+            if self._reads_head:
+                bindings["topic"], bindings["qos"], bindings["retain"] = message.topic, message.qos, message.retain
+            for name, read in self._fixed:
+                bindings[name] = read(entered)
+            for member, evaluate in self._members:
+                value = evaluate(bindings)
+                if value.__class__ is dict or value.__class__ is list:
+                    return None
+                payload[member] = value
+            encoded = jsontext.encode(payload)
+        except (EvalError, jsontext.JsonError):
+            return None
+        made = message.changed(message.topic, encoded, message.qos, message.retain, message.properties)
+        made.adopt_json(payload)
+        return made
+
     def begin(self, message: Message, left: Any, entered: Message) -> Run:
         """Decode the payload and gather what expressions read."""
-        bindings: dict[str, Any] = {"topic": message.topic, "qos": message.qos, "retain": message.retain}
+        bindings: dict[str, Any] = {}
+        if self._reads_head:
+            bindings["topic"], bindings["qos"], bindings["retain"] = message.topic, message.qos, message.retain
         payload: Any = UNTOUCHED
         if self._needs_payload:
             payload = bindings["payload"] = self._codec.decode(message, left)
@@ -188,6 +227,16 @@ def _may_hold_bytes(transformation: Transformation) -> bool:
     return "pub_props" in transformation.roots or any(
         operation.expression.may_give_bytes for operation in transformation.operations
     )
+
+
+def _members_written(transformation: Transformation) -> tuple[tuple[str, Evaluate], ...]:
+    """The members that a transformation from JSON to JSON writes; none when it writes anything else as well."""
+    spec = transformation.spec
+    keys = [operation.key.split(".") for operation in transformation.operations]
+    if not isinstance(spec.payload_decoder, JsonCodec) or any(len(key) != 2 or key[0] != "payload" for key in keys):
+        return ()
+    evaluates = [operation.expression.evaluate for operation in transformation.operations]
+    return tuple((key[1], evaluate) for key, evaluate in zip(keys, evaluates, strict=True))
 
 
 def _codec_of(transformation: Transformation, schemas: SchemaLookup) -> PayloadCodec:

@@ -75,9 +75,9 @@ def text_or_bytes(data: bytes) -> str | bytes:
 
 def text(function: str, value: Any) -> str:
     """An argument that must be text; booleans count as text, numbers do not."""
+    if type(value) is str:
+        return value
     kind = value.__class__
-    if kind is str:
-        return str(value)
     if kind is bool:
         return "true" if value else "false"
     if kind is bytes:

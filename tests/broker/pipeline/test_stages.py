@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
+from msgspec.structs import replace
 
 from broker.codec.packets import Disconnect, PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest
 from broker.core.client import Client
