@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+RUN    := $(VENV)/.installed-run
+DEV    := $(VENV)/.installed-dev
 STARTED := $(shell date +%s.%N)
 DATA   ?= demo-data
 
@@ -13,41 +14,53 @@ DATA   ?= demo-data
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-# uv is fetched into the environment because it installs the 100 packages in seconds where pip needs minutes;
+# Spark starts a dozen Python processes; without kept bytecode each compiles the same packages again.
+unexport PYTHONDONTWRITEBYTECODE
+
+# uv is fetched into the environment because it installs the packages in seconds where pip needs minutes;
 # where it cannot be had, pip does the same work.
-$(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "Sluice needs Python 3.11 or newer; run 'make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q uv 2>/dev/null \
-	  && $(BIN)/uv pip install -q --python $(BIN)/python -e '.[dev]' \
-	  || $(BIN)/python -m pip install -q -e '.[dev]'
+define environment
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || { echo "Sluice needs Python 3.11 or newer; run 'make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'"; exit 1; }
+@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+@$(BIN)/python -m pip install -q uv 2>/dev/null \
+  && $(BIN)/uv pip install -q --python $(BIN)/python $(1) \
+  || $(BIN)/python -m pip install -q $(1)
+endef
+
+# What the product needs to run, with the Spark that the project is tested on.
+$(RUN): pyproject.toml
+	$(call environment,-e '.[spark]' pyspark==4.2.0)
 	@touch $@
 
-install: $(STAMP) ## make .venv with everything for development
+$(DEV): pyproject.toml
+	$(call environment,-e '.[dev]')
+	@touch $(RUN) $@
 
-demo: $(STAMP) ## run the product: broker, demo fleet, a Delta table, a page to open
+install: $(DEV) ## make .venv with everything for development
+
+demo: $(RUN) ## run the product: broker, demo fleet, a Delta table, a page to open
 	@SLUICE_DEMO_STARTED=$(STARTED) $(BIN)/sluice demo --data-dir $(DATA)
 
-format: $(STAMP) ## format the code
+format: $(DEV) ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-check: $(STAMP) ## ruff, mypy --strict, import rules
+check: $(DEV) ## ruff, mypy --strict, import rules
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 servers: ## the servers that tests run against: mosquitto and its clients, Chromium
 	@sh tests/support/fetch-servers.sh
 
-test: $(STAMP) servers check ## all tests but the minutes-long ones
+test: $(DEV) servers check ## all tests but the minutes-long ones
 	@$(BIN)/python -m pytest -q -m "not heavy"
 
-test-all: $(STAMP) servers check ## all tests
+test-all: $(DEV) servers check ## all tests
 	@$(BIN)/python -m pytest -q
 
-bench: $(STAMP) servers ## benchmarks against mosquitto in the same run; results in benchmarks/results
+bench: $(DEV) servers ## benchmarks against mosquitto in the same run; results in benchmarks/results
 	@$(BIN)/python -m benchmarks
 
-docs: $(STAMP) ## write docs/reference from the code
+docs: $(DEV) ## write docs/reference from the code
 	@$(BIN)/python -m docs.generate
 
 clean: ## remove the environment, caches and demo data
