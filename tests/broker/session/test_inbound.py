@@ -40,14 +40,18 @@ def test_what_could_not_be_stored_was_not_taken() -> None:
     st.sets(st.integers(1, 65_535), max_size=20),
     st.dictionaries(st.integers(1, 65_535), st.binary(min_size=8, max_size=8), max_size=20),
 )
-def test_what_is_stored_is_restored(open_qos2: set[int], recent: dict[int, bytes]) -> None:
+def test_what_is_stored_is_restored(open_qos2: set[int], taken: dict[int, bytes]) -> None:
     inbound = Inbound()
-    inbound.open_qos2, inbound.recent, inbound.touched_ns = open_qos2, recent, 7
+    inbound.open_qos2 = open_qos2
+    for packet_id, message_digest in taken.items():
+        inbound.remember(packet_id, message_digest, 7)
+    recent = inbound.recent
     value = inbound.encode()
-    if not open_qos2 and not recent:
+    if not open_qos2 and not taken:
         assert value is None
         return
     assert value is not None
     restored = Inbound.decode(value)
-    assert (restored.open_qos2, restored.recent, restored.touched_ns) == (open_qos2, recent, 7)
+    assert (restored.open_qos2, restored.recent, restored.touched_ns) == (open_qos2, recent, inbound.touched_ns)
     assert list(restored.recent) == list(recent)
+    assert all(restored.was_taken(packet_id, message_digest, 7) for packet_id, message_digest in taken.items())
