@@ -66,7 +66,7 @@ class RuleService:
                 self._objects.check_free(saved.spec.name)
                 self._objects.adopt(saved.spec.name, saved)
             except SluiceError as error:
-                problems.append(f"rule {spec.get('name')!r}: {error}")
+                problems.append(self._objects.refusal(spec, error))
         self._changed()
         return problems
 

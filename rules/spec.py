@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from broker.core.errors import Invalid, Problem
+from broker.config.spec_problems import spec_problems
+from broker.core.errors import Invalid
 from rules.actions.republish import PROPERTIES
 
 _NAME = re.compile(r"[0-9A-Za-z][-0-9A-Za-z_.]*", re.ASCII)
 MAX_NAME_BYTES = 254
+_ACTIONS = ("stream", "console", "republish")
 
 
 class _Model(BaseModel):
@@ -98,21 +100,7 @@ def parse_spec(spec: dict[str, Any]) -> RuleSpec:
     try:
         return RuleSpec.model_validate({key: value for key, value in spec.items() if key not in READ_ONLY})
     except ValidationError as error:
-        raise Invalid("the rule cannot be saved", [_problem(detail) for detail in error.errors()]) from None
-
-
-def _problem(detail: Any) -> Problem:
-    parts = [str(part) for part in detail["loc"] if part not in ("stream", "console", "republish") or _is_member(part)]
-    message = str(detail["msg"]).removeprefix("Value error, ")
-    if detail["type"] == "extra_forbidden":
-        message = "is not a field of a rule"
-    if detail["type"] == "missing":
-        message = "is required"
-    return Problem(f"{parts[-1] if parts else 'the rule'}: {message}", pointer="".join(f"/{part}" for part in parts))
-
-
-def _is_member(part: object) -> bool:
-    return False
+        raise Invalid("the rule cannot be saved", spec_problems(error, RuleSpec, _ACTIONS)) from None
 
 
 def _is_placeholder(value: object) -> bool:

@@ -52,7 +52,7 @@ class SchemaService:
                 self._objects.check_free(made.name)
                 self._objects.adopt(made.name, made)
             except (Invalid, ValueError) as error:
-                problems.append(f"schema {spec.get('name')!r}: {error}")
+                problems.append(self._objects.refusal(spec, error))
         return problems
 
     def list(self) -> Sequence[Spec]:
@@ -189,7 +189,7 @@ class ValidationService:
                 self._objects.check_free(made.name)
                 self._objects.adopt(made.name, made)
             except (Invalid, ValueError) as error:
-                problems.append(f"validation {spec.get('name')!r}: {error}")
+                problems.append(self._objects.refusal(spec, error))
         self._changed()
         return problems
 

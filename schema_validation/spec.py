@@ -8,12 +8,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from broker.config.model import Settings
+from broker.config.spec_problems import spec_problems
 from broker.core.errors import Invalid, PeerError, Problem
 from broker.core.ordered import name_problem
 from broker.core.topic import TopicFilter
 
 READ_ONLY = frozenset({"metrics"})
 """Members of a shown validation that are left out when it is sent back."""
+
+
+_CHECKS = ("sql", "json", "avro", "protobuf")
 
 
 def _listed(value: Any) -> Any:
@@ -117,17 +121,5 @@ def parse_spec(spec: Mapping[str, Any], pointer: str = "") -> ValidationSpec:
     try:
         return ValidationSpec.model_validate({k: v for k, v in spec.items() if k not in READ_ONLY})
     except ValidationError as error:
-        raise Invalid("the validation cannot be saved", _problems(error, pointer)) from None
-
-
-def _problems(error: ValidationError, pointer: str) -> list[Problem]:
-    return [
-        Problem(item["msg"].removeprefix("Value error, "), pointer + _pointer(item["loc"]))
-        for item in error.errors(include_url=False, include_context=False, include_input=False)
-    ]
-
-
-def _pointer(location: tuple[int | str, ...]) -> str:
-    """The place as a JSON pointer, without the tag that pydantic puts after the index of a check."""
-    parts = [part for at, part in enumerate(location) if not (at == 2 and location[0] == "checks")]
-    return "".join(f"/{part}" for part in parts)
+        problems = spec_problems(error, ValidationSpec, _CHECKS, pointer)
+        raise Invalid("the validation cannot be saved", problems) from None

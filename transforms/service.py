@@ -39,7 +39,7 @@ class TransformService:
                 self._objects.check_free(made.name)
                 self._objects.adopt(made.name, made)
             except (Invalid, ValueError) as error:
-                problems.append(f"transformation {spec.get('name')!r}: {error}")
+                problems.append(self._objects.refusal(spec, error))
         self._changed()
         return problems
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bridges.spark.table_spec import LakeTableSpec, parse_spec, unwritable
+from bridges.spark.table_spec import LakeTableSpec, checked, parse_spec, unwritable
 from broker.core.errors import Invalid, MissingDependency, Problem, SluiceError
 from broker.core.feature import Services
 from broker.core.objects import ObjectSection, Spec
@@ -76,10 +76,10 @@ class LakeTableService:
         problems = []
         for spec in specs:
             try:
-                parsed = LakeTableSpec.model_validate(spec)
+                parsed = checked(spec)
                 self._objects.check_free(parsed.name)
-            except (ValueError, SluiceError) as error:
-                problems.append(f"lake table {spec.get('name')!r}: {error}")
+            except SluiceError as error:
+                problems.append(self._objects.refusal(spec, error))
                 continue
             path = str(self._directory / (parsed.path or parsed.name))
             self._objects.adopt(parsed.name, parsed.model_copy(update={"path": path}))

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from broker.config.model import Settings
+from broker.config.spec_problems import spec_problems
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import Spec
 from broker.core.ordered import name_problem
@@ -33,11 +34,7 @@ def parse_spec(spec: Spec, directory: Path, streams: Sequence[str], shown_only: 
         Invalid: with every problem found.
     """
     given: dict[str, Any] = {key: value for key, value in spec.items() if key not in shown_only}
-    try:
-        parsed = LakeTableSpec.model_validate(given)
-    except ValidationError as error:
-        problems = [Problem(_reason(one), "/" + "/".join(map(str, one["loc"]))) for one in error.errors()]
-        raise Invalid(f"lake table {spec.get('name')!r} cannot be saved", problems) from None
+    parsed = checked(given)
     path = directory / (parsed.path or parsed.name)
     parsed = parsed.model_copy(update={"path": str(path)})
     problems = [
@@ -56,6 +53,19 @@ def parse_spec(spec: Spec, directory: Path, streams: Sequence[str], shown_only: 
     return parsed
 
 
+def checked(spec: Spec) -> LakeTableSpec:
+    """The members of a table, each of its type.
+
+    Raises:
+        Invalid: with every problem found.
+    """
+    try:
+        return LakeTableSpec.model_validate(spec)
+    except ValidationError as error:
+        problems = spec_problems(error, LakeTableSpec)
+        raise Invalid(f"lake table {spec.get('name')!r} cannot be saved", problems) from None
+
+
 def unwritable(path: Path) -> str | None:
     """Why a table cannot be written in this directory, or None when it can. Makes the directory."""
     try:
@@ -72,11 +82,3 @@ def _stream_problem(stream: str, streams: Sequence[str]) -> str | None:
     if stream in streams:
         return None
     return f"there is no stream {stream!r}; make it first, or name one of: {', '.join(streams) or 'there is none'}"
-
-
-def _reason(error: Any) -> str:
-    if error["type"] == "missing":
-        return f"{error['loc'][-1]!r} is missing"
-    if error["type"] == "extra_forbidden":
-        return f"{error['loc'][-1]!r} is not known; a table has name, stream, format, path and description"
-    return f"{error['loc'][-1]!r} is {error.get('input')!r}: {error['msg'].lower()}"

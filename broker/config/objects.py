@@ -33,6 +33,14 @@ class LayerObjects:
     layer: Layer
     objects: tuple[Spec, ...]
 
+    def places(self, path: KeyPath) -> dict[str, str]:
+        """File and line of each object by its name; ``path`` is that of the kind."""
+        written = self.layer.written
+        return {
+            name: written.get((*path, name)) or self.layer.where((*path, str(number)))
+            for number, name in enumerate(spec["name"] for spec in self.objects)
+        }
+
 
 def objects_in(layer: Layer, path: KeyPath) -> tuple[LayerObjects, list[str]]:
     """The objects below a path of a layer, and what is wrong with them; those that are wrong are left out."""

@@ -54,11 +54,13 @@ def sentence(section: str, model: type[BaseModel], error: ErrorDetails) -> str:
     if kind in ("value_error", "assertion_error"):
         cause = error.get("ctx", {}).get("error", error["msg"])
         return f"{key}: {cause}"
-    value = shown(error["input"], is_secret=is_secret_at(model, location))
-    expected = _EXPECTED.get(kind)
-    if expected is None:
-        return f"{key} is {value}; {error['msg'].lower()}"
-    return f"{key} is {value}; expected {expected.format(**error.get('ctx', {}))}"
+    return f"{key} is {shown(error['input'], is_secret=is_secret_at(model, location))}; {expectation(error)}"
+
+
+def expectation(error: ErrorDetails) -> str:
+    """``expected a whole number``."""
+    expected = _EXPECTED.get(error["type"])
+    return error["msg"].lower() if expected is None else f"expected {expected.format(**error.get('ctx', {}))}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -49,8 +49,10 @@ class FileSection:
         self._path, self._api_file = path, api_file
         self._fixed: dict[str, tuple[str, Spec]] = {}
         self._made: dict[str, Spec] = {}
+        self._places: dict[str, str] = {}
         self._hidden: dict[str, Spec] = {}  # the API's, while sluice.conf has an object of that name
         for held in layers:
+            self._places |= held.places(path)
             if held.layer.file is not None and held.layer.file.name == API_FILE:
                 self._made = {spec["name"]: spec for spec in held.objects}
                 for name in self._made:
@@ -79,12 +81,17 @@ class FileSection:
         fixed = self._fixed.get(name)
         return None if fixed is None else fixed[0]
 
+    def where(self, name: str) -> str:
+        """The file and line in which the object stood when the broker began, else the API's file."""
+        return self._places.get(name) or (API_FILE if self._api_file is None else str(self._api_file.path))
+
 
 class ApiFile:
     """``DIR/api.hocon``: replaced as a whole and atomically: at any instant it is the old one or the new one."""
 
     def __init__(self, file: Path, values: dict[str, Any]) -> None:
-        self._file, self._values = file, values
+        self.path = file
+        self._values = values
         self._seen = _stamp(file)
 
     def put(self, path: KeyPath, objects: Sequence[Spec]) -> None:
@@ -93,18 +100,18 @@ class ApiFile:
         Raises:
             Unavailable: the file cannot be written, or somebody else wrote it; nothing changed.
         """
-        if _stamp(self._file) != self._seen:
+        if _stamp(self.path) != self._seen:
             raise Unavailable(
-                f"{self._file} was changed by somebody else since it was read, and nothing was written; "
+                f"{self.path} was changed by somebody else since it was read, and nothing was written; "
                 "restart the broker, which reads it"
             )
         values = _replaced(self._values, path, list(objects))
         try:
-            _write(self._file, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            _write(self.path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise Unavailable(f"{self._file} cannot be written ({reason}); nothing was changed") from error
-        self._values, self._seen = values, _stamp(self._file)
+            raise Unavailable(f"{self.path} cannot be written ({reason}); nothing was changed") from error
+        self._values, self._seen = values, _stamp(self.path)
 
 
 def _replaced(values: dict[str, Any], path: KeyPath, objects: list[Spec]) -> dict[str, Any]:

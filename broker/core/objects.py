@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from broker.core.errors import Invalid
+
 Spec = dict[str, Any]
 """An object as JSON: what was sent to create it, defaults filled in."""
 
@@ -32,6 +34,10 @@ class ObjectSection(Protocol):
         """The file that fixes the object (then it cannot be changed at run time), or None."""
         ...
 
+    def where(self, name: str) -> str:
+        """The file, and the line where it is known, in which an object stands."""
+        ...
+
 
 class MemorySection:
     """A section that lives in memory, for tests and for calls that store nothing."""
@@ -47,6 +53,15 @@ class MemorySection:
 
     def fixed_by(self, name: str) -> str | None:
         return None
+
+    def where(self, name: str) -> str:
+        return "memory"
+
+
+def unusable(section: ObjectSection, kind: str, name: object, error: Exception) -> str:
+    """The sentence about an object of the configuration that cannot be used: file, line, object, reason, advice."""
+    why = "; ".join(map(str, error.problems)) if isinstance(error, Invalid) else str(error)
+    return f"{section.where(str(name))}: {kind} {name!r} cannot be used: {why} (correct it there, or take it out)"
 
 
 class ObjectService(Protocol):

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Generic, TypeVar
 
 from broker.core.errors import AlreadyExists, Invalid, NotFound, Problem, ReadOnly
-from broker.core.objects import ObjectSection, Spec
+from broker.core.objects import ObjectSection, Spec, unusable
 
 T = TypeVar("T")
 
@@ -54,6 +54,10 @@ class OrderedObjects(Generic[T]):
     def adopt(self, name: str, item: T) -> None:
         """Take an object that the section holds already."""
         self._objects[name] = item
+
+    def refusal(self, spec: Spec, error: Exception) -> str:
+        """Why an object that the section holds cannot be taken, for people who start the broker."""
+        return unusable(self._section, self.kind, spec.get("name"), error)
 
     def find(self, name: str) -> T | None:
         """The object of that name, or None."""
@@ -103,16 +107,14 @@ class OrderedObjects(Generic[T]):
 
     def _unknown(self, names: Sequence[str]) -> list[Problem]:
         unknown = [name for name in dict.fromkeys(names) if name not in self._objects]
-        return [Problem(f"not_found: there is no {self.kind} {name!r}", "/order") for name in unknown]
+        return [Problem(f"there is no {self.kind} {name!r}", "/order") for name in unknown]
 
     def _missing(self, names: Sequence[str]) -> list[Problem]:
-        return [
-            Problem(f"not_reordered: {name!r} is missing", "/order") for name in self._objects if name not in set(names)
-        ]
+        return [Problem(f"{name!r} is missing", "/order") for name in self._objects if name not in set(names)]
 
     def _doubled(self, names: Sequence[str]) -> list[Problem]:
         doubled = {name for name in names if list(names).count(name) > 1}
-        return [Problem(f"duplicated: {name!r} is given more than once", "/order") for name in sorted(doubled)]
+        return [Problem(f"{name!r} is given more than once", "/order") for name in sorted(doubled)]
 
     def _commit(self, objects: dict[str, T]) -> None:
         self._section.save([self._write(item) for item in objects.values()])

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from broker.config.spec_problems import spec_problems
 from broker.core.clock import Clock, SystemClock
 from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, Problem, ReadOnly, SluiceError
-from broker.core.objects import ObjectSection, Spec
+from broker.core.objects import ObjectSection, Spec, unusable
 from broker.core.stage import Plans
 from broker.observe.metrics import Metrics
 from broker.storage.writer import Writer
@@ -83,7 +84,7 @@ class StreamService:
             try:
                 self._catalogue.open(self._parse(spec))
             except SluiceError as error:
-                problems.append(f"stream {spec.get('name')!r}: {error}")
+                problems.append(unusable(self._section, "stream", spec.get("name"), error))
         if problems:
             raise ConfigError(problems)
         self._catalogue.finish_removals()
@@ -193,7 +194,7 @@ class StreamService:
         try:
             return StreamSpec.model_validate({**members, "retention": retention})
         except ValidationError as error:
-            raise Invalid("the stream cannot be saved", [_problem(detail) for detail in error.errors()]) from None
+            raise Invalid("the stream cannot be saved", spec_problems(error, StreamSpec)) from None
 
     def _refuse_fixed(self, name: str) -> None:
         if file := self._section.fixed_by(name):
@@ -257,11 +258,3 @@ def _shown_time(ts_us: int | None) -> str | None:
     if ts_us is None:
         return None
     return datetime.fromtimestamp(ts_us / 1_000_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _problem(detail: Mapping[str, Any]) -> Problem:
-    pointer = "".join(f"/{part}" for part in detail["loc"])
-    message = str(detail["msg"]).removeprefix("Value error, ")
-    if detail["type"] == "extra_forbidden":
-        message = f"a stream has no member {detail['loc'][-1]!r}; it has {', '.join(StreamSpec.model_fields)}"
-    return Problem(message, pointer)

@@ -187,7 +187,10 @@ def test_a_configuration_that_cannot_be_used_is_refused_with_every_problem() -> 
     sections = {SCHEMAS: MemorySection([{"name": "a", "type": "json", "source": "["}, {"name": "b", "type": "xml"}])}
     with pytest.raises(ConfigError) as caught:
         Bench(sections=sections)
-    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["schema 'a'", "schema 'b'"]
+    assert [problem.split(":")[1] for problem in caught.value.problems] == [
+        " schema 'a' cannot be used",
+        " schema 'b' cannot be used",
+    ]
 
 
 def test_payloads_have_a_type_where_a_validation_guards_the_topics() -> None:

@@ -11,12 +11,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from broker.config.model import Settings
+from broker.config.spec_problems import spec_problems
 from broker.core.errors import Invalid, PeerError, Problem
 from broker.core.ordered import name_problem
 from broker.core.topic import TopicFilter
 
 READ_ONLY = frozenset({"metrics"})
 """Members of a shown transformation that are left out when it is sent back."""
+
+
+_CODECS = ("none", "json", "avro", "protobuf")
 
 
 def _listed(value: Any) -> Any:
@@ -108,20 +112,5 @@ def parse_spec(spec: Mapping[str, Any], pointer: str = "") -> TransformationSpec
     try:
         return TransformationSpec.model_validate({k: v for k, v in spec.items() if k not in READ_ONLY})
     except ValidationError as error:
-        raise Invalid("the transformation cannot be saved", problems_of(error, pointer)) from None
-
-
-def problems_of(error: ValidationError, pointer: str) -> list[Problem]:
-    """What pydantic found, as problems with JSON pointers."""
-    return [
-        Problem(
-            item["msg"].removeprefix("Value error, "), pointer + "".join(f"/{part}" for part in _location(item["loc"]))
-        )
-        for item in error.errors(include_url=False, include_context=False, include_input=False)
-    ]
-
-
-def _location(location: tuple[int | str, ...]) -> list[int | str]:
-    """The place without the tag of a union that pydantic puts in it (``payload_decoder/avro/schema``)."""
-    tags = {"none", "json", "avro", "protobuf"}
-    return [part for at, part in enumerate(location) if not (at and part in tags)]
+        problems = spec_problems(error, TransformationSpec, _CODECS, pointer)
+        raise Invalid("the transformation cannot be saved", problems) from None

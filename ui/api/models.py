@@ -76,8 +76,8 @@ class ValidationSpec(_Open):
 
     name: str
     topics: list[str] | str
-    strategy: str = "all_pass"
-    failure_action: str = "drop"
+    strategy: Literal["all_pass", "any_pass"]
+    failure_action: Literal["drop", "disconnect", "ignore"]
     checks: list[dict[str, Any]]
 
 
@@ -86,8 +86,8 @@ class TransformSpec(_Open):
 
     name: str
     topics: list[str] | str
-    failure_action: str = "drop"
-    operations: list[dict[str, Any]]
+    failure_action: Literal["drop", "disconnect", "ignore"]
+    operations: list[dict[str, Any]] = []
 
 
 class RuleSpec(_Open):
@@ -102,7 +102,7 @@ class StreamSpec(_Open):
     """A durable log; with ``topics`` it captures the messages that match, else rows of rules."""
 
     name: str
-    topics: list[str] | None = None
+    topics: list[str] = []
 
 
 class TableSpec(_Open):
@@ -111,7 +111,7 @@ class TableSpec(_Open):
     name: str
     stream: str
     format: Literal["delta", "iceberg"] = "delta"
-    path: str | None = None
+    path: str = ""
 
 
 class RuleTest(_Open):

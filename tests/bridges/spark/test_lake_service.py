@@ -80,7 +80,7 @@ def test_a_broken_configuration_is_refused_with_every_problem(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("spec", "pointer", "reason"),
     [
-        ({"name": "t"}, "/stream", "'stream' is missing"),
+        ({"name": "t"}, "/stream", "stream is required"),
         (
             {"name": "t", "stream": "hto"},
             "/stream",
@@ -88,7 +88,7 @@ def test_a_broken_configuration_is_refused_with_every_problem(tmp_path: Path) ->
         ),
         ({"name": "a/b", "stream": "hot"}, "/name", "a name is letters, digits"),
         ({"name": "t", "stream": "hot", "format": "csv"}, "/format", "'csv'"),
-        ({"name": "t", "stream": "hot", "paths": "x"}, "/paths", "'paths' is not known"),
+        ({"name": "t", "stream": "hot", "paths": "x"}, "/paths", "paths is not known; did you mean 'path'?"),
         ({"name": "t", "stream": "hot", "path": "s3://bucket/t"}, "/path", "not at a URL"),
         ({"name": "t", "stream": "hot", "path": "/proc/t"}, "/path", "table path /proc/t cannot be written: "),
     ],

@@ -15,8 +15,8 @@ import pytest
 from broker.config.model import Settings
 from broker.config.root import load_config
 from broker.config.sections import Sections
-from broker.core.errors import ConfigError, NotFound, Unavailable
-from broker.core.objects import ObjectSection
+from broker.core.errors import ConfigError, Invalid, NotFound, Problem, Unavailable
+from broker.core.objects import ObjectSection, unusable
 
 
 class Other(Settings):
@@ -177,3 +177,22 @@ def test_killed_at_any_instant_the_file_is_whole(tmp_path: Path) -> None:
         held = section(tmp_path, "streams").load()
         assert held
         assert all(spec["of"] == len(held) for spec in held)
+
+
+def test_where_an_object_stands(tmp_path: Path) -> None:
+    (tmp_path / "base.hocon").write_text("rule_engine.rules {\n  base {}\n}")
+    (tmp_path / "sluice.conf").write_text("rule_engine.rules = [\n  { name = a },\n  { name = b } ]")
+    rules = section(tmp_path)
+    rules.save([*rules.load(), {"name": "made"}])
+    base, main = tmp_path / "base.hocon", tmp_path / "sluice.conf"
+    assert [rules.where(name) for name in ("base", "a", "b")] == [f"{base} line 2", f"{main} line 2", f"{main} line 3"]
+    assert rules.where("made") == str(tmp_path / "api.hocon")
+    assert section(tmp_path).where("made").startswith(f"{tmp_path / 'api.hocon'} line ")
+
+
+def test_an_object_that_cannot_be_used_is_told_with_its_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "sluice.conf").write_text("rule_engine.rules = [\n  { name = r } ]")
+    error = Invalid("the rule cannot be saved", [Problem("sql is required", "/sql")])
+    told = unusable(section(tmp_path), "rule", "r", error)
+    place = f"{tmp_path / 'sluice.conf'} line 2"
+    assert told == f"{place}: rule 'r' cannot be used: sql is required (correct it there, or take it out)"

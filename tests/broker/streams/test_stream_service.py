@@ -122,10 +122,10 @@ def test_a_stream_is_made_shown_changed_and_deleted() -> None:
         ({"name": "a", "topics": ["a/#/b"]}, "/topics/0", "'#' must be the whole last level"),
         ({"name": "a", "topics": ["$share/g/a"]}, "/topics/0", "takes no $share/ filter"),
         ({"name": "a", "retention": {"age": "soon"}}, "/retention/age", "is not a duration"),
-        ({"name": "a", "retention": {"bytes": "1"}}, "/retention/bytes", "greater than or equal"),
-        ({"name": "a", "retention": "7d"}, "/retention", "valid dictionary"),
-        ({"name": "a", "shards": 0}, "/shards", "greater than or equal to 1"),
-        ({"name": "a", "topic": "x"}, "/topic", "a stream has no member 'topic'"),
+        ({"name": "a", "retention": {"bytes": "1"}}, "/retention/bytes", "at least 1048576"),
+        ({"name": "a", "retention": "7d"}, "/retention", "retention is '7d'; expected an object"),
+        ({"name": "a", "shards": 0}, "/shards", "shards is 0; expected at least 1"),
+        ({"name": "a", "topic": "x"}, "/topic", "topic is not known; did you mean 'topics'?"),
     ],
 )
 def test_a_wrong_specification_is_refused_with_its_place(spec: Spec, pointer: str, says: str) -> None:
@@ -225,7 +225,10 @@ def test_a_wrong_specification_in_the_configuration_is_named() -> None:
     async def test() -> None:
         with pytest.raises(ConfigError) as refused:
             Bench(MemoryStore(), MemorySection([{"name": "a", "topics": ["#/a"]}, {"name": "b", "x": 1}]))
-        assert [problem.split(":")[0] for problem in refused.value.problems] == ["stream 'a'", "stream 'b'"]
+        assert [problem.split(":")[1] for problem in refused.value.problems] == [
+            " stream 'a' cannot be used",
+            " stream 'b' cannot be used",
+        ]
 
     run(test)
 

@@ -1,0 +1,77 @@
+"""What pydantic finds wrong with an object that people sent: which member, what it is, what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from broker.config.problems import did_you_mean, expectation, settings_at, shown
+from broker.core.errors import Problem
+
+Location = tuple[int | str, ...]
+
+_CHOICES = frozenset({"int", "str", "bool", "float", "dict[str,str]"})
+"""What pydantic puts behind a member that may be one of these."""
+
+
+def spec_problems(
+    error: ValidationError, model: type[BaseModel], tags: Iterable[str] = (), pointer: str = ""
+) -> list[Problem]:
+    """A problem for each member that is wrong.
+
+    Args:
+        error: what pydantic raised.
+        model: what the object was held against.
+        tags: values of ``type`` that tell one kind of part from another; pydantic puts them into places.
+        pointer: of the object itself, where it stands inside a larger body.
+    """
+    known = frozenset(tags)
+    found: dict[str, list[str]] = {}
+    for detail in error.errors(include_url=False):
+        place = _place(detail["loc"], known)
+        words = found.setdefault(pointer + "".join(f"/{part}" for part in place), [])
+        words.append(_reason(detail, place, model) if not words else expectation(detail).removeprefix("expected "))
+    return [Problem(" or ".join(words), at) for at, words in found.items()]
+
+
+def _place(location: Location, tags: frozenset[str]) -> Location:
+    """The location without what pydantic adds to it: the tag behind an item or a codec, the choice at the end."""
+    if location and location[-1] in _CHOICES and len(location) > 1:
+        location = location[:-1]
+    return tuple(part for at, part in enumerate(location) if not (part in tags and _is_tagged(location[:at])))
+
+
+def _is_tagged(above: Location) -> bool:
+    """Whether parts of different kinds stand in this place: items of a list, or a codec."""
+    return bool(above) and (isinstance(above[-1], int) or above[-1] in ("payload_decoder", "payload_encoder"))
+
+
+def _reason(detail: ErrorDetails, place: Location, model: type[BaseModel]) -> str:
+    member, kind = _dotted(place), detail["type"]
+    context: dict[str, Any] = detail.get("ctx", {})
+    if kind == "missing":
+        return f"{member} is required"
+    if kind == "extra_forbidden":
+        above = tuple(str(part) for part in place[:-1])
+        siblings = settings_at(model, above) if above else model.model_fields
+        return f"{member} is not known{did_you_mean(str(place[-1]), siblings)}"
+    if kind == "union_tag_not_found":
+        return f"{member}.type is required"
+    if kind == "union_tag_invalid":
+        return f"{member}.type is {context['tag']!r}; expected {_any_of(context['expected_tags'].split(', '))}"
+    if kind in ("value_error", "assertion_error"):
+        return f"{member}: {context.get('error', detail['msg'])}"
+    return f"{member} is {shown(detail['input'], is_secret=False)}; {expectation(detail)}"
+
+
+def _any_of(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _dotted(place: Location) -> str:
+    """``checks[0].schema``."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    return text.removeprefix(".") or "the object"
