@@ -17,9 +17,12 @@ from typing import Final
 
 from broker.core.errors import Unavailable
 from broker.core.stream import Append, StreamRecord
+from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 from broker.storage.settings import StoreSettings
 from broker.storage.store import Batch, Committed, LogShard, Store
+
+_log = get_logger(__name__)
 
 Done = Callable[[BaseException | None], None]
 Listener = Callable[[int, list[StreamRecord], list[object]], None]
@@ -226,6 +229,8 @@ class Writer:
     def _finish(self, group: _Group, result: _Result) -> None:
         """Hand over the next group first, so that the thread works while this one's waiters are told."""
         self._flying = None
+        if (result.error is None) is not (self.failure is None):
+            self._log_change(result.error)
         self.failure = result.error
         self._figures.note(group.records, group.size_bytes, result.took_s, failed=result.error is not None)
         if self._is_scheduled:
@@ -239,6 +244,13 @@ class Writer:
                 self._report(error)
         self._check_relief()
         self._check_idle()
+
+    def _log_change(self, error: Exception | None) -> None:
+        """One line when writing begins to fail and one when it goes well again, not one a group."""
+        if error is None:
+            _log.info("store.writing_again")
+        else:
+            _log.error("store.cannot_write", reason=str(error), effect="QoS 1 and 2 publishes to keep are refused")
 
     def _finish_call(self, done: Done, failure: BaseException | None) -> None:
         self._calls_open -= 1

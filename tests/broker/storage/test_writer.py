@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -129,6 +130,21 @@ def test_hooks_put_their_state_into_the_group_that_is_sealed() -> None:
         await writer.close()
 
     run(test)
+
+
+def test_a_store_that_cannot_write_is_logged_once_and_once_when_it_can(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        store = GatedStore()
+        writer = await opened(store)
+        for error in (None, Unavailable("disk full"), Unavailable("disk full"), None, None):
+            store.error = error
+            writer.append(LOG, record(0))
+            assert await committed(writer) is error
+        await writer.close()
+
+    with caplog.at_level(logging.INFO, "broker.storage.writer"):
+        run(test)
+    assert [record.message for record in caplog.records] == ["store.cannot_write", "store.writing_again"]
 
 
 def test_a_failed_group_tells_its_waiters_and_leaves_no_gap() -> None:
