@@ -25,7 +25,7 @@ from broker.observe.metrics import Metrics
 from broker.observe.settings import LogSettings
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.settings import StoreSettings
-from broker.storage.store import LogShard
+from broker.storage.store import LogShard, Store
 from broker.storage.writer import Writer
 from broker.streams.ranges_process import RangesProcess
 from broker.streams.service import StreamService
@@ -54,8 +54,8 @@ def section_models() -> dict[str, type[Settings]]:
 class Node:
     """All objects of one broker, joined and not yet started (``broker.app.lifecycle`` does that)."""
 
-    def __init__(self, config: Config, data_dir: Path, token: str) -> None:
-        """Open the store and build what stands on it. On the event loop.
+    def __init__(self, config: Config, data_dir: Path, token: str, store: Store | None = None) -> None:
+        """Open the store, where none is given, and build what stands on it. On the event loop.
 
         Raises:
             ConfigError: the data directory cannot be used, or another broker has it.
@@ -68,9 +68,9 @@ class Node:
         self.api_context: Any = None
         self.started_ns = self.clock.now_ns()
         sections = Sections(config)
-        store = config.get("store", StoreSettings)
-        self.store = RocksStore(data_dir, store.durability)
-        self.writer = Writer(self.store, asyncio.get_running_loop(), store, self.metrics)
+        storing = config.get("store", StoreSettings)
+        self.store: Store = RocksStore(data_dir, storing.durability) if store is None else store
+        self.writer = Writer(self.store, asyncio.get_running_loop(), storing, self.metrics)
         self.ranges = RangesProcess(data_dir)
         self.server = Server(
             listeners=[config.get("listeners.tcp.default", ListenerSettings)],

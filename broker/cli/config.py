@@ -28,11 +28,13 @@ FileArgument = Annotated[
 
 @group.command()
 def check(file: FileArgument = None, data_dir: DataDirOption = Path("data"), output: OutputOption = "table") -> None:
-    """Read all layers, and tell every problem at once; exit code 7 when there are any."""
+    """Read all layers and try all objects, and tell every problem at once; exit code 7 when there are any."""
     from broker.core.errors import ConfigError
 
     try:
         config = _load(file, data_dir)
+        if problems := import_module("broker.app.check").object_problems(config, data_dir):
+            raise ConfigError(problems)
     except ConfigError as error:
         told = from_sluice_error(error)
         raise CommandError(

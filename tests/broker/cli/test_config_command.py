@@ -46,6 +46,29 @@ def test_a_file_that_does_not_parse_is_told_with_its_place(capsys: pytest.Captur
     assert "my.conf line 3, column 1: expected ']' for the '[' of line 2" in capsys.readouterr().err
 
 
+def test_objects_that_a_broker_would_refuse_are_told_and_nothing_is_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("my.conf").write_text(
+        'rule_engine.rules = [\n  { name = r, sql = "SELEC" },\n'
+        '  { name = q, sql = "SELECT a FROM t", actions = [{ type = stream, stream = none }] }\n]\n'
+        "streams { s { topics = [a], shards = 0 } }\n"
+    )
+    assert main(["config", "check", "my.conf"]) == exit_codes.CHECK_SAID_NO
+    told = capsys.readouterr().err
+    assert told.startswith("Error: the configuration has 3 problems\n")
+    assert "  my.conf line 2: rule 'r' cannot be used: line 1, column 1: a rule begins with SELECT" in told
+    assert "  my.conf line 3: rule 'q' cannot be used: there is no stream 'none'" in told
+    assert "  my.conf line 5: stream 's' cannot be used: shards is 0; expected at least 1" in told
+    assert os.listdir() == ["my.conf"]
+
+
+def test_a_listener_that_a_broker_would_refuse_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my.conf").write_text('listeners.tcp.default.bind = "0.0.0.0:1883"\n')
+    assert main(["config", "check", "my.conf"]) == exit_codes.CHECK_SAID_NO
+    assert "access.allow_anonymous = true" in capsys.readouterr().err
+
+
 def test_what_is_in_force_is_shown_with_who_set_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,32 @@
+"""Whether a broker would start with a configuration: its objects are made, and nothing is written or bound."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from broker.app.build import Node
+from broker.config.root import Config
+from broker.core.errors import ConfigError
+from broker.storage.memory import MemoryStore
+
+
+def object_problems(config: Config, data_dir: Path) -> list[str]:
+    """A sentence for each listener and object that a broker would refuse to start with."""
+    return asyncio.run(_object_problems(config, data_dir))
+
+
+async def _object_problems(config: Config, data_dir: Path) -> list[str]:
+    try:
+        node = Node(config, data_dir, token="", store=MemoryStore())
+    except ConfigError as error:
+        return list(error.problems)
+    problems: list[str] = []
+    for start in (node.streams.start, *(feature.start for feature in node.features)):
+        try:
+            start()
+        except ConfigError as error:
+            problems += error.problems
+    await node.streams.stop()
+    await node.writer.close()
+    return problems
