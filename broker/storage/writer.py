@@ -24,6 +24,8 @@ from broker.storage.store import Batch, Committed, LogShard, Store
 
 _log = get_logger(__name__)
 
+_RETRY_S: Final = 1.0
+
 Done = Callable[[BaseException | None], None]
 Listener = Callable[[int, list[StreamRecord], list[object]], None]
 
@@ -106,6 +108,7 @@ class Writer:
         self.appended = 0
         self.failure: Exception | None = None
         """Why the latest group failed, None once one was written again."""
+        self._retry: asyncio.TimerHandle | None = None
         settings = settings or StoreSettings()
         self._loop = loop
         self._max_bytes, self._max_records = settings.max_backlog_bytes, settings.max_backlog_records
@@ -205,6 +208,8 @@ class Writer:
 
     async def close(self) -> None:
         """Commit what is left, run the calls that wait, and end the thread. The store stays open."""
+        if self._retry is not None:
+            self._retry.cancel()
         while self._is_scheduled or self._flying is not None or self._calls_open:
             idle = self._loop.create_future()
             self._idle.append(idle)
@@ -250,7 +255,17 @@ class Writer:
         if error is None:
             _log.info("store.writing_again")
         else:
+            self._try_again_soon()
             _log.error("store.cannot_write", reason=str(error), effect="QoS 1 and 2 publishes to keep are refused")
+
+    def _try_again_soon(self) -> None:
+        """The next group repairs a failed store; readers wait for it too, and without publishes there is none."""
+        self._retry = self._loop.call_later(_RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        if self.failure is not None:
+            self.touch()
+            self._try_again_soon()
 
     def _finish_call(self, done: Done, failure: BaseException | None) -> None:
         self._calls_open -= 1

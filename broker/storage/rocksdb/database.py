@@ -151,6 +151,9 @@ class Database:
             yield
         except (Unavailable, GeneratorExit):
             raise
+        except DbClosedError as error:
+            text = f"the store in {self._path} could not be written, and opens again when it can be; the log says why"
+            raise Unavailable(text) from error
         except Exception as error:
             self._is_broken = self._is_broken or writing
             verb = "written" if writing else "read"

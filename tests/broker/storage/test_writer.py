@@ -13,6 +13,7 @@ import pytest
 from broker.core.errors import Unavailable
 from broker.core.stream import StreamRecord
 from broker.observe.metrics import Metrics
+from broker.storage import writer as writer_module
 from broker.storage.memory import MemoryStore
 from broker.storage.settings import StoreSettings
 from broker.storage.store import Batch, Committed, LogShard
@@ -145,6 +146,24 @@ def test_a_store_that_cannot_write_is_logged_once_and_once_when_it_can(caplog: p
     with caplog.at_level(logging.INFO, "broker.storage.writer"):
         run(test)
     assert [record.message for record in caplog.records] == ["store.cannot_write", "store.writing_again"]
+
+
+def test_a_failed_store_is_tried_again_although_nobody_publishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "_RETRY_S", 0.01)
+
+    async def test() -> None:
+        store = GatedStore()
+        writer = await opened(store)
+        store.error = Unavailable("disk full")
+        writer.append(LOG, record(0))
+        assert await committed(writer) is store.error
+        store.error = None
+        while writer.failure is not None:
+            await committed(writer)
+        assert [list(batch.appends) for batch in store.batches] == [[]]
+        await writer.close()
+
+    run(test)
 
 
 def test_a_failed_group_tells_its_waiters_and_leaves_no_gap() -> None:
