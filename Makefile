@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+UV     := $(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python
 RUN    := $(VENV)/.installed-run
 DEV    := $(VENV)/.installed-dev
 STARTED := $(shell date +%s.%N)
@@ -17,14 +18,14 @@ help: ## list the targets
 # Spark starts a dozen Python processes; without kept bytecode each compiles the same packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# uv is fetched into the environment because it installs the packages in seconds where pip needs minutes;
-# where it cannot be had, pip does the same work.
+# uv is fetched into the environment because it installs the packages in seconds where pip needs minutes: from its own
+# cache when that has them all, else from the network; where uv cannot be had, pip does the same work.
 define environment
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "Sluice needs Python 3.11 or newer; run 'make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'"; exit 1; }
 @test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 @$(BIN)/python -m pip install -q uv 2>/dev/null \
-  && $(BIN)/uv pip install -q --python $(BIN)/python $(1) \
+  && { $(UV) --offline $(1) 2>/dev/null || $(UV) $(1); } \
   || $(BIN)/python -m pip install -q $(1)
 endef
 
