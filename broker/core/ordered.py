@@ -99,10 +99,17 @@ class OrderedObjects(Generic[T]):
 
         Raises:
             Invalid: with a problem for each name that is unknown, missing or given twice.
+            ReadOnly: objects that a file fixes would not come first, as they do at the next start.
         """
         problems = [*self._unknown(names), *self._missing(names), *self._doubled(names)]
         if problems:
             raise Invalid(f"the order must name every {self.kind} exactly once", problems)
+        fixed = [spec["name"] for spec in self._section.load() if self._section.fixed_by(spec["name"])]
+        if list(names[: len(fixed)]) != fixed:
+            text = (
+                f"the order must begin with {', '.join(map(repr, fixed))}, fixed by {self._section.fixed_by(fixed[0])}"
+            )
+            raise ReadOnly(f"{text}; change it there, or order the others behind")
         self._commit({name: self._objects[name] for name in names})
 
     def _unknown(self, names: Sequence[str]) -> list[Problem]:

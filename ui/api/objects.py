@@ -116,7 +116,7 @@ def _add_reorder(
         operation_id=f"reorder{kind.plural}",
         tags=[kind.tag],
         summary=f"Bring all {kind.plural.lower()} into an order; each must be named once",
-        **described(body=models.Order, answer=models.ObjectList),
+        **described(body=models.Order, answer=models.ObjectList, problems=(409,)),
     )
     async def reorder_objects(request: Request) -> Response:
         order = (await read_object(request)).get("order")

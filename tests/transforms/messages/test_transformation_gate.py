@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from broker.core.client import Client
-from broker.core.errors import AlreadyExists, Invalid, NotFound
+from broker.core.errors import AlreadyExists, Invalid, NotFound, ReadOnly
 from broker.core.feature import Services
 from broker.core.message import Message
 from broker.core.objects import MemorySection
+from broker.core.ordered import OrderedObjects
 from broker.core.stage import Refusal
 from schema_validation.feature import SchemaValidationFeature
 from tests.support.features import make_services
@@ -224,6 +225,20 @@ def test_verbs() -> None:
     assert list(map(str, caught.value.problems)) == ["there is no transformation 'b'", "'a' is missing"]
     bench.service.delete("a")
     assert bench.service.list() == []
+
+
+def test_an_order_that_would_not_survive_a_restart_is_refused() -> None:
+    class FixedSection(MemorySection):
+        def fixed_by(self, name: str) -> str | None:
+            return "sluice.conf" if name == "fixed" else None
+
+    made: OrderedObjects[dict[str, Any]] = OrderedObjects("thing", FixedSection([{"name": "fixed"}]), dict)
+    for name in ("fixed", "a", "b"):
+        made.adopt(name, {"name": name})
+    with pytest.raises(ReadOnly, match="the order must begin with 'fixed', fixed by sluice.conf; change it there"):
+        made.reorder(["a", "fixed", "b"])
+    made.reorder(["fixed", "b", "a"])
+    assert made.names() == ["fixed", "b", "a"]
 
 
 def test_all_problems_are_told_with_their_places() -> None:
