@@ -34,7 +34,7 @@ def test_a_listener_beyond_this_machine_needs_an_authenticator_or_permission(bin
     if is_loopback:
         check_exposure([listener], allow_anonymous=False, has_authenticator=False)
         return
-    with pytest.raises(ConfigError, match="access.allow_anonymous = true"):
+    with pytest.raises(ConfigError, match=r"access\.allow_anonymous = true"):
         check_exposure([listener], allow_anonymous=False, has_authenticator=False)
 
 
