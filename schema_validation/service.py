@@ -13,6 +13,7 @@ from broker.core.message import Message
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
 from broker.core.schema import FieldType, SchemaError, SchemaLookup, TrialSchemas
+from broker.observe.gate_counters import GateCounters
 from rules.sql.compiler import Surroundings
 from schema_validation.binding import payload_type
 from schema_validation.registry import Registry
@@ -27,7 +28,7 @@ from schema_validation.schemas import (
 )
 from schema_validation.serdes.base import DataRefused, Misfit, SchemaSerde
 from schema_validation.serdes.json_schema import JsonSchemaSerde
-from schema_validation.stage import ValidationCounters, ValidationGate, internal_failure
+from schema_validation.stage import ValidationGate, counters_of, internal_failure
 from schema_validation.validation import Validation, compile_validation, missing_schemas
 
 Answer = dict[str, Any]
@@ -295,8 +296,8 @@ class ValidationService:
     def _shown(self, item: Validation) -> Spec:
         return {**item.as_spec(), "metrics": self._counters(item.name).as_dict()}
 
-    def _counters(self, name: str) -> ValidationCounters:
-        return ValidationCounters.of(self._services.metrics, name)
+    def _counters(self, name: str) -> GateCounters:
+        return counters_of(self._services.metrics, name)
 
     def _changed(self) -> None:
         self._gate.schemas = self._services.schemas

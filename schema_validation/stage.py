@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from broker.core.events import Events, message_columns
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
 from broker.core.stage import GateCall, Refusal
+from broker.observe.gate_counters import GateCounters, write_failure
 from broker.observe.log import get_logger
 from broker.observe.metrics import Counter, Metrics
 from schema_validation.checks import Check, CheckFailure
@@ -20,44 +21,11 @@ log = get_logger(__name__)
 
 EVENT = "schema.validation_failed"
 REASON = "validation_failed"
-WRITERS: Mapping[str, Callable[..., None]] = {
-    "error": log.error,
-    "warning": log.warning,
-    "notice": log.info,
-    "info": log.info,
-    "debug": log.debug,
-}
-"""What writes a failure at a level of ``log_failure``; ``none`` is not there."""
 
 
-@dataclass(frozen=True, slots=True)
-class ValidationCounters:
-    """What one validation did since the node started."""
-
-    matched: Counter
-    succeeded: Counter
-    failed: Counter
-
-    @classmethod
-    def of(cls, metrics: Metrics, name: str) -> ValidationCounters:
-        """The counters of a validation, by its name."""
-
-        def counter(what: str, help: str) -> Counter:
-            return metrics.counter(f"schema_validation_{what}", help, validation_name=name)
-
-        return cls(
-            counter("matched", "messages on a topic of this validation"),
-            counter("succeeded", "messages that passed"),
-            counter("failed", "messages that did not pass"),
-        )
-
-    def as_dict(self) -> dict[str, int]:
-        """Present values by name."""
-        return {"matched": self.matched.value, "succeeded": self.succeeded.value, "failed": self.failed.value}
-
-    def reset(self) -> None:
-        """Back to zero."""
-        self.matched.value = self.succeeded.value = self.failed.value = 0
+def counters_of(metrics: Metrics, name: str) -> GateCounters:
+    """The counters of a validation, by its name."""
+    return GateCounters.of(metrics, "schema_validation", "validation_name", name)
 
 
 def refusal(validation: Validation, failure: CheckFailure) -> Refusal:
@@ -95,12 +63,12 @@ class ValidationGate:
 
     def __init__(self, events: Events, metrics: Metrics) -> None:
         self._events = events
-        self._validations: Sequence[tuple[Validation, ValidationCounters]] = ()
+        self._validations: Sequence[tuple[Validation, GateCounters]] = ()
         self._succeeded = metrics.counter("messages_validation_succeeded", "messages that no validation stopped")
         self._failed = metrics.counter("messages_validation_failed", "messages that a validation stopped")
         self.schemas: SchemaLookup | None = None
 
-    def use(self, validations: Iterable[tuple[Validation, ValidationCounters]]) -> None:
+    def use(self, validations: Iterable[tuple[Validation, GateCounters]]) -> None:
         """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
         self._validations = tuple(item for item in validations if item[0].spec.enable)
 
@@ -167,16 +135,16 @@ class ValidationGate:
     def _note(self, step: Step, failure: CheckFailure, message: Message) -> None:
         """Count, log and announce a failure."""
         step.failed.value += 1
-        write = WRITERS.get(step.validation.spec.log_failure.level)
-        if write is not None:
-            write(
-                "validation.failed",
-                validation=step.validation.name,
-                topic=message.topic,
-                client_id=message.client.client_id,
-                reason=failure.text,
-                action=step.validation.spec.failure_action,
-            )
+        write_failure(
+            log,
+            step.validation.spec.log_failure.level,
+            "validation.failed",
+            validation=step.validation.name,
+            topic=message.topic,
+            client_id=message.client.client_id,
+            reason=failure.text,
+            action=step.validation.spec.failure_action,
+        )
         if EVENT in self._events.wanted:
             self._events.emit(EVENT, _columns(step.validation, failure, message))
 

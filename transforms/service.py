@@ -13,8 +13,9 @@ from broker.core.ordered import OrderedObjects
 from broker.core.schema import FieldType
 from broker.core.topic import TopicFilter
 from broker.core.wire import from_wire, to_wire
+from broker.observe.gate_counters import GateCounters
 from transforms.messages.preview import preview
-from transforms.messages.stage import TransformationCounters, TransformationGate
+from transforms.messages.stage import TransformationGate, counters_of
 from transforms.messages.transformation import Transformation, compile_transformation, missing_schemas
 from transforms.messages.types import type_after
 from transforms.variform.compiler import compile_expression
@@ -147,8 +148,8 @@ class TransformService:
     def _shown(self, item: Transformation) -> Spec:
         return {**item.as_spec(), "metrics": self._counters(item.name).as_dict()}
 
-    def _counters(self, name: str) -> TransformationCounters:
-        return TransformationCounters.of(self._services.metrics, name)
+    def _counters(self, name: str) -> GateCounters:
+        return counters_of(self._services.metrics, name)
 
     def _changed(self) -> None:
         self._gate.schemas = self._services.schemas

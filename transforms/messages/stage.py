@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,9 @@ from broker.core.events import Events, message_columns
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
 from broker.core.stage import GateCall, Refusal
+from broker.observe.gate_counters import GateCounters, write_failure
 from broker.observe.log import get_logger
-from broker.observe.metrics import Counter, Metrics
+from broker.observe.metrics import Metrics
 from transforms.messages.failure import TransformationFailed
 from transforms.messages.payload import UNTOUCHED, final_bytes
 from transforms.messages.transformation import BoundTransformation, Transformation
@@ -22,44 +23,11 @@ log = get_logger(__name__)
 
 EVENT = "message.transformation_failed"
 REASON = "transformation_failed"
-WRITERS: Mapping[str, Callable[..., None]] = {
-    "error": log.error,
-    "warning": log.warning,
-    "notice": log.info,
-    "info": log.info,
-    "debug": log.debug,
-}
-"""What writes a failure at a level of ``log_failure``; ``none`` is not there."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransformationCounters:
-    """What one transformation did since the node started."""
-
-    matched: Counter
-    succeeded: Counter
-    failed: Counter
-
-    @classmethod
-    def of(cls, metrics: Metrics, name: str) -> TransformationCounters:
-        """The counters of a transformation, by its name."""
-
-        def counter(what: str, help: str) -> Counter:
-            return metrics.counter(f"message_transformation_{what}", help, transformation_name=name)
-
-        return cls(
-            counter("matched", "messages on a topic of this transformation"),
-            counter("succeeded", "messages transformed"),
-            counter("failed", "messages that could not be transformed"),
-        )
-
-    def as_dict(self) -> dict[str, int]:
-        """Present values by name."""
-        return {"matched": self.matched.value, "succeeded": self.succeeded.value, "failed": self.failed.value}
-
-    def reset(self) -> None:
-        """Back to zero."""
-        self.matched.value = self.succeeded.value = self.failed.value = 0
+def counters_of(metrics: Metrics, name: str) -> GateCounters:
+    """The counters of a transformation, by its name."""
+    return GateCounters.of(metrics, "message_transformation", "transformation_name", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +57,7 @@ class Step:
     """A transformation in a topic's plan."""
 
     bound: BoundTransformation
-    counters: TransformationCounters
+    counters: GateCounters
 
     @property
     def name(self) -> str:
@@ -107,12 +75,12 @@ class TransformationGate:
 
     def __init__(self, node: str, clock: Clock, events: Events, metrics: Metrics) -> None:
         self._node, self._clock, self._events, self._metrics = node, clock, events, metrics
-        self._transformations: Sequence[tuple[Transformation, TransformationCounters]] = ()
+        self._transformations: Sequence[tuple[Transformation, GateCounters]] = ()
         self._succeeded = metrics.counter("messages_transformation_succeeded", "messages that all transformations took")
         self._failed = metrics.counter("messages_transformation_failed", "messages that a transformation stopped")
         self.schemas: SchemaLookup | None = None
 
-    def use(self, transformations: Iterable[tuple[Transformation, TransformationCounters]]) -> None:
+    def use(self, transformations: Iterable[tuple[Transformation, GateCounters]]) -> None:
         """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
         self._transformations = tuple(item for item in transformations if item[0].spec.enable)
 
@@ -206,17 +174,17 @@ class TransformationGate:
         return failure
 
     def _log(self, transformation: Transformation, failure: Failure, entered: Message) -> None:
-        write = WRITERS.get(transformation.spec.log_failure.level)
-        if write is not None:
-            write(
-                "transformation.failed",
-                transformation=failure.name,
-                topic=entered.topic,
-                client_id=entered.client.client_id,
-                kind=failure.error.kind,
-                reason=failure.error.message,
-                action=failure.action,
-            )
+        write_failure(
+            log,
+            transformation.spec.log_failure.level,
+            "transformation.failed",
+            transformation=failure.name,
+            topic=entered.topic,
+            client_id=entered.client.client_id,
+            kind=failure.error.kind,
+            reason=failure.error.message,
+            action=failure.action,
+        )
 
 
 def as_failure(error: Exception) -> TransformationFailed:

@@ -1,0 +1,66 @@
+"""What validations and transformations have in common, as people write them; field names are those EMQX users know."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from broker.config.model import Settings
+from broker.core.errors import PeerError
+from broker.core.ordered import name_problem
+from broker.core.topic import TopicFilter
+
+READ_ONLY = frozenset({"metrics"})
+"""Members of a shown object that are left out when it is sent back."""
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class LogFailure(Settings):
+    """At what level a failure is logged."""
+
+    level: Literal["error", "warning", "notice", "info", "debug", "none"] = "info"
+
+
+class GateSpec(Settings):
+    """Which messages it looks at, and what becomes of those that fail."""
+
+    name: str
+    topics: Annotated[list[str], BeforeValidator(_listed)]
+    failure_action: Literal["drop", "disconnect", "ignore"]
+    log_failure: LogFailure = LogFailure()
+    enable: bool = True
+    description: str = ""
+    tags: list[str] = Field(default_factory=list)
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        if problem := name_problem(value):
+            raise ValueError(problem)
+        return value
+
+    @field_validator("topics")
+    @classmethod
+    def _topics(cls, value: list[str]) -> list[str]:
+        """At least one filter, all of them filters, and none twice."""
+        if not value:
+            raise ValueError("at least one topic filter is needed")
+        doubled = sorted({topic for topic in value if value.count(topic) > 1})
+        if doubled:
+            raise ValueError(f"duplicated topics: {', '.join(doubled)}")
+        for topic in value:
+            _check_filter(topic)
+        return value
+
+
+def _check_filter(topic: str) -> None:
+    try:
+        parsed = TopicFilter.parse(topic)
+    except PeerError as error:
+        raise ValueError(str(error)) from None
+    if parsed.share_group is not None:
+        raise ValueError(f"topic filter {topic!r}: shared subscriptions have no meaning here")
