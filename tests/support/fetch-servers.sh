@@ -6,6 +6,7 @@ missing=""
 command -v mosquitto >/dev/null 2>&1 || [ -x /usr/sbin/mosquitto ] || missing="$missing mosquitto"
 command -v mosquitto_pub >/dev/null 2>&1 || missing="$missing mosquitto-clients"
 command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+command -v curl >/dev/null 2>&1 || missing="$missing curl"
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     # The package would start a broker on port 1883; nobody asked for that one.
