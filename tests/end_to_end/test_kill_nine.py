@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -16,7 +19,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.end_to_end.meters import Meter, define, payload
-from tests.support.node import Node, eventually, running
+from tests.support.node import TOKEN, Node, eventually, running
 
 MESSAGES_PER_CLIENT = 5_000
 RATE_PER_CLIENT_S = 60.0
@@ -153,12 +156,6 @@ def _assert_tables_hold_everything_once(node: Node, meters: list[Meter]) -> None
 
 
 def _audit(node: Node, table: str) -> None:
-    import os
-    import subprocess
-    import sys
-
-    from tests.support.node import TOKEN
-
     done = subprocess.run(
         [sys.executable, "-m", "broker.cli.main", "audit", table, "--url", node.url],
         env=os.environ | {"SLUICE_API_TOKEN": TOKEN}, capture_output=True, text=True, timeout=120, check=False,
