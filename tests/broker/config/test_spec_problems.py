@@ -58,5 +58,5 @@ def test_what_is_missing_is_told_all_at_once() -> None:
     with pytest.raises(Invalid) as caught:
         parse_validation({"name": "v", "topics": "t"})
     assert str(caught.value) == (
-        "the validation cannot be saved: strategy is required; failure_action is required; checks is required"
+        "the validation cannot be saved: failure_action is required; strategy is required; checks is required"
     )
