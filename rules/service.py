@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlglot import exp
 
-from broker.core.errors import Invalid, NotFound, Problem, SluiceError
+from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.feature import Services
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
 from broker.core.schema import FieldType
 from broker.core.template import Template
 from rules import tester
-from rules.actions.action import Action
-from rules.actions.console import console
-from rules.actions.republish import Republish, republish
-from rules.actions.stream import append_to_stream
 from rules.engine import RuleEngine
 from rules.functions.registry import Functions
-from rules.rule import Counts, Rule, Statement, compile_statement
+from rules.making import MadeRule, RuleMaker
+from rules.rule import Statement
 from rules.settings import RulesSettings
-from rules.spec import RepublishAction, RuleSpec, StreamAction, parse_spec
-from rules.sql.compiler import Surroundings
+from rules.spec import RepublishAction, RuleSpec, StreamAction
 from rules.sql.types import Inferred, infer, unified
 from rules.sql.values import text_of
-
-
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    spec: RuleSpec
-    rule: Rule
 
 
 class RuleService:
@@ -50,8 +38,9 @@ class RuleService:
         settings: RulesSettings,
     ) -> None:
         self._services, self._engine = services, engine
-        self._functions, self._settings = functions, settings
-        self._objects: OrderedObjects[_Saved] = OrderedObjects(
+        self._functions = functions
+        self._maker = RuleMaker(services, functions, settings)
+        self._objects: OrderedObjects[MadeRule] = OrderedObjects(
             self.kind, section, lambda saved: saved.spec.model_dump(mode="json")
         )
 
@@ -62,7 +51,7 @@ class RuleService:
         problems = []
         for spec in specs:
             try:
-                saved = self._made(spec)
+                saved = self._maker.make(spec)
                 self._objects.check_free(saved.spec.name)
                 self._objects.adopt(saved.spec.name, saved)
             except SluiceError as error:
@@ -77,14 +66,14 @@ class RuleService:
         return self._shown(self._objects.get(name))
 
     def create(self, spec: Spec) -> Spec:
-        saved = self._made(spec)
+        saved = self._maker.make(spec)
         self._objects.check_free(saved.spec.name)
         return self._put(saved)
 
     def replace(self, name: str, spec: Spec) -> Spec:
         """Change a rule; its counters begin anew."""
         self._objects.check_changeable(name)
-        saved = self._made({**spec, "name": spec.get("name", name)})
+        saved = self._maker.make({**spec, "name": spec.get("name", name)})
         if saved.spec.name != name:
             raise Invalid("a rule keeps its name", [Problem(f"expected {name!r}", "/name")])
         self._put(saved)
@@ -143,60 +132,9 @@ class RuleService:
                     columns[name] = unified(columns[name], kind) if name in columns else kind
         return [{"name": name, "type": kind.name} for name, kind in columns.items()]
 
-    # Making rules
+    # Keeping and showing
 
-    def _made(self, spec: Spec) -> _Saved:
-        checked = parse_spec(spec)
-        problems: list[Problem] = []
-        statement: Statement | None = None
-        try:
-            statement = compile_statement(checked.sql, self._functions, self._surroundings(checked.name))
-        except Invalid as error:
-            problems += error.problems
-        actions = []
-        for position, action in enumerate(checked.actions):
-            try:
-                actions.append(self._action(action, checked.name))
-            except Invalid as error:
-                problems += [_inside(problem, f"/actions/{position}") for problem in error.problems]
-        if problems or statement is None:
-            raise Invalid(f"rule {checked.name!r} cannot be saved", problems)
-        counts = Counts(self._services.metrics, checked.name)
-        return _Saved(
-            checked, Rule(checked.name, statement, actions, counts, self._services.clock.now_ns, checked.enable)
-        )
-
-    def _surroundings(self, name: str) -> Surroundings:
-        now_ns = self._services.clock.now_ns
-        return Surroundings(self._services.node, {"rule_id": name}, lambda: now_ns() // 1_000_000)
-
-    def _action(self, action: Any, rule: str) -> Action:
-        if isinstance(action, StreamAction):
-            return self._stream_action(action, rule)
-        if isinstance(action, RepublishAction):
-            spec = Republish(**action.model_dump(exclude={"type"}))
-            return republish(
-                spec, rule, self._services.publisher, self._settings.max_republish_depth, self._services.clock.now_ns
-            )
-        return console(rule)
-
-    def _stream_action(self, action: StreamAction, rule: str) -> Action:
-        streams = self._services.streams
-        try:
-            return append_to_stream(streams.appender(action.stream), rule)
-        except NotFound:
-            raise Invalid("the action cannot be used", [self._stream_problem(action.stream)]) from None
-
-    def _stream_problem(self, stream: str) -> Problem:
-        names = self._services.streams.names()
-        if stream in names:
-            hint = "name a stream that was created without topics"
-            return Problem(f"stream '{stream}' captures topics and takes no rows", "/stream", suggestion=hint)
-        close = difflib.get_close_matches(stream, names, 1)
-        hint = f"did you mean '{close[0]}'?" if close else "create the stream first"
-        return Problem(f"there is no stream '{stream}'", "/stream", suggestion=hint)
-
-    def _put(self, saved: _Saved) -> Spec:
+    def _put(self, saved: MadeRule) -> Spec:
         self._objects.put(saved.spec.name, saved)
         self._changed()
         return self._shown(saved)
@@ -205,7 +143,7 @@ class RuleService:
         self._engine.use({saved.spec.name: saved.rule for saved in self._objects})
         self._services.plans.invalidate()
 
-    def _shown(self, saved: _Saved) -> Spec:
+    def _shown(self, saved: MadeRule) -> Spec:
         rule, inferred = saved.rule, self._inferred(saved.rule.statement)
         error = rule.last_error
         return {
@@ -257,7 +195,3 @@ def _schemas(statement: Statement) -> set[str]:
         for call in calls
         if call.name.startswith("schema_") and call.expressions and isinstance(call.expressions[0], exp.Literal)
     }
-
-
-def _inside(problem: Problem, pointer: str) -> Problem:
-    return Problem(problem.message, pointer + problem.pointer, problem.line, problem.column, problem.suggestion)
