@@ -15,10 +15,12 @@ from broker.connection import close
 from broker.core import reason
 
 if TYPE_CHECKING:
-    from broker.connection.connection import Connection, Waiting
+    from broker.connection.connection import Connection, Kept, Waiting
 
 _PUBACK: Final = 0x40
 _PUBREC: Final = 0x50
+_SHORT: Final = 5
+"""Size of a PUBACK or PUBREC without properties; only refusals have some."""
 
 
 def answer(c: Connection, data: Waiting, *, waits: bool) -> None:
@@ -32,8 +34,8 @@ def answer(c: Connection, data: Waiting, *, waits: bool) -> None:
 
 def seal(c: Connection) -> None:
     """Tie the answers gathered in this read to the commit group that holds what they acknowledge."""
-    c.batches.append(c.waiting)
-    c.waiting = []
+    c.batches.append((c.waiting, c.kept))
+    c.waiting, c.kept = [], []
     c.hub.writer.when_committed(lambda error: _committed(c, error))
 
 
@@ -75,13 +77,13 @@ def _is_puback(data: Waiting) -> bool:
 
 
 def _committed(c: Connection, error: BaseException | None) -> None:
-    batch = c.batches.popleft()
+    waiting, kept = c.batches.popleft()
     if error is not None:
-        _fail(c, batch)
+        _fail(c, waiting, kept)
         return
     if c.is_closed:
         return
-    for data in batch:
+    for data in waiting:
         c.unacknowledged -= _is_puback(data)
         _release(c, data)
 
@@ -93,19 +95,27 @@ def _release(c: Connection, data: Waiting) -> None:
         data()
 
 
-def _fail(c: Connection, batch: list[Waiting]) -> None:
-    """Nothing of the batch was stored: say so for publishes, and close where the protocol has no word for it."""
-    packet_ids = [
-        int.from_bytes(data[2:4]) for data in batch if isinstance(data, bytes) and data[0] in (_PUBACK, _PUBREC)
-    ]
-    if c.is_connected and c.session.inbound is not None:
-        c.session.inbound.forget(packet_ids)
+def _fail(c: Connection, waiting: list[Waiting], kept: list[Kept]) -> None:
+    """What the group held was not stored: say so for its publishes, and close where the protocol has no word for it.
+
+    Other answers only queued behind them. Those of refusals stay as they are; a resend of what an earlier group holds
+    is acknowledged as ever.
+    """
+    c.hub.pipeline.dropped("not_stored").value += sum(is_wanted for _, is_wanted in kept)
+    lost = {packet_id for packet_id, _ in kept}
+    if lost and c.is_connected and c.session.inbound is not None:
+        c.session.inbound.forget(lost)
     if c.is_closed:
         return
-    if c.version < 5 or len(packet_ids) < len(batch):
+    if not all(isinstance(data, bytes) and data[0] in (_PUBACK, _PUBREC) for data in waiting) or (
+        lost and c.version < 5
+    ):
         close.on_internal_error(c)
         return
-    for data in batch:
+    for data in waiting:
         assert isinstance(data, bytes)
         c.unacknowledged -= _is_puback(data)
-        c.box.add(bytes((data[0], 3)) + data[2:4] + bytes((reason.QUOTA_EXCEEDED,)))
+        if len(data) <= _SHORT and int.from_bytes(data[2:4]) in lost:
+            c.box.add(bytes((data[0], 3)) + data[2:4] + bytes((reason.QUOTA_EXCEEDED,)))
+        else:
+            c.box.add(data)

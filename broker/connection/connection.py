@@ -59,13 +59,16 @@ class Link(Protocol):
 Waiting = bytes | Callable[[], None]
 """An answer that waits for a commit, or what is to be done then."""
 
+Kept = tuple[int, bool]
+"""A publish that the commit group holds: its packet identifier, and whether somebody was to get it."""
+
 
 class Connection:
     """See the module. ``session`` and ``client`` are there once a CONNECT was accepted."""
 
     __slots__ = (
         "_holds", "_rest", "aliases", "batches", "box", "client", "connected_ns", "deadline_s", "hub", "is_closed",
-        "is_connected", "is_v5", "link", "max_packet_bytes", "max_sent_bytes", "now_ns", "session", "silence_s",
+        "is_connected", "is_v5", "kept", "link", "max_packet_bytes", "max_sent_bytes", "now_ns", "session", "silence_s",
         "unacknowledged", "version", "waiting", "wanted", "wants_reasons",
     )  # fmt: skip
 
@@ -82,7 +85,8 @@ class Connection:
         self.max_sent_bytes: float = inf
         self.aliases: dict[int, bytes] = {}
         self.waiting: list[Waiting] = []
-        self.batches: deque[list[Waiting]] = deque()
+        self.kept: list[Kept] = []
+        self.batches: deque[tuple[list[Waiting], list[Kept]]] = deque()
         self.unacknowledged = 0
         self.now_ns = self.connected_ns = 0
         self.silence_s: float = inf

@@ -136,7 +136,7 @@ def _acknowledge(c: Connection, message: Message, topic: bytes, packet_id: int) 
             if qos == 2 and not is_open:
                 inbound.open(packet_id)
                 hub.inbound_changed(session.client_id, inbound)
-            answer(c, success, waits=True)  # what was taken may still be on its way to the store
+            _acknowledge_again(c, message, digest(topic, message.payload), packet_id, success)
             return
     before = hub.writer.appended
     outcome = hub.pipeline.process(message, hub.plans.plan(topic))
@@ -145,7 +145,7 @@ def _acknowledge(c: Connection, message: Message, topic: bytes, packet_id: int) 
         _answer_refusal(c, qos, packet_id, outcome.refusal, waits=is_kept)
         return
     if is_kept or qos == 2:
-        _remember(c, message, topic, packet_id, is_kept=is_kept)
+        _remember(c, message, topic, packet_id, is_kept=is_kept, is_wanted=is_kept and outcome.receivers > 0)
     if outcome.receivers == 0 and not is_kept and c.is_v5:
         success = _FIRST[qos] + b"\x03" + PACKET_ID_BYTES[packet_id] + b"\x10"
     answer(c, success, waits=is_kept or (qos == 2 and session.is_durable))
@@ -158,7 +158,21 @@ def _check_receive_maximum(c: Connection, packet_id: int) -> None:
         raise PeerError(reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes are open than the receive maximum allows")
 
 
-def _remember(c: Connection, message: Message, topic: bytes, packet_id: int, *, is_kept: bool) -> None:
+def _acknowledge_again(c: Connection, message: Message, known: bytes, packet_id: int, success: bytes) -> None:
+    """Answer a resend of what was taken: that may still be on its way to the store, and may yet be lost there."""
+
+    def release() -> None:
+        inbound = c.session.inbound
+        is_open = inbound is not None and message.qos == 2 and packet_id in inbound.open_qos2
+        if is_open or (inbound is not None and inbound.was_taken(packet_id, known, c.now_ns)):
+            c.box.add(success)
+        else:
+            close.on_internal_error(c)
+
+    answer(c, release, waits=True)
+
+
+def _remember(c: Connection, message: Message, topic: bytes, packet_id: int, *, is_kept: bool, is_wanted: bool) -> None:
     """Note the identifier in the commit group of what the message left behind."""
     inbound = c.hub.inbound_of(c.session)
     if message.qos == 2:
@@ -166,6 +180,7 @@ def _remember(c: Connection, message: Message, topic: bytes, packet_id: int, *, 
     if is_kept:
         inbound.remember(packet_id, digest(topic, message.payload), c.now_ns, c.unacknowledged + len(inbound.open_qos2))
     if is_kept or c.session.is_durable:
+        c.kept.append((packet_id, is_wanted))
         c.hub.inbound_changed(c.session.client_id, inbound)
 
 

@@ -15,8 +15,8 @@ DROPPED = "messages_dropped"
 """Counters of messages dropped, with the label ``reason``."""
 RESENT = "messages_resent_already_taken"
 """Counter of messages that a client sent again and that had been taken before; told as the reason ``already_taken``."""
-UNWANTED = "no_subscribers"
-"""The reason of messages that passed all gates, and then nobody took."""
+LATE = ("no_subscribers", "not_stored")
+"""The reasons of messages that passed all gates, and then nobody took, or the store could not hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,6 @@ def ledger(metrics: Metrics) -> Ledger:
         for counter in counters
         if counter.name in (DROPPED, RESENT) and counter.value
     }
-    accepted = passed - by_reason.get(UNWANTED, 0)
+    accepted = passed - sum(by_reason.get(why, 0) for why in LATE)
     dropped = sum(by_reason.values())
     return Ledger(received, accepted, dropped, received - accepted - dropped, by_reason)

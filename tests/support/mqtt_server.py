@@ -51,11 +51,17 @@ class GatedStore(MemoryStore):
         super().__init__()
         self.allow = Event()
         self.allow.set()
-        self.fails = False
+        self.fails = self._fails_once = False
+
+    def fail_once_then_allow(self) -> None:
+        """Let the commit that waits fail, and those after it go through."""
+        self._fails_once, self.fails = True, False
+        self.allow.set()
 
     def commit(self, batch: Batch) -> Committed:
         assert self.allow.wait(_DEADLINE_S)
-        if self.fails:
+        if self.fails or self._fails_once:
+            self._fails_once = False
             raise Unavailable("disk full")
         return super().commit(batch)
 

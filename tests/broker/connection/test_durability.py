@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.codec.packets import PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest, Will
+from broker.observe.ledger import ledger
 from broker.storage.memory import MemoryStore
 from tests.support.mqtt_server import SESSION_LOG, GatedStore, MovedClock, Node, on_loop, running
 from tests.support.wire import WireClient
@@ -17,9 +18,9 @@ async def durable(node: Node, client_id: str = "d", version: int = 4) -> WireCli
     return await node.client(client_id, version, clean_start=False, properties=HOUR if version == 5 else {})
 
 
-async def publish(node: Node, *packets: Publish) -> None:
+async def publish(node: Node, *packets: Publish, client_id: str = "publisher") -> None:
     """Publish with QoS 1 from a client of its own and wait for all acknowledgements."""
-    async with await node.client("publisher") as client:
+    async with await node.client(client_id) as client:
         client.send(*packets)
         for _ in packets:
             await client.expect(PubAck)
@@ -194,6 +195,68 @@ async def test_what_cannot_be_stored_is_refused_and_can_be_sent_again() -> None:
         assert await new.expect(PubAck) == PubAck(1)
         assert (await subscriber.expect(Publish)).payload == b"n"
         await subscriber.silence()
+
+
+@on_loop
+async def test_what_was_stored_before_is_not_doubled_when_its_resend_meets_a_full_disk() -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        subscriber = await durable(node)
+        await subscriber.subscribe(SubscriptionRequest("t", 2))
+        await publish(node, Publish("t", b"x", 1, packet_id=7), client_id="p")
+        assert (await subscriber.expect(Publish)).payload == b"x"
+        again = await node.client("p", 4)
+        store.fails = True
+        again.send(Publish("t", b"y", 1, packet_id=8), Publish("t", b"x", 1, dup=True, packet_id=7))
+        assert await again.closed() == []  # 3.1.1 has no word for what the disk refused
+        store.fails = False
+        again = await node.client("p", 4)
+        again.send(Publish("t", b"x", 1, dup=True, packet_id=7), Publish("t", b"y", 1, dup=True, packet_id=8))
+        assert [(await again.expect(PubAck)).packet_id for _ in range(2)] == [7, 8]
+        assert (await subscriber.expect(Publish)).payload == b"y"
+        await subscriber.silence()
+
+
+@on_loop
+async def test_a_resend_is_not_acknowledged_when_the_first_one_is_lost_while_it_waits() -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        subscriber, other = await durable(node), await node.client("o")
+        await subscriber.subscribe(SubscriptionRequest("t", 1))
+        first = await node.client("p", 4)
+        store.allow.clear()
+        store.fails = True
+        first.send(Publish("t", b"x", 1, packet_id=7))
+        await node.until(lambda: "p" in node.server.hub.inbounds and node.server.hub.inbounds["p"].recent)
+        await first.silence()  # its group is on its way to the store
+        other.send(Publish("t", b"z", 1, packet_id=1))
+        await other.silence()  # and another one gathers behind it
+        again = await node.client("p", 4)
+        again.send(Publish("t", b"x", 1, dup=True, packet_id=7))
+        await again.silence()
+        store.fail_once_then_allow()
+        assert await again.closed() == []
+        assert (await other.expect(PubAck)).packet_id == 1
+        again = await node.client("p", 4)
+        again.send(Publish("t", b"x", 1, dup=True, packet_id=7))
+        assert (await again.expect(PubAck)).packet_id == 7
+        assert [(await subscriber.expect(Publish)).payload for _ in range(2)] == [b"z", b"x"]
+
+
+@on_loop
+async def test_the_ledger_knows_what_could_not_be_stored() -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        subscriber = await durable(node)
+        await subscriber.subscribe(SubscriptionRequest("t", 1))
+        publisher = await node.client("n", 5)
+        store.fails = True
+        publisher.send(Publish("t", b"x", 1, packet_id=1), Publish("loose", b"", 1, packet_id=2))
+        assert await publisher.expect(PubAck) == PubAck(1, 0x97)
+        assert await publisher.expect(PubAck) == PubAck(2, 0x10)  # nothing of it was to be stored
+        books = ledger(node.metrics)
+        assert (books.received, books.accepted, books.residual) == (2, 0, 0)
+        assert books.dropped_by_reason == {"not_stored": 1, "no_subscribers": 1}
 
 
 @on_loop
