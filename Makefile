@@ -24,6 +24,7 @@ define environment
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "Sluice needs Python 3.11 or newer; run 'make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'"; exit 1; }
 @test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --upgrade >/dev/null
 @$(BIN)/python -m pip install -q uv 2>/dev/null \
   && { $(UV) --offline $(1) 2>/dev/null || $(UV) $(1); } \
   || $(BIN)/python -m pip install -q $(1)

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,6 +27,7 @@ from broker.storage.store import Batch, LogShard
 
 ROOT = Path(__file__).parents[3]
 LOG = LogShard(16)
+_NOBODY = 65534
 
 
 def record(number: int) -> StreamRecord:
@@ -67,6 +70,7 @@ def test_offsets_go_on_after_all_was_trimmed_and_reopened(tmp_path: Path) -> Non
 HOLD = """
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from broker.storage.rocksdb.store import RocksStore
 store = RocksStore(Path(sys.argv[1]))
 print("open", flush=True)
@@ -100,11 +104,23 @@ def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None
         RocksStore(tmp_path / "file" / "data")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_that_is_not_writable_is_one_sentence(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(ConfigError, match="cannot be used: Permission denied; make it writable"):
-        RocksStore(tmp_path)
+@contextmanager
+def without_root() -> Iterator[None]:
+    """As a user who may not write everywhere."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(_NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_a_directory_that_is_not_writable_is_one_sentence() -> None:
+    with TemporaryDirectory() as directory:  # not pytest's, whose parents only their owner may enter
+        os.chmod(directory, 0o555)
+        with without_root(), pytest.raises(ConfigError, match="cannot be used: Permission denied; make it writable"):
+            RocksStore(Path(directory))
 
 
 def open_raw(directory: Path) -> Rdict:
