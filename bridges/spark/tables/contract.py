@@ -31,6 +31,16 @@ class Binding:
     stream: str
     epoch: str
 
+    def check(self, found: Binding, directory: str) -> None:
+        """Refuse a table that was filled from something else. Raises ``TableRefused``."""
+        if found.stream != self.stream:
+            raise TableRefused(f"{directory} holds rows of stream {found.stream!r}; choose another path")
+        if found.epoch != self.epoch:
+            raise TableRefused(
+                f"{directory} holds rows of an older stream {found.stream!r} that was deleted and made anew since; "
+                f"choose another path, or move the old table away"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class ShardRange:

@@ -66,13 +66,7 @@ class DeltaLakeTable:
         found = _binding(table)
         if found is None:
             raise TableRefused(f"{directory} holds a Delta table that Sluice did not make; choose another path")
-        if found.stream != binding.stream:
-            raise TableRefused(f"{directory} holds rows of stream {found.stream!r}; choose another path")
-        if found.epoch != binding.epoch:
-            raise TableRefused(
-                f"{directory} holds rows of an older stream {found.stream!r} that was deleted and made anew since; "
-                f"choose another path, or move the old table away"
-            )
+        binding.check(found, directory)
         return cls(table, directory, binding)
 
     @classmethod

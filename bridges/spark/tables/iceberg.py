@@ -46,7 +46,6 @@ from bridges.spark.tables.contract import (
     Committed,
     Details,
     Replacement,
-    TableRefused,
     predicate,
 )
 from bridges.spark.tables.files import read_files, read_newest
@@ -89,14 +88,7 @@ class IcebergLakeTable:
             table = _catalog(directory).load_table(_identifier(directory))
         except NoSuchTableError:
             return None
-        found = Binding(table.properties.get(_STREAM, ""), table.properties.get(_EPOCH, ""))
-        if found.stream != binding.stream:
-            raise TableRefused(f"{directory} holds rows of stream {found.stream!r}; choose another path")
-        if found.epoch != binding.epoch:
-            raise TableRefused(
-                f"{directory} holds rows of an older stream {found.stream!r} that was deleted and made anew since; "
-                f"choose another path, or move the old table away"
-            )
+        binding.check(Binding(table.properties.get(_STREAM, ""), table.properties.get(_EPOCH, "")), directory)
         return cls(table, directory, binding)
 
     @classmethod
