@@ -8,9 +8,10 @@ from broker.core.errors import ConfigError
 from broker.core.feature import Services
 from broker.core.objects import ObjectService
 from broker.core.stage import Gate, Tap
-from schema_validation.service import SchemaService, ValidationService
+from schema_validation.service import SchemaService
 from schema_validation.settings import SchemaValidationSettings
 from schema_validation.stage import ValidationGate
+from schema_validation.validation_service import ValidationService
 
 SCHEMAS = "schema_registry.schemas"
 VALIDATIONS = "schema_validation.validations"

@@ -1,0 +1,199 @@
+"""The verbs a person has for validations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from broker.core import wire
+from broker.core.errors import Invalid, Problem
+from broker.core.feature import Services
+from broker.core.message import Message
+from broker.core.objects import ObjectSection, Spec
+from broker.core.ordered import OrderedObjects
+from broker.core.schema import FieldType, SchemaLookup, TrialSchemas
+from broker.observe.gate_counters import GateCounters
+from rules.sql.compiler import Surroundings
+from schema_validation.binding import payload_type
+from schema_validation.stage import ValidationGate, counters_of, internal_failure
+from schema_validation.validation import Validation, compile_validation, missing_schemas
+
+Answer = dict[str, Any]
+
+
+class ValidationService:
+    """A ``broker.core.objects.ObjectService`` for validations, in their order."""
+
+    kind = "validation"
+
+    def __init__(self, services: Services, section: ObjectSection, gate: ValidationGate) -> None:
+        self._services, self._gate = services, gate
+        self._surroundings = Surroundings(services.node, {}, lambda: services.clock.now_ns() // 1_000_000)
+        self._objects: OrderedObjects[Validation] = OrderedObjects(self.kind, section, Validation.as_spec)
+
+    def load(self, specs: Sequence[Spec]) -> list[str]:
+        """Take the validations of the configuration; gives a sentence for each that cannot be used."""
+        problems: list[str] = []
+        for spec in specs:
+            try:
+                made = self._compiled(spec)
+                self._objects.check_free(made.name)
+                self._objects.adopt(made.name, made)
+            except (Invalid, ValueError) as error:
+                problems.append(self._objects.refusal(spec, error))
+        self._changed()
+        return problems
+
+    def list(self) -> Sequence[Spec]:
+        return [self._shown(item) for item in self._objects]
+
+    def get(self, name: str) -> Spec:
+        return self._shown(self._objects.get(name))
+
+    def create(self, spec: Spec) -> Spec:
+        made = self._compiled(spec)
+        self._objects.check_free(made.name)
+        return self._put(made)
+
+    def replace(self, name: str, spec: Spec) -> Spec:
+        """Change a validation. It keeps its place in the order; its counters begin anew."""
+        self._objects.check_changeable(name)
+        made = self._compiled({**spec, "name": spec.get("name", name)})
+        if made.name != name:
+            raise Invalid("a validation keeps its name", [Problem(f"expected {name!r}", "/name")])
+        self._put(made)
+        self._counters(name).reset()
+        return self._shown(made)
+
+    def delete(self, name: str) -> None:
+        self._objects.remove(name)
+        self._services.metrics.remove(validation_name=name)
+        self._changed()
+
+    def enable(self, name: str, enabled: bool) -> Spec:
+        """Switch a validation on or off."""
+        self._objects.check_changeable(name)
+        validation = self._objects.get(name)
+        return self._put(replace(validation, spec=validation.spec.model_copy(update={"enable": enabled})))
+
+    def reorder(self, names: Sequence[str]) -> None:
+        """Bring all validations into this order. Raises ``Invalid`` unless each is named exactly once."""
+        self._objects.reorder(names)
+        self._changed()
+
+    def reset_metrics(self, name: str) -> None:
+        """Set the counters of one validation to zero."""
+        self._objects.get(name)
+        self._counters(name).reset()
+
+    def users_of_schema(self, schema: str) -> Sequence[str]:
+        """The validations whose checks name a schema, as texts."""
+        return [f"validation '{item.name}'" for item in self._objects if item.names_schema(schema)]
+
+    def payload_type(self, topic_filter: str) -> FieldType | None:
+        """The type that rules find in payloads on the topics of a filter, or None where nothing is guaranteed.
+
+        It is the type that validations guarantee, as later stages change it.
+        """
+        found = payload_type(list(self._objects), topic_filter, self._services.schemas)
+        for change in self._services.payload_changes:
+            found = None if found is None else change(topic_filter, found)
+        return found
+
+    def test(self, body: Mapping[str, Any]) -> Answer:
+        """Run validations that need not be saved on a message that nobody published.
+
+        Raises:
+            Invalid: the validations, schemas or message cannot be used.
+        """
+        schemas = _schemas(body.get("schemas"), self._services.schemas)
+        validations = self._all_compiled(body.get("validations"), schemas, body.get("check_references", True) is True)
+        message = wire.message_from_wire(body.get("message"), self._services.clock.now_ns())
+        return _tried(validations, schemas, message)
+
+    def _all_compiled(self, specs: Any, schemas: SchemaLookup, check_references: bool) -> Sequence[Validation]:
+        if not isinstance(specs, Sequence) or isinstance(specs, str):
+            raise Invalid("validations are a list", [Problem("a list is wanted", "/validations")])
+        made: dict[str, Validation] = {}
+        problems: list[Problem] = []
+        for index, spec in enumerate(specs):
+            pointer = f"/validations/{index}"
+            try:
+                item = compile_validation(spec, self._surroundings, pointer, strict=False)
+            except Invalid as error:
+                problems += error.problems
+                continue
+            if item.name in made:
+                problems.append(Problem(f"the name {item.name!r} is taken", f"{pointer}/name"))
+            if check_references:
+                problems += missing_schemas(item, schemas, pointer)
+            made[item.name] = item
+        if problems:
+            raise Invalid("the validations cannot be saved", problems)
+        return tuple(made.values())
+
+    def _compiled(self, spec: Mapping[str, Any]) -> Validation:
+        made = compile_validation(spec, self._surroundings)
+        if problems := missing_schemas(made, self._services.schemas):
+            raise Invalid(f"validation {made.name!r} cannot be saved", problems)
+        return made
+
+    def _put(self, made: Validation) -> Spec:
+        self._objects.put(made.name, made)
+        self._changed()
+        return self._shown(made)
+
+    def _shown(self, item: Validation) -> Spec:
+        return {**item.as_spec(), "metrics": self._counters(item.name).as_dict()}
+
+    def _counters(self, name: str) -> GateCounters:
+        return counters_of(self._services.metrics, name)
+
+    def _changed(self) -> None:
+        self._gate.schemas = self._services.schemas
+        self._gate.use((item, self._counters(item.name)) for item in self._objects)
+        self._services.plans.invalidate()
+
+
+def _schemas(specs: Any, known: SchemaLookup) -> SchemaLookup:
+    if not specs:
+        return known
+    if not isinstance(specs, list) or not isinstance(known, TrialSchemas):
+        raise Invalid("schemas cannot be used", [Problem("a list of schemas is wanted", "/schemas")])
+    return known.with_schemas(specs)
+
+
+def _tried(validations: Sequence[Validation], schemas: SchemaLookup, message: Message) -> Answer:
+    """What the gate would do, told in full, counting nothing."""
+    results: list[Answer] = []
+    outcome = "pass"
+    for validation in validations:
+        if not validation.spec.enable or not validation.matches(message.topic):
+            continue
+        result = _one(validation, schemas, message)
+        results.append(result)
+        if not result["passed"] and validation.spec.failure_action != "ignore":
+            outcome = validation.spec.failure_action
+            break
+    failed = [result["name"] for result in results if not result["passed"]]
+    return {"outcome": outcome, "failed": failed, "results": results}
+
+
+def _one(validation: Validation, schemas: SchemaLookup, message: Message) -> Answer:
+    try:
+        failure = validation.bind(schemas)(message)
+    except Exception as error:  # noqa: BLE001 # as in the gate: a check that breaks has failed
+        failure = internal_failure(error)
+    if failure is None:
+        return {"name": validation.name, "passed": True}
+    return {
+        "name": validation.name,
+        "passed": False,
+        "check": failure.check,
+        "type": failure.type,
+        "schema": failure.schema,
+        "path": failure.path,
+        "reason": failure.reason,
+        "action": validation.spec.failure_action,
+    }
