@@ -34,6 +34,11 @@ Result = Row | list[Row] | None
 """A row, the rows of FOREACH, or None when WHERE does not hold."""
 
 
+Trace = Callable[[str, Tree, Any], None]
+"""Told what is evaluated: ``value`` with a sub-expression and what it gave; ``SELECT``, ``FOREACH``, ``DO``, ``WHERE``
+and ``INCASE`` with the field or condition that is evaluated next; ``ITEM`` with the item that FOREACH goes on to."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a rule knows besides the message: the columns ``node``, ``metadata`` and ``timestamp``."""
@@ -70,9 +75,15 @@ def compile_for_messages(tree: exp.Select, functions: Functions, surroundings: S
     return _Compiler(functions, _MessageColumns()).program(tree, surroundings)
 
 
-def compile_for_events(tree: exp.Select, functions: Functions, surroundings: Surroundings) -> Program:
-    """The function that takes an ``Occurrence``. Raises as ``compile_for_messages``."""
-    return _Compiler(functions, _EventColumns()).program(tree, surroundings)
+def compile_for_events(
+    tree: exp.Select, functions: Functions, surroundings: Surroundings, trace: Trace | None = None
+) -> Program:
+    """The function that takes an ``Occurrence``. Raises as ``compile_for_messages``.
+
+    With ``trace`` the program also tells each value at the moment it is there, in the order of evaluation: it is the
+    same program with lines between its lines.
+    """
+    return _Compiler(functions, _EventColumns(), trace).program(tree, surroundings)
 
 
 _Line = tuple[str, tuple[int, int]]
@@ -160,8 +171,11 @@ _RESERVED: Final = (
 
 
 class _Compiler:
-    def __init__(self, functions: Functions, columns: _MessageColumns | _EventColumns) -> None:
+    def __init__(
+        self, functions: Functions, columns: _MessageColumns | _EventColumns, trace: Trace | None = None
+    ) -> None:
         self._functions = functions
+        self._trace = trace
         self._columns = columns
         self._lines: list[_Line] = []
         self._indent = 1
@@ -222,7 +236,8 @@ class _Compiler:
         inner: exp.Select = tree.args["from_"].this.this
         scope = _Scope()
         *earlier, last = inner.expressions
-        self._fields(earlier, scope)
+        self._fields(earlier, scope, "FOREACH")
+        self._tell("FOREACH", last)
         items = self._walked(last, scope)
         item_name: str = tree.meta["foreach"]
         if isinstance(last, exp.Alias):
@@ -234,9 +249,10 @@ class _Compiler:
         self._emit(f"for {item} in ({items.code} if type({items.code}) is list else ()):")
         with self._block():
             scope.names[item_name] = _Value(item)
-            self._where(tree.args.get("where"), scope, "continue")
+            self._tell("ITEM", last, item)
+            self._where(tree.args.get("where"), scope, "continue", "INCASE")
             done = _Scope(outer=scope)
-            self._fields(tree.expressions, done)
+            self._fields(tree.expressions, done, "DO")
             self._emit(f"rows.append({self._row(done)})")
         self._emit("return rows")
 
@@ -246,10 +262,11 @@ class _Compiler:
         value = self._expression(node, scope)
         return self._payload_json() if value.is_payload else self._variable(value, "items")
 
-    def _where(self, where: exp.Where | None, scope: _Scope, otherwise: str) -> None:
+    def _where(self, where: exp.Where | None, scope: _Scope, otherwise: str, clause: str = "WHERE") -> None:
         if where is None:
             return
         for operand in _flat(where.this, exp.And):
+            self._tell(clause, operand)
             test = self._condition(operand, scope)
             self._at(operand)
             self._emit(f"if not {test}:")
@@ -258,9 +275,10 @@ class _Compiler:
 
     # Lists of fields
 
-    def _fields(self, fields: Sequence[Tree], scope: _Scope) -> None:
+    def _fields(self, fields: Sequence[Tree], scope: _Scope, clause: str = "SELECT") -> None:
         for item in fields:
             self._at(item)
+            self._tell(clause, item)
             if isinstance(item, exp.Star):
                 self._star(scope)
             elif isinstance(item, exp.Alias):
@@ -419,7 +437,9 @@ class _Compiler:
     def _expression(self, node: Tree, scope: _Scope) -> _Value:
         before, self._place = self._place, place_of(node) if node.meta else self._place
         try:
-            return self._expression_of(node, scope)
+            value = self._expression_of(node, scope)
+            self._tell("value", node, value.code)
+            return value
         finally:
             self._place = before
 
@@ -535,6 +555,13 @@ class _Compiler:
     def _condition(self, node: Tree, scope: _Scope) -> str:
         """Python source of a boolean, to be used once, at once."""
         node = _bare(node)
+        test = self._condition_of(node, scope)
+        if self._trace is not None:
+            test = self._let("v", test).code
+            self._tell("value", node, test)
+        return test
+
+    def _condition_of(self, node: Tree, scope: _Scope) -> str:
         if type(node) in _COMPARISONS:
             return self._comparison(node, scope)
         if isinstance(node, (exp.And, exp.Or)):
@@ -653,6 +680,14 @@ class _Compiler:
 
     def _emit(self, text: str) -> None:
         self._lines.append(("    " * self._indent + text, self._place))
+
+    def _tell(self, what: str, node: Tree, code: str = "None") -> None:
+        """A line that tells the trace, where there is one."""
+        if self._trace is None:
+            return
+        name = f"_node_{len(self._namespace)}"
+        self._namespace |= {name: node, "_trace": self._trace}
+        self._emit(f"_trace({what!r}, {name}, {code})")
 
     def _let(self, wanted: str, source: str, kind: str = "any") -> _Value:
         name = self._fresh(wanted)
