@@ -101,6 +101,7 @@ class Node:
             plans=self.server.plans,
             publisher=self.server.publisher,
             streams=self.streams.appender,
+            history=self.streams.reader,
             schemas=NoSchemas(),
             section=sections.section,
             metrics=self.metrics,

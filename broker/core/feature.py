@@ -11,7 +11,7 @@ from broker.core.events import Events
 from broker.core.objects import ObjectSection, ObjectService
 from broker.core.schema import FieldType, SchemaLookup
 from broker.core.stage import Gate, Plans, Publisher, Tap
-from broker.core.stream import StreamAppender
+from broker.core.stream import NoHistory, StreamAppender, StreamHistory
 
 
 @dataclass(slots=True)
@@ -29,6 +29,8 @@ class Services:
     """The configuration section of a kind of objects, by its path, as ``rule_engine.rules``."""
     metrics: Any
     """``broker.observe.metrics.Metrics``: counters by name."""
+    history: StreamHistory = field(default_factory=NoHistory)
+    """What streams hold."""
     users_of_schema: list[Callable[[str], Sequence[str]]] = field(default_factory=list)
     """Asked before a schema is deleted or replaced: who names it (``validation 'meters'``)."""
     payload_changes: list[Callable[[str, FieldType], FieldType | None]] = field(default_factory=list)

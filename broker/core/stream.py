@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from broker.core.errors import NotFound
+
 
 class StreamRecord(NamedTuple):
     """One record as it is appended; the offset is given when its group is committed.
@@ -65,6 +67,35 @@ class StreamAppender(Protocol):
     def names(self) -> Sequence[str]:
         """The streams there are."""
         ...
+
+
+class StreamHistory(Protocol):
+    """What streams hold, for features. Used on the event loop in small pieces; each read takes milliseconds."""
+
+    def ranges(self, stream: str) -> Sequence[ShardRange]:
+        """What each shard holds now. Raises ``broker.core.errors.NotFound``."""
+        ...
+
+    def offset_at(self, stream: str, shard: int, ts_us: int) -> int:
+        """The first offset whose record was published at or after a time, else the next offset."""
+        ...
+
+    def read(self, stream: str, shard: int, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
+        """At most ``limit``, and never more than 10,000, records with their offsets, from an offset on."""
+        ...
+
+
+class NoHistory:
+    """A node without streams."""
+
+    def ranges(self, stream: str) -> Sequence[ShardRange]:
+        raise NotFound("stream", stream)
+
+    def offset_at(self, stream: str, shard: int, ts_us: int) -> int:
+        raise NotFound("stream", stream)
+
+    def read(self, stream: str, shard: int, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
+        raise NotFound("stream", stream)
 
 
 class Commits(Protocol):

@@ -52,27 +52,35 @@ class StreamReader:
         stream = self._catalogue.get(name)
         ends = [self._ends(shard) for shard in stream.shards]
         return Extent(
-            tuple(self._store.range_of(shard) for shard in stream.shards),
+            self.ranges(name),
             sum(self._store.size_of(shard) for shard in stream.shards),
             min((oldest for oldest, _ in ends if oldest is not None), default=None),
             max((newest for _, newest in ends if newest is not None), default=None),
         )
 
-    def offset_at(self, name: str, shard: int, ts_us: int) -> int:
+    def ranges(self, stream: str) -> tuple[ShardRange, ...]:
+        """What each shard of the stream holds now.
+
+        Raises:
+            NotFound: there is no such stream.
+        """
+        return tuple(self._store.range_of(shard) for shard in self._catalogue.get(stream).shards)
+
+    def offset_at(self, stream: str, shard: int, ts_us: int) -> int:
         """The first offset whose record was published at or after a time, else the next offset.
 
         Raises:
             NotFound: there is no such stream or shard.
         """
-        return self._store.offset_at(self._shard(self._catalogue.get(name), shard), ts_us)
+        return self._store.offset_at(self._shard(self._catalogue.get(stream), shard), ts_us)
 
-    def read(self, name: str, shard: int, from_offset: int, limit: int) -> list[tuple[int, StreamRecord]]:
+    def read(self, stream: str, shard: int, from_offset: int, limit: int) -> list[tuple[int, StreamRecord]]:
         """At most ``limit``, and never more than ``MAX_RECORDS``, records from an offset on.
 
         Raises:
             NotFound: there is no such stream or shard.
         """
-        place = self._shard(self._catalogue.get(name), shard)
+        place = self._shard(self._catalogue.get(stream), shard)
         return list(self._store.read(place, from_offset, min(limit, MAX_RECORDS)))
 
     def read_arrow(self, name: str, shard: int, from_offset: int, to_offset: int) -> pa.Table:
