@@ -9,29 +9,52 @@ A function is a Python function with annotated parameters and one decorator::
 
 The annotations (``Text``, ``Int``, ...) say what arguments are accepted; the decorator generates a wrapper that checks
 them at the price of one type test each. A parameter with a default is optional, ``*args`` takes any number. The same
-checks run when a rule is saved on arguments that are literals.
+checks run when a rule is saved on arguments that are literals, and a pure call of literals only is tried then.
 """
 
 from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
 from broker.core.schema import FieldType
 from rules.sql.values import NUMBERS, UNDEFINED, EvaluationError, number_of_text, string, type_name
 
+STANDARD_ORIGIN: Final = "sluice"
+"""The origin of functions that are part of the product; those of plugins name the plugin."""
+
+NOT_LITERAL: Final = object()
+"""Stands for an argument whose value is known only when the rule runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What a parameter accepts: ``test`` is a Python expression that holds for values to be passed unchanged;
-    ``convert`` turns others into what the function takes, or raises ``ValueError`` saying what is needed."""
+    ``convert`` turns others into what the function takes, or raises ``ValueError`` saying what is needed.
+
+    In ``test`` the value is ``{v}`` and ``allowed`` is ``{a}``. ``shortcut`` is the conversion of the most usual other
+    type in line, as test and expression: a call of ``convert`` costs 250 ns.
+    """
 
     name: str
     test: str
     convert: Callable[[Any], Any]
+    allowed: frozenset[str] = frozenset()
+    shortcut: tuple[str, str] | None = None
+
+    def accepts(self, value: Any) -> bool:
+        """Whether the value is passed unchanged. For literals, when a rule is saved."""
+        names = {"_numbers": NUMBERS, "allowed": self.allowed, "value": value}
+        return bool(eval(self.test.format(v="value", a="allowed"), names))
+
+
+Literals = Sequence[Any]
+"""The arguments of a call as far as they are literals, else ``NOT_LITERAL``."""
+CallCheck = Callable[[Literals], "tuple[int, str] | None"]
+"""What is wrong with a call: which argument (from 0) and why; None when nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +71,9 @@ class Function:
     """A function rules can call. ``call`` checks its arguments.
 
     ``column`` names the event column passed as first argument (functions that look at the event);
-    ``most`` is None when there is no upper bound of arguments.
+    ``most`` is None when there is no upper bound of arguments. ``usage`` is the signature where it cannot be told from
+    the parameters. A pure function has the same result for the same arguments and no effect. One that may wait asks
+    another system: a rule that calls it can hold up whoever runs it.
     """
 
     name: str
@@ -59,10 +84,17 @@ class Function:
     returns: FieldType
     documentation: str
     column: str | None = None
+    usage: str | None = None
+    check: CallCheck | None = None
+    is_pure: bool = True
+    may_wait: bool = False
+    origin: str = STANDARD_ORIGIN
 
     @property
     def signature(self) -> str:
         """``name(a, b[, c])`` for messages and documentation."""
+        if self.usage is not None:
+            return self.name + self.usage
         needed = [p.name for p in self.parameters[: self.least]]
         optional = [p.name for p in self.parameters[self.least :]]
         text = ", ".join(needed) + "".join(f"[, {name}]" if needed else f"[{name}]" for name in optional)
@@ -75,7 +107,7 @@ class Function:
     def problem_with(self, position: int, value: Any) -> str | None:
         """What is wrong with a literal as argument ``position`` (from 0), or None."""
         kind = self.parameters[position].kind if position < len(self.parameters) else None
-        if kind is None:
+        if kind is None or kind.accepts(value):
             return None
         try:
             converted(value, kind, self.name, position + 1)
@@ -83,16 +115,45 @@ class Function:
             return str(error)
         return None
 
+    def problem_with_call(self, values: Literals) -> tuple[int | None, str] | None:
+        """What is wrong with a call whose literals are each acceptable: the argument to blame (from 0), and why."""
+        if self.check is not None and (found := self.check(values)) is not None:
+            position, text = found
+            return position, f"{self.name}: {text}"
+        if self.is_pure and self.column is None and values and NOT_LITERAL not in values:
+            try:
+                self.call(*values)
+            except EvaluationError as error:
+                return None, str(error)
+        return None
+
+    def as_dict(self) -> dict[str, Any]:
+        """What people are shown of it."""
+        return {
+            "name": self.name,
+            "signature": self.signature,
+            "returns": "any" if self.returns.name == "unknown" else self.returns.name,
+            "documentation": self.documentation,
+            "origin": self.origin,
+        }
+
 
 class Functions:
     """The functions a node knows: the standard ones and those that features and plugins add."""
 
-    def __init__(self, functions: Iterator[Function] | tuple[Function, ...] = ()) -> None:
+    def __init__(self, functions: Iterable[Function] = ()) -> None:
         self._by_name = {function.name: function for function in functions}
 
     def add(self, function: Function) -> None:
         """Make a function known; replaces one of that name."""
         self._by_name[function.name] = function
+
+    def with_others(self, functions: Iterable[Function]) -> Functions:
+        """A set of its own in which some functions are replaced."""
+        made = Functions(tuple(self._by_name.values()))
+        for function in functions:
+            made.add(function)
+        return made
 
     def get(self, name: str) -> Function | None:
         """The function of that name."""
@@ -157,7 +218,7 @@ Text = Annotated[str, Kind("string", "type({v}) is str", _text)]
 """UTF-8 text; a boolean is taken as its name."""
 StrictText = Annotated[str, Kind("string", "type({v}) is str", _strict_text)]
 """UTF-8 text and nothing else."""
-Data = Annotated[bytes, Kind("string", "type({v}) is bytes", _data)]
+Data = Annotated[bytes, Kind("string", "type({v}) is bytes", _data, shortcut=("type({v}) is str", "{v}.encode()"))]
 """Any string, as bytes."""
 Int = Annotated[int, Kind("integer", "type({v}) is int", _refuse("an integer"))]
 Float = Annotated[float, Kind("float", "type({v}) is float", _refuse("a float"))]
@@ -178,23 +239,41 @@ def choice(*words: str) -> Kind:
             return value
         raise ValueError(f"one of {listed}, not {value!r}" if type(value) is str else f"one of {listed}")
 
-    return Kind("string", "False", convert)
+    return Kind("string", "type({v}) is str and {v} in {a}", convert, allowed)
+
+
+def between(least: int, most: int) -> Kind:
+    """A parameter kind: an integer in a range."""
+
+    def convert(value: Any) -> Any:
+        if type(value) is int:
+            raise ValueError(f"an integer from {least} to {most}")
+        raise ValueError(f"an integer from {least} to {most}, not {type_name(value)}")
+
+    return Kind("integer", f"type({{v}}) is int and {least} <= {{v}} <= {most}", convert)
+
+
+def at_least(least: int) -> Kind:
+    """A parameter kind: an integer that is not too small."""
+
+    def convert(value: Any) -> Any:
+        if type(value) is int:
+            raise ValueError(f"an integer of at least {least}")
+        raise ValueError(f"an integer of at least {least}, not {type_name(value)}")
+
+    return Kind("integer", f"type({{v}}) is int and {{v}} >= {least}", convert)
 
 
 def converted(value: Any, kind: Kind, name: str, position: int) -> Any:
-    """The argument as the function takes it.
+    """An argument that is not accepted as it is, as the function takes it.
 
     Raises:
         EvaluationError: names function and argument.
     """
     try:
-        return kind.convert(value) if not _accepts(kind, value) else value
+        return kind.convert(value)
     except ValueError as error:
         raise EvaluationError(f"{name}: argument {position} must be {error}") from None
-
-
-def _accepts(kind: Kind, value: Any) -> bool:
-    return bool(eval(kind.test.format(v="value"), {"_numbers": NUMBERS, "value": value}))
 
 
 # The decorator
@@ -207,6 +286,9 @@ def function(
     aliases: tuple[str, ...] = (),
     column: str | None = None,
     arity: tuple[int, int | None] | None = None,
+    usage: str | None = None,
+    check: CallCheck | None = None,
+    is_pure: bool = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a Python function callable from rules.
 
@@ -216,14 +298,24 @@ def function(
         aliases: further names.
         column: the event column passed as first argument.
         arity: least and most arguments, for functions that take ``*args``.
+        usage: the signature after the name, as ``([start,] len, list)``, where the parameters do not tell it.
+        check: looks at the literals of a call when a rule is saved.
+        is_pure: same result for the same arguments, and no effect.
     """
 
     def register(implementation: Callable[..., Any]) -> Callable[..., Any]:
-        made = make(implementation, returns=returns, name=name, column=column, arity=arity)
+        made = make(
+            implementation,
+            returns=returns,
+            name=name,
+            column=column,
+            arity=arity,
+            usage=usage,
+            check=check,
+            is_pure=is_pure,
+        )
         for alias in (made.name, *aliases):
-            STANDARD[alias] = Function(
-                alias, made.call, made.parameters, made.least, made.most, made.returns, made.documentation, column
-            )
+            STANDARD[alias] = replace(made, name=alias)
         return implementation
 
     return register
@@ -236,6 +328,10 @@ def make(
     name: str | None = None,
     column: str | None = None,
     arity: tuple[int, int | None] | None = None,
+    usage: str | None = None,
+    check: CallCheck | None = None,
+    is_pure: bool = True,
+    may_wait: bool = False,
 ) -> Function:
     """A ``Function`` of a Python function, for features that add theirs to a node's ``Functions``."""
     public = name or implementation.__name__.rstrip("_")
@@ -262,6 +358,10 @@ def make(
         kind,
         inspect.getdoc(implementation) or "",
         column,
+        usage,
+        check,
+        is_pure,
+        may_wait,
     )
 
 
@@ -293,10 +393,8 @@ def _checked(
         if parameter.is_optional:
             lines.append(f"    if {parameter.name} is _absent: return {_returned(returns, names[:position])}")
         if parameter.kind is not None:
-            test = parameter.kind.test.format(v=parameter.name)
-            lines.append(
-                f"    if not ({test}): "
-                f"{parameter.name} = _converted({parameter.name}, _k{position}, {name!r}, {position + 1 - hidden})"
+            lines += _check(
+                parameter.name, parameter.kind, f"_k{position}, {name!r}, {position + 1 - hidden}", position
             )
     lines.append("    return " + _returned(returns, names + ["*rest"] * is_variadic))
     namespace: dict[str, Any] = {
@@ -306,10 +404,25 @@ def _checked(
         "_numbers": NUMBERS,
         "_string": string,
     }
-    namespace.update({f"_k{position}": p.kind for position, p in enumerate(parameters)})
+    for position, parameter in enumerate(parameters):
+        namespace[f"_k{position}"] = parameter.kind
+        namespace[f"_a{position}"] = parameter.kind.allowed if parameter.kind is not None else None
     exec(compile("\n".join(lines), f"<function {name}>", "exec"), namespace)
     wrapper: Callable[..., Any] = namespace[_identifier(name)]
     return wrapper
+
+
+def _check(name: str, kind: Kind, blame: str, position: int) -> list[str]:
+    """Lines that leave a parameter as the function takes it."""
+    places = {"v": name, "a": f"_a{position}"}
+    call = f"{name} = _converted({name}, {blame})"
+    if kind.shortcut is None:
+        return [f"    if not ({kind.test.format(**places)}): {call}"]
+    test, expression = (text.format(**places) for text in kind.shortcut)
+    return [
+        f"    if {test}: {name} = {expression}",
+        f"    elif not ({kind.test.format(**places)}): {call}",
+    ]
 
 
 def _returned(returns: FieldType, arguments: list[str]) -> str:
@@ -327,7 +440,7 @@ def failure(name: str, text: str) -> EvaluationError:
 
 
 __all__ = [
-    "STANDARD", "UNDEFINED", "Any_", "Bool", "Data", "Float", "Function", "Functions", "Int", "Items", "Kind",
-    "Members", "Number", "Parameter", "StrictText", "Text", "choice", "converted", "failure", "function", "make",
-    "number_of_text",
+    "NOT_LITERAL", "STANDARD", "STANDARD_ORIGIN", "UNDEFINED", "Any_", "Bool", "Data", "Float", "Function",
+    "Functions", "Int", "Items", "Kind", "Literals", "Members", "Number", "Parameter", "StrictText", "Text",
+    "at_least", "between", "choice", "converted", "failure", "function", "make", "number_of_text",
 ]  # fmt: skip

@@ -23,7 +23,7 @@ from sqlglot import exp
 
 from broker.core.errors import Invalid, Problem
 from broker.core.topic import levels_match
-from rules.functions.registry import Function, Functions
+from rules.functions.registry import NOT_LITERAL, Function, Functions
 from rules.sql import columns as column_source
 from rules.sql import paths, values
 from rules.sql.tree import END_INDEX, Path, Tree, integer_of, path_of, place_of, text_of_tree
@@ -668,13 +668,17 @@ class _Compiler:
         return None
 
     def _check_literals(self, found: Function, node: exp.Anonymous) -> None:
+        values: list[Any] = []
+        before = len(self._problems)
         for position, argument in enumerate(node.expressions):
             value = _constant(argument)
-            if value is None:
-                continue
-            text = found.problem_with(position, value)
+            values.append(NOT_LITERAL if value is None else value)
+            text = None if value is None else found.problem_with(position, value)
             if text is not None:
                 self._problem(argument, text, f"it is called {found.signature}")
+        if len(self._problems) == before and (problem := found.problem_with_call(values)) is not None:
+            blamed = node if problem[0] is None else node.expressions[problem[0]]
+            self._problem(blamed, problem[1], f"it is called {found.signature}")
 
     # Source lines
 
