@@ -14,7 +14,8 @@ class FieldType:
     ``name`` is one of ``boolean``, ``long``, ``double``, ``string``, ``binary``, ``timestamp``, ``array``, ``map``,
     ``struct``, ``null``, ``unknown``. ``fields`` are those of a struct by name; ``item`` is the element of an array or
     the value of a map. ``nullable`` tells that the field may be absent or null, ``open`` that a struct may have further
-    fields.
+    fields. ``values`` are all that a string can be; empty where it can be any. ``coding`` says how payloads of this
+    type are written: ``json``, ``avro`` or ``protobuf``.
     """
 
     name: str
@@ -22,6 +23,8 @@ class FieldType:
     fields: Mapping[str, FieldType] = field(default_factory=dict)
     item: FieldType | None = None
     open: bool = True
+    values: tuple[str, ...] = ()
+    coding: str = "json"
 
 
 UNKNOWN = FieldType("unknown")
