@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Any
 
-from broker.core.errors import Invalid, NotFound, Problem
+from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.objects import Spec
+from broker.core.stream import rows_problem
 from rules.actions.action import Action
 from rules.actions.console import console
 from rules.actions.republish import Republish, republish
 from rules.actions.stream import append_to_stream
+from rules.counts import Counts
 from rules.functions.registry import Functions
-from rules.rule import Counts, Rule, Statement, compile_statement
+from rules.rule import Rule, Statement, compile_statement
 from rules.settings import RulesSettings
 from rules.spec import RepublishAction, RuleSpec, StreamAction, parse_spec
 from rules.sql.compiler import Surroundings
@@ -76,19 +77,9 @@ class RuleMaker:
 
     def _stream_action(self, action: StreamAction, rule: str) -> Action:
         streams = self._services.streams
-        try:
-            return append_to_stream(streams.appender(action.stream), rule)
-        except NotFound:
-            raise Invalid("the action cannot be used", [self._stream_problem(action.stream)]) from None
-
-    def _stream_problem(self, stream: str) -> Problem:
-        names = self._services.streams.names()
-        if stream in names:
-            hint = "name a stream that was created without topics"
-            return Problem(f"stream '{stream}' captures topics and takes no rows", "/stream", suggestion=hint)
-        close = difflib.get_close_matches(stream, names, 1)
-        hint = f"did you mean '{close[0]}'?" if close else "create the stream first"
-        return Problem(f"there is no stream '{stream}'", "/stream", suggestion=hint)
+        if problem := rows_problem(action.stream, streams, "/stream"):
+            raise Invalid("the action cannot be used", [problem])
+        return append_to_stream(streams.appender(action.stream), rule)
 
 
 def _inside(problem: Problem, pointer: str) -> Problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter_ns
 from typing import Any
 
 from sqlglot import exp
@@ -11,25 +12,13 @@ from sqlglot import exp
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem, Unavailable
 from broker.core.message import Message
-from broker.observe.metrics import Metrics
 from rules.actions.action import Action
 from rules.functions.registry import Functions
 from rules.sql.columns import Occurrence
 from rules.sql.compiler import Program, Result, Surroundings, compile_for_events, compile_for_messages
 from rules.sql.parser import parse
 from rules.sql.sources import Sources, sources
-
-_COUNTERS = {
-    "matched": "Messages and events the rule ran on.",
-    "passed": "Runs that gave rows.",
-    "failed_exception": "Runs that failed.",
-    "failed_no_result": "Runs whose WHERE did not hold, or whose FOREACH gave no row.",
-    "actions_total": "Actions started, one per row and action.",
-    "actions_success": "Actions that did their work.",
-    "actions_failed_out_of_service": "Actions whose target could not be reached.",
-    "actions_failed_unknown": "Actions that failed otherwise.",
-    "actions_discarded": "Actions not done because their target is disabled.",
-}
+from rules.timing import SAMPLE_MASK, Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,38 +65,6 @@ class LastError:
     time_ns: int
 
 
-class Counts:
-    """The counters of a rule, in the node's registry under the label ``rule``."""
-
-    __slots__ = tuple(_COUNTERS)
-
-    def __init__(self, metrics: Metrics, rule: str) -> None:
-        for name, text in _COUNTERS.items():
-            setattr(self, name, metrics.counter(f"rule_{name}", text, rule=rule))
-
-    def reset(self) -> None:
-        """Back to zero, as when the rule's SQL or actions change."""
-        for name in _COUNTERS:
-            getattr(self, name).value = 0
-
-    def as_dict(self) -> dict[str, int]:
-        """The counters by the names people know, with the sums."""
-        value = {name: getattr(self, name).value for name in _COUNTERS}
-        return {
-            "matched": value["matched"],
-            "passed": value["passed"],
-            "failed": value["failed_exception"] + value["failed_no_result"],
-            "failed.exception": value["failed_exception"],
-            "failed.no_result": value["failed_no_result"],
-            "actions.total": value["actions_total"],
-            "actions.success": value["actions_success"],
-            "actions.failed": value["actions_failed_out_of_service"] + value["actions_failed_unknown"],
-            "actions.failed.out_of_service": value["actions_failed_out_of_service"],
-            "actions.failed.unknown": value["actions_failed_unknown"],
-            "actions.discarded": value["actions_discarded"],
-        }
-
-
 @dataclass(slots=True)
 class Rule:
     """A saved rule. ``run_on_message`` never raises: failures are counted and the last one is kept."""
@@ -125,13 +82,14 @@ class Rule:
         name, run, finish, counts = self.name, self.statement.on_message.run, self._finish, self.counts
         matched, passed, total, success = counts.matched, counts.passed, counts.actions_total, counts.actions_success
         only = self.actions[0] if len(self.actions) == 1 else None
+        measured = _measured(run, counts.timing)
 
         def run_on_message(message: Message) -> None:
             if message.via and name in message.via:
                 return
-            matched.value += 1
+            matched.value = count = matched.value + 1
             try:
-                result = run(message)
+                result = (run if count & SAMPLE_MASK else measured)(message)
             except Exception as error:  # noqa: BLE001 (a rule must not stop the message, whatever it raises)
                 self._failed(self.statement.on_message, error)
                 return
@@ -186,6 +144,19 @@ class Rule:
     def _failed(self, program: Program, error: Exception) -> None:
         self.counts.failed_exception.value += 1
         self.last_error = LastError(error_text(program, error), self.now_ns())
+
+
+def _measured(run: Callable[[Any], Result], timing: Timing) -> Callable[[Any], Result]:
+    """The same with a look at the clock before and after."""
+
+    def run_measured(given: Any) -> Result:
+        started_ns = perf_counter_ns()
+        try:
+            return run(given)
+        finally:
+            timing.note(perf_counter_ns() - started_ns)
+
+    return run_measured
 
 
 def error_text(program: Program, error: BaseException) -> str:
