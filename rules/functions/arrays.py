@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from rules.functions.registry import Int, Items, failure, function
+from rules.functions.registry import NOT_LITERAL, Int, Items, Literals, failure, function
 from rules.sql.values import identical
 
 
-@function()
+def _not_zero(values: Literals) -> tuple[int, str] | None:
+    return (0, "elements count from 1, and from the end with -1; there is no element 0") if values[0] == 0 else None
+
+
+@function(check=_not_zero)
 def nth(n: Int, items: Items) -> Any:
-    """The n-th element, counted from 1; fails beyond the ends."""
-    if not 1 <= n <= len(items):
+    """The n-th element, counted from 1, or from the end with -1; fails beyond the ends."""
+    if n == 0 or not -len(items) <= n <= len(items):
         raise failure("nth", f"there is no element {n} in an array of {len(items)}")
-    return items[n - 1]
+    return items[n - 1 if n > 0 else n]
 
 
 @function(returns="long")
@@ -38,9 +42,18 @@ def last(items: Items) -> Any:
     return items[-1]
 
 
-@function(returns="array", arity=(2, 3))
+def _sublist_literals(values: Literals) -> tuple[int, str] | None:
+    *numbers, _ = values
+    for position, least in enumerate((1, 0)[-len(numbers) :]):
+        number = numbers[position]
+        if number is not NOT_LITERAL and not (type(number) is int and number >= least):
+            return position, f"argument {position + 1} must be an integer of at least {least}"
+    return None
+
+
+@function(returns="array", arity=(2, 3), usage="([start,] len, list)", check=_sublist_literals)
 def sublist(*arguments: Any) -> list[Any]:
-    """``sublist(len, list)`` or ``sublist(start, len, list)``: elements from start, counted from 1."""
+    """So many elements, from the first or from ``start``, counted from 1; fewer where the array ends."""
     *numbers, items = arguments
     start, size = numbers if len(numbers) == 2 else (1, numbers[0])
     if type(start) is not int or type(size) is not int or type(items) is not list:

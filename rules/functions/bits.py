@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Annotated, Any
 
-from rules.functions.registry import Int, failure, function
-from rules.sql.values import MAX_INTEGER_BITS, UNDEFINED, Bits, string, type_name
+from rules.functions.registry import Int, Literals, at_least, choice, failure, function
+from rules.sql.limits import MAX_INTEGER_BITS
+from rules.sql.values import UNDEFINED, Bits, string, type_name
 
 _FLOATS = {16: "e", 32: "f", 64: "d"}
-_KINDS = ("integer", "float", "bits")
-_SIGNS = ("unsigned", "signed")
-_ENDIANS = ("big", "little")
+Reading = Annotated[str, choice("integer", "float", "bits")]
+Sign = Annotated[str, choice("unsigned", "signed")]
+Endian = Annotated[str, choice("big", "little")]
+Length = Annotated[int, at_least(0)]
 
 
 @function(returns="long")
@@ -51,9 +53,11 @@ def bitsr(x: Int, n: Int) -> int:
 
 
 def _shifted(name: str, x: int, left: int) -> int:
-    if left + x.bit_length() > MAX_INTEGER_BITS:
+    if left <= 0:
+        return x >> -left
+    if x and left + x.bit_length() > MAX_INTEGER_BITS:
         raise failure(name, f"the result has more than {MAX_INTEGER_BITS} bits")
-    return x << left if left >= 0 else x >> -left
+    return x << left if x else 0
 
 
 @function(returns="long")
@@ -68,25 +72,36 @@ def bytesize(data: Any) -> int:
     return -(-_bits("bytesize", data).size // 8)
 
 
-@function(arity=(2, 6))
-def subbits(*arguments: Any) -> Any:
-    """``subbits(b, len)`` or ``subbits(b, start, len[, type[, sign[, endian]]])``: bits as integer, float or bits."""
-    data, *numbers = arguments
-    return _subbits(data, 1, numbers[0]) if len(numbers) == 1 else _subbits(data, *numbers)
+def _first_bits(values: Literals) -> tuple[int, str] | None:
+    if len(values) == 2 and type(values[1]) is int and values[1] < 0:
+        return 1, "argument 2 must be an integer of at least 0"
+    return None
 
 
-def _subbits(
-    data: Any, start: Any, size: Any, kind: str = "integer", sign: str = "unsigned", endian: str = "big"
+@function(usage="(b, [start,] len[, type[, sign[, endian]]])", check=_first_bits)
+def subbits(
+    data: Any,
+    start: Int,
+    size: Length | None = None,
+    kind: Reading = "integer",
+    sign: Sign = "unsigned",
+    endian: Endian = "big",
 ) -> Any:
+    """Bits of a string from the first or from ``start``, counted from 1, as integer, float or bits.
+
+    ``type`` is ``integer``, ``float`` or ``bits``, ``sign`` ``unsigned`` or ``signed``, ``endian`` ``big`` or
+    ``little``; the first of each where none is given. Undefined where start lies outside.
+    """
     bits = _bits("subbits", data)
-    if type(start) is not int or type(size) is not int or size < 0:
-        raise failure("subbits", "start and length must be integers, the length not negative")
-    for option, allowed in ((kind, _KINDS), (sign, _SIGNS), (endian, _ENDIANS)):
-        if option not in allowed:
-            raise failure("subbits", f"{option!r} is not one of {', '.join(allowed)}")
+    if size is None:
+        if start < 0:
+            raise failure("subbits", "argument 2 must be an integer of at least 0")
+        start, size = 1, start
     if not 1 <= start <= bits.size:
         return UNDEFINED
     size = min(size, bits.size - start + 1)
+    if kind == "integer" and size > MAX_INTEGER_BITS:
+        raise failure("subbits", f"an integer has at most {MAX_INTEGER_BITS} bits; take them as 'bits'")
     part = (bits.value >> (bits.size - start + 1 - size)) & ((1 << size) - 1)
     if kind == "bits":
         return _as_value(part, size)

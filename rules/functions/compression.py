@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 import zlib
 from typing import Any
 
 from broker.core import jsontext
 from rules.functions.registry import Data, failure, function
-from rules.sql.values import UNDEFINED, string
-
-MAX_UNPACKED_BYTES = 16 * 1024 * 1024
-"""Longest result of decompressing; more is refused, so that a small message cannot fill the memory."""
+from rules.sql.limits import MAX_UNPACKED_BYTES
+from rules.sql.values import UNDEFINED, check_size, string
 
 _RAW, _ZLIB, _GZIP = -zlib.MAX_WBITS, zlib.MAX_WBITS, 16 + zlib.MAX_WBITS
+_MAX_MEMBERS = 1_000
 
 
 def _packed(data: bytes, window: int) -> bytes:
@@ -24,16 +22,31 @@ def _packed(data: bytes, window: int) -> bytes:
 
 
 def _unpacked(name: str, data: bytes, window: int) -> bytes:
+    result, rest = _member(name, data, window, MAX_UNPACKED_BYTES)
+    if window != _GZIP or not rest:
+        return result
+    parts, size = [result], len(result)
+    while rest:  # a gzip file may hold several members, RFC 1952, 2.2
+        part, rest = _member(name, rest, window, MAX_UNPACKED_BYTES - size)
+        parts.append(part)
+        size += len(part)
+        if len(parts) > _MAX_MEMBERS:
+            raise failure(name, f"the data has more than {_MAX_MEMBERS} members")
+    return b"".join(parts)
+
+
+def _member(name: str, data: bytes, window: int, most: int) -> tuple[bytes, bytes]:
+    """One compressed member, unpacked, and what follows it."""
     unpacker = zlib.decompressobj(wbits=window)
     try:
-        result = unpacker.decompress(data, MAX_UNPACKED_BYTES)
+        result = unpacker.decompress(data, most + 1)
     except zlib.error:
         raise failure(name, "the data is not in the format expected") from None
-    if unpacker.unconsumed_tail:
+    if len(result) > most:
         raise failure(name, f"the data unpacks to more than {MAX_UNPACKED_BYTES} bytes")
     if not unpacker.eof:
         raise failure(name, "the data ends too early")
-    return result
+    return result, unpacker.unused_data
 
 
 @function(name="zip", returns="binary")
@@ -72,12 +85,15 @@ def zip_uncompress(s: Data) -> bytes:
     return _unpacked("zip_uncompress", s, _ZLIB)
 
 
+_TO_URL_SAFE, _FROM_URL_SAFE = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
+
+
 @function(returns="string")
 def base64_encode(s: Data, option: Any = "", other: Any = "") -> str:
     """Base64; options ``no_padding`` and ``urlsafe`` in any order."""
     options = (option, other)
-    encoded = base64.urlsafe_b64encode(s) if "urlsafe" in options else base64.b64encode(s)
-    text = encoded.decode()
+    encoded = binascii.b2a_base64(s, newline=False)
+    text = (encoded.translate(_TO_URL_SAFE) if "urlsafe" in options else encoded).decode()
     return text.rstrip("=") if "no_padding" in options else text
 
 
@@ -85,12 +101,16 @@ def base64_encode(s: Data, option: Any = "", other: Any = "") -> str:
 def base64_decode(s: Data, option: Any = "", other: Any = "") -> bytes:
     """The reverse of base64_encode with the same options; strict but for white space."""
     options = (option, other)
-    text = re.sub(rb"[ \t\r\n]", b"", s)
+    text = s.translate(None, b" \t\r\n")
     if "no_padding" in options:
         text = text.rstrip(b"=")
         text += b"=" * (-len(text) % 4)
+    if "urlsafe" in options:
+        if b"+" in text or b"/" in text:
+            raise failure("base64_decode", "the text is not URL-safe base64: it holds + or /")
+        text = text.translate(_FROM_URL_SAFE)
     try:
-        return base64.b64decode(text, altchars=b"-_" if "urlsafe" in options else None, validate=True)
+        return binascii.a2b_base64(text, strict_mode=True)
     except (binascii.Error, ValueError):
         raise failure("base64_decode", "the text is not base64") from None
 
@@ -102,9 +122,11 @@ _TERM_MARK = b"\x83J"
 def term_encode(x: Any) -> bytes:
     """An opaque form of any value, for term_decode."""
     try:
-        return _TERM_MARK + jsontext.encode(_tagged(x))
-    except jsontext.JsonError as error:
-        raise failure("term_encode", str(error)) from None
+        encoded = _TERM_MARK + jsontext.encode(_tagged(x))
+    except (jsontext.JsonError, RecursionError):
+        raise failure("term_encode", "the value cannot be encoded: it nests too deep, or holds a bit string") from None
+    check_size(len(encoded))
+    return encoded
 
 
 @function()
@@ -114,14 +136,14 @@ def term_decode(s: Data) -> Any:
         raise failure("term_decode", "the data was not made by term_encode")
     try:
         return _untagged(jsontext.decode(s[len(_TERM_MARK) :]))
-    except (jsontext.JsonError, LookupError, TypeError, ValueError):
+    except (jsontext.JsonError, LookupError, TypeError, ValueError, RecursionError):
         raise failure("term_decode", "the data was not made by term_encode") from None
 
 
 def _tagged(value: Any) -> Any:
     """Maps, bytes and undefined as arrays that say what they are, since JSON has no place for the latter."""
     if type(value) is dict:
-        return ["m", *([key, _tagged(item)] for key, item in value.items())]
+        return ["m", *(part for key, item in value.items() for part in (key, _tagged(item)))]
     if type(value) is list:
         return ["l", *map(_tagged, value)]
     if type(value) is bytes:
@@ -134,7 +156,7 @@ def _untagged(value: Any) -> Any:
         return value
     kind, *items = value
     if kind == "m":
-        return {key: _untagged(item) for key, item in items}
+        return {key: _untagged(item) for key, item in zip(items[::2], items[1::2], strict=True)}
     if kind == "l":
         return [_untagged(item) for item in items]
     return string(base64.b64decode(items[0], validate=True)) if kind == "b" else UNDEFINED

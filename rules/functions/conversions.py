@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import binascii
 import math
-from typing import Any
+from typing import Annotated, Any
 
-from rules.functions.registry import Data, Float, Int, StrictText, failure, function
+from rules.functions.registry import Data, Float, StrictText, between, failure, function
 from rules.sql import paths
 from rules.sql.values import (
     NUMBERS,
@@ -119,7 +120,7 @@ def int_(x: Any) -> int:
 
 
 @function(name="float", returns="double")
-def float_(x: Any, decimals: Int | None = None) -> float:
+def float_(x: Any, decimals: Annotated[int, between(1, 253)] | None = None) -> float:
     """A float of a number or a numeric string, rounded to so many decimals (1 to 253)."""
     if type(x) is str:
         number = number_of_text(x)
@@ -134,16 +135,12 @@ def float_(x: Any, decimals: Int | None = None) -> float:
         raise failure("float", "the number is beyond the range of floats") from None
     if decimals is None:
         return value
-    if not 1 <= decimals <= 253:
-        raise failure("float", "decimals must be from 1 to 253")
     return float(f"{value:.{decimals}f}")
 
 
 @function(returns="string")
-def float2str(x: Float, decimals: Int) -> str:
+def float2str(x: Float, decimals: Annotated[int, between(0, 253)]) -> str:
     """The exact decimal expansion of a float, cut to so many decimals (0 to 253), without trailing zeros."""
-    if not 0 <= decimals <= 253:
-        raise failure("float2str", "decimals must be from 0 to 253")
     return float_text(x, decimals) if decimals else f"{x:.0f}"
 
 
@@ -185,9 +182,10 @@ def hexstr2bin(digits: StrictText, prefix: StrictText = "") -> bytes:
     if not digits.startswith(prefix):
         raise failure("hexstr2bin", f"the text does not begin with {prefix!r}")
     digits = digits[len(prefix) :]
-    if not all(character in "0123456789abcdefABCDEF" for character in digits):
-        raise failure("hexstr2bin", "the text holds something else than hexadecimal digits")
-    return bytes.fromhex("0" * (len(digits) % 2) + digits)
+    try:
+        return binascii.unhexlify("0" * (len(digits) % 2) + digits)
+    except ValueError:
+        raise failure("hexstr2bin", "the text holds something else than hexadecimal digits") from None
 
 
 def _shown(value: Any) -> str:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-from rules.functions.registry import StrictText, Text, failure, function
+from rules.functions.registry import StrictText, Text, at_least, failure, function
 from rules.sql.paths import dotted
-from rules.sql.values import UNDEFINED
+from rules.sql.values import UNDEFINED, type_name
 
 
 @function(name="topic", returns="string", column="topic")
-def topic_(topic: Any, level: Any = UNDEFINED) -> Any:
+def topic_(topic: Any, level: Annotated[int, at_least(1)] | None = None) -> Any:
     """The topic, or its n-th level, counted from 1."""
-    if level is UNDEFINED:
+    if level is None:
         return topic
     levels = topic.split("/") if type(topic) is str else []
-    if type(level) is not int or not 1 <= level <= len(levels):
-        raise failure("topic", f"there is no level {level!r} in a topic of {len(levels)} levels")
+    if level > len(levels):
+        raise failure("topic", f"there is no level {level} in a topic of {len(levels)} levels")
     return levels[level - 1]
 
 
@@ -74,20 +75,26 @@ def null_() -> Any:
     return UNDEFINED
 
 
-@function(arity=(1, None))
+@function(arity=(1, None), usage="(a, b, ...)")
 def coalesce(*values: Any) -> Any:
     """The first value that is not undefined; takes values or one list of them."""
-    return next((value for value in _listed(values) if value is not UNDEFINED), UNDEFINED)
+    return next((value for value in _listed("coalesce", values) if value is not UNDEFINED), UNDEFINED)
 
 
-@function(arity=(1, None))
+@function(arity=(1, None), usage="(a, b, ...)")
 def coalesce_ne(*values: Any) -> Any:
     """The first value that is neither undefined nor the empty string."""
-    return next((v for v in _listed(values) if v is not UNDEFINED and not (type(v) is str and not v)), UNDEFINED)
+    return next(
+        (v for v in _listed("coalesce_ne", values) if v is not UNDEFINED and not (type(v) is str and not v)), UNDEFINED
+    )
 
 
-def _listed(values: tuple[Any, ...]) -> Any:
-    return values[0] if len(values) == 1 and type(values[0]) is list else values
+def _listed(name: str, values: tuple[Any, ...]) -> Sequence[Any]:
+    if len(values) > 1:
+        return values
+    if type(values[0]) is list:
+        return values[0]
+    raise failure(name, f"takes several values or one array, not {type_name(values[0])}")
 
 
 @function(returns="boolean")

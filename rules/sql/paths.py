@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from broker.core import jsontext
-from rules.sql.values import MAX_ITEMS, UNDEFINED, EvaluationError, type_name
+from rules.sql.limits import MAX_ITEMS
+from rules.sql.values import UNDEFINED, EvaluationError, type_name
 
 
 class End:

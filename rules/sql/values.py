@@ -8,10 +8,12 @@ Booleans are no numbers. There is no NaN and no infinity: what would give one ra
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 from broker.core import jsontext
 from broker.core.errors import SluiceError
+from rules.sql.limits import MAX_INTEGER_BITS, MAX_TEXT
 
 
 class EvaluationError(SluiceError):
@@ -37,12 +39,6 @@ UNDEFINED: Final = Undefined()
 
 NUMBERS: Final = frozenset({int, float})
 STRINGS: Final = frozenset({str, bytes})
-MAX_ITEMS: Final = 1_000_000
-"""Longest array that a range may build."""
-MAX_TEXT: Final = 16 * 1024 * 1024
-"""Longest text, in characters, that one operation may build."""
-MAX_INTEGER_BITS: Final = 1_000_000
-"""Longest integer that one operation may build."""
 
 _NUMERIC = re.compile(r"[+-]?[0-9]+(\.[0-9]+(?:[eE][+-]?[0-9]+)?)?")
 _TEXT_DECIMALS = 10
@@ -327,6 +323,21 @@ def is_in(value: Any, items: tuple[Any, ...]) -> bool:
     return any(identical(value, item) for item in items)
 
 
+Choices = frozenset[tuple[type, Any]]
+"""Scalars with their types, so that 1, 1.0 and true differ."""
+
+
+def choices(items: Iterable[Any]) -> Choices:
+    """Constants of IN, looked up instead of compared one by one."""
+    return frozenset((type(item), item) for item in items)
+
+
+def is_one_of(value: Any, items: Choices) -> bool:
+    """``IN`` with constants."""
+    kind = type(value)
+    return kind is not list and kind is not dict and (kind, value) in items
+
+
 def _same(left: Any, right: Any) -> bool:
     left_type, right_type = type(left), type(right)
     if left_type in NUMBERS and right_type in NUMBERS:
@@ -421,3 +432,11 @@ def truth_of_call(value: Any) -> bool:
     if type(value) is bool:
         return value
     raise EvaluationError(f"a function used as a condition must return true or false, not {type_name(value)}")
+
+
+def rows_of_outputs(outputs: list[Any]) -> list[dict[str, Any]]:
+    """What a JQ clause gives, as rows: every output must be an object."""
+    for output in outputs:
+        if type(output) is not dict:
+            raise EvaluationError(f"the jq program of the rule gave {type_name(output)}; a row must be an object")
+    return outputs
