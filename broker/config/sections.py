@@ -107,7 +107,7 @@ class ApiFile:
             )
         values = _replaced(self._values, path, list(objects))
         try:
-            _write(self.path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            replace_file(self.path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise Unavailable(f"{self.path} cannot be written ({reason}); nothing was changed") from error
@@ -130,7 +130,7 @@ def _stamp(file: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _write(file: Path, data: bytes) -> None:
+def replace_file(file: Path, data: bytes) -> None:
     """Replace a file so that a crash at any instant leaves the old or the new one, on disk when this returns."""
     temporary = file.with_name(f"{file.name}.new")
     try:

@@ -1,0 +1,224 @@
+"""What each rule was: numbered versions with the time of each change, in files beside the API's configuration.
+
+A version holds all members of a rule but ``name`` and ``enable``: switching a rule off and on makes none. A file that
+cannot be read is put aside and a new one begun, since a rule must not fail for its past.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from broker.config.sections import replace_file
+from broker.core import jsontext
+from broker.core.errors import NotFound
+from broker.core.objects import Spec
+from broker.observe.log import get_logger
+
+MAX_VERSIONS: Final = 100
+MAX_BYTES: Final = 8 * 1024 * 1024
+"""A rule keeps at most so many versions, and so many bytes of them; the oldest go first."""
+_NOT_KEPT: Final = ("name", "enable")
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version: ``saved_ms`` is milliseconds since 1970, None where a file made the rule and nobody knows when."""
+
+    number: int
+    saved_ms: int | None
+    change: str
+    spec: Spec
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the API shows it in a list."""
+        return {"version": self.number, "saved_at": rfc3339(self.saved_ms), "change": self.change}
+
+
+@dataclass(slots=True)
+class _History:
+    created_ms: int | None
+    versions: list[Version]
+
+
+class Versions:
+    """The versions of all rules of a node. Without a directory they live in memory."""
+
+    def __init__(self, directory: Path | None, now_ns: Callable[[], int]) -> None:
+        self._directory, self._now_ns = directory, now_ns
+        self._newest: dict[str, Version] = {}
+        self._created_ms: dict[str, int | None] = {}
+        self._unwritten: dict[str, _History] = {}
+        """All versions of the rules that have no file: made by the configuration, or not to be written now."""
+
+    def adopt(self, name: str, spec: Spec, where: str) -> None:
+        """Take a rule of the configuration as the node starts; one that a file changed meanwhile has a new version."""
+        kept, spec = self._read(name), _kept_members(spec)
+        if kept is None:
+            kept = self._unwritten[name] = _History(None, [Version(1, None, f"found in {where}", spec)])
+        self._remember(name, kept)
+        if kept.versions[-1].spec != spec:
+            self._append(name, kept, spec, f"changed in {where}")
+
+    def note(self, name: str, spec: Spec, change: str | None = None) -> None:
+        """Keep what a rule is now, when it differs from its newest version; ``change`` says how, else which members.
+
+        What cannot be written is logged, stays in memory and is written with the next version: the rule is saved.
+        """
+        spec, newest = _kept_members(spec), self._newest.get(name)
+        if newest is None:
+            self._append(name, _History(self._now_ms(), []), spec, change or "created")
+        elif newest.spec != spec:
+            self._append(name, self._all(name), spec, change or _changed(newest.spec, spec))
+
+    def forget(self, name: str) -> None:
+        """The rule is deleted, and its past with it."""
+        for kept in (self._newest, self._created_ms, self._unwritten):
+            kept.pop(name, None)
+        if self._directory is not None:
+            with suppress(OSError):
+                self._file(name).unlink(missing_ok=True)
+
+    def newest(self, name: str) -> Version:
+        """The present version of a rule."""
+        return self._newest[name]
+
+    def created_ms(self, name: str) -> int | None:
+        """When the rule was made, in milliseconds since 1970; None where a file made it."""
+        return self._created_ms[name]
+
+    def of(self, name: str) -> Sequence[Version]:
+        """All versions that are kept, oldest first."""
+        return self._all(name).versions
+
+    def get(self, name: str, number: int) -> Version:
+        """One version.
+
+        Raises:
+            NotFound: it is not kept.
+        """
+        versions = self.of(name)
+        found = next((version for version in versions if version.number == number), None)
+        if found is None:
+            kept = f"kept are {versions[0].number} to {versions[-1].number}"
+            raise NotFound("version", f"{number} of rule {name}", kept)
+        return found
+
+    def _append(self, name: str, history: _History, spec: Spec, change: str) -> None:
+        number = history.versions[-1].number + 1 if history.versions else 1
+        version = Version(number, self._now_ms(), change, spec)
+        grown = _History(history.created_ms, [*history.versions, version][-MAX_VERSIONS:])
+        self._unwritten[name] = grown
+        self._remember(name, grown)
+        if self._directory is None:
+            return
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            replace_file(self._file(name), _encoded(grown))
+            del self._unwritten[name]
+        except OSError as error:
+            log.warning("rule.version_not_written", rule=name, directory=str(self._directory), reason=str(error))
+
+    def _remember(self, name: str, history: _History) -> None:
+        self._newest[name], self._created_ms[name] = history.versions[-1], history.created_ms
+
+    def _all(self, name: str) -> _History:
+        """All versions; the newest alone where somebody took the file away."""
+        found = self._unwritten.get(name) or self._read(name)
+        return found or _History(self._created_ms[name], [self._newest[name]])
+
+    def _read(self, name: str) -> _History | None:
+        if self._directory is None:
+            return None
+        file = self._file(name)
+        try:
+            return _decoded(jsontext.decode(file.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("rule.versions_unreadable", rule=name, file=str(file), reason=str(error))
+            return None
+
+    def _file(self, name: str) -> Path:
+        assert self._directory is not None
+        return self._directory / f"{name}.json"
+
+    def _now_ms(self) -> int:
+        return self._now_ns() // 1_000_000
+
+
+def difference(before: Version, after: Version) -> dict[str, Any]:
+    """What changed between two versions: member by member, and as a unified diff for people."""
+    members = [name for name in {**before.spec, **after.spec} if before.spec.get(name) != after.spec.get(name)]
+    lines = difflib.unified_diff(
+        _as_lines(before.spec),
+        _as_lines(after.spec),
+        f"version {before.number}",
+        f"version {after.number}",
+        lineterm="",
+    )
+    return {
+        "from": before.number,
+        "to": after.number,
+        "changes": [
+            {"member": name, "before": before.spec.get(name), "after": after.spec.get(name)} for name in members
+        ],
+        "text": "\n".join(lines),
+    }
+
+
+def rfc3339(at_ms: int | None) -> str | None:
+    """Milliseconds since 1970 as people and programs read them."""
+    if at_ms is None:
+        return None
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _kept_members(spec: Spec) -> Spec:
+    return {name: value for name, value in spec.items() if name not in _NOT_KEPT}
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    members = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return f"changed {', '.join(members)}"
+
+
+def _as_lines(spec: Spec) -> list[str]:
+    """SQL line by line, the rest as JSON."""
+    lines: list[str] = []
+    for name, value in spec.items():
+        text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+        first, *others = text.splitlines() or [""]
+        lines += [f"{name}: {first}", *(f"  {line}" for line in others)]
+    return lines
+
+
+def _encoded(history: _History) -> bytes:
+    """As it stands in the file, without the oldest versions where all would be too large."""
+    versions = [
+        {"version": one.number, "saved_ms": one.saved_ms, "change": one.change, "spec": one.spec}
+        for one in history.versions
+    ]
+    while True:
+        data = jsontext.encode({"created_ms": history.created_ms, "versions": versions}) + b"\n"
+        if len(data) <= MAX_BYTES or len(versions) == 1:
+            return data
+        del versions[: max(1, len(versions) // 10)]
+
+
+def _decoded(document: Any) -> _History:
+    versions = [
+        Version(int(one["version"]), one["saved_ms"], str(one["change"]), dict(one["spec"]))
+        for one in document["versions"]
+    ]
+    if not versions:
+        raise ValueError("it holds no versions")
+    return _History(document["created_ms"], versions)
