@@ -13,7 +13,7 @@ from rules.engine import as_strings
 from rules.functions.registry import Functions
 from rules.rule import Statement, compile_statement, plain_text
 from rules.sql.columns import Occurrence
-from rules.sql.compiler import Result, Surroundings
+from rules.sql.compiler import Program, Result, Surroundings
 from rules.sql.sources import PUBLISH, Sources
 from rules.sql.values import Bits, defined, string, text_of
 
@@ -25,10 +25,19 @@ def test(body: Any, functions: Functions, node: str, now_ns: Callable[[], int]) 
     sql, event = _members(body, "the test cannot be run", "sql", "event")
     now_ms = now_ns() // 1_000_000
     statement = compile_statement(sql, functions, Surroundings(node, {"rule_id": _RULE}, lambda: now_ms))
-    columns = _columns(event, node, now_ms)
-    if not _reads(statement.sources, columns):
+    return run(statement, event, node, now_ms)
+
+
+def run(statement: Statement, event: Mapping[str, Any], node: str, now_ms: int, rule: str = _RULE) -> dict[str, Any]:
+    """What a statement makes of an event: the answer of ``test``.
+
+    Raises:
+        Invalid: the event cannot be read.
+    """
+    columns = columns_of(event, node, now_ms, rule)
+    if not reads(statement.sources, columns):
         return {"outcome": "no_result"}
-    return _outcome(statement, Occurrence(columns))
+    return outcome(statement.on_event, Occurrence(columns))
 
 
 def render(body: Any) -> dict[str, str]:
@@ -60,14 +69,15 @@ def _is_unicode(value: Any) -> bool:
     return True
 
 
-def _columns(event: Mapping[str, Any], node: str, now_ms: int) -> dict[str, Any]:
+def columns_of(event: Mapping[str, Any], node: str, now_ms: int, rule: str = _RULE) -> dict[str, Any]:
+    """The columns of an event as it was sent, with those that the broker always adds."""
     given = {name: value for name, value in event.items() if name != "payload"}
     columns: dict[str, Any] = {
         "event": PUBLISH,
         "id": f"{now_ms:032X}",
         "node": node,
         "timestamp": now_ms,
-        "metadata": {"rule_id": _RULE},
+        "metadata": {"rule_id": rule},
         **as_strings(from_wire(given)),
     }
     if columns["event"] == PUBLISH:
@@ -77,30 +87,32 @@ def _columns(event: Mapping[str, Any], node: str, now_ms: int) -> dict[str, Any]
     return columns
 
 
-def _reads(sources: Sources, columns: Mapping[str, Any]) -> bool:
+def reads(sources: Sources, columns: Mapping[str, Any]) -> bool:
+    """Whether FROM takes the event."""
     event, topic = columns["event"], columns.get("topic")
     if event == PUBLISH:
         return isinstance(topic, str) and sources.matches_topic(topic)
     return isinstance(event, str) and sources.matches_event(event)
 
 
-def _outcome(statement: Statement, occurrence: Occurrence) -> dict[str, Any]:
-    program = statement.on_event
+def outcome(program: Program, occurrence: Occurrence) -> dict[str, Any]:
+    """Rows, no result or an error, as JSON."""
     try:
         result: Result = program.run(occurrence)
         if result is None:
             return {"outcome": "no_result"}
         rows = result if isinstance(result, list) else [result]
-        return {"outcome": "rows", "rows": [to_wire(_shown(row)) for row in rows]}
+        return {"outcome": "rows", "rows": [to_wire(shown(row)) for row in rows]}
     except Exception as error:  # noqa: BLE001 (whatever the SQL does to this event is the answer)
         place = program.place_of(error) or (None, None)
         return {"outcome": "error", "error": Problem(plain_text(error), "/sql", *place).as_dict()}
 
 
-def _shown(value: Any) -> Any:
+def shown(value: Any) -> Any:
+    """A value with undefined members left out, and bits as their size and value."""
     value = defined(value)
     if isinstance(value, Bits):
         return {"bits": value.size, "value": value.value}
     if isinstance(value, dict):
-        return {key: _shown(item) for key, item in value.items()}
-    return [_shown(item) for item in value] if isinstance(value, list) else value
+        return {key: shown(item) for key, item in value.items()}
+    return [shown(item) for item in value] if isinstance(value, list) else value

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from broker.admin.quarantine import QuarantineDesk
 from broker.app import features
 from broker.app.refusals import Refusals
 from broker.app.settings import AccessSettings, ApiSettings, NodeSettings
@@ -105,6 +106,7 @@ class Node:
             schemas=NoSchemas(),
             section=sections.section,
             metrics=self.metrics,
+            data_dir=data_dir,
             users_of_stream=users_of_stream,
         )
         self.schema_validation = self._feature(features.SCHEMA_VALIDATION, "schema_validation")
@@ -117,11 +119,15 @@ class Node:
             columns_of=self.rules.service.output_columns_of_stream,
             positions=self.streams.positions,
         )
+        self.quarantine = QuarantineDesk(self.streams, self.writer, self.server.publisher, self._quarantines)
         self.features: Sequence[Feature] = (self.schema_validation, self.transforms, self.rules, self.lake)
         self.server.set_stages(
             [gate for feature in self.features for gate in feature.gates],
             [tap for feature in self.features for tap in feature.taps] + [self.streams.tap],
         )
+
+    def _quarantines(self) -> list[str]:
+        return [*self.schema_validation.validations.quarantines(), *self.transforms.service.quarantines()]
 
     def _feature(self, name: str, section: str) -> Any:
         return features.load(name)(self.services, self.config.get(section))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from broker.core.clock import Clock
@@ -29,6 +30,8 @@ class Services:
     """The configuration section of a kind of objects, by its path, as ``rule_engine.rules``."""
     metrics: Any
     """``broker.observe.metrics.Metrics``: counters by name."""
+    data_dir: Path | None = None
+    """Where a feature may keep files of its own, under its name; None where nothing is kept."""
     history: StreamHistory = field(default_factory=NoHistory)
     """What streams hold."""
     users_of_schema: list[Callable[[str], Sequence[str]]] = field(default_factory=list)

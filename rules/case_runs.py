@@ -1,0 +1,100 @@
+"""Test cases run: the outcome of each, and how it differs from what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from broker.core import jsontext
+from broker.core.errors import Invalid, Problem
+from broker.core.objects import Spec
+from rules.cases import Expectation, TestCase
+
+Try = Callable[[Spec], dict[str, Any]]
+"""What the SQL makes of an event, as ``rules:test`` answers; raises ``Invalid`` for what is no event."""
+
+_MOST_DIFFERENCES = 5
+
+
+def run_cases(cases: Sequence[TestCase], run: Try) -> list[dict[str, Any]]:
+    """Each case with ``passed``, the ``outcome`` it had, and where it differs ``difference`` in words."""
+    return [_run(case, run) for case in cases]
+
+
+def report(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The answer about cases that were run."""
+    passed = sum(case["passed"] for case in cases)
+    return {"passed": passed, "failed": len(cases) - passed, "cases": list(cases)}
+
+
+def refuse_failures(name: str, cases: Sequence[dict[str, Any]]) -> None:
+    """Raise ``Invalid`` with a problem for each case that failed."""
+    problems = [
+        Problem(f"test case {case['name']!r}: {case['difference']}", f"/tests/{position}")
+        for position, case in enumerate(cases)
+        if not case["passed"]
+    ]
+    if problems:
+        what = f"rule {name!r} fails {len(problems)} of its {len(cases)} test cases and was not saved"
+        raise Invalid(what, problems, code="test_case_failed")
+
+
+def _run(case: TestCase, run: Try) -> dict[str, Any]:
+    try:
+        outcome = run(case.event)
+    except Invalid as error:
+        return {"name": case.name, "passed": False, "outcome": None, "difference": f"the event cannot be used: {error}"}
+    difference = _difference(case.expect, outcome)
+    result = {"name": case.name, "passed": difference is None, "outcome": outcome}
+    return result if difference is None else {**result, "difference": difference}
+
+
+def _difference(expected: Expectation, outcome: dict[str, Any]) -> str | None:
+    """How an outcome differs, None where it does not."""
+    if expected.outcome != outcome["outcome"]:
+        return f"expected {_words(expected)}, got {_got(outcome)}"
+    if isinstance(expected.error, str):
+        message = outcome["error"]["message"]
+        return None if expected.error in message else f"expected an error with {expected.error!r}, got {message!r}"
+    if expected.rows is None:
+        return None
+    found = list(_differences(expected.rows, outcome["rows"], "rows"))
+    more = len(found) - _MOST_DIFFERENCES
+    return "; ".join(found[:_MOST_DIFFERENCES] + ([f"and {more} more"] if more > 0 else [])) or None
+
+
+def _differences(expected: Any, got: Any, where: str) -> Iterator[str]:
+    """Each place in which two values differ. Numbers are compared by value; true is no number."""
+    if isinstance(expected, dict) and isinstance(got, dict):
+        for key in {**expected, **got}:
+            if key not in got:
+                yield f"{where}.{key} is missing, expected {_text(expected[key])}"
+            elif key not in expected:
+                yield f"{where}.{key} is {_text(got[key])}, which was not expected"
+            else:
+                yield from _differences(expected[key], got[key], f"{where}.{key}")
+    elif isinstance(expected, list) and isinstance(got, list):
+        if len(expected) != len(got):
+            yield f"{where} has {len(got)} instead of {len(expected)}: {_text(got)}"
+        else:
+            for position, (one, other) in enumerate(zip(expected, got, strict=True)):
+                yield from _differences(one, other, f"{where}[{position}]")
+    elif expected != got or isinstance(expected, bool) != isinstance(got, bool):
+        yield f"{where} is {_text(got)}, expected {_text(expected)}"
+
+
+def _words(expected: Expectation) -> str:
+    if expected.rows is not None:
+        return "1 row" if len(expected.rows) == 1 else f"{len(expected.rows)} rows"
+    return "no result" if expected.no_result else "an error"
+
+
+def _got(outcome: dict[str, Any]) -> str:
+    if outcome["outcome"] == "rows":
+        return f"rows {_text(outcome['rows'])}"
+    return "no result" if outcome["outcome"] == "no_result" else f"the error {outcome['error']['message']!r}"
+
+
+def _text(value: Any) -> str:
+    text = jsontext.encode(value).decode()
+    return text if len(text) <= 200 else f"{text[:200]}…"
