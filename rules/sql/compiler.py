@@ -25,8 +25,9 @@ from broker.core.errors import Invalid, Problem
 from broker.core.topic import levels_match
 from rules.functions.registry import NOT_LITERAL, Function, Functions
 from rules.sql import columns as column_source
-from rules.sql import paths, values
-from rules.sql.tree import END_INDEX, Path, Tree, integer_of, path_of, place_of, text_of_tree
+from rules.sql import like, paths, values
+from rules.sql.printer import text_of_tree
+from rules.sql.tree import END_INDEX, Path, Tree, bare, integer_of, jq_of, operands, path_of, place_of, value_path
 from rules.sql.values import UNDEFINED
 
 Row = dict[str, Any]
@@ -148,7 +149,8 @@ _HELPERS: Final[dict[str, Any]] = {
     "_overflow": values.overflow, "_concat": values.concat,
     "_equal": values.equal, "_not_equal": values.not_equal, "_less": values.less,
     "_less_or_equal": values.less_or_equal, "_greater": values.greater, "_greater_or_equal": values.greater_or_equal,
-    "_identical": values.identical, "_is_in": values.is_in, "_truth": values.truth,
+    "_identical": values.identical, "_is_in": values.is_in, "_is_one_of": values.is_one_of, "_truth": values.truth,
+    "_like": like.like, "_jq_rows": values.rows_of_outputs,
     "_truth_of_call": values.truth_of_call, "_string": values.string, "_key": paths.key, "_index": paths.index,
     "_part": paths.part, "_integers": paths.integers, "_put": paths.put, "_end": paths.END, "_Index": paths.Index,
     "_dotted": paths.dotted, "_levels_match": levels_match, "_flags": column_source.flags,
@@ -164,7 +166,9 @@ _COMPARISONS: Final[dict[type[Tree], tuple[str, str]]] = {
     exp.EQ: ("==", "_equal"), exp.NEQ: ("!=", "_not_equal"), exp.LT: ("<", "_less"), exp.LTE: ("<=", "_less_or_equal"),
     exp.GT: (">", "_greater"), exp.GTE: (">=", "_greater_or_equal"),
 }  # fmt: skip
-_CONDITIONS: Final = (*_COMPARISONS, exp.And, exp.Or, exp.Not, exp.In)
+_CONDITIONS: Final = (
+    *_COMPARISONS, exp.And, exp.Or, exp.Not, exp.In, exp.Is, exp.Between, exp.Like, exp.Escape,
+)  # fmt: skip
 _RESERVED: Final = (
     frozenset(keyword.kwlist) | frozenset(dir(builtins)) | {"message", "client", "occurrence", "columns", "rows"}
 )
@@ -230,7 +234,19 @@ class _Compiler:
         scope = _Scope()
         self._fields(tree.expressions, scope)
         self._where(tree.args.get("where"), scope, "return None")
-        self._emit(f"return {self._row(scope)}")
+        call = jq_of(tree)
+        self._emit(f"return {self._row(scope) if call is None else self._jq_rows(call, self._row(scope))}")
+
+    def _jq_rows(self, call: exp.Anonymous, row: str) -> str:
+        """The rows of a JQ clause: what the program gives for the row."""
+        self._at(call)
+        found = self._functions.get("jq")
+        if found is None:
+            self._problem(call, "this installation has no jq")
+            return "None"
+        self._check_literals(found, call)
+        outputs = self._called("jq", [self._literal(call.expressions[0]), _Value(row, "map")], call)
+        return f"_jq_rows({outputs.code})"
 
     def _foreach(self, tree: exp.Select) -> None:
         inner: exp.Select = tree.args["from_"].this.this
@@ -265,7 +281,7 @@ class _Compiler:
     def _where(self, where: exp.Where | None, scope: _Scope, otherwise: str, clause: str = "WHERE") -> None:
         if where is None:
             return
-        for operand in _flat(where.this, exp.And):
+        for operand in operands(where.this, exp.And):
             self._tell(clause, operand)
             test = self._condition(operand, scope)
             self._at(operand)
@@ -405,7 +421,7 @@ class _Compiler:
 
     def _descend(self, value: _Value, path: Path, scope: _Scope | None, *, is_payload: bool = False) -> _Value:
         """The steps of a path, each read at most once from any one value."""
-        text = path.root
+        text = path.root or "v"
         for step in path.steps:
             text += f"_{step}" if isinstance(step, (str, int)) else "_item"
             key = f"{value.code} {step!r}"
@@ -472,7 +488,23 @@ class _Compiler:
             return self._let("items", f"_integers({first}, {last})")
         if isinstance(node, exp.Case):
             return self._case(node, scope)
+        if isinstance(node, exp.Struct):
+            return self._map(node, scope)
+        if isinstance(node, (exp.Dot, exp.Bracket)):
+            return self._steps_into_value(node, scope)
         return self._let("v", self._condition(node, scope), "boolean")
+
+    def _map(self, node: exp.Struct, scope: _Scope) -> _Value:
+        members = [
+            f"{member.this.name!r}: {self._expression(member.expression, scope).code}" for member in node.expressions
+        ]
+        return self._let("v", "{" + ", ".join(members) + "}", "map")
+
+    def _steps_into_value(self, node: Tree, scope: _Scope) -> _Value:
+        """``f(x).a[1]``: a path whose base is no column."""
+        base, path = value_path(node)
+        value = self._variable(self._expression(base, scope), "v")
+        return self._descend(self._soft_payload_json() if value.is_payload else value, path, scope)
 
     def _literal(self, node: exp.Literal) -> _Value:
         if node.is_string:
@@ -542,7 +574,7 @@ class _Compiler:
     def _when(self, node: Tree, subject: _Value | None, scope: _Scope) -> str:
         if subject is not None:
             return f"_identical({subject.code}, {self._expression(node, scope).code})"
-        node = _bare(node)
+        node = bare(node)
         if isinstance(node, _CONDITIONS):
             return self._condition(node, scope)
         value = self._expression(node, scope)
@@ -554,7 +586,7 @@ class _Compiler:
 
     def _condition(self, node: Tree, scope: _Scope) -> str:
         """Python source of a boolean, to be used once, at once."""
-        node = _bare(node)
+        node = bare(node)
         test = self._condition_of(node, scope)
         if self._trace is not None:
             test = self._let("v", test).code
@@ -570,6 +602,13 @@ class _Compiler:
             return self._not(node, scope)
         if isinstance(node, exp.In):
             return self._in(node, scope)
+        if isinstance(node, exp.Is):
+            value = self._variable(self._expression(node.this, scope), "v")
+            return f"({value.code} is _undefined or {value.code} is None)"
+        if isinstance(node, exp.Between):
+            return self._between(node, scope)
+        if isinstance(node, (exp.Like, exp.Escape)):
+            return self._like(node, scope)
         value = self._expression(node, scope)
         if value.kind == "boolean":
             return value.code
@@ -580,8 +619,11 @@ class _Compiler:
         return f"_truth_of_call({value.code})" if isinstance(node, exp.Anonymous) else f"_truth({value.code})"
 
     def _comparison(self, node: Tree, scope: _Scope) -> str:
-        operator, helper = _COMPARISONS[type(node)]
         left, right = self._expression(node.this, scope), self._expression(node.expression, scope)
+        return self._compared(type(node), left, right)
+
+    def _compared(self, kind: type[Tree], left: _Value, right: _Value) -> str:
+        operator, helper = _COMPARISONS[kind]
         call = f"{helper}({left.code}, {right.code})"
         inline = f"{left.code} {operator} {right.code}"
         if right.is_literal and not left.is_literal:
@@ -591,15 +633,42 @@ class _Compiler:
                 return f"({inline} if type({left.code}) is str else {call})"
         return call
 
+    def _between(self, node: exp.Between, scope: _Scope) -> str:
+        """Both ends, the upper one only where the lower one holds: as ``x >= low AND x <= high``, with x read once."""
+        value = self._variable(self._expression(node.this, scope), "v")
+        low = self._expression(node.args["low"], scope)
+        high = self._expression(node.args["high"], scope)
+        return f"({self._compared(exp.GTE, value, low)} and {self._compared(exp.LTE, value, high)})"
+
+    def _like(self, node: Tree, scope: _Scope) -> str:
+        test, escape = (node.this, node.expression.name) if isinstance(node, exp.Escape) else (node, like.ESCAPE)
+        value, pattern = self._expression(test.this, scope), self._expression(test.expression, scope)
+        if test.expression.is_string:
+            try:
+                matcher = like.matcher(test.expression.name, escape)
+            except values.EvaluationError as error:
+                self._problem(test.expression, str(error))
+                return "False"
+            name = self._hoisted("like", matcher)
+            inline = f"{name}({value.code}) if type({value.code}) is str"
+            return f"({inline} else _like({value.code}, {pattern.code}))"
+        return f"_like({value.code}, {pattern.code}, {escape!r})"
+
+    def _hoisted(self, wanted: str, constant: Any) -> str:
+        """The global name of a value made once, when the rule is compiled."""
+        name = self._fresh(wanted)
+        self._namespace[name] = constant
+        return name
+
     def _junction(self, node: Tree, scope: _Scope) -> str:
         """AND, OR: in one line where no operand needs lines of its own, else a block that is left early."""
-        operands = _flat(node, type(node))
+        parts = operands(node, type(node))
         word = "and" if isinstance(node, exp.And) else "or"
-        first = self._condition(operands[0], scope)
+        first = self._condition(parts[0], scope)
         outside, self._lines = self._lines, []
         others: list[tuple[list[_Line], str]] = []
         with self._block():
-            for operand in operands[1:]:
+            for operand in parts[1:]:
                 self._lines = []
                 test = self._condition(operand, scope)
                 others.append((self._lines, test))
@@ -622,7 +691,7 @@ class _Compiler:
         return result
 
     def _not(self, node: exp.Not, scope: _Scope) -> str:
-        inner = _bare(node.this)
+        inner = bare(node.this)
         if isinstance(inner, _CONDITIONS):
             return f"(not {self._condition(inner, scope)})"
         value = self._expression(inner, scope)
@@ -633,6 +702,9 @@ class _Compiler:
     def _in(self, node: exp.In, scope: _Scope) -> str:
         value = self._expression(node.this, scope)
         items = [self._expression(item, scope) for item in node.expressions]
+        if all(item.is_literal and item.kind in _EXACT_KINDS for item in items):
+            name = self._hoisted("choices", values.choices(_constant(item) for item in node.expressions))
+            return f"_is_one_of({value.code}, {name})"
         return f"_is_in({value.code}, ({', '.join(item.code for item in items)},))"
 
     # Functions
@@ -653,6 +725,12 @@ class _Compiler:
         special = self._special_call(name, arguments)
         if special is not None:
             return special
+        return self._called(name, arguments, node)
+
+    def _called(self, name: str, arguments: list[_Value], node: Tree) -> _Value:
+        """A call of a function that is known to exist and to take so many arguments."""
+        found = self._functions.get(name)
+        assert found is not None
         codes = [argument.code for argument in arguments]
         if found.column is not None:
             column = self._payload_json() if name == "payload" and codes else self._column(found.column)
@@ -734,26 +812,8 @@ class _Compiler:
             self._problems.append(problem)
 
 
+_EXACT_KINDS: Final = ("int", "float", "string", "boolean")
 _KIND_OF_TYPE: Final = {"boolean": "boolean", "long": "number", "double": "number"}
-
-
-def _bare(node: Tree) -> Tree:
-    while isinstance(node, exp.Paren):
-        node = node.this
-    return node
-
-
-def _flat(node: Tree, kind: type[Tree]) -> list[Tree]:
-    """The operands of a chain of ANDs or ORs, in order."""
-    operands: list[Tree] = []
-    pending = [node]
-    while pending:
-        node = _bare(pending.pop())
-        if type(node) is kind:
-            pending += [node.expression, node.this]
-        else:
-            operands.append(node)
-    return operands
 
 
 def _implicit_name(node: Tree) -> str:
@@ -767,7 +827,7 @@ def _is_plain(code: str) -> bool:
 
 def _constant(node: Tree) -> Any:
     """The value of a literal argument; None when it is not one."""
-    node = _bare(node)
+    node = bare(node)
     if isinstance(node, exp.Boolean):
         return bool(node.this)
     if isinstance(node, exp.Literal):

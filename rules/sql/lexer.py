@@ -1,4 +1,8 @@
-"""SQL text to tokens, each with its place."""
+"""SQL text to tokens, each with its place.
+
+Tokens are made as they are asked for, since what follows the word JQ is a program in another language
+(``Tokens.program``).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.core.errors import Invalid, Problem
+from rules.sql import jqtext
 
 MAX_SQL_CHARACTERS: Final = 100_000
 
@@ -32,13 +37,15 @@ _TOKEN = re.compile(
 class Token:
     """``kind`` is ``keyword``, ``name``, ``quoted``, ``string``, ``number``, ``op`` or ``end``.
 
-    ``text`` is the value: a keyword in capitals, a string without its quotes. ``line`` and ``column`` count from 1.
+    ``text`` is the value: a keyword in capitals, a string without its quotes. ``line`` and ``column`` count from 1,
+    ``end`` is the offset of what follows.
     """
 
     kind: str
     text: str
     line: int
     column: int
+    end: int = 0
 
     def __str__(self) -> str:
         return "the end of the text" if self.kind == "end" else f"'{self.text}'"
@@ -59,48 +66,122 @@ def tokens(sql: str) -> list[Token]:
     Raises:
         Invalid: with line and column of the first character that starts no token.
     """
-    if len(sql) > MAX_SQL_CHARACTERS:
-        raise syntax_error(f"the text is longer than {MAX_SQL_CHARACTERS} characters", 1, 1)
-    found: list[Token] = []
-    at, line, line_start = 0, 1, 0
-    while at < len(sql):
-        match = _TOKEN.match(sql, at)
-        if match is None:
-            raise _stray(sql, at, line, at - line_start + 1)
-        text = match.group()
-        if match.lastgroup != "space":
-            found.append(_token(match.lastgroup or "", text, line, at - line_start + 1))
-        breaks = text.count("\n")
+    found = Tokens(sql)
+    count = 0
+    while found[count].kind != "end":
+        count += 1
+    return [found[at] for at in range(count + 1)]
+
+
+class Tokens:
+    """The tokens of a text by number. The last is of kind ``end``; there is no token after it.
+
+    Raises:
+        Invalid: at once when the text is too long or not Unicode; when a token is asked for and there is none at its
+            place, with that place.
+    """
+
+    def __init__(self, sql: str) -> None:
+        if len(sql) > MAX_SQL_CHARACTERS:
+            raise syntax_error(f"the text is longer than {MAX_SQL_CHARACTERS} characters", 1, 1)
+        self._sql = sql
+        self._found: list[Token] = []
+        self._offset, self._line, self._line_start = 0, 1, 0
+        try:
+            sql.encode()
+        except UnicodeEncodeError as error:
+            raise syntax_error("the text is not Unicode: half of a surrogate pair", *self._place(error.start)) from None
+
+    def __getitem__(self, number: int) -> Token:
+        while len(self._found) <= number:
+            self._found.append(self._next())
+        return self._found[number]
+
+    def follows(self, token: Token, pattern: re.Pattern[str]) -> bool:
+        """Whether the text right after a token matches."""
+        return pattern.match(self._sql, token.end) is not None
+
+    def program(self, number: int, word: str) -> Token:
+        """The jq program after the token of that number, up to the keyword ``word``, as a token of kind ``string``.
+
+        Raises:
+            Invalid: the word does not come, or stands in a string or bracket that is never closed.
+        """
+        begin = jqtext.begin(self._sql, self._found[number].end)
+        try:
+            end = jqtext.end(self._sql, begin, word)
+        except jqtext.Unfinished as error:
+            raise syntax_error(str(error), *self._place(error.offset), error.suggestion) from None
+        del self._found[number + 1 :]
+        token = Token("string", self._sql[begin:end].rstrip(), *self._place(begin), end)
+        self._found.append(token)
+        self._line, column = self._place(end)
+        self._offset, self._line_start = end, end - column + 1
+        return token
+
+    def _place(self, offset: int) -> tuple[int, int]:
+        """Line and column of any offset, found by counting."""
+        return self._sql.count("\n", 0, offset) + 1, offset - self._sql.rfind("\n", 0, offset)
+
+    def _advance(self, to: int) -> None:
+        breaks = self._sql.count("\n", self._offset, to)
         if breaks:
-            line += breaks
-            line_start = at + text.rindex("\n") + 1
-        at = match.end()
-        if match.lastgroup == "number" and at < len(sql) and (sql[at].isalpha() or sql[at] == "_"):
-            raise syntax_error(
-                f"'{text}{sql[at]}' is neither a number nor a name",
-                line,
-                at - line_start + 1,
-                "a name begins with a letter",
-            )
-    found.append(Token("end", "", line, len(sql) - line_start + 1))
-    return found
+            self._line += breaks
+            self._line_start = self._sql.rindex("\n", self._offset, to) + 1
+        self._offset = to
+
+    def _next(self) -> Token:
+        sql = self._sql
+        while self._offset < len(sql):
+            match = _TOKEN.match(sql, self._offset)
+            if match is None:
+                raise _stray(sql, self._offset, *self._place(self._offset))
+            line, column = self._line, self._offset - self._line_start + 1
+            self._advance(match.end())
+            if match.lastgroup == "number":
+                self._refuse_letter_after(match.group())
+            if match.lastgroup != "space":
+                return _token(match.lastgroup or "", match.group(), line, column, match.end())
+        return Token("end", "", *self._place(len(sql)), len(sql))
+
+    def _refuse_letter_after(self, number: str) -> None:
+        follower = self._sql[self._offset : self._offset + 1]
+        if follower.isalpha() or follower == "_":
+            message = f"'{number}{follower}' is neither a number nor a name"
+            raise syntax_error(message, *self._place(self._offset), "a name begins with a letter")
 
 
-def _token(kind: str, text: str, line: int, column: int) -> Token:
+def _token(kind: str, text: str, line: int, column: int, end: int) -> Token:
     if kind == "name" and text.upper() in KEYWORDS:
-        return Token("keyword", text.upper(), line, column)
+        return Token("keyword", text.upper(), line, column, end)
     if kind == "string":
-        return Token(kind, text[1:-1].replace("''", "'"), line, column)
+        return Token(kind, text[1:-1].replace("''", "'"), line, column, end)
     if kind == "quoted":
-        return Token(kind, text[1:-1].replace('""', '"'), line, column)
-    return Token(kind, text, line, column)
+        return Token(kind, text[1:-1].replace('""', '"'), line, column, end)
+    return Token(kind, text, line, column, end)
+
+
+_STRAY: Final = {
+    "!": "write != or <> to compare, NOT to negate",
+    "%": "write mod",
+    "&": "write AND, or bitand(a, b)",
+    "|": "write OR, || to join texts, or bitor(a, b)",
+    "^": "write power(a, b), or bitxor(a, b)",
+    "`": 'names with other characters stand in double quotes: "a b"',
+    "‘": "strings stand in straight quotes: 'text'",
+    "’": "strings stand in straight quotes: 'text'",
+    "“": 'names stand in straight double quotes: "name"',
+    "”": 'names stand in straight double quotes: "name"',
+    "$": "a template's ${...} has no place in SQL; write the column's name",
+    "?": "there are no parameters; write the value",
+}
 
 
 def _stray(sql: str, at: int, line: int, column: int) -> Invalid:
     character = sql[at]
     if character in "'\"":
-        return syntax_error(f"the quote {character} is never closed", line, column)
+        hint = "a quote inside the text is written twice" if character == "'" else None
+        return syntax_error(f"the quote {character} is never closed", line, column, hint)
     if sql.startswith("/*", at):
         return syntax_error("the comment /* is never closed", line, column)
-    hint = {"!": "write != or <>", "%": "write mod", "&": "write AND, or bitand(a, b)", "|": "write OR, or bitor(a, b)"}
-    return syntax_error(f"unexpected character {character!r}", line, column, hint.get(character))
+    return syntax_error(f"unexpected character {character!r}", line, column, _STRAY.get(character))

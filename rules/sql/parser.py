@@ -6,24 +6,37 @@ are never strings) and because every error must name its place and what was expe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from sqlglot import exp
 
-from rules.sql.lexer import Token, syntax_error, tokens
+from rules.sql import hints
+from rules.sql.lexer import Token, Tokens, syntax_error
 from rules.sql.tree import Node, Tree, place
 
 MAX_DEPTH = 40
 """Deepest nesting of expressions; the parser takes eleven Python frames for each level."""
 MAX_CHAIN = 150
-"""Most sums or products in a row, which are a tree as deep."""
+"""Most sums, products or steps of a path in a row, which are a tree as deep."""
+MAX_CONDITIONS = 1_000
+"""Most conditions joined by AND, or by OR."""
 
 _COMPARISONS: dict[str, type[exp.Binary]] = {
     "=": exp.EQ, "!=": exp.NEQ, "<>": exp.NEQ, "<": exp.LT, "<=": exp.LTE, ">": exp.GT, ">=": exp.GTE,
 }  # fmt: skip
 _SUMS: dict[str, type[exp.Binary]] = {"+": exp.Add, "-": exp.Sub, "||": exp.DPipe}
 _PRODUCTS: dict[str, type[exp.Binary]] = {"*": exp.Mul, "/": exp.Div, "div": exp.IntDiv, "mod": exp.Mod}
+_WORDS: Final = frozenset({"IS", "BETWEEN", "LIKE"})
+"""Operators that are ordinary names elsewhere, as DIV, MOD, JQ, ESCAPE and NULL are."""
+_NO_PROGRAM: Final = re.compile(r"\s*(?:,|;|$|(?:FROM|DO|INCASE)\b)", re.IGNORECASE)
+"""After a name ``jq`` that is an alias."""
+_VALUE: Final = re.compile(
+    r"""\s*(?!(?:FROM|AS|DO|INCASE|WHERE|WHEN|THEN|ELSE|END|AND|OR|NOT|IN)\b)[\w"'(\[{+-]""", re.IGNORECASE
+)
+"""After JQ in capitals, which begins a block with a value; in small letters ``jq`` is a name."""
+_QUOTED: Final = re.compile(r"\s*'")
 
 
 def parse(sql: str) -> exp.Select:
@@ -32,11 +45,11 @@ def parse(sql: str) -> exp.Select:
     Raises:
         Invalid: one problem with line, column and what was expected.
     """
-    return _Parser(tokens(sql)).statement()
+    return _Parser(Tokens(sql)).statement()
 
 
 class _Parser:
-    def __init__(self, found: list[Token]) -> None:
+    def __init__(self, found: Tokens) -> None:
         self._tokens = found
         self._at = 0
         self._depth = 0
@@ -52,14 +65,46 @@ class _Parser:
         elif start.kind == "end":
             self._fail("the SQL is empty; a rule begins with SELECT or FOREACH")
         else:
-            self._fail(f"a rule begins with SELECT or FOREACH, not {start}")
+            self._fail(f"a rule begins with SELECT or FOREACH, not {start}", hints.keyword(start, "SELECT", "FOREACH"))
         self._accept("op", ";")
         if self._now.kind != "end":
-            self._fail(f"unexpected {self._now} after the end of the statement")
+            before = self._tokens[self._at - 1]
+            hint = hints.after_the_end(self._now, before, has_where="where" in _innermost(tree).args)
+            self._fail(f"unexpected {self._now} after the end of the statement", hint)
         return tree
 
     def _select(self, start: Token) -> exp.Select:
-        return self._with_source(self._placed(exp.Select(expressions=self._fields()), start))
+        tree = self._placed(exp.Select(expressions=self._fields()), start)
+        if self._is_jq_clause():
+            tree.set("jq", self._jq_clause())
+        return self._with_source(tree)
+
+    def _is_jq_clause(self) -> bool:
+        token = self._now
+        return token.kind == "name" and token.text.upper() == "JQ" and not self._tokens.follows(token, _NO_PROGRAM)
+
+    def _jq_clause(self) -> Tree:
+        """``JQ program``: a call of ``jq`` on the row, which stands as ``*``. The program may be quoted."""
+        token = self._now
+        self._at += 1
+        row = self._placed(exp.Star(), token)
+        if self._tokens.follows(token, _QUOTED):
+            program = self._now
+        else:
+            program = self._program("FROM")
+        self._at += 1
+        return self._jq_call(token, program, row)
+
+    def _program(self, word: str) -> Token:
+        """The jq program from here to a keyword."""
+        token = self._tokens.program(self._at - 1, word)
+        if not token.text:
+            self._fail("the jq program is empty", "write . for the value as it is")
+        return token
+
+    def _jq_call(self, token: Token, program: Token, value: Tree) -> Tree:
+        literal = self._placed(exp.Literal.string(program.text), program)
+        return self._placed(exp.Anonymous(this="jq", expressions=[literal, value]), token)
 
     def _foreach(self, start: Token) -> exp.Select:
         items = self._fields()
@@ -79,7 +124,8 @@ class _Parser:
 
     def _with_source(self, tree: exp.Select) -> exp.Select:
         if not self._accept_keyword("FROM"):
-            self._expected("FROM")
+            before = self._tokens[self._at - 1]
+            self._expected("FROM", hints.instead_of_from(self._now, before, in_foreach="foreach" in tree.meta))
         first, *others = self._sources()
         tree.set("from_", exp.From(this=first))
         tree.set("joins", [exp.Join(this=other) for other in others])
@@ -113,14 +159,14 @@ class _Parser:
         value = self._condition()
         if self._accept_keyword("AS"):
             return self._placed(exp.Alias(this=value, alias=self._target()), token)
-        if self._now.kind in ("name", "quoted"):
+        if self._now.kind in ("name", "quoted") and not self._is_jq_clause():
             return self._placed(exp.Alias(this=value, alias=self._target()), token)
         return value
 
     def _target(self) -> Tree:
         token = self._now
         if token.kind not in ("name", "quoted"):
-            self._expected("a name after AS")
+            self._expected("a name after AS", hints.quoted_name(token))
         self._at += 1
         path = self._steps(self._column(token), is_target=True)
         return path.this if isinstance(path, exp.Column) else path
@@ -131,15 +177,17 @@ class _Parser:
         return self._deeper(self._or)
 
     def _or(self) -> Tree:
-        left = self._and()
-        while self._accept_keyword("OR"):
-            left = self._binary(exp.Or, left, self._and())
-        return left
+        return self._joined("OR", exp.Or, self._and)
 
     def _and(self) -> Tree:
-        left = self._not()
-        while self._accept_keyword("AND"):
-            left = self._binary(exp.And, left, self._not())
+        return self._joined("AND", exp.And, self._not)
+
+    def _joined(self, word: str, kind: type[exp.Binary], operand: Callable[[], Tree]) -> Tree:
+        left, count = operand(), 1
+        while self._accept_keyword(word):
+            left, count = self._binary(kind, left, operand()), count + 1
+            if count > MAX_CONDITIONS:
+                self._fail(f"more than {MAX_CONDITIONS} conditions joined by {word}", "use IN (...) or several rules")
         return left
 
     def _not(self) -> Tree:
@@ -159,43 +207,69 @@ class _Parser:
             if token.text == "=~":
                 return self._at_place_of(exp.Anonymous(this="topic_match", expressions=[left, right]), left)
             return self._binary(_COMPARISONS[token.text], left, right)
-        if self._now.kind == "name":
-            return self._worded(left)
-        return self._membership(left)
-
-    def _worded(self, left: Tree) -> Tree:
-        """``IS [NOT] NULL`` and ``BETWEEN low AND high``; these words are ordinary names elsewhere."""
-        word, after = self._now.text.upper(), self._tokens[self._at + 1]
-        if word == "IS" and (after.text in ("NOT", "NULL") or after.text.upper() == "NULL"):
-            self._at += 1
-            test = "is_not_null_var" if self._accept_keyword("NOT") else "is_null_var"
-            if self._now.text.upper() != "NULL":
-                self._expected("NULL")
-            self._at += 1
-            return self._at_place_of(exp.Anonymous(this=test, expressions=[left]), left)
-        if word == "BETWEEN" and self._begins_operand(self._at + 1):
-            self._at += 1
-            low = self._sum()
-            if not self._accept_keyword("AND"):
-                self._expected("AND")
-            high = self._sum()
-            above, below = self._binary(exp.GTE, left, low), self._binary(exp.LTE, left.copy(), high)
-            return self._binary(exp.And, above, below)
-        return left
-
-    def _membership(self, left: Tree) -> Tree:
-        negated = self._now.kind == "keyword" and self._now.text == "NOT" and self._peek_keyword("IN")
+        negated = token.kind == "keyword" and token.text == "NOT" and self._negates(self._tokens[self._at + 1])
         if negated:
             self._at += 1
-        if not self._accept_keyword("IN"):
+        tested = self._worded(left)
+        return self._at_place_of(exp.Not(this=tested), left) if negated else tested
+
+    def _negates(self, token: Token) -> bool:
+        """Whether NOT before this token belongs to it, as in NOT IN."""
+        if token.kind == "keyword":
+            return token.text == "IN"
+        return token.kind == "name" and token.text.upper() in ("BETWEEN", "LIKE")
+
+    def _worded(self, left: Tree) -> Tree:
+        """What is tested with a word: IN, IS NULL, BETWEEN, LIKE."""
+        if self._accept_keyword("IN"):
+            return self._membership(left)
+        word = self._now.text.upper() if self._now.kind == "name" else ""
+        if word not in _WORDS:
             return left
+        after = self._tokens[self._at + 1]
+        if word == "IS":
+            return self._is_null(left) if after.text == "NOT" or after.text.upper() == "NULL" else left
+        if not self._begins_operand(self._at + 1):
+            return left
+        self._at += 1
+        return self._between(left) if word == "BETWEEN" else self._like(left)
+
+    def _is_null(self, left: Tree) -> Tree:
+        self._at += 1
+        negated = self._accept_keyword("NOT")
+        null = self._now
+        if null.kind != "name" or null.text.upper() != "NULL":
+            self._expected("NULL")
+        self._at += 1
+        test = self._at_place_of(exp.Is(this=left, expression=self._placed(exp.Null(), null)), left)
+        return self._at_place_of(exp.Not(this=test), left) if negated else test
+
+    def _between(self, left: Tree) -> Tree:
+        low = self._sum()
+        if not self._accept_keyword("AND"):
+            self._expected("AND and the upper end of BETWEEN")
+        return self._at_place_of(exp.Between(this=left, low=low, high=self._sum()), left)
+
+    def _like(self, left: Tree) -> Tree:
+        like = self._at_place_of(exp.Like(this=left, expression=self._sum()), left)
+        is_escape = self._now.kind == "name" and self._now.text.upper() == "ESCAPE"
+        if not is_escape or self._tokens[self._at + 1].kind != "string":
+            return like
+        self._at += 1
+        sign = self._now
+        if len(sign.text) != 1:
+            self._fail("the sign after ESCAPE must be one character")
+        self._at += 1
+        escape = self._placed(exp.Literal.string(sign.text), sign)
+        return self._at_place_of(exp.Escape(this=like, expression=escape), left)
+
+    def _membership(self, left: Tree) -> Tree:
         self._need("op", "(")
         items = [self._condition()]
         while self._accept("op", ","):
             items.append(self._condition())
         self._need("op", ")")
-        found: Tree = self._at_place_of(exp.In(this=left, expressions=items), left)
-        return self._at_place_of(exp.Not(this=found), left) if negated else found
+        return self._at_place_of(exp.In(this=left, expressions=items), left)
 
     def _sum(self) -> Tree:
         return self._chain(_SUMS, self._product)
@@ -218,7 +292,7 @@ class _Parser:
     def _begins_operand(self, at: int) -> bool:
         """Whether ``div`` or ``mod`` before this token is an operator and not an alias of that name."""
         token = self._tokens[at]
-        return token.kind in ("name", "number", "quoted", "string") or token.text in ("(", "[", "-", "+", "CASE")
+        return token.kind in ("name", "number", "quoted", "string") or token.text in ("(", "[", "{", "-", "+", "CASE")
 
     def _unary(self) -> Tree:
         token = self._now
@@ -240,20 +314,20 @@ class _Parser:
         if self._accept("op", "("):
             inner = self._condition()
             self._need("op", ")")
-            return self._refuse_steps(self._placed(exp.Paren(this=inner), token), "an expression in parentheses")
+            return self._steps(self._placed(exp.Paren(this=inner), token), is_target=False)
         if self._accept("op", "["):
-            return self._refuse_steps(self._list(token), "a list or range literal")
+            return self._steps(self._list(token), is_target=False)
+        if self._accept("op", "{"):
+            return self._steps(self._map(token), is_target=False)
         if self._accept_keyword("CASE"):
             return self._case(token)
         return self._no_operand(token)
 
     def _no_operand(self, token: Token) -> NoReturn:
+        hint = hints.no_value(token, self._tokens[self._at - 1] if self._at else None)
         if token.kind == "keyword":
-            self._fail(
-                f"expected a value, found the keyword {token.text}",
-                f'a column of that name is written "{token.text.lower()}"' if token.text != "FROM" else None,
-            )
-        self._expected("a value")
+            self._fail(f"expected a value, found the keyword {token.text}", hint)
+        self._expected("a value", hint)
 
     def _number(self, token: Token) -> Tree:
         self._at += 1
@@ -264,8 +338,10 @@ class _Parser:
     def _name(self, token: Token) -> Tree:
         self._at += 1
         if token.kind == "name":
+            if token.text == "JQ" and self._tokens.follows(token, _VALUE):
+                return self._steps(self._jq_block(token), is_target=False)
             if self._is("("):
-                return self._refuse_steps(self._call(token.text, token), "a function result")
+                return self._steps(self._call(token.text, token), is_target=False)
             if token.text.lower() in ("true", "false"):
                 return self._placed(exp.Boolean(this=token.text.lower() == "true"), token)
             if token.text == "NULL":
@@ -277,17 +353,34 @@ class _Parser:
         return self._placed(exp.Column(this=self._placed(identifier, token)), token)
 
     def _steps(self, path: Tree, *, is_target: bool) -> Tree:
-        while True:
+        """The value with the keys and indexes that follow it."""
+        if isinstance(path, exp.GenerateSeries):
+            return self._refuse_steps(path, "a range literal")
+        count = 0
+        while self._is(".") or self._is("["):
+            count += 1
+            if count > MAX_CHAIN:
+                self._fail(f"a path has more than {MAX_CHAIN} steps")
             if self._accept("op", "."):
                 path = self._key(path)
                 if self._is("(") and not is_target:
-                    return self._call(_dotted(path), self._tokens[self._at - 1])
-            elif self._is("["):
+                    name = self._tokens[self._at - 1]
+                    return self._steps(self._call(self._dotted(path), name), is_target=False)
+            else:
                 path = self._index(path, is_target=is_target)
                 if isinstance(path.expressions[0], exp.Slice):
                     return self._refuse_steps(path, "a range")
-            else:
-                return path
+        return path
+
+    def _dotted(self, path: Tree) -> str:
+        """The name of a function that is written like a path."""
+        names = []
+        while isinstance(path, exp.Dot):
+            names.append(path.expression.name)
+            path = path.this
+        if not isinstance(path, exp.Column):
+            self._fail("a function cannot be called on a value", "write f(value)")
+        return ".".join([path.name, *reversed(names)])
 
     def _key(self, path: Tree) -> Tree:
         token = self._now
@@ -327,7 +420,7 @@ class _Parser:
         if value.kind in ("name", "quoted") and value is token:
             self._at += 1
             return self._steps(self._column(value), is_target=True)
-        return self._expected("an index: an integer, a column or a path")
+        return self._expected("an index: an integer, a column or a path", hints.index(value))
 
     def _list(self, token: Token) -> Tree:
         if self._accept("op", "]"):
@@ -344,6 +437,34 @@ class _Parser:
         self._need("op", "]")
         return self._placed(exp.Array(expressions=items), token)
 
+    def _map(self, token: Token) -> Tree:
+        """``{key: value, ...}``; a key is a name or stands in quotes of either kind."""
+        members: list[Tree] = []
+        while not members or self._accept("op", ","):
+            if not members and self._is("}"):
+                break
+            key = self._now
+            if key.kind not in ("name", "string", "quoted"):
+                self._expected("a key of the map", hints.map_key(key))
+            self._at += 1
+            self._need("op", ":")
+            name = self._placed(exp.Identifier(this=key.text, quoted=True), key)
+            members.append(self._placed(exp.PropertyEQ(this=name, expression=self._condition()), key))
+        self._need("op", "}")
+        return self._placed(exp.Struct(expressions=members), token)
+
+    def _jq_block(self, token: Token) -> Tree:
+        """``JQ value DO program END``, a call of ``jq``."""
+        value = self._condition()
+        if self._now.kind != "keyword" or self._now.text != "DO":
+            self._expected("DO and the jq program")
+        self._at += 1
+        program = self._program("END")
+        self._at += 1
+        if not self._accept_keyword("END"):
+            self._expected("END")
+        return self._jq_call(token, program, value)
+
     def _call(self, name: str, token: Token) -> Tree:
         self._need("op", "(")
         arguments = []
@@ -352,7 +473,7 @@ class _Parser:
             while self._accept("op", ","):
                 arguments.append(self._condition())
         if not self._accept("op", ")"):
-            self._expected(f"',' or ')' in the arguments of {name}")
+            self._expected(f"',' or ')' in the arguments of {name}", hints.in_arguments(self._now, name))
         return self._placed(exp.Anonymous(this=name, expressions=arguments), token)
 
     def _case(self, token: Token) -> Tree:
@@ -393,18 +514,14 @@ class _Parser:
     def _accept_keyword(self, word: str) -> bool:
         return self._accept("keyword", word)
 
-    def _peek_keyword(self, word: str) -> bool:
-        token = self._tokens[self._at + 1]
-        return token.kind == "keyword" and token.text == word
-
     def _need(self, kind: str, text: str) -> None:
         if not self._accept(kind, text):
             self._expected(f"'{text}'")
 
-    def _expected(self, what: str) -> NoReturn:
-        token = self._now
-        hint = "write = to compare" if token.text == "=" and self._tokens[self._at - 1].text == "=" else None
-        self._fail(f"expected {what}, found {token}", hint)
+    def _expected(self, what: str, hint: str | None = None) -> NoReturn:
+        if hint is None and self._at:
+            hint = hints.expected(what, self._now, self._tokens[self._at - 1])
+        self._fail(f"expected {what}, found {self._now}", hint)
 
     def _fail(self, message: str, suggestion: str | None = None) -> NoReturn:
         raise syntax_error(message, self._now.line, self._now.column, suggestion)
@@ -436,9 +553,7 @@ def _is_integer(node: Tree) -> bool:
     return isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit()
 
 
-def _dotted(path: Tree) -> str:
-    names = []
-    while isinstance(path, exp.Dot):
-        names.append(path.expression.name)
-        path = path.this
-    return ".".join([path.name, *reversed(names)])
+def _innermost(tree: exp.Select) -> exp.Select:
+    """The statement with FROM and the WHERE that belongs to it."""
+    source = tree.args["from_"].this
+    return source.this if isinstance(source, exp.Subquery) else tree

@@ -6,9 +6,14 @@ step ``.k``            ``Dot(path, Identifier k)``
 step ``[i]``           ``Bracket(path, [i])``: a number, ``Neg`` of one, or a path
 range ``a[m..n]``      ``Bracket(path, [Slice(m, n)])``
 ``[m..n]``, ``[x, y]``  ``GenerateSeries(m, n)``, ``Array``
+``{k: v}``              ``Struct([PropertyEQ(Identifier k, v)])``
+``f(x).k``, ``[x][1]``  ``Dot``, ``Bracket`` on that value, which is then no path
 ``f(x)``               ``Anonymous("f", [x])``
 ``a =~ b``             ``Anonymous("topic_match", [a, b])``
+``IS NULL``            ``Is(a, Null)``; ``BETWEEN`` is ``Between``, ``LIKE`` is ``Like``, or ``Escape(Like, sign)``
+``JQ v DO p END``      ``Anonymous("jq", [Literal p, v])``, as ``jq('p', v)``
 ``SELECT … FROM …``    ``Select``: ``From(Table)``, further sources as ``Join``; an alias may be a path
+``SELECT … JQ p``      ``args["jq"]`` of the ``Select``: ``Anonymous("jq", [Literal p, Star])``; the star is the row
 ``FOREACH l DO d``     ``Select(d) FROM (Select(l) FROM … WHERE …)``, INCASE as its WHERE, item in ``meta["foreach"]``
 =====================  ==============================================================================
 
@@ -21,6 +26,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sqlglot import exp
+
+from rules.sql.printer import OPERATORS as OPERATORS
+from rules.sql.printer import text_of_tree as text_of_tree
 
 Tree = exp.Expr
 Node = TypeVar("Node", bound=Tree)
@@ -66,22 +74,27 @@ def place_of(node: Tree) -> tuple[int, int]:
 
 def path_of(node: Tree | None) -> Path | None:
     """The path a node is, or None."""
+    if not isinstance(node, (exp.Column, exp.Dot, exp.Bracket)):
+        return None
+    base, path = value_path(node)
+    return Path(base.name, path.steps, path.range) if isinstance(base, exp.Column) else None
+
+
+def value_path(node: Tree) -> tuple[Tree, Path]:
+    """The value that keys and indexes lead into, and those, as a path without a column."""
     steps: list[Any] = []
     limits: tuple[int, int] | None = None
-    while True:
-        if isinstance(node, exp.Column):
-            return Path(node.name, tuple(reversed(steps)), limits)
+    while isinstance(node, (exp.Dot, exp.Bracket)):
         if isinstance(node, exp.Dot):
             steps.append(node.expression.name)
-        elif isinstance(node, exp.Bracket):
+        else:
             inner = node.expressions[0]
             if isinstance(inner, exp.Slice):
                 limits = (integer_of(inner.this), integer_of(inner.expression))
             else:
                 steps.append(_index_of(inner))
-        else:
-            return None
         node = node.this
+    return node, Path("", tuple(reversed(steps)), limits)
 
 
 def _index_of(node: Tree) -> Any:
@@ -104,54 +117,27 @@ def sources_of(tree: exp.Select) -> list[exp.Table]:
     return [source, *(join.this for join in tree.args.get("joins") or [])]
 
 
-def text_of_tree(node: Tree) -> str:
-    """The normalised text of an expression: the name of a column that has no alias."""
-    path = path_of(node)
-    if path is not None:
-        return path.text + ("" if path.range is None else f"[{path.range[0]}..{path.range[1]}]")
-    if isinstance(node, exp.Literal):
-        return f"'{node.name}'" if node.is_string else node.name
-    if isinstance(node, exp.Boolean):
-        return "true" if node.this else "false"
-    if isinstance(node, exp.Null):
-        return "null"
-    if isinstance(node, exp.Paren):
-        return f"({text_of_tree(node.this)})"
-    if isinstance(node, exp.Anonymous):
-        return f"{node.name}({_list(node.expressions)})"
-    if isinstance(node, exp.Array):
-        return f"[{_list(node.expressions)}]"
-    if isinstance(node, exp.GenerateSeries):
-        return f"[{text_of_tree(node.args['start'])}..{text_of_tree(node.args['end'])}]"
-    if isinstance(node, exp.Case):
-        return _case_text(node)
-    if isinstance(node, exp.In):
-        return f"{text_of_tree(node.this)} in ({_list(node.expressions)})"
-    if isinstance(node, exp.Neg):
-        return f"-{text_of_tree(node.this)}"
-    if isinstance(node, exp.Not):
-        return f"not {text_of_tree(node.this)}"
-    return f"{text_of_tree(node.this)} {OPERATORS[type(node)]} {text_of_tree(node.expression)}"
+def jq_of(tree: exp.Select) -> exp.Anonymous | None:
+    """The call of ``jq`` on the rows of a statement with a JQ clause, whose second argument is a star."""
+    call = tree.args.get("jq")
+    return call if isinstance(call, exp.Anonymous) else None
 
 
-OPERATORS: dict[type[Tree], str] = {
-    exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.IntDiv: "div", exp.Mod: "mod", exp.EQ: "=",
-    exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=", exp.And: "and", exp.Or: "or",
-    exp.DPipe: "||",
-}  # fmt: skip
-"""How the binary operators are written."""
+def operands(node: Tree, kind: type[Tree]) -> list[Tree]:
+    """The operands of a chain of ANDs or ORs, in order, without parentheses."""
+    found: list[Tree] = []
+    pending = [node]
+    while pending:
+        node = bare(pending.pop())
+        if type(node) is kind:
+            pending += [node.expression, node.this]
+        else:
+            found.append(node)
+    return found
 
 
-def _list(nodes: list[Tree]) -> str:
-    return ", ".join(map(text_of_tree, nodes))
-
-
-def _case_text(node: exp.Case) -> str:
-    parts = ["case"]
-    if node.this is not None:
-        parts.append(text_of_tree(node.this))
-    for branch in node.args["ifs"]:
-        parts += ["when", text_of_tree(branch.this), "then", text_of_tree(branch.args["true"])]
-    if node.args.get("default") is not None:
-        parts.append(f"else {text_of_tree(node.args['default'])}")
-    return " ".join([*parts, "end"])
+def bare(node: Tree) -> Tree:
+    """The node without parentheses around it."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node

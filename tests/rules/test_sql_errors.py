@@ -19,16 +19,22 @@ def problems_of(node: Any, sql: str) -> tuple[Problem, ...]:
     ("sql", "line", "column", "message", "suggestion"),
     [
         ("", 1, 1, "the SQL is empty; a rule begins with SELECT or FOREACH", None),
-        ("SELCT a FROM t", 1, 1, "a rule begins with SELECT or FOREACH, not 'SELCT'", None),
-        ("SELECT a,\n  FROM t", 2, 3, "expected a value, found the keyword FROM", None),
-        ("SELECT a\nFORM t", 2, 6, "expected FROM, found 't'", None),
-        ("SELECT 'abc FROM t", 1, 8, "the quote ' is never closed", None),
+        ("SELCT a FROM t", 1, 1, "a rule begins with SELECT or FOREACH, not 'SELCT'", "did you mean SELECT?"),
+        ("SELECT a,\n  FROM t", 2, 3, "expected a value, found the keyword FROM", "remove the comma before it"),
+        ("SELECT a\nFORM t", 2, 6, "expected FROM, found 't'", "did you mean FROM?"),
+        ("SELECT 'abc FROM t", 1, 8, "the quote ' is never closed", "a quote inside the text is written twice"),
         ("SELECT a FROM t WHERE a == 1", 1, 26, "expected a value, found '='", "write = to compare"),
         ("SELECT a FROM t WHERE 1 < a < 2", 1, 29, "comparisons cannot be chained", "write a < b and b < c"),
         ("SELECT a.1.100 FROM t", 1, 10, "'.1.100' is ambiguous in a path", "write .'1'.'100'"),
         ("SELECT a.from FROM t", 1, 10, "the keyword FROM cannot be a key", 'write ."from"'),
         ("SELECT case when a then 1 FROM t", 1, 27, "expected WHEN, ELSE or END, found 'FROM'", None),
-        ("SELECT upper(a FROM t", 1, 16, "expected ',' or ')' in the arguments of upper, found 'FROM'", None),
+        (
+            "SELECT upper(a FROM t",
+            1,
+            16,
+            "expected ',' or ')' in the arguments of upper, found 'FROM'",
+            "close the bracket",
+        ),
         ("SELECT a % 2 FROM t", 1, 10, "unexpected character '%'", "write mod"),
         ("SELECT 1.b FROM t", 1, 9, "'1.' is no number and no path", "write digits on both sides of the point"),
         ("SELECT a FROM t extra", 1, 17, "unexpected 'extra' after the end of the statement", None),
@@ -142,7 +148,10 @@ def test_hostile_sql_is_refused(node: Any, sql: str) -> None:
 )
 def test_no_expression_fills_the_memory(node: Any, fields: str) -> None:
     payload = '{"s":"' + "a" * 10_000 + '"}'
-    answer = node.service.test({"sql": f"SELECT {fields} FROM t", "event": {"topic": "t", "payload": payload}})
+    try:
+        answer = node.service.test({"sql": f"SELECT {fields} FROM t", "event": {"topic": "t", "payload": payload}})
+    except Invalid:  # literals are looked at when the rule is saved
+        return
     assert answer["outcome"] == "error"
 
 

@@ -1,0 +1,130 @@
+"""What to do about a syntax error: a suggestion for each mistake that people make, by the tokens around it."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Final
+
+from rules.sql.lexer import Token
+
+_CLAUSES: Final = ("GROUP", "ORDER", "LIMIT", "HAVING", "JOIN", "UNION", "OFFSET", "WINDOW")
+_OPERATOR_WORDS: Final = ("WHERE", "AND", "OR", "NOT", "IN", "LIKE", "BETWEEN", "IS")
+_KEYWORDS_LEFT_TO_RIGHT: Final = "SELECT ... FROM ... WHERE ..., or FOREACH ... DO ... INCASE ... FROM ... WHERE ..."
+
+
+def keyword(token: Token, *words: str) -> str | None:
+    """``did you mean FROM?`` for a misspelt keyword."""
+    if token.kind not in ("name", "keyword") or token.text.upper() in words:
+        return None
+    close = difflib.get_close_matches(token.text.upper(), words, 1, 0.65)
+    return f"did you mean {close[0]}?" if close else None
+
+
+def after_the_end(token: Token, before: Token, *, has_where: bool) -> str | None:
+    """For what stands after a whole statement."""
+    word = token.text.upper()
+    if token.kind == "op" and token.text in "/+#.-:" and before.kind == "name":
+        return 'a topic filter with such characters stands in double quotes: FROM "a/b"'
+    if word == "WHERE" and has_where:
+        return "join the conditions with AND"
+    if word in _CLAUSES:
+        return f"a rule sees one message at a time and has no {word}; tables of rows are made and queried in Spark"
+    if word in ("DO", "INCASE"):
+        return f"{word} stands before FROM, in a rule that begins with FOREACH"
+    if word == "AS":
+        return "topics have no aliases"
+    if token.kind in ("string", "quoted", "number") and has_where:
+        return "join conditions with AND or OR; strings stand in single quotes"
+    return keyword(token, *_OPERATOR_WORDS)
+
+
+def instead_of_from(token: Token, before: Token, *, in_foreach: bool) -> str | None:
+    """For what stands where FROM should."""
+    word = token.text.upper() if token.kind in ("keyword", "name") else ""
+    if word == "WHERE":
+        return 'WHERE stands after FROM: FROM "topic/#" WHERE ...'
+    if word in ("DO", "INCASE"):
+        return "DO stands before INCASE" if in_foreach else f"{word} belongs to FOREACH: {_KEYWORDS_LEFT_TO_RIGHT}"
+    if token.kind == "end":
+        return 'name the messages: FROM "topic/#"'
+    if token.text in ("(", ")", "]", "}"):
+        return "a bracket is open or closed too often"
+    if token.kind in ("name", "quoted", "string", "number"):
+        return keyword(token, "FROM") or keyword(before, "FROM", "DO", "INCASE") or "a comma stands between columns"
+    return None
+
+
+def quoted_name(token: Token) -> str | None:
+    """For what cannot be an alias."""
+    if token.kind == "keyword":
+        return f'a column of that name is written "{token.text.lower()}"'
+    if token.kind == "string":
+        return f'names stand in double quotes: "{token.text}"'
+    return None
+
+
+def no_value(token: Token, before: Token | None) -> str | None:
+    """For what stands where a value should."""
+    if before is not None and before.text == ",":
+        if token.text in ("FROM", "DO", "INCASE", "WHERE", ")", "]", "}") or token.kind == "end":
+            return "remove the comma before it"
+        if token.text == ",":
+            return "remove one of the commas"
+    if token.kind == "keyword":
+        return _instead_of_value(token.text, before)
+    if token.text == ".":
+        return "a number begins with a digit: 0.5"
+    if token.text == "*" and before is not None and before.text == "(":
+        return "functions take no *; a rule sees one message at a time"
+    return None
+
+
+def _instead_of_value(word: str, before: Token | None) -> str | None:
+    if word in ("IF", "ELSIF"):
+        return "conditions within a value: CASE WHEN ... THEN ... ELSE ... END"
+    if word == "SELECT":
+        return 'a rule has no queries within queries; use FROM "$rules/name" to read another rule\'s rows'
+    if word in ("FROM", "WHERE") or (
+        before is not None and before.text in ("AND", "OR", "NOT", "WHEN", "THEN", "ELSE")
+    ):
+        return None
+    return f'a column of that name is written "{word.lower()}"'
+
+
+def index(token: Token) -> str | None:
+    """For what cannot be an index."""
+    if token.kind == "string":
+        return f"a key is written .'{token.text}'"
+    if token.text == "]":
+        return "elements count from 1; [-1] is the last"
+    return None
+
+
+def map_key(token: Token) -> str | None:
+    """For what cannot be a key of a map."""
+    if token.kind == "keyword":
+        return f"write '{token.text.lower()}'"
+    if token.text == "}":
+        return "remove the comma before it"
+    return "a key is a name or a text in quotes" if token.kind == "number" else None
+
+
+def in_arguments(token: Token, name: str) -> str | None:
+    """For what neither continues nor ends the arguments of a call."""
+    if token.text == "AS":
+        return (
+            f"arguments have no AS; {name}(...) AS name" if name.lower() != "cast" else "use int(x), float(x) or str(x)"
+        )
+    if token.text in ("FROM", "WHERE") or token.kind == "end":
+        return "close the bracket"
+    return None
+
+
+def expected(what: str, token: Token, before: Token) -> str | None:
+    """For anything else that stands where something known was expected."""
+    if token.text == "=" and before.text == "=":
+        return "write = to compare"
+    if token.text in ("FROM", "WHERE") and what in ("']'", "')'", "'}'"):
+        return "close the bracket"
+    words = [word for word in what.replace(",", " ").split() if word.isupper()]
+    return keyword(token, *words) if words else None

@@ -1,0 +1,205 @@
+"""A tree back to SQL text, normalised: keywords in capitals, one space, parentheses where the meaning needs them.
+
+``parse(text)`` gives the tree again. The text of an expression is also the name of a column that has no alias.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from sqlglot import exp
+
+from rules.sql.lexer import KEYWORDS
+
+Tree = exp.Expr
+
+_OR, _AND, _NOT, _TEST, _SUM, _PRODUCT, _UNARY, _OPERAND, _BASE = range(9)
+"""How tight an expression binds; what stands inside another and binds less needs parentheses. Keys and indexes can
+follow a base only."""
+
+OPERATORS: Final[dict[type[Tree], str]] = {
+    exp.Or: "OR", exp.And: "AND",
+    exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
+    exp.Add: "+", exp.Sub: "-", exp.DPipe: "||", exp.Mul: "*", exp.Div: "/", exp.IntDiv: "div", exp.Mod: "mod",
+}  # fmt: skip
+"""How the binary operators are written."""
+_LEVELS: Final[dict[type[Tree], int]] = {
+    **dict.fromkeys(OPERATORS, _TEST),
+    exp.Or: _OR, exp.And: _AND, exp.Add: _SUM, exp.Sub: _SUM, exp.DPipe: _SUM,
+    exp.Mul: _PRODUCT, exp.Div: _PRODUCT, exp.IntDiv: _PRODUCT, exp.Mod: _PRODUCT,
+}  # fmt: skip
+
+_PLAIN_NAME: Final = re.compile(r"[^\W\d][\w$@~]*")
+_WORDS_OF_VALUES: Final = frozenset({"TRUE", "FALSE"})
+
+
+def text_of_statement(tree: exp.Select) -> str:
+    """The text of a whole statement."""
+    source = tree.args["from_"].this
+    if isinstance(source, exp.Subquery):
+        return _foreach(tree, source.this)
+    clauses = ["SELECT " + _fields(tree.expressions)]
+    if tree.args.get("jq") is not None:
+        clauses.append("JQ " + _string(tree.args["jq"].expressions[0].name))
+    return " ".join([*clauses, _sources(tree)])
+
+
+def text_of_tree(node: Tree) -> str:
+    """The text of an expression, a field or a target."""
+    return _written(node)[0]
+
+
+def name_text(name: str, *, quoted: bool = False) -> str:
+    """A name as it is written, in double quotes where it must be or is wanted to be."""
+    if quoted or not _PLAIN_NAME.fullmatch(name) or name.upper() in KEYWORDS:
+        return '"' + name.replace('"', '""') + '"'
+    return name
+
+
+def _foreach(outer: exp.Select, inner: exp.Select) -> str:
+    clauses = ["FOREACH " + _fields(inner.expressions)]
+    if not (len(outer.expressions) == 1 and isinstance(outer.expressions[0], exp.Star)):
+        clauses.append("DO " + _fields(outer.expressions))
+    if outer.args.get("where") is not None:
+        clauses.append("INCASE " + text_of_tree(outer.args["where"].this))
+    return " ".join([*clauses, _sources(inner)])
+
+
+def _sources(tree: exp.Select) -> str:
+    tables = [tree.args["from_"].this, *(join.this for join in tree.args.get("joins") or [])]
+    text = "FROM " + ", ".join(name_text(table.name, quoted=True) for table in tables)
+    where = tree.args.get("where")
+    return text if where is None else f"{text} WHERE {text_of_tree(where.this)}"
+
+
+def _fields(fields: Sequence[Tree]) -> str:
+    return ", ".join(map(text_of_tree, fields))
+
+
+def _string(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _within(node: Tree, level: int) -> str:
+    """The text of a part, in parentheses when it binds less than wanted."""
+    text, own = _written(node)
+    return f"({text})" if own < level else text
+
+
+def _written(node: Tree) -> tuple[str, int]:
+    """Text, and how tight it binds."""
+    if type(node) in OPERATORS:
+        return _binary(node)
+    write = _WRITERS.get(type(node))
+    if write is None:
+        raise ValueError(f"the language has no {type(node).__name__}")
+    return write(node)
+
+
+def _binary(node: Tree) -> tuple[str, int]:
+    operator, level = OPERATORS[type(node)], _LEVELS[type(node)]
+    is_test = level == _TEST  # comparisons are not chained: both sides bind tighter
+    left = _within(node.this, level + is_test)
+    return f"{left} {operator} {_within(node.expression, level + 1)}", level
+
+
+def _not(node: Any) -> tuple[str, int]:
+    inner = node.this
+    if isinstance(inner, (exp.In, exp.Is, exp.Between, exp.Like, exp.Escape)):
+        return _test(inner, "NOT "), _TEST
+    return f"NOT {_within(inner, _NOT)}", _NOT
+
+
+def _test(node: Any, negation: str = "") -> str:
+    """A test that is a word: IN, IS NULL, BETWEEN, LIKE."""
+    if isinstance(node, exp.Escape):
+        return f"{_test(node.this, negation)} ESCAPE {_string(node.expression.name)}"
+    left = _within(node.this, _SUM)
+    if isinstance(node, exp.In):
+        return f"{left} {negation}IN ({_fields(node.expressions)})"
+    if isinstance(node, exp.Is):
+        return f"{left} IS {negation}NULL"
+    if isinstance(node, exp.Between):
+        low, high = _within(node.args["low"], _SUM), _within(node.args["high"], _SUM)
+        return f"{left} {negation}BETWEEN {low} AND {high}"
+    return f"{left} {negation}LIKE {_within(node.expression, _SUM)}"
+
+
+def _negative(node: Any) -> tuple[str, int]:
+    inner = _within(node.this, _UNARY)
+    return ("- " if inner.startswith("-") else "-") + inner, _UNARY  # two in a row begin a comment
+
+
+def _column(node: Any) -> tuple[str, int]:
+    name = node.this
+    is_value = name.name.upper() in _WORDS_OF_VALUES or name.name in ("NULL", "JQ")
+    return name_text(name.name, quoted=bool(name.args.get("quoted")) or is_value), _BASE
+
+
+def _bracket(node: Any) -> tuple[str, int]:
+    inner = node.expressions[0]
+    level = _OPERAND if isinstance(inner, exp.Slice) else _BASE  # nothing follows a range
+    return f"{_within(node.this, _BASE)}[{text_of_tree(inner)}]", level
+
+
+def _slice(node: Any) -> tuple[str, int]:
+    return f"{text_of_tree(node.this)}..{text_of_tree(node.expression)}", _BASE
+
+
+def _call(node: Any) -> tuple[str, int]:
+    if node.name == "topic_match" and len(node.expressions) == 2:
+        left, right = node.expressions
+        return f"{_within(left, _SUM)} =~ {_within(right, _SUM)}", _TEST
+    return f"{node.name}({_fields(node.expressions)})", _BASE
+
+
+def _case(node: Any) -> tuple[str, int]:
+    parts = ["CASE"]
+    if node.this is not None:
+        parts.append(text_of_tree(node.this))
+    for branch in node.args["ifs"]:
+        parts += ["WHEN", text_of_tree(branch.this), "THEN", text_of_tree(branch.args["true"])]
+    if node.args.get("default") is not None:
+        parts += ["ELSE", text_of_tree(node.args["default"])]
+    return " ".join([*parts, "END"]), _OPERAND
+
+
+def _map(node: Any) -> tuple[str, int]:
+    members = [f"{name_text(member.this.name)}: {text_of_tree(member.expression)}" for member in node.expressions]
+    return "{" + ", ".join(members) + "}", _BASE
+
+
+def _alias(node: Any) -> tuple[str, int]:
+    return f"{text_of_tree(node.this)} AS {text_of_tree(node.args['alias'])}", _OR
+
+
+_WRITERS: Final[dict[type[Tree], Callable[[Any], tuple[str, int]]]] = {
+    exp.Star: lambda node: ("*", _BASE),
+    exp.Alias: _alias,
+    exp.Identifier: lambda node: (name_text(node.name, quoted=bool(node.args.get("quoted"))), _BASE),
+    exp.Column: _column,
+    exp.Dot: lambda node: (f"{_within(node.this, _BASE)}.{name_text(node.expression.name)}", _BASE),
+    exp.Bracket: _bracket,
+    exp.Slice: _slice,
+    exp.Literal: lambda node: (_string(node.name) if node.is_string else node.name, _OPERAND),
+    exp.Boolean: lambda node: ("true" if node.this else "false", _OPERAND),
+    exp.Null: lambda node: ("NULL", _OPERAND),
+    exp.Paren: lambda node: (f"({text_of_tree(node.this)})", _BASE),
+    exp.Array: lambda node: (f"[{_fields(node.expressions)}]", _BASE),
+    exp.Struct: _map,
+    exp.GenerateSeries: lambda node: (
+        f"[{text_of_tree(node.args['start'])}..{text_of_tree(node.args['end'])}]",
+        _OPERAND,
+    ),
+    exp.Anonymous: _call,
+    exp.Case: _case,
+    exp.Neg: _negative,
+    exp.Not: _not,
+    exp.In: lambda node: (_test(node), _TEST),
+    exp.Is: lambda node: (_test(node), _TEST),
+    exp.Between: lambda node: (_test(node), _TEST),
+    exp.Like: lambda node: (_test(node), _TEST),
+    exp.Escape: lambda node: (_test(node), _TEST),
+}
