@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridges.spark.columns import RAW, Column, column_name, columns_of_api, taken
+from bridges.spark.rule_text import RuleText
 from bridges.spark.tables.contract import Binding, CommitConflict, Details, LakeTable, ShardRange
 from bridges.spark.tables.formats import dead_letters_dir, open_dead_letters, open_or_create
 from bridges.spark.task import RAW_COLUMNS, RESULT_SCHEMA, ROWS_COLUMNS, Plan, TaskResult, writer
@@ -45,13 +46,16 @@ class TableSpec:
     columns: tuple[Column, ...] = ()
     pending: tuple[str, ...] = ()
     shards: tuple[int, ...] = (0,)
+    rule: RuleText | None = None
+    """Runs on the messages of a *topics* stream; None where the table is the stream itself."""
 
     @classmethod
     def of_api(cls, spec: dict[str, Any], where: Positions) -> TableSpec:
         """From the API's spec and the stream's positions."""
         columns: Sequence[Column] = RAW
         pending: Sequence[str] = ()
-        if where.kind == "rows":
+        rule = RuleText.of_api(spec)
+        if where.kind == "rows" or rule:
             columns, pending = columns_of_api(spec.get("columns") or ())
         return cls(
             spec["name"],
@@ -62,10 +66,19 @@ class TableSpec:
             tuple(columns),
             tuple(pending),
             tuple(shard.shard for shard in where.shards),
+            rule,
         )
 
     def source_columns(self) -> str:
-        """The columns that tasks need of the source, as its option takes them."""
+        """The columns that tasks need of the source, as its option takes them.
+
+        Raises:
+            Invalid: the table's rule cannot run in Spark.
+        """
+        if self.rule is not None:
+            from bridges.spark.rule_run import RuleRun
+
+            return ",".join(dict.fromkeys((*ROWS_COLUMNS, *RuleRun(self.rule).columns)))
         return ",".join(RAW_COLUMNS if self.kind == "topics" else ROWS_COLUMNS)
 
 
@@ -79,7 +92,8 @@ class Outcome:
 
     @property
     def written(self) -> int:
-        return sum(one.written for one in self.ranges)
+        """Rows, of which a record may give several."""
+        return sum(one.row_count for one in self.ranges)
 
     @property
     def dead(self) -> int:
@@ -138,6 +152,7 @@ class TableWriter:
             dead_dir=dead_letters_dir(self.spec.path),
             floors=self.ends(self.table),
             dead_floors=self.ends(self.dead_letters),
+            rule=self.spec.rule,
         )
 
     def ends(self, table: LakeTable | None) -> dict[int, int]:
@@ -214,6 +229,8 @@ class TableWriter:
                 read=before.read + fresh,
                 written=before.written + count.written,
                 dead=before.dead + count.dead,
+                filtered=before.filtered + count.filtered,
+                rows=before.row_count + count.rows,
             )
         return tuple(one for one in found.values() if one.read > 0)
 

@@ -184,7 +184,7 @@ class Replayed:
         return replace(
             before,
             dry_run=False,
-            rows_after=sum(one.written for one in details.ranges),
+            rows_after=sum(one.row_count for one in details.ranges),
             dead_letters_after=sum(one.dead for one in details.ranges),
             version=version,
             replay=replay,
@@ -238,8 +238,10 @@ def _counted(ranges: Sequence[Range], results: Sequence[TaskResult]) -> tuple[Sh
         read = sum(count.last + 1 - count.first for count in mine)
         if read != one.end - one.start:
             raise CommitConflict(f"{read} records came for [{one.start}, {one.end}) of shard {one.shard}")
-        written, dead = sum(count.written for count in mine), sum(count.dead for count in mine)
-        counted.append(ShardRange(one.shard, one.start, one.end, read, written, dead))
+        written, dead, filtered, rows = (
+            sum(getattr(count, name) for count in mine) for name in ("written", "dead", "filtered", "rows")
+        )
+        counted.append(ShardRange(one.shard, one.start, one.end, read, written, dead, filtered, rows))
     return tuple(counted)
 
 

@@ -11,7 +11,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,10 @@ import pyarrow.parquet as pq
 
 from bridges.spark.columns import ARROW_TYPES, DEAD_LETTER, PROVENANCE, RAW, Column, arrow_schema, column_name, taken
 from bridges.spark.convert import Converted, convert
+from bridges.spark.rule_text import RuleText
+
+if TYPE_CHECKING:
+    from bridges.spark.rule_run import RuleRun
 
 RESULT_SCHEMA = "result STRING"
 """What a task yields: one row with its ``TaskResult`` as JSON text."""
@@ -46,6 +50,8 @@ class Plan:
     dead_dir: str
     floors: Mapping[int, int] = field(default_factory=dict)
     dead_floors: Mapping[int, int] = field(default_factory=dict)
+    rule: RuleText | None = None
+    """Runs on the messages of a *topics* stream; its rows are the table's. None: the messages as they came."""
 
 
 @dataclass(slots=True)
@@ -69,7 +75,11 @@ class Discovered:
 
 @dataclass(slots=True)
 class ShardCount:
-    """What a task saw of a shard: offsets ``first`` to ``last``, all of them."""
+    """What a task saw of a shard: offsets ``first`` to ``last``, all of them.
+
+    Records are ``written``, ``dead`` or ``filtered`` by a rule; ``rows`` is more than ``written`` where a rule gives
+    several rows a record.
+    """
 
     shard: int
     first: int
@@ -78,6 +88,8 @@ class ShardCount:
     written: int = 0
     dead: int = 0
     bytes: int = 0
+    filtered: int = 0
+    rows: int = 0
 
 
 @dataclass(slots=True)
@@ -126,6 +138,12 @@ class PartitionWriter:
         self._result = TaskResult()
         self._rows = _FileWriter(plan.table_dir)
         self._dead = _FileWriter(plan.dead_dir)
+        self._rule: RuleRun | None = None
+        if plan.rule is not None:
+            # The rule language is imported where a table has a rule, and nowhere else.
+            from bridges.spark.rule_run import RuleRun
+
+            self._rule = RuleRun(plan.rule)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take records in the order of their offsets; a batch may hold more than one shard."""
@@ -149,6 +167,9 @@ class PartitionWriter:
         if batch.num_rows == 0:
             return
         count.bytes += pc.sum(pc.binary_length(batch.column("payload"))).as_py() or 0
+        if self._rule is not None:
+            self._run_rule(self._rule, batch, shard, count)
+            return
         if self._plan.kind == "topics":
             raw = [batch.column(column.key).cast(ARROW_TYPES[column.type]) for column in RAW]
             self._keep(batch, dict(zip([column.key for column in RAW], raw, strict=True)), count)
@@ -158,7 +179,23 @@ class PartitionWriter:
         self._learn(converted, batch, shard)
         good, bad = _parts(batch, converted.errors)
         self._keep(good, converted.arrays, count)
-        self._bury(bad, list(converted.errors.values()), shard, count)
+        self._bury(bad, list(converted.errors.values()), ["lake.columns"] * bad.num_rows, shard, count)
+
+    def _run_rule(self, rule: RuleRun, batch: pa.RecordBatch, shard: int, count: ShardCount) -> None:
+        """The rule's rows instead of the messages; each is where its message was."""
+        from bridges.spark.rule_run import typed
+
+        ran = rule.run(batch)
+        found = typed(ran, self._columns, self._plan.pending)
+        good = _with_rule(batch.take(pa.array(found.places, pa.int64())), rule.rule.name)
+        self._learn(found.converted, good, shard)
+        records = len(set(found.places))
+        self._keep(good, found.converted.arrays, count, records)
+        places = sorted(found.errors)
+        bad = _with_rule(batch.take(pa.array(places, pa.int64())), rule.rule.name)
+        stages = ["lake.rule" if place in ran.errors else "lake.columns" for place in places]
+        self._bury(bad, [found.errors[place] for place in places], stages, shard, count)
+        count.filtered += batch.num_rows - records - len(places)
 
     def _count(self, shard: int, offsets: Any) -> ShardCount:
         first, last = int(offsets[0]), int(offsets[-1])
@@ -181,23 +218,29 @@ class PartitionWriter:
         known = set(self._result.null_keys)
         self._result.null_keys += sorted(converted.null_keys - known)
 
-    def _keep(self, batch: pa.RecordBatch, arrays: Mapping[str, pa.Array], count: ShardCount) -> None:
+    def _keep(
+        self, batch: pa.RecordBatch, arrays: Mapping[str, pa.Array], count: ShardCount, records: int | None = None
+    ) -> None:
+        """Take rows, made of so many records: as many as there are rows, if not given."""
         if batch.num_rows == 0:
             return
-        count.written += batch.num_rows
+        count.written += batch.num_rows if records is None else records
+        count.rows += batch.num_rows
         named = {column.name: arrays[column.key] for column in self._columns if column.key in arrays}
         self._rows.add({**_provenance(self._plan.stream, batch), **named}, batch.num_rows, self._columns)
 
-    def _bury(self, batch: pa.RecordBatch, errors: Sequence[str], shard: int, count: ShardCount) -> None:
+    def _bury(
+        self, batch: pa.RecordBatch, errors: Sequence[str], stages: Sequence[str], shard: int, count: ShardCount
+    ) -> None:
         if batch.num_rows == 0:
             return
         count.dead += batch.num_rows
         known = int(np.searchsorted(batch.column("offset").to_numpy(), self._plan.dead_floors.get(shard, 0)))
-        batch, errors = batch.slice(known), errors[known:]
+        batch, errors, stages = batch.slice(known), errors[known:], stages[known:]
         letters = {
             "payload": batch.column("payload"),
             "_error": pa.array(errors, pa.string()),
-            "_error_stage": pa.repeat(pa.scalar("lake.columns"), batch.num_rows),
+            "_error_stage": pa.array(stages, pa.string()),
         }
         self._dead.add({**_provenance(self._plan.stream, batch), **letters}, batch.num_rows, DEAD_LETTER)
 
@@ -247,6 +290,12 @@ def _provenance(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         "_client_id": batch.column("client_id"),
         "_rule": batch.column("rule"),
     }
+
+
+def _with_rule(batch: pa.RecordBatch, rule: str) -> pa.RecordBatch:
+    """The records of messages as those of rows that a rule gave."""
+    at = batch.schema.get_field_index("rule")
+    return batch.set_column(at, batch.schema.field(at), pa.repeat(pa.scalar(rule), batch.num_rows))
 
 
 def _parts(batch: pa.RecordBatch, errors: Mapping[int, str]) -> tuple[pa.RecordBatch, pa.RecordBatch]:

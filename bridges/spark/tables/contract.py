@@ -44,7 +44,10 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class ShardRange:
-    """What a commit covers of a shard: records ``start`` up to ``end``; ``read = written + filtered + dead``."""
+    """What a commit covers of a shard: records ``start`` up to ``end``; ``read = written + filtered + dead``.
+
+    ``rows`` is what ``written`` records gave where that is not one row each, as a rule may give several.
+    """
 
     shard: int
     start: int
@@ -53,6 +56,11 @@ class ShardRange:
     written: int
     dead: int
     filtered: int = 0
+    rows: int | None = None
+
+    @property
+    def row_count(self) -> int:
+        return self.written if self.rows is None else self.rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,89 @@
+"""A rule over a DataFrame of the source: for people's own jobs, for trying, and for the differential tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from bridges.spark.columns import ARROW_TYPES, Column, columns_of_api
+from bridges.spark.rule_run import RuleRun, typed
+from bridges.spark.rule_text import RuleText
+
+_SPARK_TYPES: Final = {
+    "boolean": "BOOLEAN",
+    "long": "BIGINT",
+    "double": "DOUBLE",
+    "string": "STRING",
+    "json": "STRING",
+    "binary": "BINARY",
+    "timestamp": "TIMESTAMP",
+    "integer": "INT",
+}
+PLACE: Final = {"_shard": "shard", "_offset": "offset", "_published_at": "ts", "_topic": "topic"}
+"""Where a row comes from, by the column of the source."""
+_PLACE_DDL: Final = "_shard INT, _offset BIGINT, _published_at TIMESTAMP, _topic STRING"
+
+
+def rule_rows(frame: Any, rule: RuleText, columns: Sequence[Mapping[str, Any]]) -> Any:
+    """The rows that a rule gives for a DataFrame of ``format("sluice")`` over a stream of messages.
+
+    Gives a DataFrame of ``_shard``, ``_offset``, ``_published_at`` and ``_topic`` of the message, the rule's columns,
+    and ``_error``: a sentence with the place in the SQL where a message gave no rows because something failed, its
+    columns then being null. The compiled rule runs in the Python processes of Spark, which must find the packages of
+    this product: they do on one machine; on a cluster send them with ``--py-files`` or ``addArtifacts``.
+
+    Args:
+        frame: all columns of the source.
+        rule: name and SQL.
+        columns: ``name`` and ``type`` of each column, as the API tells them of a rule (``columns``); one of unknown
+            type holds JSON text.
+
+    Raises:
+        broker.core.errors.Invalid: the rule cannot run in Spark.
+    """
+    made = frame_columns(columns)
+    needed = dict.fromkeys(("shard", "offset", "ts", *RuleRun(rule).columns))
+    return frame.select(*needed).mapInArrow(_runner(rule, made), _ddl(made))
+
+
+def frame_columns(columns: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """The columns of the rule's rows."""
+    known, _ = columns_of_api([{**one, "type": _known(one["type"])} for one in columns])
+    return known
+
+
+def _known(kind: str) -> str:
+    return kind if kind in ARROW_TYPES else "json"
+
+
+def _ddl(columns: Sequence[Column]) -> str:
+    members = "".join(f", `{column.name}` {_SPARK_TYPES[column.type]}" for column in columns)
+    return f"{_PLACE_DDL}{members}, _error STRING"
+
+
+def _runner(
+    rule: RuleText, columns: Sequence[Column]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        compiled = RuleRun(rule)
+        for batch in batches:
+            yield _frame_batch(compiled, batch, columns)
+
+    return run
+
+
+def _frame_batch(rule: RuleRun, batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.RecordBatch:
+    """The rows of a batch, then its errors."""
+    found = typed(rule.run(batch), columns)
+    failed = sorted(found.errors)
+    origin = batch.take(pa.array([*found.places, *failed], pa.int64()))
+    arrays = {name: origin.column(source) for name, source in PLACE.items()}
+    for column in columns:
+        kind = ARROW_TYPES[column.type]
+        rows = found.converted.arrays.get(column.key, pa.nulls(len(found.places), kind))
+        arrays[column.name] = pa.concat_arrays([rows, pa.nulls(len(failed), kind)])
+    sentences = [None] * len(found.places) + [found.errors[at] for at in failed]
+    arrays["_error"] = pa.array(sentences, pa.string())
+    return pa.RecordBatch.from_pydict(arrays)

@@ -1,0 +1,302 @@
+"""A compiled rule over stream records, a batch at a time: in Spark the very function runs that the broker runs.
+
+Used inside tasks of the lake job (``bridges.spark.task``) and of ``rule_rows`` (``bridges.spark.rule_frame``). What the
+stream does not keep is not there: ``peerhost``, ``peername`` and ``client_attrs``. What depends on the moment is bound
+to the record, so that running again gives the same rows: ``timestamp`` is when the broker received the message, ``id``
+is made of that time, shard and offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from bridges.spark.columns import ARROW_TYPES, Column
+from bridges.spark.convert import Converted, convert
+from bridges.spark.rule_text import RuleText
+from broker.core import jsontext
+from broker.core.client import Client
+from broker.core.errors import Invalid, Problem
+from broker.core.message import Message
+from broker.core.topic import levels_match
+from broker.core.wire import from_wire
+from rules.functions.library import standard
+from rules.functions.registry import Functions
+from rules.sql.compiler import Program, Surroundings, compile_for_messages
+from rules.sql.parser import parse
+from rules.sql.sources import sources
+from rules.sql.values import UNDEFINED, EvaluationError, json_bytes
+
+_BOUND_TO_THE_BROKER: Final[Mapping[str, str]] = {
+    "kv_store": "keeps its values in the broker",
+    "proc_dict": "keeps its values with the connection",
+    "schema_": "reads the broker's schema registry",
+    "avro_": "reads a schema registry",
+    "spb_": "keeps names of metrics in the broker",
+    "sparkplug_": "keeps names of metrics in the broker",
+    "getenv": "reads the environment of the broker",
+}
+"""Functions by the start of their name, and why they cannot run elsewhere."""
+_TOPICS_KEPT = 10_000
+
+
+@dataclass(slots=True)
+class RuleRows:
+    """What a batch gave.
+
+    ``rows`` in the order of the records, ``places`` the index in the batch that each came from. ``errors`` says by
+    index what failed and where in the SQL; a record in neither was filtered: its topic is not read, or WHERE does not
+    hold, or FOREACH found nothing.
+    """
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    errors: dict[int, str] = field(default_factory=dict)
+
+
+class RuleRun:
+    """A rule compiled for batches. Made once a task.
+
+    Raises:
+        Invalid: the SQL does not compile here, reads no messages, or calls what only the broker can do.
+    """
+
+    def __init__(self, rule: RuleText, functions: Functions | None = None) -> None:
+        self.rule = rule
+        tree = parse(rule.sql)
+        self._filters = [one.levels for one in sources(tree).filters]
+        if problems := list(_elsewhere(tree, self._filters)):
+            raise Invalid(f"rule {rule.name!r} cannot run in Spark", problems)
+        self._moment_ms = 0
+        surroundings = Surroundings(rule.node, {"rule_id": rule.name}, lambda: self._moment_ms)
+        self._program = compile_for_messages(tree, functions or standard(), surroundings)
+        self._needs = _Needs.of(self._program)
+        self._matching: dict[str, bool] = {}
+        self._clients: dict[Any, Client] = {}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the source that the rule looks at."""
+        return self._needs.columns
+
+    def run(self, batch: pa.RecordBatch) -> RuleRows:
+        """Run on each record of a batch of the source."""
+        out = RuleRows()
+        run, client_of, matches = self._program.run, self._client, self._matches
+        rows, places = out.rows, out.places
+        for at, (topic, client_id, username, *rest) in enumerate(self._records(batch)):
+            if not matches(topic):
+                continue
+            payload, qos, retain, received_ns, properties, identity = rest
+            message = Message(
+                topic, payload, qos, retain, client_of(client_id, username), received_ns, properties, _id=identity
+            )
+            self._moment_ms = received_ns // 1_000_000
+            try:
+                result = run(message)
+            except Exception as error:  # noqa: BLE001 (whatever a record does to the rule is told of that record)
+                out.errors[at] = self._sentence(error)
+                continue
+            if type(result) is dict:
+                rows.append(result)
+                places.append(at)
+            elif type(result) is list:
+                rows += result
+                places += [at] * len(result)
+        return out
+
+    def _records(self, batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
+        """The columns side by side, each turned into Python objects at once; those not needed are constants."""
+        needs = self._needs
+
+        def column(name: str, default: Any) -> Iterable[Any]:
+            return batch.column(name).to_pylist() if name in needs.columns else repeat(default)
+
+        times: Iterable[Any] = repeat(0)
+        if "ts" in needs.columns:
+            times = (1000 * us for us in batch.column("ts").cast(pa.int64()).to_pylist())
+        properties: Iterable[Any] = repeat(None)
+        if "properties" in needs.columns:
+            properties = map(_properties, batch.column("properties").to_pylist())
+        identities: Iterable[Any] = repeat(None)
+        if needs.identity:
+            identities = map(_identity, *(batch.column(name).to_pylist() for name in ("ts", "shard", "offset")))
+        topics, payloads = batch.column("topic").to_pylist(), batch.column("payload").to_pylist()
+        return zip(
+            topics,
+            column("client_id", ""),
+            column("username", None),
+            payloads,
+            column("qos", 0),
+            column("retain", False),
+            times,
+            properties,
+            identities,
+            strict=False,  # constants have no end
+        )
+
+    def _matches(self, topic: str) -> bool:
+        found = self._matching.get(topic)
+        if found is None:
+            if len(self._matching) >= _TOPICS_KEPT:
+                self._matching.clear()
+            found = self._matching[topic] = any(levels_match(levels, topic) for levels in self._filters)
+        return found
+
+    def _client(self, client_id: str | None, username: str | None) -> Client:
+        key = (client_id, username)
+        found = self._clients.get(key)
+        if found is None:
+            if len(self._clients) >= _TOPICS_KEPT:
+                self._clients.clear()
+            found = self._clients[key] = Client(client_id or "", username)
+        return found
+
+    def _sentence(self, error: BaseException) -> str:
+        place = self._program.place_of(error)
+        where = f", line {place[0]}, column {place[1]}" if place else ""
+        return f"rule {self.rule.name!r}{where}: {_plain(error)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """Which columns of a record a program looks at."""
+
+    columns: tuple[str, ...]
+    identity: bool
+
+    @classmethod
+    def of(cls, program: Program) -> _Needs:
+        source = program.source
+        everything = "_all_columns(" in source
+        marks = {
+            "client_id": "client.client_id",
+            "username": "client.username",
+            "qos": "message.qos",
+            "retain": "_flags(",
+            "properties": "_properties(",
+        }
+        columns = ["topic", "payload"]
+        columns += [name for name, mark in marks.items() if everything or mark in source]
+        identity = everything or "message.id" in source
+        if identity or "message.received_ns" in source or "_now_ms(" in source:
+            columns.append("ts")
+        return cls((*columns, *(("shard", "offset") if identity else ())), identity)
+
+
+def _elsewhere(tree: exp.Select, filters: Sequence[Any]) -> Iterator[Problem]:
+    """What keeps a rule from running outside of the broker."""
+    if not filters:
+        yield Problem(
+            "it reads events only, and a stream keeps messages", "/sql", 1, 1, "name topics in FROM, or use the rows"
+        )
+    for call in tree.find_all(exp.Anonymous):
+        for start, why in _BOUND_TO_THE_BROKER.items():
+            if call.name.startswith(start):
+                place = call.meta.get("line", 1), call.meta.get("column", 1)
+                yield Problem(f"{call.name} {why}, which Spark does not reach", "/sql", *place)
+
+
+def _plain(error: BaseException) -> str:
+    if isinstance(error, jsontext.JsonError):
+        return f"the payload is not JSON: {error}"
+    if isinstance(error, RecursionError):
+        return "the value nests too deep"
+    return str(error) or type(error).__name__
+
+
+def _properties(text: str | None) -> Any:
+    """PUBLISH properties as a message has them."""
+    if not text:
+        return None
+    given = from_wire(jsontext.decode(text))
+    if "User-Property" in given:
+        given["User-Property"] = [tuple(pair) for pair in given["User-Property"]]
+    return given
+
+
+def _identity(moment: Any, shard: int, offset: int) -> str:
+    microseconds = int(moment.timestamp() * 1_000_000)
+    return f"{1000 * microseconds:016X}{shard:04X}{offset:012X}"
+
+
+# Rows as columns
+
+_ABSENT: Final = frozenset({type(None), type(UNDEFINED)})
+_FITTING: Final[Mapping[str, frozenset[type]]] = {
+    "boolean": _ABSENT | {bool},
+    "long": _ABSENT | {int},
+    "double": _ABSENT | {int, float},
+    "string": _ABSENT | {str},
+}
+"""Types of values that become a column at once."""
+
+
+@dataclass(slots=True)
+class Typed:
+    """The rows of a batch as columns: ``converted`` of the rows that fit, ``places`` the index of each in the batch,
+    ``errors`` by index of all records that gave no rows because something failed."""
+
+    converted: Converted
+    places: list[int]
+    errors: dict[int, str]
+
+
+def typed(ran: RuleRows, columns: Sequence[Column], pending: Sequence[str] = ()) -> Typed:
+    """Columns of rows. A record of which one row does not fit gives none: there is no partial result."""
+    at_once = _columns_at_once(ran.rows, columns)
+    if at_once is not None:
+        return Typed(Converted(at_once), ran.places, ran.errors)
+    return _typed_by_row(ran, columns, pending)
+
+
+def _typed_by_row(ran: RuleRows, columns: Sequence[Column], pending: Sequence[str]) -> Typed:
+    """The way of rows that lie in a stream, JSON text and back, which finds what does not fit and new columns."""
+    errors, rows, places, texts = dict(ran.errors), ran.rows, ran.places, []
+    for row, place in zip(rows, places, strict=True):
+        try:
+            texts.append(json_bytes(_defined(row)))
+        except EvaluationError as error:
+            errors.setdefault(place, str(error))
+            texts.append(b"")
+    while True:
+        kept = [at for at, place in enumerate(places) if place not in errors]
+        converted = convert(pa.array([texts[at] for at in kept], pa.binary()), columns, pending)
+        if not converted.errors:
+            return Typed(converted, [places[at] for at in kept], errors)
+        for at, text in converted.errors.items():
+            errors.setdefault(places[kept[at]], text)
+
+
+def _columns_at_once(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> dict[str, pa.Array] | None:
+    """Arrow columns made of lists, or None when a row may not fit or has members without a column."""
+    keys = {column.key for column in columns}
+    if not rows or not all(column.type in _FITTING for column in columns):
+        return None
+    if not set(rows[0]) <= keys or any(len(row) != len(rows[0]) for row in rows):
+        return None
+    arrays = {}
+    try:
+        for column in columns:
+            arrays[column.key] = _array([row.get(column.key) for row in rows], column.type)
+    except (pa.ArrowException, OverflowError, TypeError):
+        return None
+    return arrays
+
+
+def _array(values: list[Any], kind: str) -> pa.Array:
+    found = set(map(type, values))
+    if not found <= _FITTING[kind]:  # Arrow takes True for 1.0 and cuts 2.5 to 2
+        raise TypeError(f"not all values are of type {kind}")
+    if type(UNDEFINED) in found:
+        values = [None if value is UNDEFINED else value for value in values]
+    return pa.array(values, ARROW_TYPES[kind])
+
+
+def _defined(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not UNDEFINED}

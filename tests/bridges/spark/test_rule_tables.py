@@ -1,0 +1,96 @@
+"""Tables whose rows a rule computes from a stream of messages: what is written, filtered and dead, exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridges.spark.batch import TableSpec, TableWriter
+from bridges.spark.columns import Column
+from bridges.spark.replay import Range, Replayed
+from bridges.spark.rule_text import RuleText
+from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
+
+HOT = 'SELECT payload.temp AS t, payload.temp * 1.8 + 32 AS f, clientid FROM "plant/#" WHERE payload.temp > 20'
+COLUMNS = [Column("t", "t", "double"), Column("f", "f", "double"), Column("clientid", "clientid", "string")]
+EACH = 'FOREACH payload.items AS i DO i.n AS n INCASE i.n > 1 FROM "plant/#"'
+
+Make = Callable[..., TableSpec]
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    def made(sql: str, columns: list[Column], **given: object) -> TableSpec:
+        spec = table_spec(tmp_path, request.param, columns, **given)
+        return replace(spec, kind="topics", rule=RuleText("hot rows", sql, "node-1"))
+
+    return made
+
+
+def test_messages_become_rows_filtered_records_and_dead_letters(make: Make) -> None:
+    spec = make(HOT, COLUMNS)
+    batch = records(0, [{"temp": 21.5}, {"temp": 3}, b"no JSON", {"temp": "warm"}, {"temp": 30}, {}])
+    outcome = TableWriter(spec, "job").write(tasks(batch))
+    (done,) = outcome.ranges
+    assert (done.read, done.written, done.filtered, done.dead, done.row_count) == (6, 2, 1, 3, 2)
+    assert rows_of(spec, "_offset", "_rule", "t", "f", "clientid") == [
+        (0, "hot rows", 21.5, 70.7, "meter-0"),
+        (4, "hot rows", 30.0, 86.0, "meter-4"),
+    ]
+    letters = dead_letters_of(spec, "_offset", "_error_stage", "_error", "payload")
+    assert [(offset, stage, payload) for offset, stage, _, payload in letters] == [
+        (2, "lake.rule", b"no JSON"), (3, "lake.rule", b'{"temp": "warm"}'), (5, "lake.rule", b"{}"),
+    ]  # fmt: skip
+    assert letters[0][2].startswith("rule 'hot rows', line 1, column 8: the payload is not JSON")
+    assert letters[1][2] == "rule 'hot rows', line 1, column 27: '*' cannot take a string and a float"
+
+
+def test_a_record_may_give_several_rows_and_a_batch_that_comes_again_adds_none(make: Make) -> None:
+    spec = make(EACH, [Column("n", "n", "long")])
+    batch = tasks(records(0, [{"items": [{"n": 1}, {"n": 2}, {"n": 3}]}, {"items": []}, {"items": [{"n": 9}]}]))
+    first = TableWriter(spec, "job").write(batch)
+    again = TableWriter(spec, "job after a crash").write(batch)
+    assert (first.written, first.ranges[0].written, first.ranges[0].filtered, again.written) == (3, 2, 1, 0)
+    assert rows_of(spec, "_offset", "n") == [(0, 2), (0, 3), (2, 9)]
+
+
+def test_a_record_of_which_one_row_does_not_fit_gives_none(make: Make) -> None:
+    spec = make(EACH, [Column("n", "n", "long")])
+    outcome = TableWriter(spec, "job").write(
+        tasks(records(0, [{"items": [{"n": 2}, {"n": 2.5}]}, {"items": [{"n": 4}]}]))
+    )
+    assert (outcome.written, outcome.dead) == (1, 1)
+    assert rows_of(spec, "_offset", "n") == [(1, 4)]
+    assert dead_letters_of(spec, "_offset", "_error_stage", "_error") == [
+        (0, "lake.columns", "column 'n' takes a whole number, the row has the number 2.5")
+    ]
+
+
+def test_columns_of_unknown_type_get_the_type_of_their_first_value(make: Make) -> None:
+    spec = make('SELECT payload.v AS v, payload.o AS o FROM "plant/#" WHERE payload.ok', [], pending=("v", "o"))
+    TableWriter(spec, "job").write(
+        tasks(records(0, [{"v": 0}, {"v": "text", "o": {"a": [1]}, "ok": True}, {"v": "more", "ok": True}]))
+    )
+    assert rows_of(spec, "_offset", "v", "o") == [(1, "text", '{"a":[1]}'), (2, "more", None)]
+
+
+def test_topics_that_the_rule_does_not_read_are_filtered(make: Make) -> None:
+    spec = make('SELECT topic FROM "plant/7/meter/2"', [Column("topic", "topic", "string")])
+    outcome = TableWriter(spec, "job").write(tasks(records(0, [{}] * 5)))
+    assert (outcome.written, outcome.ranges[0].filtered) == (1, 4)
+    assert rows_of(spec, "_offset", "topic") == [(2, "plant/7/meter/2")]
+
+
+def test_a_corrected_rule_rebuilds_the_rows_of_a_range(make: Make) -> None:
+    wrong = make(HOT.replace("1.8", "1.9"), COLUMNS)
+    payloads = [{"temp": 25.0}, {"temp": 5}, {"temp": 30.0}, b"?", {"temp": 40.0}]
+    TableWriter(wrong, "job").write(tasks(records(0, payloads)))
+    right = replace(wrong, rule=RuleText("hot rows", HOT.replace("> 20", "> 26")))
+    for _ in range(2):  # twice leaves the same table
+        report = Replayed(right).run([Range(0, 0, 4)], lambda _: tasks(records(0, payloads[:4])))
+        assert (report.records, report.rows_after, report.dead_letters_after) == (4, 1, 1)
+        assert rows_of(right, "_offset", "f") == [(2, 86.0), (4, 40.0 * 1.9 + 32)]
+        assert [offset for (offset,) in dead_letters_of(right, "_offset")] == [3]
