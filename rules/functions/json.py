@@ -47,7 +47,7 @@ def _jq_program(value: Any) -> str:
 JqProgram = Annotated[str, Kind("jq program", "False", _jq_program)]
 
 
-@function(name="jq", returns="array")
+@function(name="jq", returns="array", is_pure=False)
 def jq_(program: JqProgram, value: Any, timeout_ms: Int = 10_000) -> Any:
     """All outputs of a jq program on JSON text or a value, as a list."""
     compiled = _program(program)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rules.functions.registry import Members, StrictText, failure, function
 from rules.sql import paths
-from rules.sql.values import STRINGS, UNDEFINED, float_text, type_name
+from rules.sql.values import STRINGS, UNDEFINED, float_text, integer_text, type_name
 
 
 @function(returns="map")
@@ -89,5 +89,5 @@ def _entry(key: str, value: Any) -> list[Any]:
     if type(value) is bool:
         return [key, "true" if value else "false"]
     if type(value) is int:
-        return [key, str(value)]
+        return [key, integer_text(value)]
     return [key, value] if type(value) in STRINGS else []

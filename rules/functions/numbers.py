@@ -10,6 +10,9 @@ from typing import Any
 from rules.functions.registry import Number, failure, function
 from rules.sql import values
 
+_SHOWN_BITS = 64
+"""Longest integer that is shown in a message."""
+
 
 @function(returns="unknown")
 def abs_(x: Number) -> Any:
@@ -50,11 +53,16 @@ def _finite(name: str, operation: Callable[..., float], *arguments: Any) -> floa
     try:
         result = operation(*arguments)
     except (ValueError, OverflowError, ZeroDivisionError):
-        listed = ", ".join(map(str, arguments))
-        raise failure(name, f"has no finite value at {listed[:60]}") from None
+        raise failure(name, f"has no finite value at {', '.join(map(_shown, arguments))}") from None
     if result - result != 0.0:
         raise failure(name, "the result is beyond the range of floats")
     return result
+
+
+def _shown(number: int | float) -> str:
+    if type(number) is int and number.bit_length() > _SHOWN_BITS:
+        return f"an integer of {number.bit_length()} bits"
+    return str(number)
 
 
 for _name, _operation, _text in (
@@ -91,7 +99,7 @@ def fmod(x: Number, y: Number) -> float:
     return _finite("fmod", math.fmod, x, y)
 
 
-@function(returns="double")
+@function(returns="double", is_pure=False)
 def random() -> float:
     """A float from 0 up to, not including, 1."""
     return random_source.random()

@@ -4,67 +4,131 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from functools import lru_cache
+from typing import Annotated, Any, NamedTuple
 
-from rules.functions.registry import Items, Text, failure, function
-from rules.sql.values import UNDEFINED, check_size
+from rules.functions.registry import Items, Kind, Literals, failure, function
+from rules.sql.limits import MAX_WIDTH
+from rules.sql.values import UNDEFINED, check_size, integer_text, type_name
 
-_CONTROL = re.compile(r"~(-?\d+|\*)?(?:\.(-?\d+|\*)?(?:\.(.))?)?[tlk]*(.)", re.DOTALL)
-_MAX_WIDTH = 10_000
-
-
-@function(returns="string", arity=(1, None))
-def sprintf(*arguments: Any) -> str:
-    """``sprintf(format, args...)``: ~s text, ~p value, ~b integer, ~f ~e ~g float, ~c character, ~n line, ~~ tilde."""
-    template, *values = arguments
-    if type(template) is not str:
-        raise failure("sprintf", "the format must be a string")
-    return _format(template, values)
+_CONTROL = re.compile(r"~(-?\d+|\*)?(?:\.(-?\d+|\*)?(?:\.(.))?)?[tlk]*(.)?", re.DOTALL)
+_KNOWN = frozenset("~nspwbBfegci")
+_MAX_TEMPLATES = 256
+_MAX_BASE = 36
+_LETTERS = {2: "b", 8: "o", 16: "x"}
 
 
-@function(returns="string")
-def sprintf_s(template: Text, values: Items) -> str:
-    """``sprintf`` with the arguments as a list."""
-    return _format(template, list(values))
+class _Control(NamedTuple):
+    """A control sequence; a width or precision of ``*`` is taken from the arguments."""
+
+    letter: str
+    width: int | str | None
+    precision: int | str | None
+    padding: str
+
+    @property
+    def arguments(self) -> int:
+        """How many arguments it takes."""
+        return int(self.width == "*") + int(self.precision == "*") + int(self.letter not in "~n")
 
 
-def _format(template: str, values: list[Any]) -> str:
+_Template = tuple["str | _Control", ...]
+
+
+@lru_cache(maxsize=_MAX_TEMPLATES)
+def _parsed(text: str) -> _Template:
+    parts: list[str | _Control] = []
+    at = 0
+    for match in _CONTROL.finditer(text):
+        parts.append(text[at : match.start()])
+        at = match.end()
+        width, precision, padding, letter = match.groups()
+        if letter is None or letter not in _KNOWN:
+            raise ValueError(f"a format; there is no control sequence {match[0][:20]} (a tilde is written ~~)")
+        control = _Control(letter, _bounded(width), _bounded(precision), padding or " ")
+        if letter in "bB" and type(control.precision) is int and not 2 <= control.precision <= _MAX_BASE:
+            raise ValueError(f"a format; the base of {match[0][:20]} is not from 2 to {_MAX_BASE}")
+        parts.append(control)
+    parts.append(text[at:])
+    return tuple(part for part in parts if part != "")
+
+
+def _bounded(text: str | None) -> int | str | None:
+    if text is None or text == "*":
+        return text
+    if len(text) > len(str(MAX_WIDTH)) + 1 or abs(int(text)) > MAX_WIDTH:
+        raise ValueError(f"a format with widths of at most {MAX_WIDTH}")
+    return int(text)
+
+
+def _template(value: Any) -> _Template:
+    if type(value) is not str:
+        raise ValueError(f"a format, not {type_name(value)}")
+    return _parsed(value)
+
+
+Format = Annotated[Any, Kind("format", "False", _template)]
+
+
+def _count(values: Literals) -> tuple[int, str] | None:
+    """A format that asks for another number of arguments than the call has."""
+    if type(values[0]) is not str:
+        return None
+    wanted = sum(part.arguments for part in _parsed(values[0]) if isinstance(part, _Control))
+    given = len(values) - 1
+    return None if wanted == given else (0, f"the format asks for {wanted} arguments, there are {given}")
+
+
+@function(returns="string", usage="(format, args...)", check=_count)
+def sprintf(template: Format, *values: Any) -> str:
+    """Text by a format: ~s text, ~p value, ~b integer, ~.16b to a base, ~.2f ~e ~g float, ~c character, ~n line, ~~."""
+    return _filled("sprintf", template, values)
+
+
+@function(returns="string", usage="(format, list)")
+def sprintf_s(template: Format, values: Items) -> str:
+    """``sprintf`` with the arguments as an array."""
+    return _filled("sprintf_s", template, values)
+
+
+def _filled(name: str, template: _Template, values: Any) -> str:
     pending = list(reversed(values))
 
     def take() -> Any:
         if not pending:
-            raise failure("sprintf", "there are fewer arguments than the format asks for")
+            raise failure(name, "there are fewer arguments than the format asks for")
         return pending.pop()
 
-    def one(match: re.Match[str]) -> str:
-        width, precision, padding, control = match.groups()
-        if control == "~":
-            return "~"
-        if control == "n":
-            return "\n"
-        return _formatted(control, _number(width, take), _number(precision, take), padding or " ", take())
-
-    text = _CONTROL.sub(one, template)
+    text = "".join([part if type(part) is str else _one(part, take) for part in template])  # type: ignore[arg-type]
     if pending:
-        raise failure("sprintf", "there are more arguments than the format asks for")
+        raise failure(name, "there are more arguments than the format asks for")
     check_size(len(text))
     return text
 
 
-def _number(text: str | None, take: Callable[[], Any]) -> int | None:
-    value = take() if text == "*" else text
-    if value is None:
-        return None
-    try:
-        number = int(value)
-    except (TypeError, ValueError):
-        raise failure("sprintf", "'*' needs an integer argument") from None
-    if abs(number) > _MAX_WIDTH:
-        raise failure("sprintf", f"widths are at most {_MAX_WIDTH}")
-    return number
+def _one(control: _Control, take: Callable[[], Any]) -> str:
+    if control.letter == "~":
+        return "~"
+    if control.letter == "n":
+        return "\n"
+    width, precision = _number(control.width, take), _number(control.precision, take)
+    return _formatted(control.letter, width, precision, control.padding, take())
+
+
+def _number(given: int | str | None, take: Callable[[], Any]) -> int | None:
+    if given != "*":
+        return given  # type: ignore[return-value]
+    value = take()
+    if type(value) is not int:
+        raise failure("sprintf", "'*' needs an integer argument")
+    if abs(value) > MAX_WIDTH:
+        raise failure("sprintf", f"widths are at most {MAX_WIDTH}")
+    return value
 
 
 def _formatted(control: str, width: int | None, precision: int | None, padding: str, value: Any) -> str:
+    if control == "i":
+        return ""
     if control == "s":
         text = _text(value)
         if precision is not None:
@@ -76,13 +140,10 @@ def _formatted(control: str, width: int | None, precision: int | None, padding: 
         return _fitted(_in_base(_need(value, int, "an integer", control), precision or 10, control), width, padding)
     if control in "feg":
         return _fitted(_float(_need(value, float, "a float", control), control, precision), width, padding)
-    if control == "c":
-        code = _need(value, int, "a character code", control)
-        if not 0 <= code <= 0x10FFFF:
-            raise failure("sprintf", "~c needs a character code")
-        character = chr(code)
-        return _justified(character * (precision or abs(width or 1)), width, padding)
-    raise failure("sprintf", f"there is no control sequence ~{control}")
+    code = _need(value, int, "a character code", control)
+    if not 0 <= code <= 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+        raise failure("sprintf", "~c needs a character code")
+    return _justified(chr(code) * abs(precision or width or 1), width, padding)
 
 
 def _need(value: Any, kind: type, what: str, control: str) -> Any:
@@ -104,14 +165,24 @@ def _text(value: Any) -> str:
 
 
 def _in_base(value: int, base: int, control: str) -> str:
-    if not 2 <= base <= 36:
-        raise failure("sprintf", "a base is from 2 to 36")
-    digits, rest = "", abs(value)
-    while rest or not digits:
-        rest, digit = divmod(rest, base)
-        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
-    text = "-" + digits if value < 0 else digits
+    if not 2 <= base <= _MAX_BASE:
+        raise failure("sprintf", f"a base is from 2 to {_MAX_BASE}")
+    text = ("-" if value < 0 else "") + _digits(abs(value), base)
     return text.upper() if control == "B" else text
+
+
+def _digits(value: int, base: int) -> str:
+    if base == 10:
+        return integer_text(value)
+    if base in _LETTERS:
+        return f"{value:{_LETTERS[base]}}"
+    if value.bit_length() > MAX_WIDTH:
+        raise failure("sprintf", "the integer has too many digits to be written")
+    digits: list[str] = []
+    while value or not digits:
+        value, digit = divmod(value, base)
+        digits.append("0123456789abcdefghijklmnopqrstuvwxyz"[digit])
+    return "".join(reversed(digits))
 
 
 def _float(value: float, control: str, precision: int | None) -> str:
@@ -155,7 +226,11 @@ def erlang_term(value: Any, *, as_codes: bool = False) -> str:
         return "#{" + ",".join(members) + "}"
     if value is None or value is UNDEFINED:
         return "null" if value is None else "undefined"
-    return ("true" if value else "false") if type(value) is bool else str(value)
+    if type(value) is int:
+        return integer_text(value)
+    if type(value) is bool:
+        return "true" if value else "false"
+    raise failure("sprintf", f"{type_name(value)} cannot be written")
 
 
 def _erlang_binary(data: bytes, *, as_codes: bool) -> str:

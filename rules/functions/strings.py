@@ -6,16 +6,18 @@ from typing import Annotated, Any
 
 import regex
 
-from rules.functions.registry import Data, Int, Items, StrictText, Text, choice, failure, function
+from rules.functions.registry import Data, Int, Items, StrictText, Text, at_least, choice, failure, function
 from rules.sql.values import (
     NUMBERS,
     STRINGS,
     UNDEFINED,
     check_size,
     float_text,
+    integer_text,
     joined,
     json_text,
     text_of,
+    type_name,
 )
 
 _GRAPHEME = regex.compile(r"\X")
@@ -24,6 +26,7 @@ Where = Annotated[str, choice("all", "leading", "trailing")]
 End = Annotated[str, choice("leading", "trailing")]
 PadWhere = Annotated[str, choice("trailing", "leading", "both")]
 SplitHow = Annotated[str, choice("notrim", "leading", "leading_notrim", "trailing", "trailing_notrim")]
+Place = Annotated[int, at_least(0)]
 NoCrLf = Annotated[str, choice("nocrlf")]
 
 
@@ -45,15 +48,15 @@ def upper(s: Text) -> str:
 
 
 @function(returns="string")
-def trim(s: Text) -> str:
-    """The text without white space around it."""
-    return s.strip(_SPACE)
+def trim(s: Text, chars: Text | None = None) -> str:
+    """The text without white space, or without any of the given characters, around it."""
+    return s.strip(_SPACE if chars is None else chars) if chars != "" else s
 
 
 @function(returns="string")
-def ltrim(s: Text) -> str:
-    """The text without white space before it."""
-    return s.lstrip(_SPACE)
+def ltrim(s: Text, chars: Text | None = None) -> str:
+    """The text without white space, or without any of the given characters, before it."""
+    return s.lstrip(_SPACE if chars is None else chars) if chars != "" else s
 
 
 @function(returns="string")
@@ -75,19 +78,21 @@ def strlen(s: Text) -> int:
 
 
 @function(returns="string")
-def substr(s: Text, start: Int, size: Int | None = None) -> str:
+def substr(s: Text, start: Place, size: Place | None = None) -> str:
     """Characters from ``start``, counted from 0: the rest, or so many."""
-    if start < 0 or (size is not None and size < 0):
-        raise failure("substr", "start and length must not be negative")
     characters = graphemes(s)
-    return "".join(characters[start:] if size is None else characters[start : start + size])
+    part = characters[start:] if size is None else characters[start : start + size]
+    return part if type(part) is str else "".join(part)
 
 
-@function(returns="string", arity=(1, None))
+@function(returns="string", arity=(1, None), usage="(a, b, ...)")
 def concat(*values: Any) -> Any:
-    """The texts of values one after another; takes values or one list of them."""
-    listed = values[0] if len(values) == 1 and type(values[0]) is list else values
-    return joined(*map(text_of, listed))
+    """The texts of values one after another; takes several values or one array of them."""
+    if len(values) == 1:
+        if type(values[0]) is not list:
+            raise failure("concat", f"takes several values or one array, not {type_name(values[0])}")
+        values = tuple(values[0])
+    return joined(*map(text_of, values))
 
 
 @function(returns="string")
@@ -135,15 +140,13 @@ def split(s: Text, separator: Text, how: SplitHow = "") -> list[str]:
 @function(returns="array")
 def tokens(s: Text, separators: Text, crlf: NoCrLf = "") -> list[str]:
     """The pieces between any of the characters; ``nocrlf`` adds carriage return and line feed to them."""
-    marks = set(separators) | (set("\r\n") if crlf else set())
-    pieces, piece = [], ""
-    for character in s:
-        if character in marks:
-            pieces.append(piece)
-            piece = ""
-        else:
-            piece += character
-    return [found for found in (*pieces, piece) if found]
+    marks = separators + ("\r\n" if crlf else "")
+    if not marks:
+        return [s] if s else []
+    first = marks[0]
+    if len(marks) > 1:
+        s = s.translate(dict.fromkeys(map(ord, marks), first))
+    return [piece for piece in s.split(first) if piece]
 
 
 @function(returns="string")
@@ -155,9 +158,9 @@ def find(s: Text, pattern: Text, where: End = "leading") -> str:
     return s[at:] if at >= 0 else ""
 
 
-@function(returns="string", arity=(1, 2))
+@function(returns="string", arity=(1, 2), usage="([separator,] list)")
 def join_to_string(*arguments: Any) -> Any:
-    """``join_to_string([separator,] list)``: the texts of elements with a separator between."""
+    """The texts of elements with a separator between, ``', '`` where none is given."""
     separator, items = arguments if len(arguments) == 2 else (", ", arguments[0])
     if type(separator) not in STRINGS or type(items) is not list:
         raise failure("join_to_string", "takes ([separator,] list) with a string and an array")
@@ -170,14 +173,16 @@ def join_to_string(*arguments: Any) -> Any:
 @function(returns="string")
 def join_to_sql_values_string(items: Items) -> str:
     """Elements as SQL literals with commas between."""
-    return ", ".join(map(_sql_literal, items))
+    literals = list(map(_sql_literal, items))
+    check_size(sum(map(len, literals)) + 2 * len(literals))
+    return ", ".join(literals)
 
 
 def _sql_literal(value: Any) -> str:
     if value is UNDEFINED:
         return "NULL"
     if type(value) in NUMBERS:
-        return float_text(value) if type(value) is float else str(value)
+        return float_text(value) if type(value) is float else integer_text(value)
     if type(value) in (dict, list):
         value = json_text(value)
     text = text_of(value)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import time
 from datetime import date
+from functools import lru_cache
 from typing import Annotated, Any
 
-from rules.functions.registry import Int, StrictText, choice, failure, function
+from rules.functions.registry import NOT_LITERAL, Int, Kind, Literals, StrictText, choice, failure, function
+from rules.sql.limits import MAX_WIDTH
 from rules.sql.values import UNDEFINED, type_name
 
 _NS = {"second": 1_000_000_000, "millisecond": 1_000_000, "microsecond": 1_000, "nanosecond": 1}
@@ -15,7 +17,8 @@ _DIGITS = {"second": 0, "millisecond": 3, "microsecond": 6, "nanosecond": 9}
 _DAY_S = 86_400
 _EPOCH = date(1970, 1, 1).toordinal()
 
-Unit = Annotated[str, choice(*_NS)]
+_NEEDED = "YmdHMS"
+_MAX_TEMPLATES = 256
 
 _OFFSET = re.compile(r"([+-])([0-9]{2}):?([0-9]{2})(?::([0-9]{2}))?")
 _RFC3339 = re.compile(
@@ -25,13 +28,42 @@ _SPECIFIER = re.compile(r"%(Y|m|d|H|M|S|3N|6N|N|z|:z|::z)")
 _WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2, "3N": 3, "6N": 6, "N": 9, "z": 5, ":z": 6, "::z": 9}
 
 
-@function(returns="long")
+def _offset(value: Any) -> Any:
+    """Seconds east of UTC, or ``local``."""
+    if type(value) is str:
+        return _offset_of_text(value)
+    if type(value) is int:
+        return value
+    if value is UNDEFINED:
+        return 0
+    raise ValueError(f"{_OFFSETS}, not {type_name(value)}")
+
+
+@lru_cache(maxsize=_MAX_TEMPLATES)
+def _offset_of_text(text: str) -> Any:
+    if text == "local":
+        return text
+    if text in ("Z", "z"):
+        return 0
+    match = _OFFSET.fullmatch(text)
+    if match is None or int(match[2]) > 23 or int(match[3]) > 59 or int(match[4] or 0) > 59:
+        raise ValueError(f"{_OFFSETS}, not {text[:20]!r}")
+    total = int(match[2]) * 3600 + int(match[3]) * 60 + int(match[4] or 0)
+    return -total if match[1] == "-" else total
+
+
+_OFFSETS = "seconds, 'Z', 'local' or such as '+08:00'"
+Unit = Annotated[str, choice(*_NS)]
+Offset = Annotated[Any, Kind("offset", "type({v}) is int", _offset)]
+
+
+@function(returns="long", is_pure=False)
 def now_timestamp(unit: Unit = "second") -> int:
     """The time now."""
     return time.time_ns() // _NS[unit]
 
 
-@function(returns="string")
+@function(returns="string", is_pure=False)
 def now_rfc3339(unit: Unit = "second") -> str:
     """The time now as text, in the zone of the host."""
     return _rfc3339("now_rfc3339", time.time_ns() // _NS[unit], unit)
@@ -54,70 +86,104 @@ def rfc3339_to_unix_ts(text: StrictText, unit: Unit = "second") -> int:
     return _in_unit(seconds, int((match[7] or "").ljust(9, "0")[:9]), unit)
 
 
-@function(returns="string")
-def format_date(unit: Unit, offset: Any, template: StrictText, instant: Int | None = None) -> str:
+@function(returns="string", is_pure=False)
+def format_date(unit: Unit, offset: Offset, template: StrictText, instant: Int | None = None) -> str:
     """An instant (now if not given) as text: %Y %m %d %H %M %S, %3N %6N %N, %z %:z %::z."""
     value = time.time_ns() // _NS[unit] if instant is None else instant
     seconds, fraction_ns = divmod(value * _NS[unit], 1_000_000_000)
-    shift = offset_s(offset, "format_date", seconds)
-    year, month, day, hour, minute, second = _civil("format_date", seconds + shift)
-    numbers = {"Y": f"{year:04}", "m": month, "d": day, "H": hour, "M": minute, "S": second}
-    texts = {key: number if isinstance(number, str) else f"{number:02}" for key, number in numbers.items()}
-    nanoseconds = f"{fraction_ns:09}"
-    texts.update({"3N": nanoseconds[:3], "6N": nanoseconds[:6], "N": nanoseconds})
-    return _SPECIFIER.sub(lambda match: texts.get(match[1]) or _offset_text(shift, match[1]), template)
+    shift = _local_offset("format_date", seconds) if offset == "local" else offset
+    moment = _civil("format_date", seconds + shift)
+    layout, has_zone = _layout(template)
+    zones = [_offset_text(shift, specifier) for specifier in _ZONES] if has_zone else ("", "", "")
+    return layout.format(*moment, fraction_ns // 1_000_000, fraction_ns // 1000, fraction_ns, *zones)
 
 
-@function(returns="long", arity=(3, 4))
-def date_to_unix_ts(*arguments: Any) -> int:
-    """``date_to_unix_ts(unit, [offset,] format, text)``: the instant that a text in a format stands for."""
+_ZONES = ("z", ":z", "::z")
+_PLACES = {
+    "Y": "{0:04}", "m": "{1:02}", "d": "{2:02}", "H": "{3:02}", "M": "{4:02}", "S": "{5:02}",
+    "3N": "{6:03}", "6N": "{7:06}", "N": "{8:09}", "z": "{9}", ":z": "{10}", "::z": "{11}",
+}  # fmt: skip
+
+
+@lru_cache(maxsize=_MAX_TEMPLATES)
+def _layout(template: str) -> tuple[str, bool]:
+    """A template as one for ``str.format``, and whether it names the zone."""
+    if len(template) > MAX_WIDTH:
+        raise failure("format_date", f"a format has at most {MAX_WIDTH} characters")
+    plain = template.replace("{", "{{").replace("}", "}}")
+    return _SPECIFIER.sub(lambda match: _PLACES[match[1]], plain), "z" in plain
+
+
+def _date_literals(values: Literals) -> tuple[int, str] | None:
+    """A format that lacks what is always needed, or an offset that is none."""
+    template, position = values[-2], len(values) - 2
+    if template is not NOT_LITERAL:
+        if type(template) is not str:
+            return position, f"argument {position + 1} must be a format, not {type_name(template)}"
+        missing = [f"%{key}" for key in _NEEDED if key not in _SPECIFIER.findall(template)]
+        if missing:
+            return position, f"the format needs {', '.join(missing)} too"
+    if len(values) == 4 and values[1] is not NOT_LITERAL:
+        try:
+            _offset(values[1])
+        except ValueError as error:
+            return 1, f"argument 2 must be {error}"
+    return None
+
+
+@function(returns="long", arity=(3, 4), usage="(unit, [offset,] format, text)", check=_date_literals)
+def date_to_unix_ts(unit: Unit, *arguments: Any) -> int:
+    """The instant that a text in a format stands for; the format has the specifiers of format_date."""
     name = "date_to_unix_ts"
-    unit, offset, template, text = arguments if len(arguments) == 4 else (arguments[0], UNDEFINED, *arguments[1:])
-    if type(unit) is not str or unit not in _NS or type(template) is not str or type(text) is not str:
-        raise failure(name, f"takes (unit, [offset,] format, text); units are {', '.join(_NS)}")
+    offset, template, text = arguments if len(arguments) == 3 else (UNDEFINED, *arguments)
+    if type(template) is not str or type(text) is not str:
+        raise failure(name, "takes (unit, [offset,] format, text), format and text as strings")
     parts = _parsed(name, template, text)
-    missing = [f"%{key}" for key in "YmdHMS" if key not in parts]
+    missing = [f"%{key}" for key in _NEEDED if key not in parts]
     if missing:
         raise failure(name, f"{', '.join(missing)} cannot be read from {text[:40]!r}")
-    seconds = _seconds(name, *(int(parts[key]) for key in "YmdHMS"))
-    zone = next((parts[key] for key in ("z", ":z", "::z") if key in parts), None)
+    seconds = _seconds(name, *(int(parts[key]) for key in _NEEDED))
+    zone = next((parts[key] for key in _ZONES if key in parts), None)
     seconds -= offset_s(zone, name) if zone is not None else 0
     seconds -= offset_s(offset, name, seconds)
     fraction = next((parts[key] for key in ("N", "6N", "3N") if key in parts), "")
     return _in_unit(seconds, int(fraction.ljust(9, "0")), unit)
 
 
-@function(returns="long", aliases=("timezone_to_second",))
-def timezone_to_offset_seconds(offset: Any) -> int:
+@function(returns="long", aliases=("timezone_to_second",), is_pure=False)
+def timezone_to_offset_seconds(offset: Offset) -> int:
     """Seconds east of UTC of an offset: seconds, Z, local, +hh:mm, +hh:mm:ss, +hhmm."""
-    return offset_s(offset, "timezone_to_offset_seconds")
+    return _local_offset("timezone_to_offset_seconds", int(time.time())) if offset == "local" else offset
 
 
-@function(returns="string", arity=(0, 2))
-def mongo_date(*arguments: Any) -> str:
+@function(returns="string", is_pure=False)
+def mongo_date(instant: Int | None = None, unit: Unit = "millisecond") -> str:
     """A date for MongoDB, shown as ISODate(...); the instant is in milliseconds unless a unit is given."""
-    unit = arguments[1] if len(arguments) > 1 else "millisecond"
-    if type(unit) is not str or unit not in _NS:
-        raise failure("mongo_date", f"units are {', '.join(_NS)}")
-    value = arguments[0] if arguments else time.time_ns() // _NS[unit]
-    if type(value) is not int:
-        raise failure("mongo_date", f"argument 1 must be an integer, not {type_name(value)}")
+    value = time.time_ns() // _NS[unit] if instant is None else instant
     return f"ISODate({format_date('millisecond', 0, '%Y-%m-%dT%H:%M:%S.%3NZ', value * _NS[unit] // 1_000_000)})"
+
+
+@function(returns="long", is_pure=False)
+def timestamp_s() -> int:
+    """The time now, in seconds."""
+    return time.time_ns() // 1_000_000_000
+
+
+@function(returns="long", is_pure=False)
+def timestamp_ms() -> int:
+    """The time now, in milliseconds."""
+    return time.time_ns() // 1_000_000
 
 
 def offset_s(offset: Any, name: str, at_s: int | None = None) -> int:
     """Seconds east of UTC; ``local`` is the host's offset at an instant (now if not given)."""
-    if type(offset) is int:
-        return offset
-    if offset is UNDEFINED or offset in ("Z", "z"):
-        return 0
-    if offset == "local":
+    try:
+        found = offset if type(offset) is int else _offset(offset)
+    except ValueError as error:
+        raise failure(name, f"an offset must be {error}") from None
+    if found == "local":
         return _local_offset(name, int(time.time()) if at_s is None else at_s)
-    match = _OFFSET.fullmatch(offset) if type(offset) is str else None
-    if match is None or int(match[2]) > 23 or int(match[3]) > 59 or int(match[4] or 0) > 59:
-        raise failure(name, "an offset is seconds, 'Z', 'local' or such as '+08:00'")
-    total = int(match[2]) * 3600 + int(match[3]) * 60 + int(match[4] or 0)
-    return -total if match[1] == "-" else total
+    return found
 
 
 def _local_offset(name: str, at_s: int) -> int:
