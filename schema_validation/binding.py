@@ -31,7 +31,7 @@ def payload_type(validations: Iterable[Validation], topic_filter: str, schemas: 
 def _guards(validation: Validation) -> bool:
     """Whether what does not pass is stopped, and passing means that every check passed."""
     spec = validation.spec
-    return spec.enable and spec.failure_action != "ignore" and (spec.strategy == "all_pass" or len(spec.checks) == 1)
+    return spec.enable and spec.stops and (spec.strategy == "all_pass" or len(spec.checks) == 1)
 
 
 def _type_of(validation: Validation, schemas: SchemaLookup) -> FieldType | None:

@@ -35,6 +35,7 @@ class SchemaValidationFeature:
         self.taps: Sequence[Tap] = ()
         self.services: Sequence[ObjectService] = (self.schemas, self.validations)
         services.users_of_schema.append(self.validations.users_of_schema)
+        services.users_of_stream.append(self.validations.users_of_stream)
 
     def start(self) -> None:
         """Load schemas, then validations, of the configuration."""

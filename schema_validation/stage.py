@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from broker.core import reason
 from broker.core.events import Events, message_columns
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
 from broker.core.stage import GateCall, Refusal
-from broker.observe.gate_counters import GateCounters, write_failure
+from broker.observe.gate_counters import STOPPING, GateBook, GateCounters, write_failure
 from broker.observe.log import get_logger
 from broker.observe.metrics import Counter, Metrics
 from schema_validation.checks import Check, CheckFailure
@@ -47,13 +46,15 @@ def internal_failure(error: Exception) -> CheckFailure:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A validation in a topic's plan."""
+    """A validation in a topic's plan. ``action`` is its effective one."""
 
     validation: Validation
     check: Check
+    book: GateBook
     matched: Counter
     succeeded: Counter
-    failed: Counter
+    action: str
+    stops: bool
 
 
 class ValidationGate:
@@ -63,12 +64,12 @@ class ValidationGate:
 
     def __init__(self, events: Events, metrics: Metrics) -> None:
         self._events = events
-        self._validations: Sequence[tuple[Validation, GateCounters]] = ()
+        self._validations: Sequence[tuple[Validation, GateBook]] = ()
         self._succeeded = metrics.counter("messages_validation_succeeded", "messages that no validation stopped")
         self._failed = metrics.counter("messages_validation_failed", "messages that a validation stopped")
         self.schemas: SchemaLookup | None = None
 
-    def use(self, validations: Iterable[tuple[Validation, GateCounters]]) -> None:
+    def use(self, validations: Iterable[tuple[Validation, GateBook]]) -> None:
         """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
         self._validations = tuple(item for item in validations if item[0].spec.enable)
 
@@ -78,10 +79,10 @@ class ValidationGate:
             return None
         steps = tuple(
             Step(
-                validation, validation.bind(self.schemas),
-                counters.matched, counters.succeeded, counters.failed,
+                validation, validation.bind(self.schemas), book, book.counters.matched, book.counters.succeeded,
+                action := validation.spec.effective_action, action in STOPPING,
             )
-            for validation, counters in self._validations
+            for validation, book in self._validations
             if validation.matches(topic)
         )  # fmt: skip
         if len(steps) == 1:
@@ -102,7 +103,7 @@ class ValidationGate:
                 succeeded.value += 1
             else:
                 self._note(step, failure, message)
-                if step.validation.spec.failure_action != "ignore":
+                if step.stops:
                     self._failed.value += 1
                     return refusal(step.validation, failure)
             passed.value += 1
@@ -124,7 +125,7 @@ class ValidationGate:
                     step.succeeded.value += 1
                     continue
                 self._note(step, failure, message)
-                if step.validation.spec.failure_action != "ignore":
+                if step.stops:
                     self._failed.value += 1
                     return refusal(step.validation, failure)
             passed.value += 1
@@ -133,8 +134,9 @@ class ValidationGate:
         return call
 
     def _note(self, step: Step, failure: CheckFailure, message: Message) -> None:
-        """Count, log and announce a failure."""
-        step.failed.value += 1
+        """Count, keep, log and announce a failure."""
+        check = {"index": failure.check, "type": failure.type, "schema": failure.schema}
+        step.book.failed(message, failure.reason, failure.path, step.action, check=check)
         write_failure(
             log,
             step.validation.spec.log_failure.level,
@@ -143,18 +145,8 @@ class ValidationGate:
             topic=message.topic,
             client_id=message.client.client_id,
             reason=failure.text,
-            action=step.validation.spec.failure_action,
+            action=step.action,
         )
         if EVENT in self._events.wanted:
-            self._events.emit(EVENT, _columns(step.validation, failure, message))
-
-
-def _columns(validation: Validation, failure: CheckFailure, message: Message) -> dict[str, Any]:
-    return {
-        **message_columns(message),
-        "validation": validation.name,
-        "check": {"index": failure.check, "type": failure.type, "schema": failure.schema},
-        "reason": failure.reason,
-        "path": failure.path,
-        "action": validation.spec.failure_action,
-    }
+            told = {"check": check, "reason": failure.reason, "path": failure.path, "action": step.action}
+            self._events.emit(EVENT, {**message_columns(message), "validation": step.validation.name, **told}, message)

@@ -12,8 +12,9 @@ from broker.core.feature import Services
 from broker.core.message import Message
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
+from broker.core.quarantine import quarantine, quarantine_problems
 from broker.core.schema import FieldType, SchemaLookup, TrialSchemas
-from broker.observe.gate_counters import GateCounters
+from broker.observe.gate_counters import GateBook
 from rules.sql.compiler import Surroundings
 from schema_validation.binding import payload_type
 from schema_validation.stage import ValidationGate, counters_of, internal_failure
@@ -31,6 +32,7 @@ class ValidationService:
         self._services, self._gate = services, gate
         self._surroundings = Surroundings(services.node, {}, lambda: services.clock.now_ns() // 1_000_000)
         self._objects: OrderedObjects[Validation] = OrderedObjects(self.kind, section, Validation.as_spec)
+        self._books: dict[str, GateBook] = {}
 
     def load(self, specs: Sequence[Spec]) -> list[str]:
         """Take the validations of the configuration; gives a sentence for each that cannot be used."""
@@ -63,12 +65,13 @@ class ValidationService:
         if made.name != name:
             raise Invalid("a validation keeps its name", [Problem(f"expected {name!r}", "/name")])
         self._put(made)
-        self._counters(name).reset()
+        self._books[name].reset()
         return self._shown(made)
 
     def delete(self, name: str) -> None:
         self._objects.remove(name)
         self._services.metrics.remove(validation_name=name)
+        self._books.pop(name, None)
         self._changed()
 
     def enable(self, name: str, enabled: bool) -> Spec:
@@ -82,10 +85,23 @@ class ValidationService:
         self._objects.reorder(names)
         self._changed()
 
+    def metrics(self, name: str) -> Spec:
+        """What it counted since the start, or since it was changed."""
+        self._objects.get(name)
+        return self._books[name].counters.as_dict()
+
     def reset_metrics(self, name: str) -> None:
         """Set the counters of one validation to zero."""
         self._objects.get(name)
-        self._counters(name).reset()
+        self._books[name].reset()
+
+    def quarantines(self) -> Sequence[str]:
+        """The streams in which validations keep what they stop."""
+        return [item.spec.quarantine for item in self._objects if item.spec.quarantine is not None]
+
+    def users_of_stream(self, stream: str) -> Sequence[str]:
+        """The validations that keep what they stop in a stream, as texts."""
+        return [f"validation '{item.name}'" for item in self._objects if item.spec.quarantine == stream]
 
     def users_of_schema(self, schema: str) -> Sequence[str]:
         """The validations whose checks name a schema, as texts."""
@@ -135,7 +151,9 @@ class ValidationService:
 
     def _compiled(self, spec: Mapping[str, Any]) -> Validation:
         made = compile_validation(spec, self._surroundings)
-        if problems := missing_schemas(made, self._services.schemas):
+        problems = missing_schemas(made, self._services.schemas)
+        problems += quarantine_problems(made.spec.quarantine, self._services.streams)
+        if problems:
             raise Invalid(f"validation {made.name!r} cannot be saved", problems)
         return made
 
@@ -145,14 +163,21 @@ class ValidationService:
         return self._shown(made)
 
     def _shown(self, item: Validation) -> Spec:
-        return {**item.as_spec(), "metrics": self._counters(item.name).as_dict()}
+        return {**item.as_spec(), **self._books[item.name].as_members()}
 
-    def _counters(self, name: str) -> GateCounters:
-        return counters_of(self._services.metrics, name)
+    def _book(self, item: Validation) -> GateBook:
+        """The book of a validation, kept over changes."""
+        book = self._books.get(item.name)
+        if book is None:
+            book = self._books[item.name] = GateBook(counters_of(self._services.metrics, item.name))
+        stream = item.spec.quarantine
+        append = None if stream is None else self._services.streams.appender(stream)
+        book.keep = None if append is None else quarantine(append, "validation", item.name)
+        return book
 
     def _changed(self) -> None:
         self._gate.schemas = self._services.schemas
-        self._gate.use((item, self._counters(item.name)) for item in self._objects)
+        self._gate.use([(item, self._book(item)) for item in self._objects])
         self._services.plans.invalidate()
 
 
@@ -173,7 +198,7 @@ def _tried(validations: Sequence[Validation], schemas: SchemaLookup, message: Me
             continue
         result = _one(validation, schemas, message)
         results.append(result)
-        if not result["passed"] and validation.spec.failure_action != "ignore":
+        if not result["passed"] and validation.spec.stops:
             outcome = validation.spec.failure_action
             break
     failed = [result["name"] for result in results if not result["passed"]]
@@ -195,5 +220,5 @@ def _one(validation: Validation, schemas: SchemaLookup, message: Message) -> Ans
         "schema": failure.schema,
         "path": failure.path,
         "reason": failure.reason,
-        "action": validation.spec.failure_action,
+        "action": validation.spec.effective_action,
     }

@@ -29,6 +29,7 @@ class TransformsFeature:
         self.taps: Sequence[Tap] = ()
         self.services: Sequence[ObjectService] = (self.service,)
         services.users_of_schema.append(self.service.users_of_schema)
+        services.users_of_stream.append(self.service.users_of_stream)
         services.payload_changes.append(self.service.payload_type_after)
 
     def start(self) -> None:

@@ -10,10 +10,11 @@ from broker.core.feature import Services
 from broker.core.filters import overlaps
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
+from broker.core.quarantine import quarantine, quarantine_problems
 from broker.core.schema import FieldType
 from broker.core.topic import TopicFilter
 from broker.core.wire import from_wire, to_wire
-from broker.observe.gate_counters import GateCounters
+from broker.observe.gate_counters import GateBook
 from transforms.messages.preview import preview
 from transforms.messages.stage import TransformationGate, counters_of
 from transforms.messages.transformation import Transformation, compile_transformation, missing_schemas
@@ -30,6 +31,7 @@ class TransformService:
     def __init__(self, services: Services, section: ObjectSection, gate: TransformationGate) -> None:
         self._services, self._gate = services, gate
         self._objects: OrderedObjects[Transformation] = OrderedObjects(self.kind, section, Transformation.as_spec)
+        self._books: dict[str, GateBook] = {}
 
     def load(self, specs: Sequence[Spec]) -> list[str]:
         """Take the transformations of the configuration; gives a sentence for each that cannot be used."""
@@ -61,13 +63,14 @@ class TransformService:
         made = self._compiled({**spec, "name": spec.get("name", name)}, check_references=True)
         if made.name != name:
             raise Invalid("a transformation keeps its name", [Problem(f"expected {name!r}", "/name")])
-        shown = self._put(made)
-        self._counters(name).reset()
-        return {**shown, "metrics": self._counters(name).as_dict()}
+        self._put(made)
+        self._books[name].reset()
+        return self._shown(made)
 
     def delete(self, name: str) -> None:
         self._objects.remove(name)
         self._services.metrics.remove(transformation_name=name)
+        self._books.pop(name, None)
         self._changed()
 
     def enable(self, name: str, enabled: bool) -> Spec:
@@ -81,10 +84,23 @@ class TransformService:
         self._objects.reorder(names)
         self._changed()
 
+    def metrics(self, name: str) -> Spec:
+        """What it counted since the start, or since it was changed."""
+        self._objects.get(name)
+        return self._books[name].counters.as_dict()
+
     def reset_metrics(self, name: str) -> None:
         """Set the counters of one transformation to zero."""
         self._objects.get(name)
-        self._counters(name).reset()
+        self._books[name].reset()
+
+    def quarantines(self) -> Sequence[str]:
+        """The streams in which transformations keep what they stop."""
+        return [item.spec.quarantine for item in self._objects if item.spec.quarantine is not None]
+
+    def users_of_stream(self, stream: str) -> Sequence[str]:
+        """The transformations that keep what they stop in a stream, as texts."""
+        return [f"transformation '{item.name}'" for item in self._objects if item.spec.quarantine == stream]
 
     def users_of_schema(self, schema: str) -> Sequence[str]:
         """The transformations whose decoder or encoder names a schema, as texts."""
@@ -136,6 +152,7 @@ class TransformService:
     def _compiled(self, spec: Mapping[str, Any], *, check_references: bool) -> Transformation:
         made = compile_transformation(spec)
         problems = missing_schemas(made, self._services.schemas) if check_references else []
+        problems += quarantine_problems(made.spec.quarantine, self._services.streams)
         if problems:
             raise Invalid(f"transformation {made.name!r} cannot be saved", problems)
         return made
@@ -146,14 +163,21 @@ class TransformService:
         return self._shown(made)
 
     def _shown(self, item: Transformation) -> Spec:
-        return {**item.as_spec(), "metrics": self._counters(item.name).as_dict()}
+        return {**item.as_spec(), **self._books[item.name].as_members()}
 
-    def _counters(self, name: str) -> GateCounters:
-        return counters_of(self._services.metrics, name)
+    def _book(self, item: Transformation) -> GateBook:
+        """The book of a transformation, kept over changes."""
+        book = self._books.get(item.name)
+        if book is None:
+            book = self._books[item.name] = GateBook(counters_of(self._services.metrics, item.name))
+        stream = item.spec.quarantine
+        append = None if stream is None else self._services.streams.appender(stream)
+        book.keep = None if append is None else quarantine(append, "transformation", item.name)
+        return book
 
     def _changed(self) -> None:
         self._gate.schemas = self._services.schemas
-        self._gate.use((item, self._counters(item.name)) for item in self._objects)
+        self._gate.use([(item, self._book(item)) for item in self._objects])
         self._services.plans.invalidate()
 
 

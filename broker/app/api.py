@@ -24,6 +24,7 @@ def api_server(node: Node) -> Any:
         metrics_text=lambda: exposition(node.metrics),
         streams=StreamsOfNode(node),
         lake=node.lake.service,
+        quarantine=node.quarantine,
         functions=lambda: [_function(function) for function in node.rules.functions],
         clock=node.clock,
         version=product_version(),

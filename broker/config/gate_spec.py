@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from broker.config.model import Settings
 from broker.core.errors import PeerError
 from broker.core.ordered import name_problem
 from broker.core.topic import TopicFilter
 
-READ_ONLY = frozenset({"metrics"})
+READ_ONLY = frozenset({"metrics", "recent_failures"})
 """Members of a shown object that are left out when it is sent back."""
 
 
@@ -26,12 +26,18 @@ class LogFailure(Settings):
 
 
 class GateSpec(Settings):
-    """Which messages it looks at, and what becomes of those that fail."""
+    """Which messages it looks at, and what becomes of those that fail.
+
+    In ``shadow`` mode failures are counted and told, and the message passes as it was. ``quarantine`` names a stream of
+    rows that keeps the messages it stops.
+    """
 
     name: str
     topics: Annotated[list[str], BeforeValidator(_listed)]
     failure_action: Literal["drop", "disconnect", "ignore"]
     log_failure: LogFailure = LogFailure()
+    mode: Literal["enforce", "shadow"] = "enforce"
+    quarantine: str | None = Field(default=None, min_length=1)
     enable: bool = True
     description: str = ""
     tags: list[str] = Field(default_factory=list)
@@ -55,6 +61,22 @@ class GateSpec(Settings):
         for topic in value:
             _check_filter(topic)
         return value
+
+    @model_validator(mode="after")
+    def _stops_something(self) -> GateSpec:
+        if self.quarantine is not None and self.failure_action == "ignore":
+            raise ValueError("quarantine keeps messages that are stopped, and failure_action 'ignore' stops none")
+        return self
+
+    @property
+    def effective_action(self) -> str:
+        """What becomes of a message that fails: ``drop``, ``disconnect``, ``ignore``, or ``shadow``."""
+        return "shadow" if self.mode == "shadow" else self.failure_action
+
+    @property
+    def stops(self) -> bool:
+        """Whether a message that fails goes no further."""
+        return self.effective_action in ("drop", "disconnect")
 
 
 def _check_filter(topic: str) -> None:

@@ -7,12 +7,13 @@ layout, so that frames of any stream can be joined and passed through unchanged.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from broker.core.errors import NotFound
+from broker.core.errors import NotFound, Problem
 
 
 class StreamRecord(NamedTuple):
@@ -67,6 +68,22 @@ class StreamAppender(Protocol):
     def names(self) -> Sequence[str]:
         """The streams there are."""
         ...
+
+
+def rows_problem(stream: str, streams: StreamAppender, pointer: str) -> Problem | None:
+    """Why rows cannot be appended to a stream, or None when they can."""
+    try:
+        streams.appender(stream)
+    except NotFound:
+        names = streams.names()
+    else:
+        return None
+    if stream in names:
+        hint = "name a stream that was created without topics"
+        return Problem(f"stream '{stream}' captures topics and takes no rows", pointer, suggestion=hint)
+    close = difflib.get_close_matches(stream, names, 1)
+    hint = f"did you mean '{close[0]}'?" if close else "create the stream first"
+    return Problem(f"there is no stream '{stream}'", pointer, suggestion=hint)
 
 
 class StreamHistory(Protocol):

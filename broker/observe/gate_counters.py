@@ -1,13 +1,20 @@
-"""How validations and transformations are counted, and how their failures are logged."""
+"""How validations and transformations are counted, and how their failures are told."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+from broker.core.message import Message
+from broker.core.quarantine import Quarantine
 from broker.observe.log import Logger
 from broker.observe.metrics import Counter, Metrics
+
+RECENT_FAILURES: Final = 20
+STOPPING: Final = ("drop", "disconnect")
+"""Actions after which a message goes no further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +24,7 @@ class GateCounters:
     matched: Counter
     succeeded: Counter
     failed: Counter
+    quarantined: Counter
 
     @classmethod
     def of(cls, metrics: Metrics, gate: str, label: str, name: str) -> GateCounters:
@@ -29,15 +37,57 @@ class GateCounters:
             counter("matched", "messages on its topics"),
             counter("succeeded", "messages it let through"),
             counter("failed", "messages that failed"),
+            counter("quarantined", "messages stopped and kept in the stream of its quarantine"),
         )
 
     def as_dict(self) -> dict[str, int]:
         """Present values by name."""
-        return {"matched": self.matched.value, "succeeded": self.succeeded.value, "failed": self.failed.value}
+        return {
+            "matched": self.matched.value,
+            "succeeded": self.succeeded.value,
+            "failed": self.failed.value,
+            "quarantined": self.quarantined.value,
+        }
 
     def reset(self) -> None:
         """Back to zero."""
-        self.matched.value = self.succeeded.value = self.failed.value = 0
+        self.matched.value = self.succeeded.value = self.failed.value = self.quarantined.value = 0
+
+
+@dataclass(slots=True)
+class GateBook:
+    """What one validation or transformation did, and where it keeps what it stops."""
+
+    counters: GateCounters
+    keep: Quarantine | None = None
+    recent: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT_FAILURES))
+    """The last failures, oldest first, without payloads."""
+
+    def failed(self, message: Message, reason: str, path: str, action: str, **details: Any) -> None:
+        """Count a failure and remember it; a message that goes no further is kept where there is a quarantine."""
+        self.counters.failed.value += 1
+        self.recent.append(
+            {
+                "time_ms": message.received_ns // 1_000_000,
+                "topic": message.topic,
+                "clientid": message.client.client_id,
+                "reason": reason,
+                "path": path,
+                "action": action,
+                **details,
+            }
+        )
+        if action in STOPPING and self.keep is not None and self.keep(message, reason, path, action):
+            self.counters.quarantined.value += 1
+
+    def reset(self) -> None:
+        """Begin anew, as when what is counted changes."""
+        self.counters.reset()
+        self.recent.clear()
+
+    def as_members(self) -> dict[str, Any]:
+        """Members of the object as it is shown."""
+        return {"metrics": self.counters.as_dict(), "recent_failures": list(self.recent)}
 
 
 def write_failure(log: Logger, level: str, event: str, **fields: Any) -> None:

@@ -179,6 +179,10 @@ class StreamService:
         place = {"stream": name, "kind": stream.spec.kind, "epoch": stream.epoch, "log": stream.log}
         return {**place, "shards": shards, **self._access(stream.log)}
 
+    def log_of(self, name: str) -> int:
+        """The number of a stream's log, which no other stream ever had. Raises ``NotFound``."""
+        return self._catalogue.get(name).log
+
     async def _measure_rates(self) -> None:
         while True:
             now_s = self._clock.monotonic_s()

@@ -11,10 +11,11 @@ from broker.core.errors import ConfigError, InUse, Invalid, NotFound
 from broker.core.filters import covers, overlaps
 from broker.core.message import Message
 from broker.core.objects import MemorySection
+from broker.core.quarantine import message_of
 from broker.core.schema import FieldType
 from broker.core.stage import Refusal
 from schema_validation.feature import SCHEMAS, SchemaValidationFeature
-from tests.support.features import make_services
+from tests.support.features import KeptRows, make_services
 
 METER = {
     "type": "object",
@@ -66,7 +67,7 @@ def refused(outcome: Message | Refusal) -> Refusal:
 def test_a_message_that_fits_passes_as_it_is() -> None:
     bench = Bench(validation("v"))
     assert isinstance(bench.publish(b'{"temp":1.5}'), Message)
-    assert bench.metrics("v") == {"matched": 1, "succeeded": 1, "failed": 0}
+    assert bench.metrics("v") == {"matched": 1, "succeeded": 1, "failed": 0, "quarantined": 0}
     assert bench.services.metrics.value("messages_validation_succeeded") == 1
 
 
@@ -140,7 +141,7 @@ def test_every_missing_schema_is_told() -> None:
 def test_events_carry_check_reason_path_and_action() -> None:
     bench = Bench(validation("v", failure_action="ignore"))
     seen: list[dict[str, Any]] = []
-    bench.services.events.listen(lambda name, columns: seen.append(columns))
+    bench.services.events.listen(lambda name, columns, about: seen.append(columns))
     bench.services.events.want(frozenset({"schema.validation_failed"}))
     bench.publish(b'{"temp":"x"}')
     assert seen[0]["check"] == {"index": 0, "type": "json", "schema": "meter"}
@@ -224,3 +225,63 @@ def test_filter_covers_filter(wide: str, narrow: str, expected: bool) -> None:
 )
 def test_filters_overlap(one: str, other: str, expected: bool) -> None:
     assert overlaps(tuple(one.split("/")), tuple(other.split("/"))) is expected
+
+
+def test_in_shadow_mode_failures_are_counted_and_told_and_the_message_passes() -> None:
+    bench = Bench(validation("v", mode="shadow", failure_action="disconnect"))
+    events: list[dict[str, Any]] = []
+    bench.services.events.want(frozenset({"schema.validation_failed"}))
+    bench.services.events.listen(lambda name, columns, about: events.append(columns))
+    assert isinstance(bench.publish(b'{"temp":"hot"}'), Message)
+    shown = bench.validations.get("v")
+    assert shown["metrics"] == {"matched": 1, "succeeded": 0, "failed": 1, "quarantined": 0}
+    assert [failure["action"] for failure in shown["recent_failures"]] == ["shadow"]
+    assert shown["recent_failures"][0]["path"] == "payload.temp"
+    assert [event["action"] for event in events] == ["shadow"]
+    assert bench.services.schemas.payload_type("t/1") is None  # what is not enforced guarantees nothing
+
+
+def test_the_last_failures_are_bounded_and_begin_anew_with_the_validation() -> None:
+    bench = Bench(validation("v"))
+    for number in range(50):
+        bench.publish(b"{}", f"t/{number}")
+    recent = bench.validations.get("v")["recent_failures"]
+    assert [failure["topic"] for failure in recent] == [f"t/{number}" for number in range(30, 50)]
+    bench.validations.replace("v", validation("v"))
+    assert bench.validations.get("v")["recent_failures"] == []
+
+
+@pytest.mark.parametrize(
+    ("members", "text"),
+    [
+        ({"quarantine": "nowhere"}, "there is no stream 'nowhere'"),
+        ({"quarantine": "raw"}, "stream 'raw' captures topics and takes no rows"),
+        ({"quarantine": "kept", "failure_action": "ignore"}, "failure_action 'ignore' stops none"),
+    ],
+)
+def test_a_quarantine_that_could_keep_nothing_is_refused(members: dict[str, Any], text: str) -> None:
+    bench = Bench()
+    bench.services.streams = KeptRows("kept", captures=["raw"])
+    with pytest.raises(Invalid, match=text):
+        bench.validations.create(validation("v", **members))
+
+
+def test_what_is_stopped_is_kept_whole_and_what_is_taken_again_is_not_kept_twice() -> None:
+    bench = Bench()
+    rows = bench.services.streams = KeptRows("kept")
+    bench.validations.create(validation("v", quarantine="kept"))
+    client = Client("c1", "u", "10.0.0.1", 4711, attributes={"site": "7"})
+    properties = {"User-Property": [("a", "1"), ("a", "2")], "Correlation-Data": b"\xff", "Content-Type": "x"}
+    sent = Message("t/1", b"\xfe\x00", 1, True, client, 5_000_000, properties)
+    call = bench.feature.gates[0].plan("t/1")
+    assert call is not None
+    refused(call(sent))
+    (record,) = rows.records
+    again = message_of(record)
+    assert again is not None
+    assert (again.topic, again.payload, again.qos, again.retain, again.client) == ("t/1", b"\xfe\x00", 1, True, client)
+    assert (again.received_ns, again.properties) == (5_000_000, properties)
+    refused(call(again))
+    assert len(rows.records) == 1
+    assert bench.metrics("v") == {"matched": 2, "succeeded": 0, "failed": 2, "quarantined": 1}
+    assert bench.validations.users_of_stream("kept") == ["validation 'v'"]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from broker.core.clock import SystemClock
-from broker.core.errors import Invalid
+from broker.core.errors import Invalid, NotFound
 from broker.core.events import Events
 from broker.core.feature import Services
 from broker.core.objects import MemorySection
 from broker.core.schema import NoSchemas
+from broker.core.stream import Append, StreamRecord
 from broker.observe.metrics import Metrics
 
 Call = Callable[[dict[str, Any]], dict[str, Any]]
@@ -35,6 +36,22 @@ class Unused:
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"{name} was not expected to be used")
+
+
+class KeptRows:
+    """Streams of rows that keep what is appended; those of ``captures`` take no rows."""
+
+    def __init__(self, *streams: str, captures: Sequence[str] = ()) -> None:
+        self._streams, self._captures = streams, captures
+        self.records: list[StreamRecord] = []
+
+    def appender(self, stream: str) -> Append:
+        if stream not in self._streams:
+            raise NotFound("stream", stream)
+        return self.records.append
+
+    def names(self) -> Sequence[str]:
+        return [*self._streams, *self._captures]
 
 
 def make_services(sections: dict[str, MemorySection] | None = None) -> Services:

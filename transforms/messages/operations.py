@@ -1,12 +1,14 @@
 """Operations, each compiled to a function that changes a ``Run``.
 
-Keys: ``topic``, ``qos``, ``retain``, ``payload``, ``payload.a.b``, ``user_property.NAME``. The decoded payload that
+Keys: ``topic``, ``qos``, ``retain``, ``payload``, ``payload.a.b``, ``user_property.NAME``, and the properties of
+MQTT 5 that a publisher may set: ``content_type``, ``response_topic``, ``correlation_data``,
+``message_expiry_interval``. An empty text takes such a property away. The decoded payload that
 comes in is never changed: the maps along a written path are copied once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +28,7 @@ MAX_TEXT_BYTES = 65_535
 _QOS = {"0": 0, "1": 1, "2": 2}
 _RETAIN = {"true": True, "false": False}
 _MISSING: Any = object()
+_MAX_EXPIRY_S = 0xFFFF_FFFF
 
 
 class Run(msgspec.Struct):
@@ -44,6 +47,8 @@ class Run(msgspec.Struct):
     wrote_payload: bool = False
     wrote_user: bool = False
     owned: dict[int, Any] = msgspec.field(default_factory=dict)
+    properties: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Properties written, by their MQTT name; None takes one away."""
 
 
 Apply = Callable[[Run], None]
@@ -69,9 +74,10 @@ def check_key(key: str) -> str | None:
         return None if len(parts) <= MAX_DEPTH else f"a payload path has at most {MAX_DEPTH} parts"
     if parts[0] == "user_property":
         return None if len(parts) == 2 else "a user property is written user_property.NAME"
-    if key in ("topic", "qos", "retain"):
+    if key in _HEAD or key in _PROPERTIES:
         return None
-    return f"key {key!r} cannot be written; write topic, qos, retain, payload, payload.PATH or user_property.NAME"
+    writable = ", ".join((*_HEAD, "payload", "payload.PATH", "user_property.NAME", *_PROPERTIES))
+    return f"key {key!r} cannot be written; these can: {writable}"
 
 
 def compile_operation(key: str, value: str) -> Operation:
@@ -90,7 +96,9 @@ def _writer(root: str, rest: str, evaluate: Evaluate) -> Apply:
         return _write_path(rest, evaluate) if rest else _write_payload(evaluate)
     if root == "user_property":
         return _write_user_property(rest, evaluate)
-    return {"topic": _write_topic, "qos": _write_qos, "retain": _write_retain}[root](evaluate)
+    if root in _PROPERTIES:
+        return _write_property(*_PROPERTIES[root], evaluate)
+    return _HEAD[root](evaluate)
 
 
 def _write_topic(evaluate: Evaluate) -> Apply:
@@ -134,6 +142,60 @@ def _write_user_property(name: str, evaluate: Evaluate) -> Apply:
             raise _refused("bad_user_property_value", f"a user property has at most {MAX_TEXT_BYTES} bytes")
         run.user = run.bindings["user_property"] = {**(run.user or {}), name: text}
         run.wrote_user = True
+
+    return apply
+
+
+def _text_property(text: str) -> str:
+    if len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
+        raise ValueError(f"has at most {MAX_TEXT_BYTES} bytes")
+    return text
+
+
+def _response_topic(text: str) -> str:
+    try:
+        check_topic_name(text)
+    except PeerError as error:
+        raise ValueError(f"is a topic name: {error}") from None
+    return text
+
+
+def _correlation_data(text: str) -> bytes:
+    data = text.encode()
+    if len(data) > MAX_TEXT_BYTES:
+        raise ValueError(f"has at most {MAX_TEXT_BYTES} bytes")
+    return data
+
+
+def _expiry_s(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text[:11]) > _MAX_EXPIRY_S:
+        raise ValueError(f"is a number of seconds, 0 to {_MAX_EXPIRY_S}, not {_short(text)}")
+    return int(text)
+
+
+_HEAD: Mapping[str, Callable[[Evaluate], Apply]] = {
+    "topic": _write_topic,
+    "qos": _write_qos,
+    "retain": _write_retain,
+}
+_PROPERTIES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "content_type": ("Content-Type", _text_property),
+    "response_topic": ("Response-Topic", _response_topic),
+    "correlation_data": ("Correlation-Data", _correlation_data),
+    "message_expiry_interval": ("Message-Expiry-Interval", _expiry_s),
+}
+"""Keys of MQTT 5 properties, by the name in a message and what makes a value of the text written."""
+
+PROPERTY_NAMES: Mapping[str, str] = {key: name for key, (name, _) in _PROPERTIES.items()}
+
+
+def _write_property(name: str, value_of: Callable[[str], Any], evaluate: Evaluate) -> Apply:
+    def apply(run: Run) -> None:
+        text = evaluate(run.bindings)
+        try:
+            run.properties[name] = value_of(text) if text else None
+        except (ValueError, UnicodeEncodeError) as error:
+            raise _refused("bad_property_value", f"{name} {error}") from None
 
     return apply
 

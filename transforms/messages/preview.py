@@ -11,7 +11,7 @@ from broker.core.message import Message
 from broker.core.schema import SchemaLookup, TrialSchemas
 from broker.core.wire import message_from_wire, message_to_wire, to_wire
 from transforms.messages.failure import TransformationFailed
-from transforms.messages.operations import Run
+from transforms.messages.operations import PROPERTY_NAMES, Run
 from transforms.messages.payload import UNTOUCHED, final_bytes
 from transforms.messages.stage import Failure, as_failure
 from transforms.messages.transformation import (
@@ -85,13 +85,14 @@ class _Trial:
         last: BoundTransformation | None = None
         for step in steps:
             try:
-                self._now, self._left = self._one(step)
+                now, left = self._one(step)
             except Exception as error:  # noqa: BLE001 # whatever goes wrong is what the preview is to show
                 self._fail(step, error)
                 if self._stopped:
                     return
-            else:
-                last = step
+                continue
+            if step.transformation.spec.mode != "shadow":
+                self._now, self._left, last = now, left, step
         if self._left is not UNTOUCHED and last is not None:
             self._finish(last)
 
@@ -118,9 +119,9 @@ class _Trial:
 
     def _fail(self, step: BoundTransformation, error: Exception) -> None:
         spec = step.transformation.spec
-        failure = Failure(spec.name, spec.failure_action, as_failure(error))
+        failure = Failure(spec.name, spec.effective_action, as_failure(error))
         self._failures.append(failure)
-        if failure.action != "ignore":
+        if spec.stops:
             self._stopped = failure
 
     def answer(self) -> Answer:
@@ -154,6 +155,8 @@ def _step(transformation: Transformation, at: int, run: Run) -> Answer:
     value: Any = {"topic": run.topic, "qos": run.qos, "retain": run.retain, "payload": run.payload}.get(root)
     if root == "user_property":
         value = (run.user or {}).get(rest)
+    elif root in PROPERTY_NAMES:
+        value = run.properties.get(PROPERTY_NAMES[root])
     elif rest:
         for key in rest.split("."):
             value = value[key]

@@ -12,7 +12,7 @@ from broker.core.events import Events, message_columns
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
 from broker.core.stage import GateCall, Refusal
-from broker.observe.gate_counters import GateCounters, write_failure
+from broker.observe.gate_counters import STOPPING, GateBook, GateCounters, write_failure
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 from transforms.messages.failure import TransformationFailed
@@ -57,15 +57,12 @@ class Step:
     """A transformation in a topic's plan."""
 
     bound: BoundTransformation
+    book: GateBook
     counters: GateCounters
-
-    @property
-    def name(self) -> str:
-        return self.bound.transformation.name
-
-    @property
-    def action(self) -> str:
-        return self.bound.transformation.spec.failure_action
+    name: str
+    action: str
+    """The effective one."""
+    is_shadow: bool
 
 
 class TransformationGate:
@@ -75,12 +72,12 @@ class TransformationGate:
 
     def __init__(self, node: str, clock: Clock, events: Events, metrics: Metrics) -> None:
         self._node, self._clock, self._events, self._metrics = node, clock, events, metrics
-        self._transformations: Sequence[tuple[Transformation, GateCounters]] = ()
+        self._transformations: Sequence[tuple[Transformation, GateBook]] = ()
         self._succeeded = metrics.counter("messages_transformation_succeeded", "messages that all transformations took")
         self._failed = metrics.counter("messages_transformation_failed", "messages that a transformation stopped")
         self.schemas: SchemaLookup | None = None
 
-    def use(self, transformations: Iterable[tuple[Transformation, GateCounters]]) -> None:
+    def use(self, transformations: Iterable[tuple[Transformation, GateBook]]) -> None:
         """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
         self._transformations = tuple(item for item in transformations if item[0].spec.enable)
 
@@ -89,13 +86,17 @@ class TransformationGate:
         if self.schemas is None:
             return None
         steps = tuple(
-            Step(BoundTransformation(transformation, self.schemas, self._node, self._clock), counters)
-            for transformation, counters in self._transformations
+            self._step(BoundTransformation(transformation, self.schemas, self._node, self._clock), book)
+            for transformation, book in self._transformations
             if transformation.matches(topic)
         )
-        if len(steps) == 1:
+        if len(steps) == 1 and not steps[0].is_shadow:
             return self._call_one(steps[0])
         return self._call(steps) if steps else None
+
+    def _step(self, bound: BoundTransformation, book: GateBook) -> Step:
+        spec = bound.transformation.spec
+        return Step(bound, book, book.counters, spec.name, spec.effective_action, spec.mode == "shadow")
 
     def _call_one(self, step: Step) -> GateCall:
         """As ``_call``, for a topic with one transformation: 0.3 µs less."""
@@ -107,7 +108,7 @@ class TransformationGate:
                 made, left = run(message, UNTOUCHED, message)
             except Exception as error:  # noqa: BLE001 # an internal error must apply the failure action too
                 failure = self._note(step, error, message)
-                if failure.action != "ignore":
+                if failure.action in STOPPING:
                     return self._refuse(None, failure)
                 succeeded.value += 1
                 return message
@@ -126,12 +127,16 @@ class TransformationGate:
             for step in steps:
                 step.counters.matched.value += 1
                 try:
-                    now, left = step.bound.run(now, left, message)
+                    made, rest = step.bound.run(now, left, message)
                 except Exception as error:  # noqa: BLE001 # an internal error must apply the failure action too
                     failure = self._note(step, error, message)
-                    if failure.action == "ignore":
-                        continue
-                    return self._refuse(last, failure)
+                    if failure.action in STOPPING:
+                        return self._refuse(last, failure)
+                    continue
+                if step.is_shadow:
+                    step.counters.succeeded.value += 1
+                    continue
+                now, left = made, rest
                 if last is not None:
                     last.counters.succeeded.value += 1
                 last = step
@@ -156,7 +161,7 @@ class TransformationGate:
             made = now.changed(now.topic, final_bytes(left), now.qos, now.retain, now.properties)
         except TransformationFailed as error:
             failure = self._note(last, error, entered)
-            if failure.action != "ignore":
+            if failure.action in STOPPING:
                 return self._refuse(None, failure)
             made = entered
         else:
@@ -165,12 +170,14 @@ class TransformationGate:
         return made
 
     def _note(self, step: Step, error: Exception, entered: Message) -> Failure:
-        """Count, log and announce a failure."""
+        """Count, keep, log and announce a failure."""
         failure = Failure(step.name, step.action, as_failure(error))
-        step.counters.failed.value += 1
+        at = failure.error.operation
+        key = "" if at is None else step.bound.transformation.operations[at].key
+        step.book.failed(entered, failure.error.message, key, step.action, kind=failure.error.kind, operation=at)
         self._log(step.bound.transformation, failure, entered)
         if EVENT in self._events.wanted:
-            self._events.emit(EVENT, _columns(failure, entered))
+            self._events.emit(EVENT, _columns(failure, entered), entered)
         return failure
 
     def _log(self, transformation: Transformation, failure: Failure, entered: Message) -> None:

@@ -220,6 +220,9 @@ class BoundTransformation:
         properties = message.properties
         if run.wrote_user and run.user is not None:
             properties = {**(properties or {}), "User-Property": sorted(run.user.items())}
+        if run.properties:
+            merged = {**(properties or {}), **run.properties}
+            properties = {name: value for name, value in merged.items() if value is not None} or None
         return message.changed(run.topic, payload, run.qos, run.retain, properties)
 
 

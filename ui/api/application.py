@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from fastapi import APIRouter, Depends, FastAPI
 
 from ui.api import pages, system
@@ -9,11 +11,13 @@ from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.document import install as install_document
 from ui.api.edge import Edge
+from ui.api.gates import GATES, GateService, add_gate
 from ui.api.lake import add_lake
 from ui.api.messages import add_publishing
 from ui.api.objects import KINDS, add_kind
 from ui.api.parameters import refuse_unknown_parameters
 from ui.api.problems import install as install_problems
+from ui.api.quarantine import add_quarantine
 from ui.api.security import require_administrator
 from ui.api.streams import add_streams
 from ui.api.system import add_status
@@ -55,6 +59,10 @@ def _operations(context: ApiContext) -> APIRouter:
     for kind in KINDS:
         if kind.path in context.services:
             add_kind(router, kind, context.services[kind.path])
+            if kind.path in GATES:
+                add_gate(router, kind, cast(GateService, context.services[kind.path]))
+    if context.quarantine is not None:
+        add_quarantine(router, context.quarantine)
     calls = BoundedCalls(context.verb_timeout_s)
     for verb in VERBS:
         if verb.kind in context.services:

@@ -56,6 +56,16 @@ class Lake(Protocol):
         ...
 
 
+class Quarantine(Protocol):
+    """What waits in quarantine, and taking it again (``broker.admin.quarantine``)."""
+
+    def overview(self) -> Sequence[Spec]: ...
+
+    def show(self, stream: str, limit: int) -> Spec: ...
+
+    async def take_again(self, stream: str, limit: int) -> Spec: ...
+
+
 @dataclass(slots=True)
 class ApiContext:
     """All that the API knows of the server.
@@ -73,6 +83,7 @@ class ApiContext:
     metrics_text: Callable[[], str]
     streams: Streams | None = None
     lake: Lake | None = None
+    quarantine: Quarantine | None = None
     functions: Callable[[], Sequence[Spec]] | None = None
     not_ready: Callable[[], str | None] = lambda: None
     clock: Clock = field(default_factory=SystemClock)

@@ -79,6 +79,9 @@ class ValidationSpec(_Open):
     strategy: Literal["all_pass", "any_pass"]
     failure_action: Literal["drop", "disconnect", "ignore"]
     checks: list[dict[str, Any]]
+    mode: Literal["enforce", "shadow"] = "enforce"
+    quarantine: str | None = None
+    enable: bool = True
 
 
 class TransformSpec(_Open):
@@ -88,6 +91,9 @@ class TransformSpec(_Open):
     topics: list[str] | str
     failure_action: Literal["drop", "disconnect", "ignore"]
     operations: list[dict[str, Any]] = []
+    mode: Literal["enforce", "shadow"] = "enforce"
+    quarantine: str | None = None
+    enable: bool = True
 
 
 class RuleSpec(_Open):
@@ -232,6 +238,12 @@ class StreamPositions(_Open):
     expires_at: str
     epoch: str
     log: int
+
+
+class TakeAgain(_Open):
+    """How many messages to take out of quarantine at most."""
+
+    limit: int = Field(default=10_000, ge=1, le=100_000)
 
 
 class Preview(_Open):

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
+from broker.core import jsontext
 from broker.core.client import Client
 from broker.core.errors import AlreadyExists, Invalid, NotFound, ReadOnly
 from broker.core.feature import Services
 from broker.core.message import Message
 from broker.core.objects import MemorySection
 from broker.core.ordered import OrderedObjects
+from broker.core.quarantine import message_of
 from broker.core.stage import Refusal
 from schema_validation.feature import SchemaValidationFeature
-from tests.support.features import make_services
+from tests.support.features import KeptRows, make_services
 from transforms.feature import SECTION, TransformsFeature
 
 JSON = {"type": "json"}
@@ -111,8 +113,8 @@ def test_a_failed_operation_undoes_the_transformation_and_ignore_goes_on() -> No
     )
     got = passed(bench.publish(b"{}"))
     assert (got.topic, got.payload) == ("t/1", b'{"topic":"t/1"}')
-    assert bench.metrics("a") == {"matched": 1, "succeeded": 0, "failed": 1}
-    assert bench.metrics("b") == {"matched": 1, "succeeded": 1, "failed": 0}
+    assert bench.metrics("a") == {"matched": 1, "succeeded": 0, "failed": 1, "quarantined": 0}
+    assert bench.metrics("b") == {"matched": 1, "succeeded": 1, "failed": 0, "quarantined": 0}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_copies_of_copies_are_refused_before_they_fill_the_memory() -> None:
 def test_events_are_built_only_when_wanted_and_carry_the_message_as_it_came() -> None:
     bench = Bench(spec("a", ("payload.x", "1")), spec("b", ("qos", "9")))
     seen: list[tuple[str, dict[str, Any]]] = []
-    bench.services.events.listen(lambda name, columns: seen.append((name, columns)))
+    bench.services.events.listen(lambda name, columns, about: seen.append((name, columns)))
     bench.publish(b"{}")
     assert seen == []
     bench.services.events.want(frozenset({"message.transformation_failed"}))
@@ -294,3 +296,61 @@ def test_the_type_that_rules_find_follows_what_transformations_write() -> None:
     bench.service.create(spec("b", ("payload", "payload.b"), topics=["t/1"]))
     assert bench.services.schemas.payload_type("t/#") is None
     assert bench.services.schemas.payload_type("t/2") is not None
+
+
+def test_in_shadow_mode_a_transformation_is_tried_and_changes_nothing() -> None:
+    bench = Bench(
+        spec("a", ("payload.x", "1"), mode="shadow"),
+        spec("b", ("payload.y", "payload.missing"), mode="shadow"),
+        spec("c", ("payload.z", "3")),
+    )
+    got = passed(bench.publish(b"{}"))
+    assert got.payload == b'{"z":3}'
+    assert bench.metrics("a") == {"matched": 1, "succeeded": 1, "failed": 0, "quarantined": 0}
+    assert bench.metrics("b") == {"matched": 1, "succeeded": 0, "failed": 1, "quarantined": 0}
+    (failure,) = bench.service.get("b")["recent_failures"]
+    assert (failure["action"], failure["operation"], failure["path"]) == ("shadow", 0, "payload.y")
+
+
+def test_what_a_transformation_stops_is_kept_as_it_entered() -> None:
+    bench = Bench()
+    rows = bench.services.streams = KeptRows("kept")
+    bench.service.create(spec("a", ("payload.x", "1")))
+    bench.service.create(spec("b", ("qos", "'7'"), quarantine="kept"))
+    refused(bench.publish(b'{"n":1}'))
+    (record,) = rows.records
+    again = message_of(record)
+    assert again is not None
+    assert again.payload == b'{"n":1}'
+    assert jsontext.decode(record.payload)["reason"] == "QoS is 0, 1 or 2, not '7'"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "name", "expected"),
+    [
+        ("content_type", "'application/json'", "Content-Type", "application/json"),
+        ("response_topic", "topic_join([clientid,'answers'])", "Response-Topic", "c1/answers"),
+        ("correlation_data", "clientid", "Correlation-Data", b"c1"),
+        ("message_expiry_interval", "60", "Message-Expiry-Interval", 60),
+        ("message_expiry_interval", "payload.ttl", "Message-Expiry-Interval", 30),
+        ("content_type", "''", "Content-Type", None),
+    ],
+)
+def test_properties_are_written(key: str, value: str, name: str, expected: object) -> None:
+    bench = Bench(spec("a", (key, value)))
+    got = passed(bench.publish(b'{"ttl":30}', properties={"Content-Type": "text/plain", "User-Property": [("a", "1")]}))
+    assert got.user_properties == [("a", "1")]
+    assert (got.properties or {}).get(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("response_topic", "'a/#'", "Response-Topic is a topic name"),
+        ("message_expiry_interval", "'-1'", "Message-Expiry-Interval is a number of seconds"),
+        ("message_expiry_interval", "'4294967296'", "Message-Expiry-Interval is a number of seconds"),
+        ("message_expiry_interval", "1.5", "Message-Expiry-Interval is a number of seconds"),
+    ],
+)
+def test_a_property_that_cannot_be_is_a_failure(key: str, value: str, text: str) -> None:
+    assert text in refused(Bench(spec("a", (key, value))).publish(b"{}")).text

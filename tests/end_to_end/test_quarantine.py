@@ -1,0 +1,74 @@
+"""What a gate stops is kept, and taken again once the cause is mended: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.end_to_end.clients import MosquittoSub, publish
+from tests.support.node import Node, running
+
+
+def _schema(temp: Any) -> dict[str, Any]:
+    source = json.dumps({"type": "object", "properties": {"temp": temp}})
+    return {"name": "reading", "type": "json", "source": source}
+
+
+def _prepare(node: Node) -> None:
+    node.call("POST", "/schemas", _schema({"type": "number"}))
+    node.call("POST", "/streams", {"name": "kept"})
+    node.call("POST", "/streams", {"name": "passed", "topics": ["meters/#"]})
+    node.call("POST", "/validations", {
+        "name": "gate", "topics": ["meters/#"], "strategy": "all_pass", "failure_action": "drop",
+        "checks": [{"type": "json", "schema": "reading"}], "quarantine": "kept",
+    })  # fmt: skip
+
+
+def _offset(node: Node, stream: str) -> int:
+    return int(node.call("GET", f"/streams/{stream}/positions")["shards"][0]["next_offset"])
+
+
+def test_messages_wait_in_quarantine_and_are_taken_again_after_the_mend(tmp_path: Path) -> None:
+    with running(tmp_path / "node") as node:
+        _prepare(node)
+        for number in range(3):
+            publish(node, f"meters/{number}", '{"temp": "21"}', "-q", "1", "-i", "m")
+        publish(node, "meters/3", "no json", "-q", "1", "-i", "m")
+        assert node.call("GET", "/quarantine")["items"] == [{"stream": "kept", "waiting": 4}]
+        waiting = node.call("GET", "/quarantine/kept")["items"]
+        assert [row["topic"] for row in waiting] == [f"meters/{number}" for number in range(4)]
+        assert waiting[0]["path"] == "payload.temp"
+        assert waiting[0]["payload"] == '{"temp": "21"}'
+
+        node.kill()
+        node.start()  # what waits is durable
+        assert node.call("GET", "/quarantine")["items"][0]["waiting"] == 4
+        node.call("PUT", "/schemas/reading", _schema({"type": ["number", "string"]}))
+        with MosquittoSub(node, "-q", "1", "-t", "meters/#", form="%t %p") as subscriber:
+            answer = node.call("POST", "/quarantine/kept:take-again", {})
+            lines = subscriber.take(3)
+        assert (answer["read"], answer["published"], answer["failed"], answer["waiting"]) == (4, 3, 1, 1)
+        assert lines == [f'meters/{number} {{"temp": "21"}}' for number in range(3)]
+        assert "not JSON" in answer["failures"][0]["reason"]
+        assert _offset(node, "passed") == 3
+
+        node.kill()
+        node.start()
+        again = node.call("POST", "/quarantine/kept:take-again", {})
+        assert (again["read"], again["published"], again["failed"]) == (1, 0, 1)
+        assert _offset(node, "passed") == 3
+        ledger = node.call("GET", "/status")["messages"]
+        assert ledger["residual"] == 0
+
+
+def test_a_quarantine_in_use_is_not_deleted_and_bad_requests_are_told(tmp_path: Path) -> None:
+    with running(tmp_path / "node") as node:
+        _prepare(node)
+        with node.client() as client:
+            refused = client.delete("/streams/kept")
+            assert (refused.status_code, refused.json()["users"]) == (409, ["validation 'gate'"])
+            assert client.post("/quarantine/passed:take-again", json={}).status_code == 404
+            assert client.post("/quarantine/none:take-again", json={}).status_code == 404
+            assert client.post("/quarantine/kept:take-again", json={"limit": 0}).status_code == 422
+            assert client.get("/quarantine/none").status_code == 404

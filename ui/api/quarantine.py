@@ -1,0 +1,55 @@
+"""Quarantine: what waits there, and taking it again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from broker.core.errors import Invalid, Problem
+from ui.api import models
+from ui.api.context import Quarantine
+from ui.api.operation import described
+from ui.api.parameters import NamePath, checked_name
+from ui.api.wire import answer, read_object
+
+_MOST = 100_000
+
+
+def add_quarantine(router: APIRouter, quarantine: Quarantine) -> None:
+    """Add ``/quarantine`` and its verbs."""
+
+    @router.get(
+        "/quarantine",
+        operation_id="listQuarantines",
+        tags=["Quarantine"],
+        summary="The streams in which validations and transformations keep what they stop",
+        **described(answer=models.ObjectList),
+    )
+    async def list_quarantines() -> Response:
+        items = list(quarantine.overview())
+        return answer({"items": items, "next": None, "total": len(items), "total_is_estimate": False})
+
+    @router.get(
+        "/quarantine/{name}",
+        operation_id="getQuarantine",
+        tags=["Quarantine"],
+        summary="What waits in a quarantine, oldest first",
+        **described(answer=models.Anything, problems=(404, 422)),
+    )
+    async def show(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> Response:
+        return answer(quarantine.show(checked_name(name), limit))
+
+    @router.post(
+        "/quarantine/{name}:take-again",
+        operation_id="takeQuarantineAgain",
+        tags=["Quarantine"],
+        summary="Publish what waits, through all stages; what fails again goes to the end with its new reason",
+        **described(body=models.TakeAgain, answer=models.Anything, problems=(404,)),
+    )
+    async def take_again(name: NamePath, request: Request) -> Response:
+        limit = (await read_object(request)).get("limit", 10_000)
+        if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= _MOST:
+            raise Invalid("nothing was taken", [Problem(f"limit is a number from 1 to {_MOST}", "/limit")])
+        return answer(await quarantine.take_again(checked_name(name), limit))
