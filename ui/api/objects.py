@@ -55,7 +55,7 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
         **described(answer=models.ObjectList, problems=(422,)),
     )
     async def list_objects(limit: Limit = 100, cursor: Cursor = None) -> Response:
-        return answer(_page(service.list(), limit, cursor))
+        return answer(page_of(service.list(), limit, cursor))
 
     @router.post(
         many,
@@ -66,8 +66,8 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
     )
     async def create_object(request: Request) -> Response:
         spec = await read_object(request)
-        created = service.create(_named(spec, None))
-        return _created(request, created)
+        created = service.create(named(spec, None))
+        return created_answer(request, created)
 
     @router.get(
         one,
@@ -87,10 +87,10 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
         **described(body=kind.model, answer=models.Object, problems=(409,), also_creates=True),
     )
     async def put_object(name: NamePath, request: Request) -> Response:
-        spec = _named(await read_object(request), checked_name(name))
-        if _exists(service, name):
+        spec = named(await read_object(request), checked_name(name))
+        if exists(service, name):
             return answer(service.replace(name, spec))
-        return _created(request, service.create(spec))
+        return created_answer(request, service.create(spec))
 
     @router.delete(
         one,
@@ -123,10 +123,10 @@ def _add_reorder(
         if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
             raise Invalid("the order cannot be used", [Problem("expected an array of names", "/order")])
         reorder(order)
-        return answer(_page(service.list(), 1000, None))
+        return answer(page_of(service.list(), 1000, None))
 
 
-def _page(objects: Sequence[Spec], limit: int, cursor: str | None) -> Spec:
+def page_of(objects: Sequence[Spec], limit: int, cursor: str | None) -> Spec:
     start = 0 if cursor is None else _after(objects, *decode_cursor(cursor))
     items = objects[start : start + limit]
     end = start + len(items)
@@ -139,7 +139,7 @@ def _after(objects: Sequence[Spec], position: int, name: str) -> int:
     return next((index + 1 for index, spec in enumerate(objects) if spec.get("name") == name), position)
 
 
-def _named(spec: Spec, name: str | None) -> Spec:
+def named(spec: Spec, name: str | None) -> Spec:
     """The spec with its name, which may be left out where the path has it.
 
     Raises:
@@ -154,7 +154,7 @@ def _named(spec: Spec, name: str | None) -> Spec:
     return {**spec, "name": checked_name(given)}
 
 
-def _exists(service: ObjectService, name: str) -> bool:
+def exists(service: ObjectService, name: str) -> bool:
     try:
         service.get(name)
     except NotFound:
@@ -162,7 +162,7 @@ def _exists(service: ObjectService, name: str) -> bool:
     return True
 
 
-def _created(request: Request, spec: Spec) -> Response:
+def created_answer(request: Request, spec: Spec) -> Response:
     response = answer(spec, 201)
     path = request.url.path
     response.headers["Location"] = path if request.method == "PUT" else f"{path}/{spec['name']}"
