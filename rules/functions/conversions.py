@@ -6,7 +6,7 @@ import binascii
 import math
 from typing import Annotated, Any
 
-from rules.functions.registry import Data, Float, StrictText, between, failure, function
+from rules.functions.registry import Data, Float, Int, StrictText, between, failure, function
 from rules.sql import paths
 from rules.sql.values import (
     NUMBERS,
@@ -168,6 +168,12 @@ def bin2hexstr(data: Any, prefix: StrictText = "") -> str:
     if type(data) is not bytes:
         raise failure("bin2hexstr", f"argument 1 must be a string, not {type_name(data)}")
     return prefix + data.hex().upper()
+
+
+@function(returns="string")
+def int2hexstr(x: Int) -> str:
+    """An integer as upper-case hexadecimal digits, without a prefix."""
+    return f"{x:X}"
 
 
 @function(returns="string")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
-from rules.functions.registry import Data, choice, function
+from rules.functions.registry import Data, Int, choice, failure, function
 
 
 def _md4(data: bytes) -> str:
@@ -53,6 +53,8 @@ _ALGORITHMS: dict[str, Callable[[bytes], str]] = {
 }
 _ALGORITHMS["sha1"] = _ALGORITHMS["sha"]
 
+_PIECE_BYTES = 4096
+
 Algorithm = Annotated[str, choice(*_ALGORITHMS)]
 
 
@@ -78,3 +80,39 @@ def sha256(s: Data) -> str:
 def hash_(algorithm: Algorithm, s: Data) -> str:
     """A hash by the name of its algorithm, as lower-case hexadecimal digits."""
     return _ALGORITHMS[algorithm](s)
+
+
+@function(returns="long")
+def hash_to_range(s: Data, least: Int, most: Int) -> int:
+    """An integer from least to most that depends on the string only: its SHA-256 folded into the range."""
+    if not s:
+        raise failure("hash_to_range", "the string is empty")
+    return _folded("hash_to_range", int.from_bytes(hashlib.sha256(s).digest(), "big"), least, most)
+
+
+@function(returns="long")
+def map_to_range(x: Any, least: Int, most: Int) -> int:
+    """An integer folded into the range from least to most; the bytes of a string count as one integer."""
+    if type(x) is int:
+        return _folded("map_to_range", x, least, most)
+    data = x.encode() if type(x) is str else x
+    if type(data) is not bytes or not data:
+        raise failure("map_to_range", "argument 1 must be an integer or a string that is not empty")
+    return _folded("map_to_range", _residue(data, most - least + 1), least, most)
+
+
+def _residue(data: bytes, modulus: int) -> int:
+    """The bytes as one integer, big end first, modulo a positive number; by pieces, as a long integer costs more."""
+    if modulus <= 0:
+        return 0
+    rest = 0
+    for start in range(0, len(data), _PIECE_BYTES):
+        piece = data[start : start + _PIECE_BYTES]
+        rest = ((rest << (8 * len(piece))) + int.from_bytes(piece, "big")) % modulus
+    return rest
+
+
+def _folded(name: str, value: int, least: int, most: int) -> int:
+    if least > most:
+        raise failure(name, "the least is greater than the most")
+    return least + value % (most - least + 1)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 from functools import lru_cache
 from typing import Annotated, Any
 
 import jq as jq_library
 
 from broker.core import jsontext
-from rules.functions.registry import Int, Kind, failure, function
+from rules.functions.registry import Int, Kind, StrictText, failure, function
+from rules.sql.paths import decoded
 from rules.sql.values import UNDEFINED, json_text, type_name
+
+
+def _json_path(value: Any) -> str:
+    if type(value) is str:
+        raise ValueError("a path of keys that is not empty")
+    raise ValueError(f"a path of keys, not {type_name(value)}")
+
+
+JsonPath = Annotated[str, Kind("string", "type({v}) is str and {v} != ''", _json_path)]
 
 
 @function(returns="string")
@@ -57,3 +68,29 @@ def jq_(program: JqProgram, value: Any, timeout_ms: Int = 10_000) -> Any:
         return compiled.input_text(json_text(value)).all()
     except ValueError as error:
         raise failure("jq", " ".join(str(error).split())) from None
+
+
+@function()
+def json_value(text: Any, path: JsonPath) -> Any:
+    """What stands in JSON text at a path of keys such as a.b; undefined where it is absent or the text is no JSON."""
+    return _at(decoded(text), path)
+
+
+@function()
+def jwt_value(token: StrictText, path: JsonPath) -> Any:
+    """A claim of a JSON web token at a path of keys. The signature is NOT checked."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        raise failure("jwt_value", "a token has three parts with points between")
+    claims = parts[1].encode().rstrip(b"=")
+    try:
+        value = jsontext.decode(base64.b64decode(claims + b"=" * (-len(claims) % 4), b"-_", validate=True))
+    except ValueError:
+        raise failure("jwt_value", "the claims of the token are not the base64 of JSON") from None
+    return _at(value, path)
+
+
+def _at(value: Any, path: str) -> Any:
+    for name in path.split("."):
+        value = value.get(name, UNDEFINED) if type(value) is dict else UNDEFINED
+    return value

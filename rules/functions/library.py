@@ -5,10 +5,12 @@ from __future__ import annotations
 from rules.functions import (  # noqa: F401  (importing a family registers its functions)
     arrays,
     bits,
+    comparisons,
     compression,
     conversions,
     events,
     hashes,
+    identifiers,
     json,
     maps,
     numbers,
@@ -20,8 +22,14 @@ from rules.functions import (  # noqa: F401  (importing a family registers its f
     topics,
 )
 from rules.functions.registry import STANDARD, Functions
+from rules.functions.state import Memory, state_functions
 
 
-def standard() -> Functions:
-    """A set of functions of its own with all standard ones, to which features may add."""
-    return Functions(tuple(STANDARD.values()))
+def standard(memory: Memory | None = None) -> Functions:
+    """A set of functions of its own with all standard ones, to which features may add.
+
+    ``memory`` is what ``kv_store_*`` and ``proc_dict_*`` keep their values in; a new one if none is given.
+    """
+    kept = memory or Memory()
+    functions = [*STANDARD.values(), *state_functions(kept)]
+    return Functions(functions, for_trial=lambda: state_functions(kept.copy()))

@@ -141,19 +141,17 @@ class Function:
 class Functions:
     """The functions a node knows: the standard ones and those that features and plugins add."""
 
-    def __init__(self, functions: Iterable[Function] = ()) -> None:
+    def __init__(self, functions: Iterable[Function] = (), for_trial: Callable[[], Iterable[Function]] = tuple) -> None:
         self._by_name = {function.name: function for function in functions}
+        self._for_trial = for_trial
 
     def add(self, function: Function) -> None:
         """Make a function known; replaces one of that name."""
         self._by_name[function.name] = function
 
-    def with_others(self, functions: Iterable[Function]) -> Functions:
-        """A set of its own in which some functions are replaced."""
-        made = Functions(tuple(self._by_name.values()))
-        for function in functions:
-            made.add(function)
-        return made
+    def trial(self) -> Functions:
+        """A set of its own for SQL that is only tried: what it writes to memory does not stay."""
+        return Functions([*self._by_name.values(), *self._for_trial()], self._for_trial)
 
     def get(self, name: str) -> Function | None:
         """The function of that name."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from broker.core.topic import levels_match
 from rules.functions.registry import Items, Text, failure, function
-from rules.sql.values import UNDEFINED
+from rules.sql.values import UNDEFINED, joined, text_of, type_name
 
 
 @function(returns="boolean")
@@ -18,6 +18,26 @@ def topic_match(topic: Any, topic_filter: Any) -> bool:
     if type(topic) is not str or type(topic_filter) is not str:
         raise failure("=~", "a topic on the left and a topic filter on the right are needed, both strings")
     return levels_match(tuple(topic_filter.split("/")), topic)
+
+
+@function(returns="array")
+def topic_split(topic: Text) -> list[str]:
+    """The levels of a topic or filter, empty ones kept."""
+    return topic.split("/")
+
+
+@function(returns="string", arity=(1, 2), usage="(levels) or (parent, word)")
+def topic_join(*arguments: Any) -> Any:
+    """The levels of an array with / between them, or a parent and a word; a parent's final / is not doubled."""
+    if len(arguments) == 1:
+        levels = arguments[0]
+        if type(levels) is not list:
+            raise failure("topic_join", f"one argument must be an array of levels, not {type_name(levels)}")
+        return joined(*[part for level in levels for part in ("/", text_of(level))][1:])
+    parent, word = map(text_of, arguments)
+    if not parent:
+        raise failure("topic_join", "the parent is empty")
+    return joined(parent, "" if parent[-1:] in ("/", b"/") else "/", word)
 
 
 @function(returns="boolean")
