@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -15,17 +15,18 @@ from broker.core.merge_patch import merged
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
 from broker.core.schema import FieldType
-from broker.core.template import Template
 from rules import tester
+from rules.actions.spec import StreamAction
 from rules.case_runs import refuse_failures, report, run_cases
 from rules.engine import RuleEngine
 from rules.functions.registry import Functions
 from rules.making import MadeRule, RuleMaker
 from rules.rule import Statement
 from rules.settings import RulesSettings
-from rules.spec import RepublishAction, RuleSpec, StreamAction
-from rules.sql.types import Inferred, infer, unified
-from rules.sql.values import text_of
+from rules.spec import RuleSpec
+from rules.sql.inference import Inferred
+from rules.sql.types import unified
+from rules.type_check import TypeChecker
 from rules.versions import Versions, difference, rfc3339
 
 
@@ -44,6 +45,7 @@ class RuleService:
     ) -> None:
         self._services, self._engine = services, engine
         self._functions = functions
+        self._types = TypeChecker(services, functions, settings)
         self._maker = RuleMaker(services, functions, settings)
         self._section = section
         self._objects: OrderedObjects[MadeRule] = OrderedObjects(self.kind, section, _saved_spec)
@@ -76,6 +78,7 @@ class RuleService:
         """Make a rule. With ``force`` also one that fails its test cases."""
         saved = self._maker.make(spec)
         self._objects.check_free(saved.spec.name)
+        self._types.refuse_mistakes(saved.spec.name, saved.rule.statement)
         self._check_cases(saved, force)
         return self._put(saved)
 
@@ -169,7 +172,7 @@ class RuleService:
         Raises:
             Invalid: the SQL does not parse or check, or the event cannot be read.
         """
-        return tester.test(body, self._functions, self._services.node, self._services.clock.now_ns)
+        return tester.test(body, self._functions.trial(), self._services.node, self._services.clock.now_ns)
 
     def render(self, body: Mapping[str, Any]) -> dict[str, str]:
         """The text of a template for a row. Raises ``Invalid`` when those are not given."""
@@ -181,14 +184,14 @@ class RuleService:
 
     def inferred(self, name: str) -> Inferred:
         """Types of a rule's columns, and warnings."""
-        return self._inferred(self._objects.get(name).rule.statement)
+        return self._types.inferred(self._objects.get(name).rule.statement)
 
     def output_columns_of_stream(self, stream: str) -> Sequence[dict[str, str]]:
         """Name and type of all columns that rules write to a stream; ``unknown`` where they disagree."""
         columns: dict[str, FieldType] = {}
         for saved in self._objects:
             if stream in _streams(saved.spec):
-                for name, kind in self._inferred(saved.rule.statement).columns:
+                for name, kind in self._types.inferred(saved.rule.statement).columns:
                     columns[name] = unified(columns[name], kind) if name in columns else kind
         return [{"name": name, "type": kind.name} for name, kind in columns.items()]
 
@@ -199,6 +202,8 @@ class RuleService:
         saved, before = self._maker.make({**spec, "name": spec.get("name", name)}), self._objects.get(name)
         if saved.spec.name != name:
             raise Invalid("a rule keeps its name", [Problem(f"expected {name!r}", "/name")])
+        if saved.spec.sql != before.spec.sql:  # a rule that a schema was changed under can still be switched off
+            self._types.refuse_mistakes(name, saved.rule.statement)
         self._check_cases(saved, force)
         does_the_same = (saved.spec.sql, saved.spec.actions) == (before.spec.sql, before.spec.actions)
         if does_the_same:
@@ -233,7 +238,7 @@ class RuleService:
         self._services.plans.invalidate()
 
     def _shown(self, saved: MadeRule) -> Spec:
-        rule, inferred, name = saved.rule, self._inferred(saved.rule.statement), saved.spec.name
+        rule, name = saved.rule, saved.spec.name
         error, version, spec = rule.last_error, self._versions.newest(name), _saved_spec(saved)
         return {
             **spec,
@@ -242,22 +247,10 @@ class RuleService:
             "created_at": rfc3339(self._versions.created_ms(name)),
             "last_modified_at": rfc3339(version.saved_ms),
             "from": [*rule.statement.sources.texts],
-            "columns": [{"name": name, "type": kind.name} for name, kind in inferred.columns],
-            "warnings": [problem.as_dict() for problem in (*inferred.warnings, *_unset(saved.spec, inferred))],
+            **self._types.shown(rule.statement, saved.spec.actions),
             "metrics": self._metrics(saved),
             "last_error": None if error is None else {"text": error.text, "time_ms": error.time_ns // 1_000_000},
         }
-
-    def _inferred(self, statement: Statement) -> Inferred:
-        return infer(statement.tree, self._functions, self._payload_type(statement))
-
-    def _payload_type(self, statement: Statement) -> FieldType | None:
-        """The payload's type where one schema is bound to all that the rule reads."""
-        sources = statement.sources
-        if not sources.filters or sources.events or sources.ingress:
-            return None
-        kinds = [self._services.schemas.payload_type(one.filter) for one in sources.filters]
-        return kinds[0] if all(kind == kinds[0] for kind in kinds) else None
 
 
 def _saved_spec(saved: MadeRule) -> Spec:
@@ -271,23 +264,6 @@ def _version_of(saved: MadeRule) -> Spec:
     """What is kept of a version: only what was set, so that a default that comes later is no change."""
     members = {"name", *saved.spec.model_dump(exclude_defaults=True)}
     return {name: value for name, value in _saved_spec(saved).items() if name in members}
-
-
-def _unset(spec: RuleSpec, inferred: Inferred) -> Iterator[Problem]:
-    """Placeholders of templates for columns that the SQL does not give, which would render as ``undefined``."""
-    if inferred.has_star:
-        return
-    names = {name for name, _ in inferred.columns}
-    for position, action in enumerate(spec.actions):
-        if isinstance(action, RepublishAction):
-            for member, text in (("topic", action.topic), ("payload", action.payload)):
-                for path in Template(text, text_of).paths:
-                    if path[0] not in names:
-                        yield Problem(
-                            f"the SQL gives no column '{path[0]}', so ${{{'.'.join(path)}}} renders as undefined",
-                            f"/actions/{position}/{member}",
-                            suggestion=f"select {path[0]}",
-                        )
 
 
 def _streams(spec: RuleSpec) -> set[str]:

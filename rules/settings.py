@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from broker.config.model import Settings
@@ -13,4 +15,9 @@ class RulesSettings(Settings):
     ignore_sys_message: bool = Field(default=True, description="Leave out messages on $SYS topics.")
     max_republish_depth: int = Field(
         default=16, ge=1, le=1000, description="How many rules in a row may republish what another one republished."
+    )
+    type_check: Literal["error", "warning", "off"] = Field(
+        default="error",
+        description="What becomes of a rule whose SQL has a certain mistake by the schemas bound to its topics and the "
+        "types of columns: error: it is not saved; warning: it is saved, and shown with it; off: nobody looks.",
     )

@@ -1,261 +1,166 @@
-"""What types the columns of a rule's rows have, as far as the SQL and the payload's schema tell.
+"""What types values have, and how types combine: the algebra under the type checker.
 
-Nothing here changes what a rule does: an unknown type is ``unknown``, and a field that a closed payload type does not
-have is a warning with a suggestion.
+A type is a promise about every value: a value has the type, or it is undefined or null and the type is ``nullable``.
+``long`` promises a whole number (JSON Schema's ``integer`` takes 1.0), ``double`` any number, ``unknown`` nothing.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from sqlglot import exp
-
-from broker.core.errors import Problem
 from broker.core.schema import UNKNOWN, FieldType
-from rules.functions.registry import Functions
-from rules.sql.tree import END_INDEX, Path, Tree, path_of, place_of, text_of_tree
+from rules.sql.tree import END_INDEX, Path
 
-BOOLEAN: Final = FieldType("boolean")
-LONG: Final = FieldType("long")
-DOUBLE: Final = FieldType("double")
-STRING: Final = FieldType("string")
+BOOLEAN: Final = FieldType("boolean", nullable=False)
+LONG: Final = FieldType("long", nullable=False)
+DOUBLE: Final = FieldType("double", nullable=False)
+STRING: Final = FieldType("string", nullable=False)
 NULL: Final = FieldType("null")
-_NUMERIC: Final = ("long", "double")
+"""Always undefined or null."""
+EMPTY_MAP: Final = FieldType("struct", nullable=False, open=False)
 
-COLUMN_TYPES: Final[dict[str, FieldType]] = {
-    "event": STRING, "id": STRING, "clientid": STRING, "username": STRING, "payload": STRING, "peerhost": STRING,
-    "peername": STRING, "topic": STRING, "qos": LONG,
-    "flags": FieldType("struct", fields={"retain": BOOLEAN, "dup": BOOLEAN}),
-    "pub_props": FieldType("struct"), "publish_received_at": LONG, "timestamp": LONG, "node": STRING,
-    "metadata": FieldType("struct", fields={"rule_id": STRING}), "client_attrs": FieldType("map", item=STRING),
+NUMERIC: Final = ("long", "double")
+_FAMILIES: Final = {
+    "long": "number", "double": "number", "string": "string", "binary": "string", "boolean": "boolean",
+    "array": "array", "map": "map", "struct": "map", "null": "null",
 }  # fmt: skip
-"""The columns of ``message.publish``; ``payload`` is text until a path leads into it."""
-
-_ARITHMETIC: Final = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)
-_BOOLEAN: Final = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.And, exp.Or, exp.Not, exp.In, exp.Boolean)
-
-Columns = list[tuple[str, FieldType]]
+_WORDS: Final = {
+    "number": "a number", "string": "a string", "boolean": "a boolean", "array": "an array", "map": "a map",
+    "null": "undefined",
+}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Inferred:
-    """The columns of a rule's rows in order, and what looks like a mistake in the SQL."""
-
-    columns: Columns
-    warnings: tuple[Problem, ...]
-    has_star: bool
-    """Whether ``*`` is selected, which on events stands for columns not listed here."""
+def family(kind: FieldType) -> str:
+    """``number``, ``string``, ``boolean``, ``array``, ``map`` or ``null``; ``unknown`` where the type does not tell."""
+    return _FAMILIES.get(kind.name, "unknown")
 
 
-def output_columns(tree: exp.Select, functions: Functions, payload_type: FieldType | None = None) -> Columns:
-    """Name and type of each column, in order."""
-    return infer(tree, functions, payload_type).columns
+def described(kind: FieldType) -> str:
+    """The word for a type in messages: ``a number``."""
+    return _WORDS.get(family(kind), "of unknown type")
 
 
-def infer(tree: exp.Select, functions: Functions, payload_type: FieldType | None = None) -> Inferred:
-    """Types of columns, with warnings for fields that a closed payload type does not have."""
-    inference = _Inference(functions, payload_type or UNKNOWN)
-    columns = inference.columns_of(tree)
-    has_star = any(isinstance(item, exp.Star) for item in tree.expressions)
-    return Inferred(columns, tuple(inference.warnings), has_star)
+def maybe(kind: FieldType) -> FieldType:
+    """The type where the value may be absent too."""
+    return kind if kind.nullable else replace(kind, nullable=True)
+
+
+def certain(kind: FieldType) -> FieldType:
+    """The type of the values that are there."""
+    return replace(kind, nullable=False) if kind.nullable else kind
+
+
+def array_of(item: FieldType, *, nullable: bool = False) -> FieldType:
+    """The type of arrays of such elements."""
+    return FieldType("array", nullable=nullable, item=item)
 
 
 def unified(one: FieldType, other: FieldType) -> FieldType:
     """The type of a value that has one of two types."""
-    if one.name == "null":
-        return other
-    if other.name == "null" or one == other:
+    if one == other:
         return one
-    if one.name in _NUMERIC and other.name in _NUMERIC:
-        return DOUBLE
+    if one.name == "null" or other.name == "null":
+        return maybe(other if one.name == "null" else one)
+    nullable = one.nullable or other.nullable
+    if one.name in NUMERIC and other.name in NUMERIC:
+        return FieldType(one.name if one.name == other.name else "double", nullable=nullable)
     if one.name == other.name == "array":
-        return FieldType("array", item=unified(one.item or UNKNOWN, other.item or UNKNOWN))
+        return array_of(unified(one.item or UNKNOWN, other.item or UNKNOWN), nullable=nullable)
     if one.name == other.name == "struct":
-        names = [*one.fields, *(name for name in other.fields if name not in one.fields)]
-        fields = {name: unified(one.fields.get(name, NULL), other.fields.get(name, NULL)) for name in names}
-        return FieldType("struct", fields=fields, open=one.open or other.open)
-    return one if one.name == other.name else UNKNOWN
+        return _unified_structs(one, other, nullable)
+    if family(one) == family(other) == "map":
+        items = [kind.item or UNKNOWN for kind in (one, other) if kind.name == "map"]
+        return FieldType("map", nullable=nullable, item=unified(*items) if len(items) == 2 else UNKNOWN)
+    if one.name == other.name:
+        values = tuple(dict.fromkeys((*one.values, *other.values))) if one.values and other.values else ()
+        return FieldType(one.name, nullable=nullable, values=values)
+    return UNKNOWN
 
 
-@dataclass(slots=True)
-class _Scope:
-    outer: _Scope | None = None
-    names: dict[str, FieldType] = field(default_factory=dict)
+def _unified_structs(one: FieldType, other: FieldType, nullable: bool) -> FieldType:
+    fields = {name: unified(_field(one, name), _field(other, name)) for name in {**one.fields, **other.fields}}
+    return FieldType("struct", nullable=nullable, fields=fields, open=one.open or other.open)
 
 
-class _Inference:
-    def __init__(self, functions: Functions, payload_type: FieldType) -> None:
-        self._functions = functions
-        self._payload = payload_type
-        self.warnings: list[Problem] = []
-
-    def columns_of(self, tree: exp.Select) -> Columns:
-        scope = _Scope()
-        if "foreach" not in tree.meta:
-            self._fields(tree.expressions, scope)
-            self._look_at(tree.args.get("where"), scope)
-            return list(scope.names.items())
-        inner: exp.Select = tree.args["from_"].this.this
-        *earlier, last = inner.expressions
-        self._fields(earlier, scope)
-        items = self._type_of(last.this if isinstance(last, exp.Alias) else last, scope, walked=True)
-        self._look_at(inner.args.get("where"), scope)
-        scope.names[tree.meta["foreach"]] = items.item or UNKNOWN
-        self._look_at(tree.args.get("where"), scope)
-        done = _Scope(outer=scope)
-        self._fields(tree.expressions, done)
-        return list(done.names.items())
-
-    def _look_at(self, where: exp.Where | None, scope: _Scope) -> None:
-        if where is not None:
-            self._type_of(where.this, scope)
-
-    def _fields(self, fields: Sequence[Tree], scope: _Scope) -> None:
-        for item in fields:
-            if isinstance(item, exp.Star):
-                scope.names.update(COLUMN_TYPES)
-                if scope.outer is not None:
-                    scope.names.update(scope.outer.names)
-                continue
-            target = item.args["alias"] if isinstance(item, exp.Alias) else item
-            path = Path(target.name) if isinstance(target, exp.Identifier) else path_of(target)
-            if path is None:
-                is_text = isinstance(item, exp.Literal) and item.is_string
-                path = Path(item.name if is_text else text_of_tree(item))
-            found = self._type_of(item.this if isinstance(item, exp.Alias) else item, scope)
-            before = scope.names.get(path.root, UNKNOWN if path.steps else NULL)
-            if path.root == "payload" and before == STRING:
-                before = self._payload
-            scope.names[path.root] = _with(before, path.steps, found)
-
-    def _type_of(self, node: Tree, scope: _Scope, *, walked: bool = False) -> FieldType:
-        path = path_of(node)
-        if path is not None:
-            return self._path(path, node, scope, walked=walked)
-        if isinstance(node, exp.Paren):
-            return self._type_of(node.this, scope)
-        if isinstance(node, exp.Literal):
-            return STRING if node.is_string else LONG if node.name.isdigit() else DOUBLE
-        if isinstance(node, exp.Null):
-            return NULL
-        if isinstance(node, exp.Neg):
-            inner = self._type_of(node.this, scope)
-            return inner if inner.name in _NUMERIC else UNKNOWN
-        if isinstance(node, exp.Anonymous):
-            return self._call(node, scope)
-        if isinstance(node, exp.Case):
-            return self._case(node, scope)
-        if isinstance(node, exp.GenerateSeries):
-            return FieldType("array", item=LONG)
-        inner_types = [self._type_of(child, scope) for child in node.iter_expressions()]
-        if isinstance(node, exp.Array):
-            item = NULL
-            for kind in inner_types:
-                item = unified(item, kind)
-            return FieldType("array", item=item)
-        if isinstance(node, _ARITHMETIC):
-            return _arithmetic(node, *inner_types)
-        if isinstance(node, exp.DPipe):
-            return STRING
-        return BOOLEAN if isinstance(node, _BOOLEAN) else UNKNOWN
-
-    def _call(self, node: exp.Anonymous, scope: _Scope) -> FieldType:
-        arguments = [self._type_of(argument, scope) for argument in node.expressions]
-        if (
-            node.name == "json_decode"
-            and len(node.expressions) == 1
-            and path_of(node.expressions[0]) == Path("payload")
-        ):
-            return self._payload
-        if node.name in ("coalesce", "coalesce_ne") and len(arguments) > 1:
-            found = NULL
-            for kind in arguments:
-                found = unified(found, kind)
-            return found
-        function = self._functions.get(node.name)
-        if function is None:
-            return UNKNOWN
-        return STRING if function.returns.name == "binary" else function.returns
-
-    def _case(self, node: exp.Case, scope: _Scope) -> FieldType:
-        found = NULL
-        if node.this is not None:
-            self._type_of(node.this, scope)
-        for branch in node.args["ifs"]:
-            self._type_of(branch.this, scope)
-            found = unified(found, self._type_of(branch.args["true"], scope))
-        default = node.args.get("default")
-        return found if default is None else unified(found, self._type_of(default, scope))
-
-    # Paths
-
-    def _path(self, path: Path, node: Tree, scope: _Scope, *, walked: bool) -> FieldType:
-        level: _Scope | None = scope
-        while level is not None:
-            if path.root in level.names and not (path.root == "payload" and level.names["payload"] == STRING):
-                return self._descend(level.names[path.root], path, None)
-            level = level.outer
-        if path.root == "payload" and (path.steps or path.range or walked):
-            return self._descend(self._payload, path, node)
-        return self._descend(COLUMN_TYPES.get(path.root, UNKNOWN), path, None)
-
-    def _descend(self, kind: FieldType, path: Path, warn_at: Tree | None) -> FieldType:
-        for step in path.steps:
-            if isinstance(step, str):
-                if kind.name == "struct" and step not in kind.fields and not kind.open and warn_at is not None:
-                    self._warn(step, kind, path, warn_at)
-                kind = _member(kind, step)
-            else:
-                kind = (kind.item or UNKNOWN) if kind.name == "array" else UNKNOWN
-        if path.range is not None:
-            return kind if kind.name == "array" else FieldType("array", item=UNKNOWN)
-        return kind
-
-    def _warn(self, name: str, kind: FieldType, path: Path, node: Tree) -> None:
-        close = difflib.get_close_matches(name, kind.fields, 1)
-        line, column = place_of(node)
-        suggestion = (
-            f"did you mean '{close[0]}'?" if close else f"it has {', '.join(sorted(kind.fields)) or 'no fields'}"
-        )
-        problem = Problem(f"{path.text}: the payload's schema has no field '{name}'", "/sql", line, column, suggestion)
-        if problem not in self.warnings:
-            self.warnings.append(problem)
+def _field(kind: FieldType, name: str) -> FieldType:
+    return kind.fields.get(name, UNKNOWN if kind.open else NULL)
 
 
-def _member(kind: FieldType, name: str) -> FieldType:
+def unified_all(kinds: Iterable[FieldType]) -> FieldType:
+    """The type of a value that has one of these types; that of nothing when there are none."""
+    found: FieldType | None = None
+    for kind in kinds:
+        found = kind if found is None else unified(found, kind)
+    return NULL if found is None else found
+
+
+# Into values
+
+
+def member(kind: FieldType, name: str) -> FieldType:
+    """The type of ``value.name``. Text is read as JSON, so nothing is known of its members."""
     if kind.name == "struct":
-        return kind.fields.get(name, UNKNOWN if kind.open else NULL)
-    return (kind.item or UNKNOWN) if kind.name == "map" else UNKNOWN
+        found = _field(kind, name)
+    elif kind.name == "map":
+        found = maybe(kind.item or UNKNOWN)
+    else:
+        found = UNKNOWN if family(kind) in ("string", "unknown") else NULL
+    return maybe(found) if kind.nullable else found
 
 
-def _with(kind: FieldType, steps: Sequence[Any], value: FieldType) -> FieldType:
-    """The type of a target after a value was written at the path."""
+def element(kind: FieldType) -> FieldType:
+    """The type of ``value[i]``, which is undefined beyond the ends."""
+    if kind.name == "array":
+        return maybe(kind.item or UNKNOWN)
+    return UNKNOWN if family(kind) in ("string", "unknown") else NULL
+
+
+def written(kind: FieldType, steps: Sequence[Any], value: FieldType) -> FieldType:
+    """The type of a target after a value was written at a path in it, as ``paths.put`` does."""
     if not steps:
         return value
     step, rest = steps[0], steps[1:]
     if isinstance(step, str):
-        is_struct = kind.name == "struct"
-        fields = dict(kind.fields) if is_struct else {}
-        fields[step] = _with(fields.get(step, UNKNOWN), rest, value)
-        return FieldType("struct", fields=fields, open=is_struct and kind.open)
-    before = (kind.item or UNKNOWN) if kind.name == "array" else NULL
-    written = _with(UNKNOWN, rest, value)
-    return FieldType("array", item=unified(before, written) if step is not END_INDEX or before != NULL else written)
+        return _with_member(kind, step, rest, value)
+    made = written(NULL, rest, value)
+    result = array_of(made)
+    if kind.name == "array" or kind.name == "unknown":
+        before = kind.item or UNKNOWN
+        items = [before, made] if step is END_INDEX or step == 0 else [before, made, written(before, rest, value)]
+        result = array_of(unified_all(items))
+    return unified(kind, result) if isinstance(step, Path) else result
 
 
-def _arithmetic(node: Tree, left: FieldType, right: FieldType) -> FieldType:
-    if isinstance(node, exp.Div):
-        return DOUBLE
-    if isinstance(node, (exp.IntDiv, exp.Mod)):
-        return LONG
-    if isinstance(node, exp.Add):
-        if "string" in (left.name, right.name):
-            return STRING
-        if left.name not in _NUMERIC or right.name not in _NUMERIC:
-            return UNKNOWN
-    if "double" in (left.name, right.name):
-        return DOUBLE
-    return LONG if left.name == right.name == "long" else UNKNOWN
+def _with_member(kind: FieldType, name: str, rest: Sequence[Any], value: FieldType) -> FieldType:
+    if kind.name == "struct":
+        fields = {key: maybe(field) for key, field in kind.fields.items()} if kind.nullable else dict(kind.fields)
+        is_open = kind.open
+    else:
+        fields, is_open = {}, kind.name in ("map", "unknown")
+    before = fields.get(name, UNKNOWN if is_open else NULL)
+    return FieldType("struct", nullable=False, fields={**fields, name: written(before, rest, value)}, open=is_open)
+
+
+# Names that look alike
+
+_DIGITS: Final = re.compile(r"\d+")
+
+
+def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The name that was probably meant; letters' case is looked at last."""
+    listed = list(names)
+    by_lower = {other.lower(): other for other in reversed(listed)}
+    close = difflib.get_close_matches(name, listed, 1, cutoff)
+    if close:
+        return close[0]
+    close = difflib.get_close_matches(name.lower(), by_lower, 1, cutoff)
+    return by_lower[close[0]] if close else None
+
+
+def misspelt(name: str, names: Iterable[str]) -> str | None:
+    """``nearest`` where a name need not be among those known: closer, and ``temp2`` is no slip for ``temp1``."""
+    return nearest(name, (other for other in names if _DIGITS.sub("", other) != _DIGITS.sub("", name)), cutoff=0.75)

@@ -1,0 +1,133 @@
+"""The type checker as rules use it: what a statement's payloads hold now, and what becomes of reports.
+
+Nothing is kept that schemas, validations or transformations could make wrong: a result is used again only while the
+types it was made from are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlglot import exp
+
+from broker.core.errors import Invalid, NotFound, Problem
+from broker.core.feature import Services
+from broker.core.schema import UNKNOWN, FieldType
+from rules.functions.registry import Functions
+from rules.rule import Statement
+from rules.settings import RulesSettings
+from rules.sql.arrow_schema import arrow_dict, spark_schema, spark_type
+from rules.sql.inference import Inferred, infer
+from rules.sql.inputs import Input, inputs_of, payload_of
+from rules.template_checks import unset_placeholders
+
+Members = dict[str, Any]
+_MOST_KNOWN = 4096
+"""Statements whose types are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A statement by the schemas of this moment: ``errors`` stand against saving it, ``warnings`` do not."""
+
+    inferred: Inferred
+    errors: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Errors and warnings in the order of the SQL; those of actions last."""
+        found = (*self.errors, *self.warnings)
+        return tuple(sorted(found, key=lambda problem: (problem.line is None, problem.line or 0, problem.column or 0)))
+
+
+class TypeChecker:
+    """Types of statements, with the schemas of a node and the setting ``rule_engine.type_check``."""
+
+    def __init__(self, services: Services, functions: Functions, settings: RulesSettings) -> None:
+        self._services, self._functions, self._settings = services, functions, settings
+        self._known: dict[str, tuple[Sequence[Input], Inferred]] = {}
+
+    def check(self, statement: Statement, actions: Sequence[Any] = ()) -> Checked:
+        """What is known of a statement and of the templates of its actions."""
+        inputs = self._inputs(statement)
+        inferred = self._inferred(statement, inputs)
+        level = self._settings.type_check
+        mistakes = tuple(report.problem for report in inferred.reports if report.is_mistake)
+        warnings = tuple(report.problem for report in inferred.reports if not report.is_mistake)
+        templates = tuple(unset_placeholders(actions, inferred, payload_of(inputs)))
+        if level == "error":
+            return Checked(inferred, mistakes, (*warnings, *templates))
+        return Checked(inferred, (), (*(mistakes if level == "warning" else ()), *warnings, *templates))
+
+    def refuse_mistakes(self, name: str, statement: Statement, actions: Sequence[Any] = ()) -> None:
+        """Raise ``Invalid`` with every certain mistake, where the setting says that such a rule is not saved."""
+        errors = self.check(statement, actions).errors
+        if errors:
+            raise Invalid(f"rule {name!r} cannot be saved", errors, code="type_check")
+
+    def inferred(self, statement: Statement) -> Inferred:
+        """Types, lineage and reports of a statement by the schemas of this moment."""
+        return self._inferred(statement, self._inputs(statement))
+
+    def shown(self, statement: Statement, actions: Sequence[Any] = ()) -> Members:
+        """The members ``columns`` and ``warnings`` of a rule as it is shown.
+
+        After a schema changed under a rule, ``warnings`` holds what would be refused if it were saved now.
+        """
+        checked = self.check(statement, actions)
+        return {
+            "columns": columns_dict(checked.inferred),
+            "warnings": [problem.as_dict() for problem in checked.problems],
+        }
+
+    def report(self, statement: Statement, actions: Sequence[Any] = ()) -> Members:
+        """All that is known of a statement that need not be saved.
+
+        Raises:
+            Invalid: with every certain mistake.
+        """
+        checked = self.check(statement, actions)
+        if checked.errors:
+            raise Invalid("the SQL cannot be used", checked.errors, code="type_check")
+        inferred = checked.inferred
+        return {
+            "columns": columns_dict(inferred),
+            "warnings": [problem.as_dict() for problem in checked.warnings],
+            "lineage": inferred.lineage.as_dict(),
+            "arrow_schema": arrow_dict(inferred.columns),
+            "spark_schema": spark_schema(inferred.columns),
+        }
+
+    def _inputs(self, statement: Statement) -> Sequence[Input]:
+        return inputs_of(statement.sources.texts, self._services.schemas.payload_type)
+
+    def _inferred(self, statement: Statement, inputs: Sequence[Input]) -> Inferred:
+        before = self._known.get(statement.sql)
+        if before is not None and before[0] == inputs and not _names_schemas(statement.tree):
+            return before[1]
+        found = infer(statement.tree, self._functions, inputs, self._schema_type)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[statement.sql] = (inputs, found)
+        return found
+
+    def _schema_type(self, name: str, message_type: str | None) -> FieldType:
+        try:
+            serde: Any = self._services.schemas.serde(name)
+        except NotFound:
+            return UNKNOWN
+        found: FieldType = serde.field_type(message_type) if hasattr(serde, "field_type") else UNKNOWN
+        return found
+
+
+def columns_dict(inferred: Inferred) -> list[Members]:
+    """Name and type of each column; ``spark_type`` says what arrays and maps hold."""
+    return [{"name": name, "type": kind.name, "spark_type": spark_type(kind)} for name, kind in inferred.columns]
+
+
+def _names_schemas(tree: exp.Select) -> bool:
+    """Whether the types depend on more than the inputs."""
+    return any(call.name == "schema_decode" for call in tree.find_all(exp.Anonymous))
