@@ -1,0 +1,190 @@
+"""Protobuf: fields by number, by what stands on the wire; imported types are compared too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from schema_validation.compatibility.verdict import Reason
+from schema_validation.serdes.proto_bundle import Bundle, load_files, load_text
+from schema_validation.serdes.proto_lexer import tokenize
+
+_GROUPS = (
+    ("int32", "uint32", "int64", "uint64", "bool", "enum"),
+    ("sint32", "sint64"),
+    ("fixed32", "sfixed32"),
+    ("fixed64", "sfixed64"),
+    ("string", "bytes"),
+)
+_GROUP_OF: Mapping[str, int] = {name: number for number, group in enumerate(_GROUPS) for name in group}
+_TYPE_NAMES = {
+    getattr(FieldDescriptor, f"TYPE_{name.upper()}"): name
+    for name in (
+        "double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string", "bytes", "uint32",
+        "sfixed32", "sfixed64", "sint32", "sint64", "enum", "message", "group",
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The messages of a schema by their names without the package, and the numbers each reserves."""
+
+    messages: Mapping[str, Any]
+    reserved: Mapping[str, frozenset[int]]
+    package: str
+
+
+def parse(source: str | list[dict[str, Any]]) -> Model:
+    """The messages of a source that is known to be a schema."""
+    bundle = load_text(source) if isinstance(source, str) else load_files(source)
+    return Model(
+        {name: found for top in bundle.root.message_types_by_name.values() for name, found in _nested(top, bundle)},
+        _reserved(source if isinstance(source, str) else _root_text(source)),
+        bundle.root.package,
+    )
+
+
+def can_read(reader: Model, writer: Model) -> list[Reason]:
+    """Why a reader cannot read all that a writer may have written; empty when it can."""
+    comparison = _Comparison()
+    for name, written in writer.messages.items():
+        read = reader.messages.get(name)
+        if read is None:
+            comparison.reasons.append(Reason(name, "the reader has no such message"))
+        else:
+            comparison.message(read, written, name)
+    return comparison.reasons
+
+
+def warnings(new: Model, old: Model) -> list[Reason]:
+    """What is allowed and may be regretted: numbers removed without being reserved, another package."""
+    found = [] if new.package == old.package else [Reason("package", f"it was {old.package!r}", True)]
+    for name, before in old.messages.items():
+        after = new.messages.get(name)
+        if after is None:
+            continue
+        kept = {field.number for field in after.fields} | new.reserved.get(name, frozenset())
+        found += [
+            Reason(f"{name}.{field.name}", f"its number {field.number} is free again; reserve it", True)
+            for field in before.fields
+            if field.number not in kept
+        ]
+    return found
+
+
+class _Comparison:
+    def __init__(self) -> None:
+        self.reasons: list[Reason] = []
+        self._seen: set[tuple[str, str]] = set()
+
+    def message(self, reader: Any, writer: Any, path: str) -> None:
+        """Compare two messages and, once, those that their fields hold."""
+        pair = (reader.full_name, writer.full_name)
+        if pair in self._seen:
+            return
+        self._seen.add(pair)
+        read = {field.number: field for field in reader.fields}
+        written = {field.number: field for field in writer.fields}
+        for number in sorted(read.keys() | written.keys()):
+            self._field(read.get(number), written.get(number), path)
+        self.reasons += _oneofs(reader, written, path)
+
+    def _field(self, read: Any, written: Any, path: str) -> None:
+        present = read if read is not None else written
+        place = f"{path}.{present.name}"
+        if _is_required(read) != _is_required(written):
+            by = "reader" if _is_required(read) else "writer"
+            self.reasons.append(Reason(place, f"field {present.number} is required by the {by} only"))
+        if read is None or written is None:
+            return
+        if why := _type_problem(read, written):
+            self.reasons.append(Reason(place, f"field {present.number}: {why}"))
+        elif read.type == FieldDescriptor.TYPE_MESSAGE:
+            self.message(read.message_type, written.message_type, place)
+
+
+def _type_problem(read: Any, written: Any) -> str | None:
+    reads, writes = _TYPE_NAMES[read.type], _TYPE_NAMES[written.type]
+    if reads != writes and (reads not in _GROUP_OF or _GROUP_OF[reads] != _GROUP_OF.get(writes)):
+        return f"the writer writes {writes}, the reader reads {reads}"
+    if _is_repeated(written) and not _is_repeated(read):
+        return "it is repeated for the writer and single for the reader"
+    return None
+
+
+def _oneofs(reader: Any, written: Mapping[int, Any], path: str) -> Iterator[Reason]:
+    """Several fields that were independent must not become a oneof: only the last would be kept."""
+    for oneof in reader.oneofs:
+        moved = [field for field in oneof.fields if (old := written.get(field.number)) is not None and not _oneof(old)]
+        if len(moved) > 1:
+            names = ", ".join(field.name for field in moved)
+            yield Reason(f"{path}.{oneof.name}", f"{names} may all be set by the writer; the reader keeps one of them")
+
+
+def _oneof(field: Any) -> Any:
+    """The oneof that a field stands in; those that proto3 makes for ``optional`` are none."""
+    found = field.containing_oneof
+    return found if found is not None and len(found.fields) > 0 and not found.name.startswith("_") else None
+
+
+def _is_required(field: Any) -> bool:
+    if field is None:
+        return False
+    required = getattr(field, "is_required", None)
+    return bool(required) if required is not None else field.label == FieldDescriptor.LABEL_REQUIRED
+
+
+def _is_repeated(field: Any) -> bool:
+    repeated = getattr(field, "is_repeated", None)
+    return bool(repeated) if repeated is not None else field.label == FieldDescriptor.LABEL_REPEATED
+
+
+def _nested(message: Any, bundle: Bundle) -> Iterator[tuple[str, Any]]:
+    prefix = len(bundle.root.package) + 1 if bundle.root.package else 0
+    yield message.full_name[prefix:], message
+    for inner in message.nested_types:
+        if not inner.GetOptions().map_entry:
+            yield from _nested(inner, bundle)
+
+
+def _root_text(files: Iterable[Mapping[str, Any]]) -> str:
+    return next(str(item["contents"]) for item in files if item.get("root") is True)
+
+
+def _reserved(text: str) -> dict[str, frozenset[int]]:
+    """The numbers that messages reserve, by message. Read from the tokens: descriptors made here do not keep them."""
+    found: dict[str, set[int]] = {}
+    names: list[str] = []
+    tokens = [token.text for token in tokenize(text)]
+    at = 0
+    while at < len(tokens):
+        word = tokens[at]
+        if word in ("message", "enum", "oneof", "service", "extend") and at + 2 < len(tokens) and tokens[at + 2] == "{":
+            names.append(tokens[at + 1] if word == "message" else "")
+            at += 2
+        elif word == "{":
+            names.append("")
+        elif word == "}" and names:
+            names.pop()
+        elif word == "reserved" and names:
+            end = tokens.index(";", at) if ";" in tokens[at:] else len(tokens)
+            found.setdefault(".".join(filter(None, names)), set()).update(_numbers(tokens[at + 1 : end]))
+            at = end
+        at += 1
+    return {name: frozenset(numbers) for name, numbers in found.items()}
+
+
+def _numbers(words: list[str]) -> Iterator[int]:
+    """``2, 9 to 11``: the numbers; names in quotes are passed over, ``max`` ends at 100 above."""
+    for index, word in enumerate(words):
+        if not word.isdigit():
+            continue
+        yield int(word)
+        if words[index + 1 : index + 2] == ["to"] and index + 2 < len(words):
+            last = words[index + 2]
+            end = int(last) if last.isdigit() else int(word) + 100
+            yield from range(int(word), min(end, int(word) + 10_000) + 1)

@@ -1,0 +1,99 @@
+"""What a compatibility check says: modes, reasons with their places, and the verdict over several versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Mode(StrEnum):
+    """What a new version of a schema must be able to do before it is saved."""
+
+    NONE = "none"
+    BACKWARD = "backward"
+    BACKWARD_TRANSITIVE = "backward_transitive"
+    FORWARD = "forward"
+    FORWARD_TRANSITIVE = "forward_transitive"
+    FULL = "full"
+    FULL_TRANSITIVE = "full_transitive"
+    DISABLED = "disabled"
+
+    @property
+    def reads_old(self) -> bool:
+        """The new version must read data of older ones."""
+        return self.value.startswith(("backward", "full"))
+
+    @property
+    def is_read_by_old(self) -> bool:
+        """Older versions must read data of the new one."""
+        return self.value.startswith(("forward", "full"))
+
+    @property
+    def is_transitive(self) -> bool:
+        """All live versions count, not only the last."""
+        return self.value.endswith("_transitive")
+
+
+MODES: Sequence[str] = tuple(mode.value for mode in Mode)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One thing that the reader's schema cannot read of the writer's, or a warning about it.
+
+    ``path`` is a place in the schema: ``fields.t``, ``properties.t.type``, ``Reading field 3``; "" is the whole.
+    """
+
+    path: str
+    message: str
+    is_warning: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A reason with the two versions it is about."""
+
+    reader: str
+    writer: str
+    reason: Reason
+
+    def as_dict(self) -> dict[str, Any]:
+        """For answers of the API."""
+        return {
+            "path": self.reason.path,
+            "message": self.reason.message,
+            "reader": self.reader,
+            "writer": self.writer,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.reader} cannot read data of {self.writer}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a new version may be saved under a mode, and why not. ``against`` are the versions it was held to."""
+
+    mode: Mode
+    against: tuple[int, ...]
+    problems: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
+
+    @property
+    def is_compatible(self) -> bool:
+        return not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        """For answers of the API."""
+        return {
+            "mode": self.mode.value,
+            "compatible": self.is_compatible,
+            "against": list(self.against),
+            "reasons": [finding.as_dict() for finding in self.problems],
+            "warnings": [finding.as_dict() for finding in self.warnings],
+        }
