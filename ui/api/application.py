@@ -18,6 +18,7 @@ from ui.api.objects import KINDS, add_kind
 from ui.api.parameters import refuse_unknown_parameters
 from ui.api.problems import install as install_problems
 from ui.api.quarantine import add_quarantine
+from ui.api.rules import RULES, RuleVerbs, add_rules
 from ui.api.security import require_administrator
 from ui.api.streams import add_streams
 from ui.api.system import add_status
@@ -56,14 +57,17 @@ def _operations(context: ApiContext) -> APIRouter:
         add_streams(router, context.streams)
     if context.lake is not None:
         add_lake(router, context.lake)
+    calls = BoundedCalls(context.verb_timeout_s)
     for kind in KINDS:
         if kind.path in context.services:
+            if kind.path == RULES:
+                add_rules(router, kind, cast(RuleVerbs, context.services[kind.path]), calls)
+                continue
             add_kind(router, kind, context.services[kind.path])
             if kind.path in GATES:
                 add_gate(router, kind, cast(GateService, context.services[kind.path]))
     if context.quarantine is not None:
         add_quarantine(router, context.quarantine)
-    calls = BoundedCalls(context.verb_timeout_s)
     for verb in VERBS:
         if verb.kind in context.services:
             add_verb(router, verb, context.services[verb.kind], calls)

@@ -96,12 +96,34 @@ class TransformSpec(_Open):
     enable: bool = True
 
 
+class RuleTestCase(_Open):
+    """An event, and what the SQL makes of it: ``{"rows": [...]}``, ``{"no_result": true}`` or ``{"error": ...}``."""
+
+    name: str
+    event: dict[str, Any]
+    expect: dict[str, Any]
+
+
 class RuleSpec(_Open):
     """SQL over messages and events, and what to do with its rows."""
 
     name: str
     sql: str = Field(examples=['SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20'])
     actions: list[dict[str, Any]] = []
+    enable: bool = True
+    description: str = ""
+    tests: list[RuleTestCase] = []
+
+
+class RulePatch(_Open):
+    """Members of a rule to change; null sets one back to its default (RFC 7396)."""
+
+
+class RuleCode(BaseModel):
+    """What a rule was compiled to."""
+
+    language: Literal["python"]
+    source: str
 
 
 class StreamSpec(_Open):

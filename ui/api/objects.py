@@ -105,12 +105,14 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
 
     reorder = getattr(service, "reorder", None)
     if reorder is not None:
-        _add_reorder(router, kind, service, reorder)
+        add_reorder(router, kind, service, reorder)
 
 
-def _add_reorder(
+def add_reorder(
     router: APIRouter, kind: Kind, service: ObjectService, reorder: Callable[[Sequence[str]], None]
 ) -> None:
+    """Add the route that brings the objects of a kind into another order."""
+
     @router.post(
         f"/{kind.path}:reorder",
         operation_id=f"reorder{kind.plural}",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Path, Request
 
@@ -37,11 +38,18 @@ async def refuse_unknown_parameters(request: Request) -> None:
     dependant = getattr(request.scope.get("route"), "dependant", None)
     if dependant is None or not request.query_params:
         return
-    known = {parameter.alias for parameter in dependant.query_params}
+    known = set(_query_parameters(dependant))
     unknown = sorted(set(request.query_params) - known)
     if unknown:
         there_are = f"there are {', '.join(sorted(known))}" if known else "it takes none"
         raise ApiProblem(400, "unknown_parameter", f"{request.url.path} has no parameter {unknown[0]!r}; {there_are}")
+
+
+def _query_parameters(dependant: Any) -> Iterator[str]:
+    """The names of those that an operation takes, itself or through what it depends on."""
+    yield from (parameter.alias for parameter in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _query_parameters(inner)
 
 
 def microseconds(text: str, parameter: str) -> int:

@@ -1,0 +1,293 @@
+"""Rules over HTTP: the five verbs with filters, preconditions and test cases, and the life of a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Protocol
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response
+
+from broker.core.objects import ObjectService, Spec
+from ui.api import models, preconditions
+from ui.api.deadline import BoundedCalls
+from ui.api.objects import Cursor, Kind, Limit, add_reorder, created_answer, exists, named, page_of
+from ui.api.operation import described
+from ui.api.parameters import NamePath, checked_name
+from ui.api.rule_filters import Filter
+from ui.api.wire import answer, read_object
+
+Force = Annotated[bool, Query(description="Save it even when it fails its test cases.")]
+VersionPath = Annotated[int, Path(ge=1, description="The number of a version.")]
+
+RULES = "rules"
+"""The path of the kind."""
+_TAGS: list[Any] = ["Rules"]
+_ONE = "/rules/{name}"
+
+
+class RuleVerbs(ObjectService, Protocol):
+    """The service of rules (``rules.service``). ``force`` is passed when it is set, and for all the rules have."""
+
+    def etag(self, name: str) -> str: ...
+
+    def patched(self, name: str, patch: Spec) -> Spec: ...
+
+    def enable(self, name: str, enabled: bool) -> Spec: ...
+
+    def metrics(self, name: str) -> Spec: ...
+
+    def reset_metrics(self, name: str) -> None: ...
+
+    def versions(self, name: str) -> Sequence[Spec]: ...
+
+    def version(self, name: str, number: int) -> Spec: ...
+
+    def difference(self, name: str, before: int, after: int) -> Spec: ...
+
+    def restore(self, name: str, number: int, *, force: bool = False) -> Spec: ...
+
+    def try_cases(self, spec: Spec) -> None: ...
+
+    def run_cases(self, name: str) -> Spec: ...
+
+    def program_of(self, name: str) -> str: ...
+
+
+class _Saving:
+    """Saves rules: test cases are run first, off the event loop and with a deadline."""
+
+    def __init__(self, service: Any, calls: BoundedCalls) -> None:
+        self._service, self._calls = service, calls
+
+    def etag(self, name: str) -> str | None:
+        """The rule's ETag; None when there is no such rule."""
+        find = getattr(self._service, "etag", None)
+        return find(name) if find is not None and exists(self._service, name) else None
+
+    async def options(self, spec: Spec, force: bool) -> dict[str, bool]:
+        """Arguments for the verb that saves the spec, whose test cases have passed then."""
+        if not spec.get("tests"):
+            return {}
+        if not force:
+            await self._calls.run("running the test cases", lambda: self._service.try_cases(spec))
+        return {"force": True}
+
+
+def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedCalls) -> None:
+    """Add all that rules have, but what is tried without being saved (``ui.api.verbs``).
+
+    As for those, a path exists where the service has the method for it; the five verbs are always there.
+    """
+    saving = _Saving(service, calls)
+    _add_reading(router, service, saving)
+    _add_writing(router, kind, service, saving)
+    if hasattr(service, "enable"):
+        _add_switch(router, service, "enable", True)
+        _add_switch(router, service, "disable", False)
+    if hasattr(service, "patched"):
+        _add_patching(router, service, saving)
+    if hasattr(service, "program_of"):
+        _add_code(router, service)
+    if hasattr(service, "metrics"):
+        _add_metrics(router, service)
+    if hasattr(service, "versions"):
+        _add_versions(router, service, saving)
+    if hasattr(service, "run_cases"):
+        _add_cases(router, service, calls)
+    reorder = getattr(service, "reorder", None)
+    if reorder is not None:
+        add_reorder(router, kind, service, reorder)
+
+
+def _add_reading(router: APIRouter, service: RuleVerbs, saving: _Saving) -> None:
+    @router.get(
+        "/rules",
+        operation_id="listRules",
+        tags=_TAGS,
+        summary="List rules in their order",
+        **described(answer=models.ObjectList, problems=(422,)),
+    )
+    async def list_rules(wanted: Filter, limit: Limit = 100, cursor: Cursor = None) -> Response:
+        return answer(page_of(wanted.select(service.list()), limit, cursor))
+
+    @router.get(
+        _ONE,
+        operation_id="getRule",
+        tags=_TAGS,
+        summary="Show a rule; ETag is its version",
+        **described(answer=models.Object, problems=(404, 422)),
+    )
+    async def get_rule(name: NamePath, request: Request) -> Response:
+        shown = answer(service.get(checked_name(name)))
+        return preconditions.with_etag(request, shown, saving.etag(name))
+
+
+def _add_code(router: APIRouter, service: RuleVerbs) -> None:
+    @router.get(
+        f"{_ONE}/code",
+        operation_id="getRuleCode",
+        tags=_TAGS,
+        summary="The Python function that a rule was compiled to",
+        **described(answer=models.RuleCode, problems=(404, 422)),
+    )
+    async def get_code(name: NamePath) -> Response:
+        return answer({"language": "python", "source": service.program_of(checked_name(name))})
+
+
+def _add_writing(router: APIRouter, kind: Kind, service: RuleVerbs, saving: _Saving) -> None:
+    @router.post(
+        "/rules",
+        operation_id="createRule",
+        tags=_TAGS,
+        summary="Create a rule",
+        **described(body=kind.model, answer=models.Object, status=201, problems=(409,)),
+    )
+    async def create_rule(request: Request, force: Force = False) -> Response:
+        spec = named(await read_object(request), None)
+        made = service.create(spec, **await saving.options(spec, force))
+        return preconditions.with_etag(request, created_answer(request, made), saving.etag(spec["name"]))
+
+    @router.put(
+        _ONE,
+        operation_id="putRule",
+        tags=_TAGS,
+        summary="Create or replace a rule",
+        **described(body=kind.model, answer=models.Object, problems=(409, 412), also_creates=True),
+    )
+    async def put_rule(name: NamePath, request: Request, force: Force = False) -> Response:
+        spec = named(await read_object(request), checked_name(name))
+        options = await saving.options(spec, force)
+        preconditions.check(request, saving.etag(name))
+        if exists(service, name):
+            saved: Response = answer(service.replace(name, spec, **options))
+        else:
+            saved = created_answer(request, service.create(spec, **options))
+        return preconditions.with_etag(request, saved, saving.etag(name))
+
+    @router.delete(
+        _ONE,
+        operation_id="deleteRule",
+        tags=_TAGS,
+        summary="Delete a rule",
+        **described(status=204, problems=(404, 409, 412, 422)),
+    )
+    async def delete_rule(name: NamePath, request: Request) -> Response:
+        preconditions.check(request, saving.etag(checked_name(name)))
+        service.delete(name)
+        return Response(status_code=204)
+
+
+def _add_patching(router: APIRouter, service: RuleVerbs, saving: _Saving) -> None:
+    @router.patch(
+        _ONE,
+        operation_id="patchRule",
+        tags=_TAGS,
+        summary="Change members of a rule, by JSON Merge Patch",
+        **described(body=models.RulePatch, answer=models.Object, problems=(404, 409, 412)),
+    )
+    async def patch_rule(name: NamePath, request: Request, force: Force = False) -> Response:
+        patch, etag = await read_object(request), saving.etag(checked_name(name))
+        spec = named(service.patched(name, patch), name)
+        options = await saving.options(spec, force)
+        preconditions.check(request, saving.etag(name))
+        if saving.etag(name) != etag:  # changed while the test cases ran
+            spec = named(service.patched(name, patch), name)
+        saved = answer(service.replace(name, spec, **options))
+        return preconditions.with_etag(request, saved, saving.etag(name))
+
+
+def _add_switch(router: APIRouter, service: RuleVerbs, verb: str, enabled: bool) -> None:
+    @router.post(
+        f"{_ONE}:{verb}",
+        operation_id=f"{verb}Rule",
+        tags=_TAGS,
+        summary=f"Switch a rule {'on' if enabled else 'off'}",
+        **described(answer=models.Object, problems=(404, 409, 422)),
+    )
+    async def switch(name: NamePath) -> Response:
+        return answer(service.enable(checked_name(name), enabled))
+
+
+def _add_metrics(router: APIRouter, service: RuleVerbs) -> None:
+    @router.get(
+        f"{_ONE}/metrics",
+        operation_id="getRuleMetrics",
+        tags=_TAGS,
+        summary="Counters and rates of a rule and of its actions, and how long it takes",
+        **described(answer=models.Anything, problems=(404, 422)),
+    )
+    async def metrics(name: NamePath) -> Response:
+        return answer(service.metrics(checked_name(name)))
+
+    @router.post(
+        f"{_ONE}/metrics:reset",
+        operation_id="resetRuleMetrics",
+        tags=_TAGS,
+        summary="Set the counters of a rule to zero",
+        **described(status=204, problems=(404, 422)),
+    )
+    async def reset_metrics(name: NamePath) -> Response:
+        service.reset_metrics(checked_name(name))
+        return Response(status_code=204)
+
+
+def _add_versions(router: APIRouter, service: RuleVerbs, saving: _Saving) -> None:
+    @router.get(
+        f"{_ONE}/versions",
+        operation_id="listRuleVersions",
+        tags=_TAGS,
+        summary="The versions of a rule that are kept, newest first",
+        **described(answer=models.ObjectList, problems=(404, 422)),
+    )
+    async def list_versions(name: NamePath) -> Response:
+        versions = service.versions(checked_name(name))
+        return answer({"items": versions, "next": None, "total": len(versions), "total_is_estimate": False})
+
+    @router.get(
+        f"{_ONE}/versions/{{number}}",
+        operation_id="getRuleVersion",
+        tags=_TAGS,
+        summary="A version of a rule",
+        **described(answer=models.Anything, problems=(404, 422)),
+    )
+    async def get_version(name: NamePath, number: VersionPath) -> Response:
+        return answer(service.version(checked_name(name), number))
+
+    @router.get(
+        f"{_ONE}/versions/{{number}}/diff",
+        operation_id="compareRuleVersions",
+        tags=_TAGS,
+        summary="What changed from this version to another",
+        **described(answer=models.Anything, problems=(404, 422)),
+    )
+    async def compare_versions(
+        name: NamePath, number: VersionPath, to: Annotated[int, Query(ge=1, description="The other version.")]
+    ) -> Response:
+        return answer(service.difference(checked_name(name), number, to))
+
+    @router.post(
+        f"{_ONE}/versions/{{number}}:restore",
+        operation_id="restoreRuleVersion",
+        tags=_TAGS,
+        summary="Make a rule again what it was, as a new version",
+        **described(answer=models.Object, problems=(404, 409, 412, 422)),
+    )
+    async def restore_version(name: NamePath, number: VersionPath, request: Request, force: Force = False) -> Response:
+        options = await saving.options(service.version(checked_name(name), number)["rule"], force)
+        preconditions.check(request, saving.etag(name))
+        restored = answer(service.restore(name, number, **options))
+        return preconditions.with_etag(request, restored, saving.etag(name))
+
+
+def _add_cases(router: APIRouter, service: RuleVerbs, calls: BoundedCalls) -> None:
+    @router.post(
+        f"{_ONE}:test-cases",
+        operation_id="runRuleTestCases",
+        tags=_TAGS,
+        summary="Run the saved test cases of a rule",
+        **described(answer=models.Anything, problems=(404, 422)),
+    )
+    async def run_cases(name: NamePath) -> Response:
+        service.get(checked_name(name))
+        return answer(await calls.run("running the test cases", lambda: service.run_cases(name)))
