@@ -11,6 +11,7 @@ from broker.admin.quarantine import QuarantineDesk
 from broker.app import features
 from broker.app.refusals import Refusals
 from broker.app.settings import AccessSettings, ApiSettings, NodeSettings
+from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
 from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.sections import Sections
@@ -38,6 +39,7 @@ SESSION_LOG: Final = LogShard(1)
 _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "node": NodeSettings,
     "access": AccessSettings,
+    "authentication": AuthenticationSettings,
     "listeners.tcp.default": ListenerSettings,
     "mqtt": MqttSettings,
     "store": StoreSettings,
@@ -82,6 +84,7 @@ class Node:
             events=self.events,
             clock=self.clock,
             allow_anonymous=config.get("access", AccessSettings).allow_anonymous,
+            authenticators=AuthenticatorChain(config.get("authentication", AuthenticationSettings), self.metrics),
         )
         self.server.hub.pipeline.on_refusal = self.refusals.note
         users_of_stream: list[Any] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -9,3 +11,6 @@ class Settings(BaseModel):
     """Frozen; unknown keys are refused; every field has a default, a unit in its description, and a description."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    takes_a_list: ClassVar[bool] = False
+    """Whether the section may be written as a list; its model then makes members of it."""

@@ -172,6 +172,8 @@ def _split(values: dict[str, Any], models: Models, layers: Sequence[Layer]) -> t
             inner = node[key]
             if isinstance(inner, dict):
                 descend((*path, key), inner)
+            elif isinstance(inner, list) and models.get(".".join((*path, key)), Settings).takes_a_list:
+                data[".".join((*path, key))] = inner
             elif inner is not None:
                 problems.append(f"{_where(layers, (*path, key))}: {'.'.join((*path, key))} must be an object {{ ... }}")
 

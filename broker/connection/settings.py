@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from broker.auth.client_attributes import ClientAttributeSettings
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
 
@@ -50,4 +51,7 @@ class MqttSettings(Settings):
     max_client_id_bytes: int = Field(default=65_535, ge=23, le=65_535, description="Longest client identifier.")
     max_topic_levels: int = Field(default=128, ge=1, le=65_535, description="Most levels of a topic name or filter.")
     max_subscriptions: int = Field(default=10_000, ge=1, description="Most subscriptions of one session.")
+    client_attrs_init: list[ClientAttributeSettings] = Field(
+        default_factory=list, description="Attributes of clients, worked out at CONNECT before they are authenticated."
+    )
     max_cached_plans: int = Field(default=65_536, ge=16, description="Topics whose plans are kept at hand.")

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from logging import getLogger
 from typing import Final
 
+from broker.auth.chain import AuthenticatorChain
 from broker.connection import close
 from broker.connection.connection import Connection
-from broker.connection.hub import TICK_S, Authenticate, Hub, accept_all
+from broker.connection.hub import TICK_S, Hub
 from broker.connection.settings import MqttSettings
 from broker.core import reason
 from broker.core.clock import Clock
@@ -63,9 +64,10 @@ class Server:
         events: Events,
         clock: Clock,
         allow_anonymous: bool = False,
-        authenticate: Authenticate | None = None,
+        authenticators: AuthenticatorChain | None = None,
     ) -> None:
-        check_exposure(listeners, allow_anonymous=allow_anonymous, has_authenticator=authenticate is not None)
+        has_authenticator = authenticators is not None and not authenticators.is_empty
+        check_exposure(listeners, allow_anonymous=allow_anonymous, has_authenticator=has_authenticator)
         self._loop = asyncio.get_running_loop()
         self.hub = Hub(
             settings=settings,
@@ -75,7 +77,7 @@ class Server:
             events=events,
             clock=clock,
             defer=self._loop.call_soon,
-            authenticate=authenticate or accept_all,
+            authenticators=authenticators,
         )
         self._listeners = [Listener(listener, self.hub) for listener in listeners]
         self._timer: asyncio.TimerHandle | None = None

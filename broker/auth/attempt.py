@@ -1,0 +1,65 @@
+"""What is known of a client that wants to connect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+_NO_TEXTS: Mapping[str, str] = MappingProxyType({})
+_NO_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The certificate a client showed: its subject, the common name in it, and its alternative names by kind."""
+
+    subject: str
+    common_name: str
+    alternative_names: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _NO_NAMES)
+    """``dns``, ``ip``, ``email``, ``uri``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectAttempt:
+    """Who wants to connect. ``password`` is never logged."""
+
+    client_id: str
+    username: str | None = None
+    password: bytes | None = field(default=None, repr=False)
+    peer_host: str | None = None
+    peer_port: int | None = None
+    protocol_version: int = 5
+    listener: str = ""
+    user_properties: tuple[tuple[str, str], ...] = ()
+    server_name: str | None = None
+    """The name asked for in the TLS handshake (SNI)."""
+    certificate: Certificate | None = None
+    attributes: Mapping[str, str] = field(default_factory=lambda: _NO_TEXTS)
+
+    def bindings(self) -> dict[str, Any]:
+        """What expressions over clients read. What there is none of is left out, so that ``coalesce`` can step in."""
+        certificate = self.certificate
+        names = certificate.alternative_names if certificate is not None else _NO_NAMES
+        bindings: dict[str, Any] = {
+            "clientid": self.client_id,
+            "username": self.username or "",
+            "protocol": "mqtt",
+            "proto_ver": self.protocol_version,
+            "listener": self.listener,
+            "zone": "default",
+            "user_property": dict(self.user_properties),
+            "client_attrs": dict(self.attributes),
+            "cert_san": {kind: list(names.get(kind, ())) for kind in ("dns", "ip", "email", "uri")},
+        }
+        if self.password is not None:
+            bindings["password"] = self.password.decode(errors="replace")
+        if self.peer_host is not None:
+            bindings |= {"peerhost": self.peer_host, "peername": f"{self.peer_host}:{self.peer_port}"}
+        if self.server_name is not None:
+            bindings["peersni"] = self.server_name
+        if certificate is not None:
+            bindings |= {"cert_common_name": certificate.common_name, "cn": certificate.common_name}
+            bindings |= {"cert_subject": certificate.subject, "dn": certificate.subject}
+        return bindings

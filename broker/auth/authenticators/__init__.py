@@ -1,0 +1,1 @@
+"""Authenticators, a module each."""

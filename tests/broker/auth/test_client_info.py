@@ -1,0 +1,133 @@
+"""Client attributes and the authenticator that decides from what is known of a client."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from broker.auth.attempt import Certificate, ConnectAttempt
+from broker.auth.authenticators.cinfo import CinfoAuthenticator, CinfoSettings
+from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
+from broker.auth.client_attributes import ClientAttributes, ClientAttributeSettings
+from broker.core import reason
+from broker.observe.metrics import Metrics
+
+CERTIFICATE = Certificate("CN=dev-7,OU=berlin,O=acme", "dev-7", {"dns": ("a.example", "b.example")})
+CLIENT = ConnectAttempt(
+    "c1", "u1", b"secret", "10.0.0.7", 4711, 5, "tcp:default", (("site", "1"), ("site", "2")), certificate=CERTIFICATE
+)
+
+
+def attributes(client: ConnectAttempt, **expressions: str) -> dict[str, str]:
+    settings = [ClientAttributeSettings(expression=text, set_as_attr=name) for name, text in expressions.items()]
+    return ClientAttributes(settings, Metrics()).of(client)
+
+
+def decide(client: ConnectAttempt, *checks: tuple[str | list[str], str]) -> str:
+    written = [{"is_match": is_match, "result": result} for is_match, result in checks]
+    return CinfoAuthenticator(CinfoSettings.model_validate({"mechanism": "cinfo", "checks": written})).decide(client)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("clientid", "c1"),
+        ("username", "u1"),
+        ("peerhost", "10.0.0.7"),
+        ("peername", "10.0.0.7:4711"),
+        ("listener", "tcp:default"),
+        ("cert_common_name", "dev-7"),
+        ("cn", "dev-7"),
+        ("dn", "CN=dev-7,OU=berlin,O=acme"),
+        ("nth(1, regex_extract(cert_subject, 'OU=([a-z]+)'))", "berlin"),
+        ("nth(2, cert_san.dns)", "b.example"),
+        ("user_property.site", "2"),
+        ("coalesce(user_property.none, 'default')", "default"),
+        ("concat(['a', proto_ver])", "a5"),
+    ],
+)
+def test_an_attribute_is_worked_out_from_what_is_known(expression: str, value: str) -> None:
+    assert attributes(CLIENT, x=expression) == {"x": value}
+
+
+@pytest.mark.parametrize(
+    "expression", ["''", "user_property.none", "nth(1, cert_san.ip)", "unescape('a\\nb')", "cert_san.dns"]
+)
+def test_an_attribute_that_is_empty_fails_or_has_control_characters_is_not_set(expression: str) -> None:
+    assert attributes(CLIENT, x=expression, y="clientid") == {"y": "c1"}
+
+
+def test_a_later_entry_replaces_and_none_sees_another() -> None:
+    settings = [
+        ClientAttributeSettings(expression="clientid", set_as_attr="x"),
+        ClientAttributeSettings(expression="client_attrs.x", set_as_attr="y"),
+        ClientAttributeSettings(expression="username", set_as_attr="x"),
+    ]
+    metrics = Metrics()
+    assert ClientAttributes(settings, metrics).of(CLIENT) == {"x": "u1"}
+    assert metrics.value("client_attributes_failed") == 1
+
+
+@pytest.mark.parametrize(
+    ("client", "checks", "verdict"),
+    [
+        (replace(CLIENT, username=None), [("is_empty_val(username)", "deny")], "deny"),
+        (CLIENT, [("is_empty_val(username)", "deny")], "ignore"),
+        (ConnectAttempt("a", "a"), [("str_eq(username, clientid)", "allow")], "allow"),
+        (ConnectAttempt("super"), [(["not(is_empty_val(username))", "str_eq(clientid,'super')"], "allow")], "ignore"),
+        (CLIENT, [("coalesce(username, clientid, 'x')", "deny")], "ignore"),
+        (ConnectAttempt("c"), [("str_eq(clientid, coalesce(cert_common_name,''))", "allow"), ("true", "deny")], "deny"),
+        (CLIENT, [("client_attrs.none", "deny"), ("true", "allow")], "allow"),
+        (CLIENT, [("str_eq(clientid, 'c1')", "ignore"), ("true", "deny")], "ignore"),
+        (CLIENT, [("regex_match(clientid, '^c[0-9]+$')", "allow")], "allow"),
+        (
+            CLIENT,
+            [("str_eq(nth(1, tokens(username, '1')), nth(1, regex_extract(dn, 'OU=([a-z]+)')))", "allow")],
+            "ignore",
+        ),
+        (
+            replace(CLIENT, password=sha256(b"c1secret").hexdigest().encode()),
+            [("str_eq(password, hash('sha256', concat([clientid, 'secret'])))", "allow")],
+            "allow",
+        ),
+    ],
+)
+def test_the_first_check_that_matches_decides(client: ConnectAttempt, checks: list[Any], verdict: str) -> None:
+    assert decide(client, *checks) == verdict
+
+
+@pytest.mark.parametrize(
+    "checks",
+    [[], [{"is_match": [], "result": "allow"}], [{"is_match": "", "result": "deny"}],
+     [{"is_match": "nosuch(1)", "result": "deny"}], [{"is_match": "true", "result": "maybe"}]],
+)  # fmt: skip
+def test_checks_that_cannot_be_used_are_refused(checks: list[Any]) -> None:
+    with pytest.raises(ValidationError):
+        CinfoSettings.model_validate({"mechanism": "cinfo", "checks": checks})
+
+
+def test_the_chain_asks_in_order_and_accepts_when_nobody_decides() -> None:
+    written = [
+        {"mechanism": "cinfo", "checks": [{"is_match": "str_eq(clientid,'x')", "result": "deny"}]},
+        {"mechanism": "cinfo", "enable": False, "checks": [{"is_match": "true", "result": "deny"}]},
+        {
+            "mechanism": "cinfo",
+            "precondition": "str_eq(username,'v')",
+            "checks": [{"is_match": "true", "result": "deny"}],
+        },
+        {"mechanism": "cinfo", "checks": [{"is_match": "str_eq(clientid,'y')", "result": "allow"}]},
+    ]
+    metrics = Metrics()
+    chain = AuthenticatorChain(AuthenticationSettings.model_validate(written), metrics)
+    clients = [ConnectAttempt("x"), ConnectAttempt("y"), ConnectAttempt("z"), ConnectAttempt("z", "v")]
+    denied = reason.BAD_USER_NAME_OR_PASSWORD
+    assert [chain.authenticate(client) for client in clients] == [denied, 0, 0, denied]
+    assert [metrics.value(f"authentication_{name}") for name in ("allowed", "denied", "undecided")] == [1, 2, 1]
+
+
+def test_a_password_is_never_shown() -> None:
+    assert "secret" not in repr(CLIENT)
