@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from broker.core.errors import NotFound, PeerError
 from broker.core.filters import covers
 from broker.core.schema import FieldType, SchemaLookup
 from broker.core.topic import TopicFilter
+from rules.sql.types import unified_all
 from schema_validation.serdes.avro import AvroSerde
 from schema_validation.serdes.json_schema import JsonSchemaSerde
-from schema_validation.spec import SqlCheckSpec
+from schema_validation.serdes.protobuf import ProtobufSerde
+from schema_validation.spec import CheckSpec, ProtobufCheckSpec, SqlCheckSpec
 from schema_validation.validation import Validation
 
 
@@ -29,19 +32,29 @@ def payload_type(validations: Iterable[Validation], topic_filter: str, schemas: 
 
 
 def _guards(validation: Validation) -> bool:
-    """Whether what does not pass is stopped, and passing means that every check passed."""
-    spec = validation.spec
-    return spec.enable and spec.stops and (spec.strategy == "all_pass" or len(spec.checks) == 1)
+    """Whether what does not pass is stopped."""
+    return validation.spec.enable and validation.spec.stops
 
 
 def _type_of(validation: Validation, schemas: SchemaLookup) -> FieldType | None:
-    for check in validation.spec.checks:
-        if isinstance(check, SqlCheckSpec):
-            continue
-        try:
-            serde = schemas.serde(check.schema_name)
-        except NotFound:
-            continue
-        if isinstance(serde, (JsonSchemaSerde, AvroSerde)) and serde.kind == check.type:
-            return serde.field_type()
-    return None
+    """The type by one check where all must pass, what all have in common where any may."""
+    kinds = [_type_by(check, schemas) for check in validation.spec.checks]
+    known = [kind for kind in kinds if kind is not None]
+    if validation.spec.strategy == "all_pass":
+        return known[0] if known else None
+    if len(known) < len(kinds) or len({kind.coding for kind in known}) > 1:
+        return None
+    return replace(unified_all(known), coding=known[0].coding)
+
+
+def _type_by(check: CheckSpec, schemas: SchemaLookup) -> FieldType | None:
+    if isinstance(check, SqlCheckSpec):
+        return None
+    try:
+        serde = schemas.serde(check.schema_name)
+    except NotFound:
+        return None
+    if not isinstance(serde, (JsonSchemaSerde, AvroSerde, ProtobufSerde)) or serde.kind != check.type:
+        return None
+    kind = serde.field_type(check.message_type if isinstance(check, ProtobufCheckSpec) else None)
+    return replace(kind, coding=serde.kind)

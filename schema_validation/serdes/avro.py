@@ -69,7 +69,7 @@ class AvroSerde:
             return error.misfit
         return None
 
-    def field_type(self) -> FieldType:
+    def field_type(self, message_type: str | None = None) -> FieldType:
         return field_type_of(self._schema.type)
 
     def facts(self) -> dict[str, Any]:

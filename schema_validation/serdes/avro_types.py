@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from broker.core.schema import UNKNOWN, FieldType
+from rules.sql.types import unified_all
 from schema_validation.serdes.avro_schema import AvroType
 
 _SCALARS = {
@@ -29,7 +30,7 @@ def _type(kind: AvroType, within: frozenset[int]) -> FieldType:
         return _union(kind, inside)
     if kind.items is not None:
         return FieldType(kind.kind, nullable=False, item=_type(kind.items, inside))
-    return FieldType(_SCALARS[kind.kind], nullable=kind.kind == "null")
+    return FieldType(_SCALARS[kind.kind], nullable=kind.kind == "null", values=tuple(kind.symbols))
 
 
 def _union(kind: AvroType, within: frozenset[int]) -> FieldType:
@@ -37,10 +38,5 @@ def _union(kind: AvroType, within: frozenset[int]) -> FieldType:
     is_nullable = len(others) < len(kind.branches)
     if not others:
         return FieldType("null")
-    found = {_type(branch, within).name: _type(branch, within) for branch in others}
-    if found.keys() == {"long", "double"}:
-        return FieldType("double", nullable=is_nullable)
-    only = next(iter(found.values()))
-    if len(found) > 1 or (len(others) > 1 and only.name in ("struct", "array", "map")):
-        return UNKNOWN
-    return replace(only, nullable=is_nullable)
+    found = unified_all(_type(branch, within) for branch in others)
+    return replace(found, nullable=is_nullable or found.name == "unknown")

@@ -55,8 +55,8 @@ class SchemaSerde(Protocol):
         """Why a payload does not fit, or None when it does."""
         ...
 
-    def field_type(self) -> FieldType:
-        """The type of the values, for the type checker of rules."""
+    def field_type(self, message_type: str | None = None) -> FieldType:
+        """The type of the values, for the type checker of rules; protobuf's is that of a message type."""
         ...
 
     def facts(self) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class JsonSchemaSerde:
         except ValueError as error:
             return [Misfit("payload", str(error))]
 
-    def field_type(self) -> FieldType:
+    def field_type(self, message_type: str | None = None) -> FieldType:
         return field_type_of(self.schema)
 
     def facts(self) -> dict[str, Any]:

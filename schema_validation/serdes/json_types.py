@@ -1,87 +1,200 @@
-"""The field types of a JSON Schema, as rules and tables see them. What is not decided by the schema is ``unknown``."""
+"""The field types of a JSON Schema, as rules and tables see them. What is not decided by the schema is ``unknown``.
+
+Keywords that stand side by side must all hold, so their types are met: ``$ref``, ``allOf``, and of ``anyOf`` and
+``oneOf`` what their branches have in common. A schema that contains itself is unknown from there on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
 from broker.core.schema import UNKNOWN, FieldType
+from rules.sql.types import maybe, unified_all
 
 _SCALARS = {"integer": "long", "number": "double", "string": "string", "boolean": "boolean", "null": "null"}
 _MAX_DEPTH = 32
+_MAX_VISITED = 10_000
+"""Most subschemas looked at; references can make a small schema unfold to any size."""
+_BRANCHING = ("then", "else")
 
 
 def field_type_of(schema: Mapping[str, Any]) -> FieldType:
     """The type of the values a schema accepts."""
-    return replace(_type(schema, schema, 0), nullable=False)
+    return _Reader(schema).read(schema, None, frozenset())
 
 
-def _type(schema: Any, root: Mapping[str, Any], depth: int) -> FieldType:
-    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
-        return UNKNOWN
-    if "$ref" in schema:
-        return _type(_target(schema["$ref"], root), root, depth + 1)
-    names = schema.get("type")
-    if names is None:
-        return _undeclared(schema, root, depth)
-    listed = [names] if isinstance(names, str) else list(names)
-    is_nullable = "null" in listed
-    others = [name for name in listed if name != "null"] or ["null"]
-    if set(others) == {"integer", "number"}:
-        others = ["number"]
-    if len(others) != 1:
-        return UNKNOWN
-    return replace(_named(others[0], schema, root, depth), nullable=is_nullable)
+class _Reader:
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._visited = 0
+        self._alone = "draft-0" in str(root.get("$schema", ""))
+        """Up to draft 7 nothing counts beside ``$ref``."""
+
+    def read(self, schema: Any, inherited: Sequence[str] | None, within: frozenset[str]) -> FieldType:
+        """The type of a subschema.
+
+        Args:
+            schema: the subschema.
+            inherited: the names of the types that keywords around it leave, None for all.
+            within: the references that led here.
+        """
+        self._visited += 1
+        if not isinstance(schema, Mapping) or self._visited > _MAX_VISITED or len(within) > _MAX_DEPTH:
+            return UNKNOWN
+        if "$id" in schema and schema is not self._root:
+            return UNKNOWN  # its references count from elsewhere
+        names = _names(schema, inherited)
+        if "$ref" not in schema:
+            return self._met([self._own(schema, names, within), *self._parts(schema, names, within)])
+        target = self._referred(schema["$ref"], names, within)
+        if self._alone:
+            return target
+        return self._met([self._own(schema, names, within), target, *self._parts(schema, names, within)])
+
+    def _referred(self, reference: Any, names: Sequence[str] | None, within: frozenset[str]) -> FieldType:
+        if not isinstance(reference, str) or reference in within:
+            return UNKNOWN
+        return self.read(_target(reference, self._root), names, within | {reference})
+
+    def _parts(
+        self, schema: Mapping[str, Any], names: Sequence[str] | None, within: frozenset[str]
+    ) -> Iterable[FieldType]:
+        for part in _listed(schema.get("allOf")):
+            yield self.read(part, names, within)
+        for keyword in ("anyOf", "oneOf"):
+            if branches := _listed(schema.get(keyword)):
+                yield unified_all(self.read(branch, names, within) for branch in branches)
+
+    def _met(self, kinds: Sequence[FieldType]) -> FieldType:
+        met, *others = kinds
+        for kind in others:
+            met = meet(met, kind)
+        return met
+
+    def _own(self, schema: Mapping[str, Any], names: Sequence[str] | None, within: frozenset[str]) -> FieldType:
+        """The type by the keywords of the schema itself."""
+        if names is None:
+            return UNKNOWN
+        others = [name for name in names if name != "null"] or ["null"]
+        if set(others) == {"integer", "number"}:
+            others = ["number"]
+        if len(others) != 1:
+            return UNKNOWN
+        return replace(self._named(others[0], schema, within), nullable="null" in names)
+
+    def _named(self, name: str, schema: Mapping[str, Any], within: frozenset[str]) -> FieldType:
+        if name == "object":
+            return self._object(schema, within)
+        if name == "array":
+            is_list = "prefixItems" not in schema and not isinstance(schema.get("items"), list)
+            return FieldType("array", item=self.read(schema.get("items"), None, within) if is_list else UNKNOWN)
+        if name == "string":
+            return FieldType("string", values=tuple(v for v in _values(schema) or () if isinstance(v, str)))
+        return FieldType(_SCALARS.get(name, "unknown"))
+
+    def _object(self, schema: Mapping[str, Any], within: frozenset[str]) -> FieldType:
+        properties, extra = schema.get("properties", {}), schema.get("additionalProperties", True)
+        required = _listed(schema.get("required"))
+        if not properties and isinstance(extra, Mapping) and "patternProperties" not in schema:
+            return FieldType("map", item=self.read(extra, None, within))
+        fields: dict[str, FieldType] = {}
+        for name, inner in properties.items():
+            found = self.read(inner, None, within)
+            fields[name] = found if name in required else maybe(found)
+        for name in required:
+            fields.setdefault(name, FieldType("unknown", nullable=False))
+        for name in _mentioned(schema):
+            fields.setdefault(name, UNKNOWN)
+        is_closed = extra is False or schema.get("unevaluatedProperties") is False
+        return FieldType("struct", fields=fields, open=not is_closed or bool(schema.get("patternProperties")))
 
 
-def _undeclared(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> FieldType:
-    """Without ``type``: a constant or an enumeration of one type says it too."""
-    values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else []
-    kinds = {_type_of_value(value) for value in values}
-    nullable = "null" in kinds
-    kinds.discard("null")
-    return FieldType(kinds.pop(), nullable=nullable) if len(kinds) == 1 and "unknown" not in kinds else UNKNOWN
+def meet(one: FieldType, other: FieldType) -> FieldType:
+    """The type of a value that has both types; the first where they cannot be met."""
+    nullable = one.nullable and other.nullable
+    if "unknown" in (one.name, other.name):
+        return replace(one if other.name == "unknown" else other, nullable=nullable)
+    if one.name == other.name == "struct":
+        fields = {name: _met_field(one, other, name) for name in {**one.fields, **other.fields}}
+        return FieldType("struct", nullable=nullable, fields=fields, open=one.open and other.open)
+    if one.name == other.name == "array":
+        return FieldType("array", nullable=nullable, item=meet(one.item or UNKNOWN, other.item or UNKNOWN))
+    if one.name == other.name == "string" and one.values and other.values:
+        common = tuple(value for value in one.values if value in other.values)
+        return FieldType("string", nullable=nullable, values=common or one.values)
+    if {one.name, other.name} == {"long", "double"}:
+        return FieldType("long", nullable=nullable)
+    is_better = bool(other.values) if one.name == other.name else (one.name, other.name) == ("map", "struct")
+    return replace(other if is_better else one, nullable=nullable)
 
 
-def _type_of_value(value: Any) -> str:
+def _met_field(one: FieldType, other: FieldType, name: str) -> FieldType:
+    if name in one.fields and name in other.fields:
+        return meet(one.fields[name], other.fields[name])
+    return one.fields[name] if name in one.fields else other.fields[name]
+
+
+def _names(schema: Mapping[str, Any], inherited: Sequence[str] | None) -> Sequence[str] | None:
+    """The names of the types that are left."""
+    own = schema.get("type")
+    if own is None:
+        return _names_of_values(schema) or inherited
+    listed = [own] if isinstance(own, str) else [name for name in _listed(own) if isinstance(name, str)]
+    if inherited is None:
+        return listed
+    return [name for name in listed if name in inherited or (name == "integer" and "number" in inherited)] or listed
+
+
+def _names_of_values(schema: Mapping[str, Any]) -> Sequence[str] | None:
+    """Without ``type``: a constant or an enumeration says it too."""
+    values = _values(schema)
+    names = None if values is None else list(dict.fromkeys(map(_name_of_value, values)))
+    return None if names is None or "unknown" in names else names
+
+
+def _values(schema: Mapping[str, Any]) -> list[Any] | None:
+    if isinstance(schema.get("enum"), list):
+        return list(schema["enum"])
+    return [schema["const"]] if "const" in schema else None
+
+
+def _name_of_value(value: Any) -> str:
     if value is None:
         return "null"
-    for python, name in ((bool, "boolean"), (int, "long"), (float, "double"), (str, "string")):
+    for python, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string")):
         if isinstance(value, python):
             return name
     return "unknown"
 
 
-def _named(name: str, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> FieldType:
-    if name == "object":
-        return _object(schema, root, depth)
-    if name == "array":
-        items = schema.get("items")
-        return FieldType("array", item=_type(items, root, depth + 1) if "prefixItems" not in schema else UNKNOWN)
-    return FieldType(_SCALARS.get(name, "unknown"))
+def _mentioned(schema: Mapping[str, Any]) -> Iterable[str]:
+    """Names of members that conditions speak of."""
+    for part in (*(schema.get(word) for word in _BRANCHING), *_members(schema.get("dependentSchemas"))):
+        if isinstance(part, Mapping):
+            yield from _mapping(part.get("properties"))
 
 
-def _object(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> FieldType:
-    required = schema.get("required", [])
-    properties = schema.get("properties", {})
-    extra = schema.get("additionalProperties", True)
-    if not properties and isinstance(extra, Mapping) and "patternProperties" not in schema:
-        return FieldType("map", item=_type(extra, root, depth + 1))
-    fields = {}
-    for name, inner in properties.items():
-        found = _type(inner, root, depth + 1)
-        fields[name] = replace(found, nullable=found.nullable or name not in required)
-    is_open = extra is not False or bool(schema.get("patternProperties"))
-    return FieldType("struct", fields=fields, open=is_open)
+def _members(value: Any) -> Iterable[Any]:
+    return _mapping(value).values()
 
 
-def _target(reference: Any, root: Mapping[str, Any]) -> Any:
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _target(reference: str, root: Mapping[str, Any]) -> Any:
     """What a reference within the document names (``#/$defs/x``); None for others."""
-    if not isinstance(reference, str) or not reference.startswith("#"):
+    if reference != "#" and not reference.startswith("#/"):
         return None
     found: Any = root
     for part in reference[1:].split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
         found = found.get(key) if isinstance(found, Mapping) else None
     return found

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from broker.core.schema import UNKNOWN, FieldType
 from schema_validation.serdes.base import DataRefused, Misfit, SourceError, path_text, short
 from schema_validation.serdes.proto_bundle import load_files, load_text
+from schema_validation.serdes.proto_types import is_map, is_repeated, message_type_of
 
 _INTEGERS = {
     FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1),
@@ -106,8 +107,9 @@ class ProtobufSerde:
             return error.misfit
         return None
 
-    def field_type(self) -> FieldType:
-        return UNKNOWN
+    def field_type(self, message_type: str | None = None) -> FieldType:
+        descriptor = self._types.get(message_type or "")
+        return UNKNOWN if descriptor is None else message_type_of(descriptor)
 
     def facts(self) -> dict[str, Any]:
         return {"message_types": self._own}
@@ -144,11 +146,11 @@ class ProtobufSerde:
         return read
 
     def _converter(self, field: Any) -> Read:
-        if _is_map(field):
+        if is_map(field):
             convert = self._single(field.message_type.fields_by_name["value"])
             return lambda found: {_key_text(key): convert(found[key]) for key in found}
         single = self._single(field)
-        if _is_repeated(field):
+        if is_repeated(field):
             return lambda found: [single(item) for item in found]
         return single
 
@@ -167,16 +169,6 @@ def _as_it_is(value: Any) -> Any:
 
 def _key_text(key: Any) -> str:
     return key if isinstance(key, str) else ("true" if key else "false") if isinstance(key, bool) else str(key)
-
-
-def _is_repeated(field: Any) -> bool:
-    return bool(field.is_repeated) if hasattr(field, "is_repeated") else field.label == FieldDescriptor.LABEL_REPEATED
-
-
-def _is_map(field: Any) -> bool:
-    return bool(
-        field.type == FieldDescriptor.TYPE_MESSAGE and _is_repeated(field) and field.message_type.GetOptions().map_entry
-    )
 
 
 def _fill(message: Any, value: Any, depth: int) -> None:
@@ -200,9 +192,9 @@ def _fill(message: Any, value: Any, depth: int) -> None:
 
 
 def _put(message: Any, field: Any, value: Any, depth: int) -> None:
-    if _is_map(field):
+    if is_map(field):
         _put_map(getattr(message, field.name), field, value, depth)
-    elif _is_repeated(field):
+    elif is_repeated(field):
         _put_list(getattr(message, field.name), field, value, depth)
     elif field.type == FieldDescriptor.TYPE_MESSAGE:
         inner = getattr(message, field.name)

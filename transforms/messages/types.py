@@ -14,6 +14,10 @@ def type_after(transformation: Transformation, before: FieldType) -> FieldType |
     written = [operation.key for operation in transformation.operations if operation.root == "payload"]
     if spec.payload_decoder != spec.payload_encoder and spec.payload_encoder.type != "json":
         return None
+    if spec.payload_encoder.type == "json":
+        if before.coding != "json" and not spec.stops:
+            return None  # what could not be decoded goes on as it was
+        before = replace(before, coding="json")
     if not written:
         return before
     if "payload" in written or before.name != "struct":
