@@ -1,22 +1,25 @@
-"""Which rules run on which topics and events."""
+"""Which rules run on which topics, events and rows of other rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from broker.core.action import Row
 from broker.core.client import Client
-from broker.core.events import EVENT_TYPES, Events
-from broker.core.message import Message
-from rules.rule import Rule
+from broker.core.events import EVENT_TYPES, SOURCE_PREFIXES, Events
+from broker.core.message import Message, Properties
+from broker.core.stage import Refusal
+from rules.rule import RowCall, Rule
 from rules.sql.columns import Occurrence
+from rules.sql.sources import RULE_PREFIX
 from rules.sql.values import string
 
 _EVENT_QOS = (0, 1, 2)
 
 
 class RuleEngine:
-    """The rules of a node, by name. Used on the event loop."""
+    """The rules of a node, in their order. Used on the event loop."""
 
     def __init__(self, node: str, events: Events, now_ns: Callable[[], int], *, ignores_sys_messages: bool) -> None:
         self._node = node
@@ -27,27 +30,37 @@ class RuleEngine:
         self._by_event: dict[str, list[Rule]] = {}
         events.listen(self._on_event)
 
-    def use(self, rules: Mapping[str, Rule]) -> None:
+    def use(self, rules: Iterable[Rule]) -> None:
         """Replace all rules. The caller invalidates the topic plans."""
-        self._rules = [rule for rule in rules.values() if rule.is_enabled]
+        self._rules = [rule for rule in rules if rule.is_enabled]
         self._by_event = {}
+        wanted: set[str] = set()
         for rule in self._rules:
-            for name in rule.statement.sources.events:
+            sources = rule.statement.sources
+            wanted |= sources.events | sources.ingress
+            for name in sources.events:
                 self._by_event.setdefault(name, []).append(rule)
-        self._events.want(frozenset(self._by_event))
+            rule.readers = [
+                self._row_call(rule.name, reader)
+                for reader in self._rules
+                if rule.name in reader.statement.sources.rules
+            ]
+        self._events.want(frozenset(wanted))
 
-    def calls_for(self, topic: str) -> list[Callable[[Message], None]]:
+    def calls_for(self, topic: str) -> list[Callable[[Message], Refusal | None]]:
         """What to call for a message on this topic, a callable per rule that reads it."""
         if self._ignores_sys_messages and topic.startswith("$SYS/"):
             return []
         return [rule.message_call() for rule in self._rules if rule.statement.sources.matches_topic(topic)]
 
-    def _on_event(self, name: str, columns: dict[str, Any]) -> None:
+    def _on_event(self, name: str, columns: Mapping[str, Any], about: Message | None) -> None:
         rules = self._by_event.get(name)
+        if rules is None and name.startswith(SOURCE_PREFIXES):
+            rules = self._by_event[name] = self._readers_of_source(name.partition("/")[2])
         if not rules:
             return
         now_ns = self._now_ns()
-        message = event_message(name, columns, now_ns)
+        message = event_message(name, columns, now_ns, about)
         for rule in rules:
             common = {
                 "event": name,
@@ -56,6 +69,21 @@ class RuleEngine:
                 "metadata": {"rule_id": rule.name},
             }
             rule.run_on_event(Occurrence({**as_values(columns), **common}), message)
+
+    def _readers_of_source(self, source: str) -> list[Rule]:
+        """The rules that read what a connector brings in, under either of its names."""
+        names = [prefix + source for prefix in SOURCE_PREFIXES]
+        return [rule for rule in self._rules if any(map(rule.statement.sources.matches_event, names))]
+
+    def _row_call(self, source: str, reader: Rule) -> RowCall:
+        """Hands rows of one rule to a rule that reads them: their columns, and the common ones they do not have."""
+        event, metadata, node, now_ns = RULE_PREFIX + source, {"rule_id": reader.name}, self._node, self._now_ns
+
+        def read(row: Row, message: Message) -> Refusal | None:
+            columns = {"node": node, "timestamp": now_ns() // 1_000_000, **row, "event": event, "metadata": metadata}
+            return reader.run_on_event(Occurrence(columns), message)
+
+        return read
 
 
 def as_values(columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,8 +100,12 @@ def as_strings(value: Any) -> Any:
     return [as_strings(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def event_message(name: str, columns: Mapping[str, Any], now_ns: int) -> Message:
-    """A message that stands for an event towards actions: its topic is the event's own or its event topic."""
+def event_message(name: str, columns: Mapping[str, Any], now_ns: int, about: Message | None = None) -> Message:
+    """A message that stands for an event towards actions.
+
+    Its topic is the event's own or its event topic; user properties and the rules it came through are those of the
+    message that the event is about.
+    """
     topic, qos, payload = columns.get("topic"), columns.get("qos"), columns.get("payload")
     client_id, username = columns.get("clientid"), columns.get("username")
     event = EVENT_TYPES.get(name)
@@ -84,4 +116,17 @@ def event_message(name: str, columns: Mapping[str, Any], now_ns: int) -> Message
         retain=False,
         client=Client(client_id if isinstance(client_id, str) else "", username if isinstance(username, str) else None),
         received_ns=now_ns,
+        properties=about.properties if about is not None else _user_properties(columns.get("pub_props")),
+        via=about.via if about is not None else (),
     )
+
+
+def _user_properties(columns: Any) -> Properties | None:
+    """The user properties of a ``pub_props`` column, as a message has them."""
+    if not isinstance(columns, Mapping):
+        return None
+    pairs = columns.get("User-Property-Pairs")
+    if isinstance(pairs, (list, tuple)):
+        return {"User-Property": [(str(pair["key"]), str(pair["value"])) for pair in pairs]}
+    single = columns.get("User-Property")
+    return {"User-Property": [(str(k), str(v)) for k, v in single.items()]} if isinstance(single, Mapping) else None

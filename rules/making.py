@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from broker.core.errors import Invalid, Problem
+from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.feature import Services
 from broker.core.objects import Spec
 from broker.core.stream import rows_problem
-from rules.actions.action import Action
+from rules.actions.action import Action, ActionCounts, Step
 from rules.actions.console import console
+from rules.actions.effects import stop_message
 from rules.actions.republish import Republish, republish
+from rules.actions.sink import hand_to_sink
+from rules.actions.spec import BridgeAction, Effect, RepublishAction, StreamAction
 from rules.actions.stream import append_to_stream
 from rules.counts import Counts
 from rules.functions.registry import Functions
 from rules.rule import Rule, Statement, compile_statement
 from rules.settings import RulesSettings
-from rules.spec import RepublishAction, RuleSpec, StreamAction, parse_spec
+from rules.spec import RuleSpec, parse_spec
 from rules.sql.compiler import Surroundings
 
 
@@ -27,6 +31,26 @@ class MadeRule:
 
     spec: RuleSpec
     rule: Rule
+
+    @property
+    def name(self) -> str:
+        """The name of the rule."""
+        return self.spec.name
+
+
+@dataclass(frozen=True, slots=True)
+class UnusableRule:
+    """A rule of the configuration that cannot be made: kept as it stands there, shown, and not run."""
+
+    name: str
+    stored: Spec
+    error: SluiceError
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong with it."""
+        problems = self.error.problems if isinstance(self.error, Invalid) else ()
+        return "; ".join(map(str, problems)) or str(self.error)
 
 
 class RuleMaker:
@@ -45,34 +69,57 @@ class RuleMaker:
         problems: list[Problem] = []
         statement: Statement | None = None
         try:
-            statement = compile_statement(checked.sql, self._functions, self._surroundings(checked.name))
+            statement = self.statement(checked)
         except Invalid as error:
             problems += error.problems
-        actions = []
+        steps = []
         for position, action in enumerate(checked.actions):
             try:
-                actions.append(self._action(action, checked.name))
+                steps.append(self._step(action, checked.name, str(position)))
             except Invalid as error:
                 problems += [_inside(problem, f"/actions/{position}") for problem in error.problems]
         if problems or statement is None:
             raise Invalid(f"rule {checked.name!r} cannot be saved", problems)
-        counts = Counts(self._services.metrics, checked.name)
-        return MadeRule(
-            checked, Rule(checked.name, statement, actions, counts, self._services.clock.now_ns, checked.enable)
-        )
+        if checked.decides and statement.sources.events | statement.sources.ingress:
+            raise Invalid(f"rule {checked.name!r} cannot be saved", [_nothing_to_drop(checked)])
+        counts = Counts(checked.name)
+        counts.actions += [step.counts for step in steps]
+        rule = Rule(checked.name, statement, steps, counts, self._services.clock.now_ns, checked.enable)
+        return MadeRule(checked, rule)
+
+    def statement(self, checked: RuleSpec) -> Statement:
+        """What a rule evaluates, compiled. Raises ``Invalid``."""
+        return compile_statement(checked.sql, self._functions, self._surroundings(checked.name))
 
     def _surroundings(self, name: str) -> Surroundings:
         now_ns = self._services.clock.now_ns
         return Surroundings(self._services.node, {"rule_id": name}, lambda: now_ns() // 1_000_000)
 
+    def _step(self, action: Any, rule: str, position: str) -> Step:
+        """The action at a position (``0``, or ``0.1`` for a fallback), bound to what it acts on."""
+        fallbacks = [
+            self._step(fallback, rule, f"{position}.{number}")
+            for number, fallback in enumerate(getattr(action, "fallback_actions", ()))
+        ]
+        counts = ActionCounts(rule, position, action.type, [fallback.counts for fallback in fallbacks])
+        services = self._services
+        if isinstance(action, BridgeAction):
+            state = partial(services.sinks.state_of, action.bridge)
+            step = Step("bridge", action.bridge, counts, fallbacks, state=state)
+            return step.hands_to(hand_to_sink(services.sinks, action.bridge))
+        target = action.stream if isinstance(action, StreamAction) else ""
+        return Step(action.type, target, counts, fallbacks).does(self._action(action, rule))
+
     def _action(self, action: Any, rule: str) -> Action:
         if isinstance(action, StreamAction):
             return self._stream_action(action, rule)
         if isinstance(action, RepublishAction):
-            spec = Republish(**action.model_dump(exclude={"type"}))
+            spec = Republish(**action.model_dump(exclude={"type", "fallback_actions"}))
             return republish(
                 spec, rule, self._services.publisher, self._settings.max_republish_depth, self._services.clock.now_ns
             )
+        if isinstance(action, Effect):
+            return stop_message(rule, disconnect=action.type == "disconnect")
         return console(rule)
 
     def _stream_action(self, action: StreamAction, rule: str) -> Action:
@@ -84,3 +131,10 @@ class RuleMaker:
 
 def _inside(problem: Problem, pointer: str) -> Problem:
     return Problem(problem.message, pointer + problem.pointer, problem.line, problem.column, problem.suggestion)
+
+
+def _nothing_to_drop(spec: RuleSpec) -> Problem:
+    position = next(at for at, action in enumerate(spec.actions) if isinstance(action, Effect))
+    kind = spec.actions[position].type
+    text = f"{kind} stops published messages, and FROM names an event or a connector, where there is none to stop"
+    return Problem(text, f"/actions/{position}", suggestion="read topics only")

@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final
 
 from sqlglot import exp
 
 from broker.core import jsontext
-from broker.core.errors import Invalid, Problem, Unavailable
+from broker.core.action import Row
+from broker.core.errors import Invalid, Problem
 from broker.core.message import Message
-from rules.actions.action import Action
+from broker.core.stage import Refusal
+from broker.observe.log import get_logger
+from rules.actions.action import LastError, Step
+from rules.counts import Counts
 from rules.functions.registry import Functions
 from rules.sql.columns import Occurrence
 from rules.sql.compiler import Program, Result, Surroundings, compile_for_events, compile_for_messages
 from rules.sql.parser import parse
 from rules.sql.sources import Sources, sources
 from rules.timing import SAMPLE_MASK, Timing
+
+_log = get_logger(__name__)
+_LOG_EVERY_NS: Final = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,93 +64,116 @@ def compile_statement(sql: str, functions: Functions, surroundings: Surroundings
     return Statement(sql, tree, *compiled)
 
 
-@dataclass(frozen=True, slots=True)
-class LastError:
-    """The last failure of a rule: text and wall clock."""
-
-    text: str
-    time_ns: int
+RowCall = Callable[[Row, Message], "Refusal | None"]
+"""What a rule that reads another one's rows is called with: a row, and the message or event that led to it."""
 
 
 @dataclass(slots=True)
 class Rule:
-    """A saved rule. ``run_on_message`` never raises: failures are counted and the last one is kept."""
+    """A saved rule. Running it never raises: failures are counted, the last one is kept, and one in a while is logged.
+
+    ``readers`` are the rules that read its rows (``FROM "$rules/name"``), in their order; the engine sets them.
+    """
 
     name: str
     statement: Statement
-    actions: Sequence[Action]
-    counts: Any
+    steps: Sequence[Step]
+    counts: Counts
     now_ns: Callable[[], int]
     is_enabled: bool = True
     last_error: LastError | None = field(default=None)
+    readers: Sequence[RowCall] = field(default=())
+    _quiet_until_ns: int = field(default=0)
 
-    def message_call(self) -> Callable[[Message], None]:
-        """What the topic plan calls; everything it needs is bound to locals."""
+    def __post_init__(self) -> None:
+        for step in self.steps:
+            for one in (step, *step.fallbacks):
+                one.told = self._action_failed
+
+    def go_on_as(self, before: Rule) -> None:
+        """Take over what a rule that does the same has counted, and its actions with it."""
+        self.steps, self.counts, self.last_error = before.steps, before.counts, before.last_error
+        self.__post_init__()
+
+    def message_call(self) -> Callable[[Message], Refusal | None]:
+        """What the topic plan calls; everything it needs is bound to locals. Gives why the message goes no further."""
         name, run, finish, counts = self.name, self.statement.on_message.run, self._finish, self.counts
-        matched, passed, total, success = counts.matched, counts.passed, counts.actions_total, counts.actions_success
-        only = self.actions[0] if len(self.actions) == 1 else None
+        matched, passed = counts.matched, counts.passed
+        only = self.steps[0].run if len(self.steps) == 1 and not self.readers else None
         measured = _measured(run, counts.timing)
 
-        def run_on_message(message: Message) -> None:
+        def run_on_message(message: Message) -> Refusal | None:
             if message.via and name in message.via:
-                return
+                self._log_recursion(message)
+                return None
             matched.value = count = matched.value + 1
             try:
                 result = (run if count & SAMPLE_MASK else measured)(message)
             except Exception as error:  # noqa: BLE001 (a rule must not stop the message, whatever it raises)
                 self._failed(self.statement.on_message, error)
-                return
+                return None
             if only is None or type(result) is not dict:
-                finish(result, message)
-                return
+                return finish(result, message)
             passed.value += 1  # one row for one action: in line, 0.2 µs less
-            total.value += 1
-            try:
-                only(result, message)
-            except Exception as error:  # noqa: BLE001 (as in _finish)
-                self._action_failed(error)
-            else:
-                success.value += 1
+            return only(result, message)
 
         return run_on_message
 
-    def run_on_event(self, occurrence: Occurrence, message: Message) -> None:
-        """Run on an event; ``message`` stands for it towards the actions."""
+    def run_on_event(self, occurrence: Occurrence, message: Message) -> Refusal | None:
+        """Run on an event or on a row of another rule; ``message`` stands for it towards the actions."""
+        if message.via and self.name in message.via:
+            self._log_recursion(message)
+            return None
         self.counts.matched.value += 1
         try:
             result = self.statement.on_event.run(occurrence)
         except Exception as error:  # noqa: BLE001 (a rule must not stop who raised the event)
             self._failed(self.statement.on_event, error)
-            return
-        self._finish(result, message)
+            return None
+        return self._finish(result, message)
 
-    def _finish(self, result: Result, message: Message) -> None:
+    def _finish(self, result: Result, message: Message) -> Refusal | None:
+        """Row by row: the actions, then the rules that read the rows, unless the message is to go no further."""
         if result is None or (not result and type(result) is list):
             self.counts.failed_no_result.value += 1
-            return
-        counts = self.counts
-        counts.passed.value += 1
-        total, success = counts.actions_total, counts.actions_success
+            return None
+        self.counts.passed.value += 1
+        refusal: Refusal | None = None
         for row in (result,) if isinstance(result, dict) else result:
-            for action in self.actions:  # in line: a method per action costs as much as a small action
-                total.value += 1
-                try:
-                    action(row, message)
-                except Exception as error:  # noqa: BLE001 (a failing action does not stop the next)
-                    self._action_failed(error)
-                else:
-                    success.value += 1
+            for step in self.steps:
+                refusal = _graver(refusal, step.run(row, message))
+            for read in self.readers if refusal is None else ():
+                refusal = _graver(refusal, read(row, message))
+                if refusal is not None:
+                    break
+        return refusal
 
-    def _action_failed(self, error: Exception) -> None:
-        if isinstance(error, Unavailable):
-            self.counts.actions_failed_out_of_service.value += 1
-        else:
-            self.counts.actions_failed_unknown.value += 1
-        self.last_error = LastError(str(error) or type(error).__name__, self.now_ns())
+    def _action_failed(self, step: Step, error: Exception) -> LastError:
+        self.last_error = found = LastError(str(error) or type(error).__name__, self.now_ns())
+        self._log("rule.action_failed", found, action=f"{step.kind} {step.target}".rstrip())
+        return found
 
     def _failed(self, program: Program, error: Exception) -> None:
         self.counts.failed_exception.value += 1
-        self.last_error = LastError(error_text(program, error), self.now_ns())
+        self.last_error = found = LastError(error_text(program, error), self.now_ns())
+        self._log("rule.failed", found)
+
+    def _log_recursion(self, message: Message) -> None:
+        text = "the rule does not run on what it published itself"
+        self._log("rule.recursion", LastError(text, self.now_ns()), topic=message.topic)
+
+    def _log(self, event: str, error: LastError, **fields: str) -> None:
+        """One line a minute for each rule, however often it fails: making a line costs more than most rules."""
+        if error.time_ns >= self._quiet_until_ns:
+            self._quiet_until_ns = error.time_ns + _LOG_EVERY_NS
+            _log.warning(event, rule=self.name, error=error.text, failed=self.counts.failed_exception.value, **fields)
+
+
+def _graver(one: Refusal | None, other: Refusal | None) -> Refusal | None:
+    """Of two refusals of one message the one that disconnects, else the first."""
+    if one is None or (other is not None and other.disconnect and not one.disconnect):
+        return other
+    return one
 
 
 def _measured(run: Callable[[Any], Result], timing: Timing) -> Callable[[Any], Result]:

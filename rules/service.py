@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
 from sqlglot import exp
 
 from broker.core import jsontext
-from broker.core.errors import Invalid, Problem, SluiceError
+from broker.core.errors import Conflict, InUse, Invalid, Problem, SluiceError
 from broker.core.feature import Services
 from broker.core.merge_patch import merged
 from broker.core.objects import ObjectSection, Spec
@@ -18,12 +18,14 @@ from broker.core.schema import FieldType
 from rules import tester
 from rules.actions.spec import StreamAction
 from rules.case_runs import refuse_failures, report, run_cases
+from rules.chains import Link, chain_problems, readers_of
+from rules.counts import Counts
 from rules.engine import RuleEngine
 from rules.functions.registry import Functions
-from rules.making import MadeRule, RuleMaker
+from rules.making import MadeRule, RuleMaker, UnusableRule
 from rules.rule import Statement
 from rules.settings import RulesSettings
-from rules.spec import RuleSpec
+from rules.spec import RuleSpec, checked_name, parse_spec
 from rules.sql.inference import Inferred
 from rules.sql.types import unified
 from rules.type_check import TypeChecker
@@ -45,28 +47,39 @@ class RuleService:
     ) -> None:
         self._services, self._engine = services, engine
         self._functions = functions
-        self._types = TypeChecker(services, functions, settings)
+        self._types = TypeChecker(services, functions, settings, self._statement_of)
         self._maker = RuleMaker(services, functions, settings)
         self._section = section
-        self._objects: OrderedObjects[MadeRule] = OrderedObjects(self.kind, section, _saved_spec)
+        self._objects: OrderedObjects[MadeRule | UnusableRule] = OrderedObjects(self.kind, section, _saved_spec)
+        self._outcasts: dict[str, str] = {}
+        """Rules that cannot be used, with why: rules the configuration holds, and readers of rules that are gone."""
         directory = None if services.data_dir is None else services.data_dir / "versions" / "rules"
         self._versions = Versions(directory, services.clock.now_ns)
 
     # The five verbs
 
     def load(self, specs: Sequence[Spec]) -> list[str]:
-        """Take the rules of the configuration; gives a sentence for each that cannot be used."""
-        problems = []
+        """Take the rules of the configuration; gives a sentence for each that cannot be used.
+
+        Those are kept too, in state ``failed``, but for rules without a name of their own.
+        """
+        refused = []
         for spec in specs:
             try:
-                saved = self._maker.make(spec)
-                self._objects.check_free(saved.spec.name)
-                self._objects.adopt(saved.spec.name, saved)
-                self._versions.adopt(saved.spec.name, _version_of(saved), self._section.where(saved.spec.name))
+                self._objects.check_free(checked_name(spec))
+                saved = self._made_or_unusable(spec)
+                self._objects.adopt(saved.name, saved)
+                self._versions.adopt(saved.name, _version_of(saved), self._section.where(saved.name))
             except SluiceError as error:
-                problems.append(self._objects.refusal(spec, error))
+                refused.append(self._objects.refusal(spec, error))
         self._changed()
-        return problems
+        return [*refused, *self.failures()]
+
+    def failures(self) -> Sequence[str]:
+        """A sentence for each rule that cannot be used: file, rule, what is wrong."""
+        return [
+            self._objects.refusal({"name": name}, SluiceError(sentence)) for name, sentence in self._outcasts.items()
+        ]
 
     def list(self) -> Sequence[Spec]:
         return [self._shown(saved) for saved in self._objects]
@@ -78,6 +91,7 @@ class RuleService:
         """Make a rule. With ``force`` also one that fails its test cases."""
         saved = self._maker.make(spec)
         self._objects.check_free(saved.spec.name)
+        self._check_chains(saved)
         self._types.refuse_mistakes(saved.spec.name, saved.rule.statement)
         self._check_cases(saved, force)
         return self._put(saved)
@@ -86,16 +100,30 @@ class RuleService:
         """Change a rule; its counters begin anew when its SQL or actions change."""
         return self._replace(name, spec, force=force)
 
-    def patch(self, name: str, patch: Spec, *, force: bool = False) -> Spec:
-        """Change members of a rule by a JSON Merge Patch (RFC 7396)."""
-        present = _saved_spec(self._objects.get(name))
-        return self._replace(name, merged(present, patch), force=force)
+    def patched(self, name: str, patch: Spec) -> Spec:
+        """A rule with a JSON Merge Patch (RFC 7396) applied, to be checked and saved by ``replace``."""
+        spec: Spec = merged(_saved_spec(self._objects.get(name)), patch)
+        return spec
 
-    def switch(self, name: str, enable: bool) -> Spec:
-        """Enable or disable a rule, which makes no version of it and runs no test case."""
-        return self._replace(name, {**_saved_spec(self._objects.get(name)), "enable": enable}, force=True)
+    def enable(self, name: str, enabled: bool) -> Spec:
+        """Switch a rule on or off, which makes no version of it and runs no test case."""
+        return self._replace(name, {**_saved_spec(self._objects.get(name)), "enable": enabled}, force=True)
 
-    def delete(self, name: str) -> None:
+    def reorder(self, names: Sequence[str]) -> None:
+        """Bring all rules into this order, in which they run. Raises ``Invalid`` unless each is named exactly once."""
+        self._objects.reorder(names)
+        self._changed()
+
+    def delete(self, name: str, *, force: bool = False) -> None:
+        """Delete a rule; with ``force`` also one that other rules read, which then stand still.
+
+        Raises:
+            InUse: other rules read its rows.
+        """
+        self._objects.check_changeable(name)
+        readers = [] if force else readers_of(name, self._links())
+        if readers:
+            raise InUse(self.kind, name, [f"rule '{reader}'" for reader in readers])
         self._objects.remove(name)
         self._versions.forget(name)
         self._services.metrics.remove(rule=name)
@@ -111,11 +139,11 @@ class RuleService:
 
     def metrics(self, name: str) -> dict[str, Any]:
         """What a rule did since it was saved, or since its counters were set to zero."""
-        return self._metrics(self._objects.get(name))
+        return self._metrics(self._usable(name))
 
     def reset_metrics(self, name: str) -> None:
         """Set the counters of a rule to zero."""
-        self._objects.get(name).rule.counts.reset()
+        self._usable(name).rule.counts.reset()
 
     # Versions
 
@@ -142,25 +170,39 @@ class RuleService:
             NotFound: there is no such rule or version.
             Invalid: what it was cannot be used any more, or fails its test cases.
         """
-        enable = self._objects.get(name).spec.enable
+        enable = _saved_spec(self._objects.get(name)).get("enable", True)
         spec = {**self._versions.get(name, number).spec, "name": name, "enable": enable}
         return self._replace(name, spec, force=force, change=f"restored version {number}")
 
     # Test cases
 
+    def try_cases(self, spec: Spec) -> None:
+        """Run the test cases of a spec that is to be saved; on any thread. What else is wrong is for saving to tell.
+
+        Raises:
+            Invalid: with a problem for each case that fails.
+        """
+        try:
+            checked = parse_spec(spec)
+            statement = self._maker.statement(checked)
+        except Invalid:
+            return
+        refuse_failures(checked.name, self._run_cases(checked, statement))
+
     def run_cases(self, name: str) -> dict[str, Any]:
         """The saved test cases of a rule, run: how many passed and failed, and each with its outcome."""
-        return report(self._cases(self._objects.get(name)))
+        saved = self._usable(name)
+        return report(self._run_cases(saved.spec, saved.rule.statement))
 
     # Who uses what
 
     def users_of_stream(self, stream: str) -> Sequence[str]:
         """The rules that write to a stream, as texts."""
-        return [f"rule '{saved.spec.name}'" for saved in self._objects if stream in _streams(saved.spec)]
+        return [f"rule '{saved.spec.name}'" for saved in self._made() if stream in _streams(saved.spec)]
 
     def users_of_schema(self, schema: str) -> Sequence[str]:
         """The rules whose functions name a schema, as texts."""
-        return [f"rule '{saved.spec.name}'" for saved in self._objects if schema in _schemas(saved.rule.statement)]
+        return [f"rule '{saved.spec.name}'" for saved in self._made() if schema in _schemas(saved.rule.statement)]
 
     # Asking
 
@@ -180,16 +222,16 @@ class RuleService:
 
     def program_of(self, name: str) -> str:
         """The Python source a rule was compiled to."""
-        return self._objects.get(name).rule.statement.on_message.source
+        return self._usable(name).rule.statement.on_message.source
 
     def inferred(self, name: str) -> Inferred:
         """Types of a rule's columns, and warnings."""
-        return self._types.inferred(self._objects.get(name).rule.statement)
+        return self._types.inferred(self._usable(name).rule.statement)
 
     def output_columns_of_stream(self, stream: str) -> Sequence[dict[str, str]]:
         """Name and type of all columns that rules write to a stream; ``unknown`` where they disagree."""
         columns: dict[str, FieldType] = {}
-        for saved in self._objects:
+        for saved in self._made():
             if stream in _streams(saved.spec):
                 for name, kind in self._types.inferred(saved.rule.statement).columns:
                     columns[name] = unified(columns[name], kind) if name in columns else kind
@@ -197,47 +239,97 @@ class RuleService:
 
     # Keeping and showing
 
+    def _statement_of(self, name: str) -> Statement | None:
+        saved = self._objects.find(name)
+        return saved.rule.statement if isinstance(saved, MadeRule) else None
+
     def _replace(self, name: str, spec: Spec, *, force: bool, change: str | None = None) -> Spec:
         self._objects.check_changeable(name)
         saved, before = self._maker.make({**spec, "name": spec.get("name", name)}), self._objects.get(name)
         if saved.spec.name != name:
             raise Invalid("a rule keeps its name", [Problem(f"expected {name!r}", "/name")])
-        if saved.spec.sql != before.spec.sql:  # a rule that a schema was changed under can still be switched off
+        self._check_chains(saved)
+        known = before if isinstance(before, MadeRule) else None
+        if known is None or saved.spec.sql != known.spec.sql:  # one that a schema was changed under can be switched off
             self._types.refuse_mistakes(name, saved.rule.statement)
         self._check_cases(saved, force)
-        does_the_same = (saved.spec.sql, saved.spec.actions) == (before.spec.sql, before.spec.actions)
-        if does_the_same:
-            saved.rule.counts, saved.rule.last_error = before.rule.counts, before.rule.last_error
-        shown = self._put(saved, change)
-        if not does_the_same:
-            saved.rule.counts.reset()
-            shown["metrics"] = self._metrics(saved)
-        return shown
+        if known is not None and (saved.spec.sql, saved.spec.actions) == (known.spec.sql, known.spec.actions):
+            saved.rule.go_on_as(known.rule)
+        return self._put(saved, change)
 
     def _put(self, saved: MadeRule, change: str | None = None) -> Spec:
         self._objects.put(saved.spec.name, saved)
+        self._services.metrics.remove(rule=saved.spec.name)
+        saved.rule.counts.register(self._services.metrics)
         self._versions.note(saved.spec.name, _version_of(saved), change)
         self._changed()
         return self._shown(saved)
 
     def _check_cases(self, saved: MadeRule, force: bool) -> None:
         if saved.spec.tests and not force:
-            refuse_failures(saved.spec.name, self._cases(saved))
+            refuse_failures(saved.spec.name, self._run_cases(saved.spec, saved.rule.statement))
 
-    def _cases(self, saved: MadeRule) -> Sequence[dict[str, Any]]:
+    def _run_cases(self, spec: RuleSpec, statement: Statement) -> Sequence[dict[str, Any]]:
         node, now_ms = self._services.node, self._services.clock.now_ns() // 1_000_000
-        statement, name = saved.rule.statement, saved.spec.name
-        return run_cases(saved.spec.tests, lambda event: tester.run(statement, event, node, now_ms, name))
+        return run_cases(spec.tests, lambda event: tester.run(statement, event, node, now_ms, spec.name))
 
     def _metrics(self, saved: MadeRule) -> dict[str, Any]:
         counts: dict[str, Any] = saved.rule.counts.as_dict()
         return counts
 
     def _changed(self) -> None:
-        self._engine.use({saved.spec.name: saved.rule for saved in self._objects})
+        links = self._links()
+        self._outcasts = {}
+        for one in self._objects:
+            if isinstance(one, UnusableRule):
+                self._outcasts[one.name] = one.sentence
+            elif problems := chain_problems(one.name, links):
+                self._outcasts[one.name] = "; ".join(map(str, problems))
+        self._engine.use(saved.rule for saved in self._made() if saved.name not in self._outcasts)
         self._services.plans.invalidate()
 
-    def _shown(self, saved: MadeRule) -> Spec:
+    def _made_or_unusable(self, spec: Spec) -> MadeRule | UnusableRule:
+        try:
+            saved = self._maker.make(spec)
+        except SluiceError as error:
+            return UnusableRule(spec["name"], dict(spec), error)
+        saved.rule.counts.register(self._services.metrics)
+        return saved
+
+    def _made(self) -> Iterator[MadeRule]:
+        """The rules that could be made, in order."""
+        return (one for one in self._objects if isinstance(one, MadeRule))
+
+    def _usable(self, name: str) -> MadeRule:
+        """The rule of that name. Raises ``Conflict`` when it could not be made, and ``NotFound``."""
+        found = self._objects.get(name)
+        if isinstance(found, UnusableRule):
+            raise Conflict(f"rule {name!r} cannot be used: {found.sentence}")
+        return found
+
+    def _links(self) -> dict[str, Link]:
+        """What each rule reads, for what must hold between them."""
+        return {
+            one.name: Link(one.rule.statement.sources, one.spec.decides) if isinstance(one, MadeRule) else Link(None)
+            for one in self._objects
+        }
+
+    def _check_chains(self, saved: MadeRule) -> None:
+        """Raise ``Invalid`` when the rule cannot stand among the others, or one that reads it no longer could."""
+        links = {**self._links(), saved.name: Link(saved.rule.statement.sources, saved.spec.decides)}
+        problems = chain_problems(saved.name, links)
+        for other in () if problems else links:
+            if other != saved.name and other not in self._outcasts:
+                problems += [
+                    Problem(f"rule '{other}' could not go on: {problem.message}", "/sql")
+                    for problem in chain_problems(other, links)
+                ]
+        if problems:
+            raise Invalid(f"rule {saved.name!r} cannot be saved", problems, code="rule_chain")
+
+    def _shown(self, saved: MadeRule | UnusableRule) -> Spec:
+        if isinstance(saved, UnusableRule):
+            return self._shown_failed(saved)
         rule, name = saved.rule, saved.spec.name
         error, version, spec = rule.last_error, self._versions.newest(name), _saved_spec(saved)
         return {
@@ -246,28 +338,53 @@ class RuleService:
             "version": version.number,
             "created_at": rfc3339(self._versions.created_ms(name)),
             "last_modified_at": rfc3339(version.saved_ms),
+            "state": "failed" if name in self._outcasts else "running" if rule.is_enabled else "disabled",
+            "problem": self._outcasts.get(name),
             "from": [*rule.statement.sources.texts],
             **self._types.shown(rule.statement, saved.spec.actions),
+            "action_details": [step.as_dict() for step in rule.steps],
             "metrics": self._metrics(saved),
-            "last_error": None if error is None else {"text": error.text, "time_ms": error.time_ns // 1_000_000},
+            "last_error": None if error is None else error.as_dict(),
+        }
+
+    def _shown_failed(self, saved: UnusableRule) -> Spec:
+        version = self._versions.newest(saved.name)
+        return {
+            **saved.stored,
+            "version": version.number,
+            "created_at": rfc3339(self._versions.created_ms(saved.name)),
+            "last_modified_at": rfc3339(version.saved_ms),
+            "state": "failed",
+            "problem": saved.sentence,
+            "from": [],
+            "columns": [],
+            "warnings": [],
+            "action_details": [],
+            "metrics": Counts(saved.name).as_dict(),
+            "last_error": None,
         }
 
 
-def _saved_spec(saved: MadeRule) -> Spec:
+def _saved_spec(saved: MadeRule | UnusableRule) -> Spec:
     """What is written to the configuration; cases keep the one expectation that they have."""
+    if isinstance(saved, UnusableRule):
+        return dict(saved.stored)
     tests = [case.model_dump(mode="json", exclude_unset=True) for case in saved.spec.tests]
     spec: Spec = saved.spec.model_dump(mode="json", exclude={"tests"})
     return {**spec, "tests": tests} if tests else spec
 
 
-def _version_of(saved: MadeRule) -> Spec:
+def _version_of(saved: MadeRule | UnusableRule) -> Spec:
     """What is kept of a version: only what was set, so that a default that comes later is no change."""
+    if isinstance(saved, UnusableRule):
+        return dict(saved.stored)
     members = {"name", *saved.spec.model_dump(exclude_defaults=True)}
     return {name: value for name, value in _saved_spec(saved).items() if name in members}
 
 
 def _streams(spec: RuleSpec) -> set[str]:
-    return {action.stream for action in spec.actions if isinstance(action, StreamAction)}
+    all_actions = [one for action in spec.actions for one in (action, *getattr(action, "fallback_actions", ()))]
+    return {action.stream for action in all_actions if isinstance(action, StreamAction)}
 
 
 def _schemas(statement: Statement) -> set[str]:

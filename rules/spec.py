@@ -73,6 +73,15 @@ READ_ONLY = (
 """Members of a shown rule that are left out when it is sent back."""
 
 
+def checked_name(spec: dict[str, Any]) -> str:
+    """The name of a rule that may be wrong otherwise.
+
+    Raises:
+        Invalid: it is no name.
+    """
+    return parse_spec({"name": spec.get("name"), "sql": ""}).name
+
+
 def parse_spec(spec: dict[str, Any]) -> RuleSpec:
     """The spec of a rule, checked.
 

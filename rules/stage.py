@@ -1,9 +1,9 @@
-"""The tap in the pipeline: rules look at messages and never change them."""
+"""The tap in the pipeline: rules look at messages, in their order; those that are told to may stop one."""
 
 from __future__ import annotations
 
 from broker.core.message import Message
-from broker.core.stage import TapCall
+from broker.core.stage import Refusal, TapCall
 from rules.engine import RuleEngine
 
 
@@ -23,8 +23,11 @@ class RulesTap:
         if len(calls) == 1:
             return calls[0]
 
-        def run_all(message: Message) -> None:
+        def run_all(message: Message) -> Refusal | None:
             for call in calls:
-                call(message)
+                refusal = call(message)
+                if refusal is not None:
+                    return refusal
+            return None
 
         return run_all

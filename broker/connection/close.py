@@ -9,10 +9,10 @@ from broker.codec.decode import connect_version
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.packets import ConnAck, Disconnect
 from broker.codec.wire import protocol_error
+from broker.connection import announce
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.stage import Refusal
-from broker.pipeline.columns import client_columns, property_columns
 
 if TYPE_CHECKING:
     from broker.connection.connection import Connection
@@ -32,7 +32,6 @@ _RETURN_CODES: Final = {
 }
 """CONNACK return codes of 3.1.1, section 3.2.2.3, for reason codes of 5.0."""
 _EXPIRY: Final = "Session-Expiry-Interval"
-_NS_PER_MS: Final = 1_000_000
 
 
 def take_disconnect(c: Connection, packet: Disconnect) -> None:
@@ -126,18 +125,4 @@ def end(c: Connection, why: str, *, is_will_due: bool, properties: dict[str, Any
     hub.figures.closed.value += 1
     if c.session.owner is c:
         hub.detached(c.session, is_will_due=is_will_due)
-    if "client.disconnected" in hub.events.wanted:
-        columns = {
-            **client_columns(c.client),
-            **protocol_columns(c),
-            "reason": why,
-            "disconn_props": property_columns(properties),
-            "disconnected_at": hub.clock.now_ns() // _NS_PER_MS,
-            "connected_at": c.connected_ns // _NS_PER_MS,
-        }
-        hub.events.emit("client.disconnected", columns)
-
-
-def protocol_columns(c: Connection) -> dict[str, Any]:
-    """Protocol name and version, as client events have them."""
-    return {"proto_name": "MQIsdp" if c.version == 3 else "MQTT", "proto_ver": c.version, "sockname": None}
+    announce.disconnected(c, why, properties)

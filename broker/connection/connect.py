@@ -8,12 +8,12 @@ from uuid import uuid4
 
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.packets import ConnAck, Connect
-from broker.connection import close
+from broker.connection import announce, close
 from broker.connection.acknowledge import answer
+from broker.connection.announce import Greeting
 from broker.connection.hub import TICK_S, ConnectAttempt
 from broker.core import reason
 from broker.core.client import Client
-from broker.pipeline.columns import client_columns, property_columns
 from broker.session.session import MAX_PACKET_ID, Session
 from broker.session.will import Will
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 PROTOCOL_NAMES: Final = {3: "MQIsdp", 4: "MQTT", 5: "MQTT"}
 _EXPIRY: Final = "Session-Expiry-Interval"
-_NS_PER_MS: Final = 1_000_000
 
 
 def take_connect(c: Connection, packet: Connect) -> None:
@@ -32,16 +31,18 @@ def take_connect(c: Connection, packet: Connect) -> None:
     c.wants_reasons = properties.get("Request-Problem-Information", 1) == 1
     c.max_sent_bytes = properties.get("Maximum-Packet-Size", inf)
     if (refusal := _why_not(c, packet)) is not None:
+        announce.connack(c, packet, _client(c, packet, packet.client_id), refusal, _session_expiry(c, packet, {}))
         close.refuse_connect(c, refusal)
         return
     client_id = packet.client_id or uuid4().hex
-    c.client = Client(client_id, packet.username, c.link.peer_host, c.link.peer_port, c.link.listener, packet.version)
+    c.client = _client(c, packet, client_id)
     told: dict[str, Any] = {} if packet.client_id else {"Assigned-Client-Identifier": client_id}
     _set_keep_alive(c, packet.keep_alive_s, told)
     expiry_s = _session_expiry(c, packet, told)
     before = c.hub.writer.appended
     session, is_present = _session(c, client_id, packet.clean_start, is_durable=expiry_s > 0)
     c.session, session.expiry_s = session, expiry_s
+    c.greeting = Greeting(packet.clean_start, packet.keep_alive_s, expiry_s, properties or None)
     session.will = None if packet.will is None else Will.of(packet.will, c.client)
     _attach(c, packet)
     if session.is_durable:
@@ -56,7 +57,13 @@ def take_connect(c: Connection, packet: Connect) -> None:
             session.resume()
 
     answer(c, welcome, waits=c.hub.writer.appended != before)
-    _emit_connected(c, packet, expiry_s)
+    announce.connack(c, packet, c.client, reason.SUCCESS, expiry_s)
+    announce.connected(c)
+
+
+def _client(c: Connection, packet: Connect, client_id: str) -> Client:
+    link = c.link
+    return Client(client_id, packet.username, link.peer_host, link.peer_port, link.listener, packet.version)
 
 
 def _why_not(c: Connection, packet: Connect) -> int | None:
@@ -129,21 +136,3 @@ def _connack(c: Connection, is_present: bool, told: dict[str, Any]) -> bytes:
         **told,
     }
     return encode_fitting(ConnAck(is_present, reason.SUCCESS, properties), 5, c.max_sent_bytes)
-
-
-def _emit_connected(c: Connection, packet: Connect, expiry_s: int) -> None:
-    if "client.connected" not in c.hub.events.wanted:
-        return
-    columns = {
-        **client_columns(c.client),
-        **close.protocol_columns(c),
-        "mountpoint": None,
-        "keepalive": packet.keep_alive_s,
-        "clean_start": packet.clean_start,
-        "receive_maximum": c.session.window,
-        "expiry_interval": expiry_s,
-        "is_bridge": False,
-        "conn_props": property_columns(packet.properties),
-        "connected_at": c.connected_ns // _NS_PER_MS,
-    }
-    c.hub.events.emit("client.connected", columns)

@@ -12,6 +12,7 @@ from broker.codec.decode import decode_packet
 from broker.codec.framing import frame_at
 from broker.codec.packets import Connect
 from broker.connection import acknowledge, close, connect, reading
+from broker.connection.announce import Greeting
 from broker.connection.hub import TICK_S, Hub
 from broker.core.client import Client
 from broker.core.errors import PeerError
@@ -33,6 +34,8 @@ class Link(Protocol):
 
     peer_host: str | None
     peer_port: int | None
+    sock_name: str | None
+    """``address:port`` of our end, None when it has none."""
     listener: str
 
     def write(self, data: bytes) -> None:
@@ -64,15 +67,16 @@ Kept = tuple[int, bool]
 
 
 class Connection:
-    """See the module. ``session`` and ``client`` are there once a CONNECT was accepted."""
+    """See the module. ``session``, ``client`` and ``greeting`` are there once a CONNECT was accepted."""
 
     __slots__ = (
-        "_holds", "_rest", "aliases", "batches", "box", "client", "connected_ns", "deadline_s", "hub", "is_closed",
-        "is_connected", "is_v5", "kept", "link", "max_packet_bytes", "max_sent_bytes", "now_ns", "session", "silence_s",
-        "unacknowledged", "version", "waiting", "wanted", "wants_reasons",
+        "_holds", "_rest", "aliases", "batches", "box", "client", "connected_ns", "deadline_s", "greeting", "hub",
+        "is_closed", "is_connected", "is_v5", "kept", "link", "max_packet_bytes", "max_sent_bytes", "now_ns", "session",
+        "silence_s", "unacknowledged", "version", "waiting", "wanted", "wants_reasons",
     )  # fmt: skip
 
     client: Client
+    greeting: Greeting
     session: Session
 
     def __init__(self, hub: Hub, link: Link) -> None:

@@ -18,12 +18,12 @@ from broker.connection.figures import Figures
 from broker.connection.settings import MqttSettings
 from broker.core import reason
 from broker.core.clock import Clock
-from broker.core.events import Events
-from broker.core.message import Message
+from broker.core.events import Events, property_columns
+from broker.core.message import Message, Properties
 from broker.core.stage import Gate, Tap
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Metrics
-from broker.pipeline.columns import client_columns, delivery_columns, property_columns
+from broker.pipeline.columns import delivery_columns, session_columns
 from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import Plans
 from broker.routing import retained as retained_keys
@@ -310,13 +310,15 @@ class Hub:
 
     # -- events --
 
-    def _on_session_event(self, name: str, session: Session, message: Message, why: str) -> None:
+    def _on_session_event(
+        self, name: str, session: Session, message: Message, why: str, properties: Properties | None = None
+    ) -> None:
         columns = delivery_columns(message, session.client)
         if name == "message.acked":
-            columns["puback_props"] = property_columns(None)
+            columns["puback_props"] = property_columns(properties)
         if why:
             columns["reason"] = why
-        self.events.emit(name, columns)
+        self.events.emit(name, columns, message)
 
     def emit_subscription(
         self, name: str, session: Session, topic: str, qos: int, properties: packets.Properties
@@ -324,7 +326,7 @@ class Hub:
         """``session.subscribed`` and ``session.unsubscribed``; the caller has asked whether somebody wants it."""
         member = "sub_props" if name == "session.subscribed" else "unsub_props"
         columns = {"topic": topic, "qos": qos, member: property_columns(properties)}
-        self.events.emit(name, {**client_columns(session.client), **columns})
+        self.events.emit(name, {**session_columns(session.client), **columns})
 
 
 def _key(prefix: bytes, client_id: str) -> bytes:

@@ -28,7 +28,7 @@ from broker.codec.packets import (
     Unsubscribe,
 )
 from broker.codec.wire import PACKET_ID_BYTES, malformed, protocol_error
-from broker.connection import acknowledge, close, publish, subscribe
+from broker.connection import acknowledge, announce, close, publish, subscribe
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.message import Message
@@ -259,6 +259,7 @@ def _dispatch(c: Connection, packet: Packet) -> None:
 
 def _ping(c: Connection, _packet: PingReq) -> None:
     c.box.add(PINGRESP_BYTES)
+    announce.ping(c)
 
 
 def _auth(c: Connection, _packet: Auth) -> None:

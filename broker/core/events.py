@@ -1,17 +1,29 @@
 """Events that rules can select from: ``$events/schema_validation/failed`` and the like.
 
 Emitting is free when nobody listens: an emitter asks ``name in events.wanted`` first and builds columns only then.
+
+Connectors that bring messages in from elsewhere raise events too, which rules read as ``$bridges/<type>:<name>`` or
+``$sources/<type>:<name>``::
+
+    if events.wants_from("mqtt:plant"):
+        events.came_in("mqtt:plant", {"id": ..., "server": ..., "payload": ..., "topic": ..., "qos": ..., ...})
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from broker.core.message import Message
+from broker.core.message import Message, Properties
 
 Columns = dict[str, Any]
+
+Listener = Callable[[str, Columns, Message | None], None]
+"""Called with the name of an event, its columns, and the message it is about, where it is about one."""
+
+SOURCE_PREFIXES: Final = ("$bridges/", "$sources/")
+"""What stands before ``<type>:<name>`` where a rule reads what a connector brings in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +74,6 @@ EVENT_TYPES: dict[str, EventType] = {
 def message_columns(message: Message) -> Columns:
     """The columns that every event about a publish has: the message as it is, its client, its properties."""
     client = message.client
-    properties = {name: dict(v) if name == "User-Property" else v for name, v in (message.properties or {}).items()}
     try:
         payload: str | bytes = message.payload.decode()
     except UnicodeDecodeError:
@@ -77,29 +88,54 @@ def message_columns(message: Message) -> Columns:
         "payload": payload,
         "qos": message.qos,
         "flags": {"retain": message.retain, "dup": message.dup},
-        "pub_props": properties,
+        "pub_props": property_columns(message.properties),
         "publish_received_at": message.received_ns // 1_000_000,
     }
+
+
+def property_columns(properties: Properties | None) -> Columns:
+    """Properties as a map; ``User-Property`` is a map too (last duplicate wins), the pairs stand beside it in order."""
+    columns = {} if properties is None else dict(properties)
+    pairs = columns.pop("User-Property", None)
+    columns["User-Property"] = dict(pairs or ())
+    if pairs:
+        columns["User-Property-Pairs"] = [{"key": key, "value": value} for key, value in pairs]
+    return columns
 
 
 class Events:
     """Carries events from whoever notices them to whoever listens (the rule engine). One per node, used on the loop."""
 
-    __slots__ = ("_listeners", "wanted")
+    __slots__ = ("_listeners", "_patterns", "wanted")
 
     def __init__(self) -> None:
         self.wanted: frozenset[str] = frozenset()
-        self._listeners: list[Callable[[str, Columns], None]] = []
+        self._patterns: tuple[str, ...] = ()
+        self._listeners: list[Listener] = []
 
-    def listen(self, listener: Callable[[str, Columns], None]) -> None:
-        """Call ``listener(event name, columns)`` for every event emitted."""
+    def listen(self, listener: Listener) -> None:
+        """Call ``listener(event name, columns, message)`` for every event emitted."""
         self._listeners.append(listener)
 
     def want(self, names: frozenset[str]) -> None:
-        """Say which events somebody looks at; the others are not built."""
+        """Say which events somebody looks at; the others are not built. Names of sources may end with ``*``."""
         self.wanted = names
+        self._patterns = tuple(name[:-1] for name in names if name.endswith("*"))
 
-    def emit(self, name: str, columns: Columns) -> None:
-        """Hand an event to the listeners. ``columns`` need not hold ``event``, ``node`` and ``timestamp``."""
+    def emit(self, name: str, columns: Columns, about: Message | None = None) -> None:
+        """Hand an event to the listeners. ``columns`` need not hold ``event``, ``node`` and ``timestamp``.
+
+        ``about`` is the message that the event is about: with it a rule that publishes what leads to the event that it
+        reads is known for what it is, and stopped.
+        """
         for listener in self._listeners:
-            listener(name, columns)
+            listener(name, columns, about)
+
+    def wants_from(self, source: str) -> bool:
+        """Whether somebody reads what the connector ``<type>:<name>`` brings in."""
+        names = [prefix + source for prefix in SOURCE_PREFIXES]
+        return any(name in self.wanted or name.startswith(self._patterns) for name in names)
+
+    def came_in(self, source: str, columns: Columns, about: Message | None = None) -> None:
+        """Hand on what the connector ``<type>:<name>`` brought in; whoever reads it by both names gets it once."""
+        self.emit(SOURCE_PREFIXES[0] + source, columns, about)

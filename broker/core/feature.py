@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from broker.core.action import Sinks
 from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.objects import ObjectSection, ObjectService
@@ -34,6 +35,8 @@ class Services:
     """Where a feature may keep files of its own, under its name; None where nothing is kept."""
     history: StreamHistory = field(default_factory=NoHistory)
     """What streams hold."""
+    sinks: Sinks = field(default_factory=Sinks)
+    """Where bridges register what rules hand rows to."""
     users_of_schema: list[Callable[[str], Sequence[str]]] = field(default_factory=list)
     """Asked before a schema is deleted or replaced: who names it (``validation 'meters'``)."""
     payload_changes: list[Callable[[str, FieldType], FieldType | None]] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """Gates and taps: how features take part in the path of a publish.
 
-A *gate* returns a message or refuses it; a *tap* looks and returns nothing. Both are asked once per topic for a
-callable (``plan``), which is kept in the topic's plan and called for every message until ``Plans.invalidate`` is
-called. The callables run on the event loop: they never block, never wait.
+A *gate* returns a message or refuses it; a *tap* looks, and may refuse it too when it was told to. Both are asked once
+per topic for a callable (``plan``), which is kept in the topic's plan and called for every message until
+``Plans.invalidate`` is called. The callables run on the event loop: they never block, never wait.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Refusal:
 
 
 GateCall = Callable[[Message], "Message | Refusal"]
-TapCall = Callable[[Message], None]
+TapCall = Callable[[Message], Refusal | None]
+"""Gives None, but for a tap that was told to stop messages (the action ``drop`` of a rule)."""
 
 
 class Gate(Protocol):
@@ -86,4 +87,8 @@ class Publisher(Protocol):
 
     def publish(self, message: Message) -> Outcome:
         """Validate, transform, run rules, retain and route. Runs on the event loop; does not wait for the store."""
+        ...
+
+    def dispatch(self, message: Message) -> Outcome:
+        """Route only: straight to the subscribers, past all gates, rules, captures and the retained store."""
         ...

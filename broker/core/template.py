@@ -2,8 +2,8 @@
 
 ``${a.b}`` and ``${.a.b}`` stand for the value at that path of a row, ``${.}`` and ``${}`` for the whole row as JSON,
 ``${$}`` for a plain ``$``. Letters, digits, ``.`` and ``_`` are allowed inside; anything else is literal text. What is
-missing renders ``undefined``. One JSON text on the way is decoded; array elements cannot be addressed. Rendering never
-fails.
+missing renders ``undefined``, unless the template was told what to do then. One JSON text on the way is decoded; array
+elements cannot be addressed. Rendering never fails of itself.
 """
 
 from __future__ import annotations
@@ -17,72 +17,144 @@ from broker.core import jsontext
 TextOf = Callable[[Any], "str | bytes"]
 """The text of a value, as the language that made the row gives it."""
 
+WhenUndefined = Callable[[str], str]
+"""The text of a path whose value is not there, given as ``a.b``; may raise, and that leaves the template."""
+
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z0-9._]*|\$)\}")
 _MISSING: Any = object()
+
+
+def as_undefined(_path: str) -> str:
+    """The word ``undefined``."""
+    return "undefined"
 
 
 class Template:
     """A compiled template.
 
-    ``paths`` are the paths named, without those for the whole row; ``is_constant`` tells that there are none.
+    ``paths`` are the paths named, without those for the whole row, which ``names_row`` tells of; ``is_constant`` tells
+    that there is neither. ``render`` gives the text for a row, where bytes that are not UTF-8 become replacement
+    characters; ``render_bytes`` gives it in UTF-8, where strings that are not UTF-8 go through as they are. Both are
+    made for what the template holds: a constant, one placeholder, or pieces to be joined.
+
+    Args:
+        text: the template.
+        text_of: gives the text of a value.
+        undefined: the value that stands for one that is not there, beside missing keys.
+        when_undefined: what to write then.
     """
 
-    __slots__ = ("_parts", "paths", "text")
+    __slots__ = ("is_constant", "names_row", "paths", "render", "render_bytes", "text", "value")
 
-    def __init__(self, text: str, text_of: TextOf) -> None:
-        self.text = text
+    render: Callable[[Mapping[str, Any]], str]
+    render_bytes: Callable[[Mapping[str, Any]], bytes]
+    value: Callable[[Mapping[str, Any]], Any]
+    """The value itself where the template is one placeholder, None when that is missing; else the text."""
+
+    def __init__(
+        self, text: str, text_of: TextOf, *, undefined: Any = _MISSING, when_undefined: WhenUndefined = as_undefined
+    ) -> None:
+        self.text, self.names_row = text, False
         self.paths: list[tuple[str, ...]] = []
-        self._parts: list[str | Callable[[Mapping[str, Any]], str | bytes]] = []
+        parts: list[str | _Part] = []
         at = 0
         for match in _PLACEHOLDER.finditer(text):
-            self._literal(text[at : match.start()])
+            _add_text(parts, text[at : match.start()])
             at = match.end()
-            self._placeholder(match[1], text_of)
-        self._literal(text[at:])
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether the text is the same for every row."""
-        return all(isinstance(part, str) for part in self._parts)
-
-    def render(self, row: Mapping[str, Any]) -> str:
-        """The text for a row; bytes that are not UTF-8 become replacement characters."""
-        return "".join(part if isinstance(part, str) else part.decode(errors="replace") for part in self._rendered(row))
-
-    def render_bytes(self, row: Mapping[str, Any]) -> bytes:
-        """The text for a row in UTF-8; strings that are not UTF-8 go through as they are."""
-        return b"".join(part.encode() if isinstance(part, str) else part for part in self._rendered(row))
-
-    def value(self, row: Mapping[str, Any]) -> Any:
-        """The value itself where the template is one placeholder, None when that is missing; else the text."""
-        if len(self._parts) == 1 and len(self.paths) == 1:
-            found = _at(row, self.paths[0])
-            return None if found is _MISSING else found
-        return self.render(row)
-
-    def _rendered(self, row: Mapping[str, Any]) -> list[str | bytes]:
-        return [part if isinstance(part, str) else part(row) for part in self._parts]
-
-    def _literal(self, text: str) -> None:
-        if text:
-            self._parts.append(text)
-
-    def _placeholder(self, inside: str, text_of: TextOf) -> None:
-        if inside == "$":
-            self._parts.append("$")
-            return
-        path = tuple(inside.removeprefix(".").split("."))
-        if path == ("",):
-            self._parts.append(lambda row: text_of(dict(row)))
-            return
-        self.paths.append(path)
-        self._parts.append(_reader(path, text_of))
+            inside = match[1]
+            path = tuple(inside.removeprefix(".").split("."))
+            if inside == "$":
+                _add_text(parts, "$")
+            elif path == ("",):
+                self.names_row = True
+                parts.append(lambda row: text_of(dict(row)))
+            else:
+                self.paths.append(path)
+                parts.append(_part(path, text_of, undefined, when_undefined))
+        _add_text(parts, text[at:])
+        self.is_constant = all(isinstance(part, str) for part in parts)
+        self.render, self.render_bytes = _renderers(parts)
+        only = self.paths[0] if len(parts) == 1 and len(self.paths) == 1 else None
+        self.value = self.render if only is None else _value_reader(only)
 
 
-def _reader(path: tuple[str, ...], text_of: TextOf) -> Callable[[Mapping[str, Any]], str | bytes]:
+_Part = Callable[[Mapping[str, Any]], "str | bytes"]
+
+
+def _add_text(parts: list[str | _Part], text: str) -> None:
+    if text and parts and isinstance(parts[-1], str):
+        parts[-1] += text
+    elif text:
+        parts.append(text)
+
+
+def _renderers(
+    parts: list[str | _Part],
+) -> tuple[Callable[[Mapping[str, Any]], str], Callable[[Mapping[str, Any]], bytes]]:
+    if not parts or (len(parts) == 1 and isinstance(parts[0], str)):
+        text = parts[0] if parts else ""
+        assert isinstance(text, str)
+        encoded = text.encode()
+        return lambda row: text, lambda row: encoded
+    if len(parts) == 1:
+        read = parts[0]
+        assert not isinstance(read, str)
+
+        def render_one(row: Mapping[str, Any]) -> str:
+            found = read(row)
+            return found if isinstance(found, str) else found.decode(errors="replace")
+
+        def render_one_bytes(row: Mapping[str, Any]) -> bytes:
+            found = read(row)
+            return found.encode() if isinstance(found, str) else found
+
+        return render_one, render_one_bytes
+    return _joiner(parts)
+
+
+def _joiner(
+    parts: list[str | _Part],
+) -> tuple[Callable[[Mapping[str, Any]], str], Callable[[Mapping[str, Any]], bytes]]:
+    steps = [(part, part.encode(), None) if isinstance(part, str) else ("", b"", part) for part in parts]
+
+    def render(row: Mapping[str, Any]) -> str:
+        texts = []
+        for text, _, read in steps:
+            found = text if read is None else read(row)
+            texts.append(found if isinstance(found, str) else found.decode(errors="replace"))
+        return "".join(texts)
+
+    def render_bytes(row: Mapping[str, Any]) -> bytes:
+        texts = []
+        for _, data, read in steps:
+            found = data if read is None else read(row)
+            texts.append(found.encode() if isinstance(found, str) else found)
+        return b"".join(texts)
+
+    return render, render_bytes
+
+
+def _part(path: tuple[str, ...], text_of: TextOf, undefined: Any, when_undefined: WhenUndefined) -> _Part:
+    name = ".".join(path)
+    if len(path) == 1:
+
+        def read_column(row: Mapping[str, Any]) -> str | bytes:
+            value = row.get(name, _MISSING)
+            return when_undefined(name) if value is _MISSING or value is undefined else text_of(value)
+
+        return read_column
+
     def read(row: Mapping[str, Any]) -> str | bytes:
         value = _at(row, path)
-        return "undefined" if value is _MISSING else text_of(value)
+        return when_undefined(name) if value is _MISSING or value is undefined else text_of(value)
+
+    return read
+
+
+def _value_reader(path: tuple[str, ...]) -> Callable[[Mapping[str, Any]], Any]:
+    def read(row: Mapping[str, Any]) -> Any:
+        found = _at(row, path)
+        return None if found is _MISSING else found
 
     return read
 
@@ -91,7 +163,7 @@ def _at(row: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     value: Any = row
     may_decode = True
     for key in path:
-        if may_decode and isinstance(value, str):
+        if may_decode and isinstance(value, (str, bytes)):
             may_decode = False
             try:
                 value = jsontext.decode(value)

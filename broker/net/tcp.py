@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from sys import intern
 from typing import Final, cast
 
 from broker.connection.connection import Connection
@@ -28,6 +29,7 @@ class TcpLink(asyncio.Protocol):
         "listener",
         "peer_host",
         "peer_port",
+        "sock_name",
     )
 
     _transport: asyncio.Transport
@@ -36,6 +38,7 @@ class TcpLink(asyncio.Protocol):
         self._hub, self._owner, self._loop, self.listener = hub, owner, loop, listener
         self.peer_host: str | None = None
         self.peer_port: int | None = None
+        self.sock_name: str | None = None
         self._connection = Connection(hub, self)
         # uvloop binds the method before connection_made; so each read goes to the connection without a call between
         self.data_received = self._connection.data_received  # type: ignore[method-assign]
@@ -53,6 +56,8 @@ class TcpLink(asyncio.Protocol):
             self.peer_host, self.peer_port = peer[0], peer[1]
         raw: socket.socket | None = transport.get_extra_info("socket")
         if raw is not None:
+            ours = raw.getsockname()
+            self.sock_name = intern(f"{ours[0]}:{ours[1]}") if isinstance(ours, tuple) else None
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._transport.set_write_buffer_limits(high=self._hub.settings.max_unsent_bytes // _EARLY)
         self._connection.opened()

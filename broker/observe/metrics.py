@@ -48,6 +48,10 @@ class Metrics:
             raise TypeError(f"metric {name!r} is a gauge")
         return found
 
+    def add(self, counter: Counter) -> None:
+        """Show a counter that its owner made; replaces one of the same name and labels."""
+        self._metrics[(counter.name, tuple(sorted(counter.labels.items())))] = counter
+
     def gauge(self, name: str, read: Callable[[], float], help: str = "", **labels: str) -> None:
         """Register a number to be read on demand; replaces one of the same name and labels."""
         self._metrics[(name, tuple(sorted(labels.items())))] = Gauge(name, help, read, labels)

@@ -11,11 +11,10 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from broker.core import reason
 from broker.core.errors import PeerError
-from broker.core.events import Events
+from broker.core.events import Events, message_columns
 from broker.core.message import Message
 from broker.core.stage import Outcome, Refusal
 from broker.observe.metrics import Counter, Metrics
-from broker.pipeline.columns import message_columns
 from broker.pipeline.plan import Plans, TopicPlan
 
 _log = getLogger(__name__)
@@ -58,6 +57,19 @@ class Pipeline(Generic[R]):
             return Outcome(0, self._refused(message, _bad_topic(message, error)))
         return self.process(message, plan)
 
+    def dispatch(self, message: Message) -> Outcome:
+        """Hand a message made inside the broker to its subscribers and to nobody else."""
+        self._internal.value += 1
+        try:
+            plan = self._plans.plan(message.topic.encode())
+        except (PeerError, UnicodeEncodeError) as error:
+            return Outcome(0, self._refused(message, _bad_topic(message, error)))
+        self._passed.value += 1
+        receivers = plan.routes.deliver(message, plan.topic_bytes)
+        if not receivers:
+            self._unwanted(message)
+        return Outcome(receivers)
+
     def process(self, message: Message, plan: TopicPlan[R]) -> Outcome:
         """Take a message whose topic's plan is at hand."""
         if plan.gates:
@@ -74,21 +86,36 @@ class Pipeline(Generic[R]):
                     plan = self._plans.plan(message.topic.encode())
                 except (PeerError, UnicodeEncodeError) as error:
                     return Outcome(0, self._refused(message, _bad_topic(message, error)))
-        self._passed.value += 1
         for name, tap in plan.taps:
             try:
-                tap(message)
+                refusal = tap(message)
             except Exception:  # noqa: BLE001  one stage must not stop the others
                 self._count_error(name, message)
+            else:
+                if refusal is not None:
+                    return self._stopped(message, refusal)
+        self._passed.value += 1
         if message.retain:
             self._retain(message)
         receivers = plan.routes.deliver(message, plan.topic_bytes)
         if receivers or plan.taps:
             return PASSED_ON if receivers <= 1 else Outcome(receivers)
-        self.no_subscribers(1)
-        if "message.dropped" in self._events.wanted:
-            self._events.emit("message.dropped", {**message_columns(message), "reason": "no_subscribers"})
+        self._unwanted(message)
         return Outcome(0)
+
+    def _unwanted(self, message: Message) -> None:
+        self.no_subscribers(1)
+        self._emit_dropped(message, "no_subscribers")
+
+    def _stopped(self, message: Message, refusal: Refusal) -> Outcome:
+        """A tap was told to let the message go no further."""
+        self._refused(message, refusal)
+        self._emit_dropped(message, refusal.reason)
+        return Outcome(0, refusal)
+
+    def _emit_dropped(self, message: Message, why: str) -> None:
+        if "message.dropped" in self._events.wanted:
+            self._events.emit("message.dropped", {**message_columns(message), "reason": why}, message)
 
     def no_subscribers(self, count: int) -> None:
         """Count messages that passed and that nobody wanted."""

@@ -40,6 +40,10 @@ class Subscriber(Protocol):
         """Take a message now: send it, queue it within bounds, or drop and count it."""
         ...
 
+    def drop(self, outgoing: Outgoing, why: str) -> None:
+        """Count a message that it does not get, by reason."""
+        ...
+
 
 S = TypeVar("S", bound=Subscriber)
 
@@ -103,6 +107,7 @@ class Routes(Generic[S]):
         for entry in self.entries:
             subscriber = entry.subscriber
             if entry.no_local and subscriber.client_id == publisher:  # [MQTT-3.8.3-3]
+                subscriber.drop(outgoing, "no_local")
                 continue
             count += 1
             target = _target(entry, message)

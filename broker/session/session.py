@@ -22,7 +22,7 @@ from broker.codec.wire import PACKET_ID_BYTES
 from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.events import Events
-from broker.core.message import Message
+from broker.core.message import Message, Properties
 from broker.core.subscription import Subscription
 from broker.observe.metrics import Counter
 from broker.session.inbound import Inbound
@@ -52,13 +52,21 @@ RAW: Final = Delivery(None, 1, False, ())
 """In flight for a clean session on the fast path: nothing of it will be needed again but its identifier."""
 
 
+class OnEvent(Protocol):
+    """Told of a delivery's event by name, with a reason or the properties of the client's answer."""
+
+    def __call__(
+        self, name: str, session: Session, message: Message, why: str, properties: Properties | None = None, /
+    ) -> None: ...
+
+
 @dataclass(slots=True)
 class SessionServices:
     """What all sessions of a node share.
 
     ``changed`` is told of a durable session whose record has to be written, ``refill`` of one that has room and is
     behind, ``crowded`` of one whose queue or connection fills up, ``relieved`` when it has room again.
-    ``on_event`` gets an event's name, the session, the message and a reason, when somebody wants the event.
+    ``on_event`` is told of what somebody wants to know.
     """
 
     clock: Clock
@@ -66,7 +74,7 @@ class SessionServices:
     refill: Callable[[Session], None]
     crowded: Callable[[Session], None]
     relieved: Callable[[Session], None]
-    on_event: Callable[[str, Session, Message, str], None]
+    on_event: OnEvent
     events: Events
     sent: tuple[Counter, Counter, Counter]
     dropped: Callable[[str], Counter]
@@ -221,17 +229,18 @@ class Session:
             return
         box, services = self.box, self._services
         if box is None:
+            self.drop(outgoing, "qos0_msg")
             return
         if self.is_slow and not self.takes_while_slow():
-            self._drop(outgoing, "queue_full")
+            self.drop(outgoing, "queue_full")
             return
         now_ns = services.clock.now_ns() if outgoing.expires_ns else 0
         if outgoing.expires_ns and outgoing.is_expired(now_ns):
-            self._drop(outgoing, "expired")
+            self.drop(outgoing, "expired")
             return
         head, tail = outgoing.parts_for(self.is_v5, 0, retain, identifiers, now_ns)
         if len(head) + len(tail) > self.max_packet_bytes:
-            self._drop(outgoing, "packet_too_large")
+            self.drop(outgoing, "packet_too_large")
             return
         box.add(head + tail)
         services.sent[0].value += 1
@@ -282,6 +291,12 @@ class Session:
         identifiers = tuple(item.identifier for item in found if item.identifier)
         return Delivery(Outgoing(message), qos, retain, identifiers, offset)
 
+    def drop(self, outgoing: Outgoing, why: str) -> None:
+        """Count a message that this session does not get, by reason, and tell who wants to know."""
+        self._services.dropped(why).value += 1
+        if "delivery.dropped" in self._services.events.wanted:
+            self._services.on_event("delivery.dropped", self, outgoing.message, why)
+
     def pump(self) -> None:
         """Send what waits while the window has room."""
         if self.box is None:
@@ -308,8 +323,11 @@ class Session:
 
     # -- answers of the client --
 
-    def on_puback(self, packet_id: int) -> bool:
-        """A QoS 1 delivery is done, or a QoS 2 one was refused; False for an identifier that is not in flight."""
+    def on_puback(self, packet_id: int, properties: Properties | None = None) -> bool:
+        """A QoS 1 delivery is done, or a QoS 2 one was refused; False for an identifier that is not in flight.
+
+        ``properties`` are those of the client's packet.
+        """
         delivery = self.inflight.pop(packet_id, None)
         if delivery is None:
             return False
@@ -319,7 +337,7 @@ class Session:
         if self.queue or self.is_behind:
             self.pump()
         if delivery.outgoing is not None and "message.acked" in self._services.events.wanted:
-            self._services.on_event("message.acked", self, delivery.outgoing.message, "")
+            self._services.on_event("message.acked", self, delivery.outgoing.message, "", properties)
         return True
 
     def on_pubrec(self, packet_id: int) -> bool:
@@ -381,7 +399,7 @@ class Session:
             oldest = self.queue.popleft()
             self._queue_bytes -= _size(oldest)
             if oldest.outgoing is not None:
-                self._drop(oldest.outgoing, "queue_full")
+                self.drop(oldest.outgoing, "queue_full")
 
     def _check_relief(self) -> None:
         services = self._services
@@ -398,11 +416,11 @@ class Session:
         outgoing = delivery.outgoing
         assert outgoing is not None
         if outgoing.expires_ns and outgoing.is_expired(now_ns):
-            self._drop(outgoing, "expired")
+            self.drop(outgoing, "expired")
             return
         packet_id = self.next_packet_id()
         if not self._emit(packet_id, delivery, now_ns):
-            self._drop(outgoing, "packet_too_large")  # counts as delivered [MQTT-3.1.2-25]
+            self.drop(outgoing, "packet_too_large")  # counts as delivered [MQTT-3.1.2-25]
             return
         self.inflight[packet_id] = delivery
         self.quota -= 1
@@ -429,11 +447,6 @@ class Session:
             self._services.changed(self)
         elif self.box is not None:
             self.box.add(data)
-
-    def _drop(self, outgoing: Outgoing, why: str) -> None:
-        self._services.dropped(why).value += 1
-        if "delivery.dropped" in self._services.events.wanted:
-            self._services.on_event("delivery.dropped", self, outgoing.message, why)
 
 
 def _size(delivery: Delivery) -> int:

@@ -1,19 +1,26 @@
-"""What an action is: made once when a rule is saved, called once per row."""
+"""What an action is, and how one is run for a rule: counted, with its fallbacks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
-from broker.core.errors import SluiceError
+from broker.core.action import Row, Settle
+from broker.core.errors import SluiceError, Unavailable
 from broker.core.message import Message
+from broker.core.stage import Refusal
+from broker.observe.metrics import Counter, Metrics
 
-Row = dict[str, Any]
-
-Action = Callable[[Row, Message], None]
+Action = Callable[[Row, Message], Refusal | None]
 """``action(row, message)``: takes the row that the rule made of the message (or of the event, given as a message).
 
-Runs on the event loop, never waits. Raises ``ActionFailed`` or ``broker.core.errors.Unavailable``.
+Runs on the event loop, never waits. Gives None, or a refusal of the message that the rule runs on. Raises
+``ActionFailed``, ``Discarded`` or ``broker.core.errors.Unavailable``.
+"""
+
+SinkAction = Callable[[Row, Message, Settle], None]
+"""An action whose outcome may come later: it is told to ``settle``. Raises as an ``Action``, and then does not settle.
 """
 
 
@@ -21,3 +28,184 @@ class ActionFailed(SluiceError):
     """An action did not do its work on one row; the text says why."""
 
     code = "action_failed"
+
+
+class Discarded(SluiceError):
+    """An action was not done, and that is no failure: its sink is disabled or missing, or the row was left out."""
+
+    code = "action_discarded"
+
+
+_COUNTERS: Final = {
+    "total": "Actions started, one per row and action.",
+    "success": "Actions that did their work.",
+    "failed_out_of_service": "Actions whose target could not be reached.",
+    "failed_unknown": "Actions that failed otherwise.",
+    "discarded": "Actions not done because their target is disabled or missing.",
+}
+
+
+class ActionCounts:
+    """What one action did since its rule was saved. All that was started = success + failed + discarded + under way.
+
+    Those of its fallbacks are shown and reset with it.
+    """
+
+    __slots__ = (*_COUNTERS, "fallbacks")
+
+    SHOWN: Final = (
+        "total",
+        "success",
+        "failed",
+        "failed.out_of_service",
+        "failed.unknown",
+        "discarded",
+    )
+    """The names of the counters as people know them; ``failed`` is a sum."""
+
+    total: Counter
+    success: Counter
+    failed_out_of_service: Counter
+    failed_unknown: Counter
+    discarded: Counter
+
+    def __init__(self, rule: str, action: str, type: str, fallbacks: Sequence[ActionCounts] = ()) -> None:
+        self.fallbacks = fallbacks
+        for name, text in _COUNTERS.items():
+            setattr(self, name, Counter(f"rule_actions_{name}", text, {"rule": rule, "action": action, "type": type}))
+
+    def register(self, metrics: Metrics) -> None:
+        """Show them with the node's metrics."""
+        for name in _COUNTERS:
+            metrics.add(getattr(self, name))
+        for fallback in self.fallbacks:
+            fallback.register(metrics)
+
+    def reset(self) -> None:
+        """Back to zero."""
+        for name in _COUNTERS:
+            getattr(self, name).value = 0
+        for fallback in self.fallbacks:
+            fallback.reset()
+
+    def as_dict(self) -> dict[str, int]:
+        """Present values by the names people know."""
+        out_of_service, unknown = self.failed_out_of_service.value, self.failed_unknown.value
+        values = (
+            self.total.value,
+            self.success.value,
+            out_of_service + unknown,
+            out_of_service,
+            unknown,
+            self.discarded.value,
+        )
+        return dict(zip(self.SHOWN, values, strict=True))
+
+
+@dataclass(slots=True)
+class LastError:
+    """The last failure: text and wall clock."""
+
+    text: str
+    time_ns: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the API shows it."""
+        return {"text": self.text, "time_ms": self.time_ns // 1_000_000}
+
+
+class Failures(Protocol):
+    """Told of every action that failed, to keep and log it: the rule's."""
+
+    def __call__(self, step: Step, error: Exception) -> LastError: ...
+
+
+class Step:
+    """One action of one rule: ``run(row, message)`` does it and never raises.
+
+    When it fails, its fallbacks run in order, each of them, whatever became of the one before; they are counted like
+    any action, and have no fallbacks of their own. ``kind`` and ``target`` say what it is (``stream``, ``hot``),
+    ``state`` gives what its target is in now.
+    """
+
+    __slots__ = ("counts", "fallbacks", "kind", "last_error", "run", "state", "target", "told")
+
+    run: Callable[[Row, Message], Refusal | None]
+
+    def __init__(
+        self,
+        kind: str,
+        target: str,
+        counts: ActionCounts,
+        fallbacks: Sequence[Step] = (),
+        *,
+        state: Callable[[], str] = lambda: "ready",
+    ) -> None:
+        self.kind, self.target, self.counts, self.fallbacks, self.state = kind, target, counts, tuple(fallbacks), state
+        self.last_error: LastError | None = None
+        self.told: Failures | None = None
+
+    def does(self, action: Action) -> Step:
+        """Bind it to an action that is over when it returns."""
+        total, success, failed = self.counts.total, self.counts.success, self.failed
+
+        def run(row: Row, message: Message) -> Refusal | None:
+            total.value += 1
+            try:
+                refusal = action(row, message)
+            except Exception as error:  # noqa: BLE001  a failing action stops neither the next one nor the message
+                failed(row, message, error)
+                return None
+            success.value += 1
+            return refusal
+
+        self.run = run
+        return self
+
+    def hands_to(self, action: SinkAction) -> Step:
+        """Bind it to an action whose outcome may come later."""
+        total, success, failed = self.counts.total, self.counts.success, self.failed
+
+        def run(row: Row, message: Message) -> None:
+            def settle(error: Exception | None) -> None:
+                if error is None:
+                    success.value += 1
+                else:
+                    failed(row, message, error)
+
+            total.value += 1
+            try:
+                action(row, message, settle)
+            except Exception as error:  # noqa: BLE001  as above
+                failed(row, message, error)
+
+        self.run = run
+        return self
+
+    def failed(self, row: Row, message: Message, error: Exception) -> None:
+        """Count a failure and run the fallbacks."""
+        counts = self.counts
+        if isinstance(error, Discarded):
+            counts.discarded.value += 1
+            return
+        if isinstance(error, Unavailable):
+            counts.failed_out_of_service.value += 1
+        else:
+            counts.failed_unknown.value += 1
+        if self.told is not None:
+            self.last_error = self.told(self, error)
+        for fallback in self.fallbacks:
+            fallback.run(row, message)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the API shows it among the details of a rule."""
+        shown: dict[str, Any] = {
+            "type": self.kind,
+            "name": self.target,
+            "status": self.state(),
+            "metrics": self.counts.as_dict(),
+            "last_error": self.last_error and self.last_error.as_dict(),
+        }
+        if self.fallbacks:
+            shown["fallback_actions"] = [fallback.as_dict() for fallback in self.fallbacks]
+        return shown

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import logging
-
+from broker.core.action import Row
 from broker.core.message import Message
-from rules.actions.action import Action, Row
+from broker.observe.log import get_logger
+from rules.actions.action import Action
 from rules.sql.values import json_text
 
-_log = logging.getLogger("sluice.rules.console")
+_log = get_logger(__name__)
 
 
 def console(rule: str) -> Action:
-    """Rows of the rule as log lines of level info."""
+    """Rows of the rule as log lines of level info, each with where the row came from."""
 
     def log_row(row: Row, message: Message) -> None:
-        _log.info("rule.row rule=%s topic=%s row=%s", rule, message.topic, json_text(row))
+        _log.info(
+            "rule.row",
+            rule=rule,
+            topic=message.topic,
+            client_id=message.client.client_id,
+            qos=message.qos,
+            row=json_text(row),
+        )
 
     return log_row

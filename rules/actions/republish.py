@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from broker.core.action import Row
 from broker.core.client import Client
-from broker.core.errors import PeerError
+from broker.core.errors import Invalid, PeerError, Problem
 from broker.core.message import Message
 from broker.core.stage import Publisher
-from broker.core.template import Template
 from broker.core.topic import check_topic_name
-from rules.actions.action import Action, ActionFailed, Row
+from broker.observe.log import get_logger
+from rules.actions.action import Action, ActionFailed
+from rules.actions.properties import Pairs, mqtt_properties, user_properties
+from rules.actions.text import UndefinedVars, template
 from rules.sql.values import UNDEFINED, text_of
 
-INTEGER_PROPERTIES = frozenset({"Payload-Format-Indicator", "Message-Expiry-Interval"})
-PROPERTIES = frozenset({*INTEGER_PROPERTIES, "Content-Type", "Response-Topic", "Correlation-Data"})
-ORIGINAL_USER_PROPERTIES = ("${pub_props.'User-Property'}", "${.pub_props.'User-Property'}")
+_log = get_logger(__name__)
+
+ORIGINAL_USER_PROPERTIES: Final = ("${pub_props.'User-Property'}", "${.pub_props.'User-Property'}")
+"""Placeholders that are no template: the user properties of the message itself, in order, repeated names kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Republish:
-    """What to publish. ``qos`` and ``retain`` are values or one placeholder; the other texts are templates."""
+    """What to publish. ``qos``, ``retain`` and ``direct_dispatch`` are values or one placeholder; the other texts are
+    templates, in which ``undefined_vars`` says what a missing value does."""
 
     topic: str
     payload: str = "${payload}"
@@ -30,6 +35,23 @@ class Republish:
     retain: bool | str = "${retain}"
     user_properties: str | Mapping[str, str] = "${user_properties}"
     mqtt_properties: Mapping[str, str] = field(default_factory=dict)
+    direct_dispatch: bool | str = False
+    undefined_vars: UndefinedVars = "text"
+
+
+def columns_read(spec: Republish) -> frozenset[str] | None:
+    """The columns of a row that its templates look at; None when they look at all."""
+    texts = [spec.topic, spec.payload or "${.}", spec.qos, spec.retain, spec.direct_dispatch]
+    texts += spec.mqtt_properties.values()
+    given = spec.user_properties
+    if not isinstance(given, str):
+        texts += given.values()
+    elif given not in ORIGINAL_USER_PROPERTIES and given.startswith("${"):
+        texts.append(given)
+    templates = [template(text) for text in texts if isinstance(text, str)]
+    if any(one.names_row for one in templates):
+        return None
+    return frozenset(path[0] for one in templates for path in one.paths)
 
 
 def republish(spec: Republish, rule: str, publisher: Publisher, max_depth: int, now_ns: Callable[[], int]) -> Action:
@@ -37,46 +59,68 @@ def republish(spec: Republish, rule: str, publisher: Publisher, max_depth: int, 
 
     The message carries the rules it came through, so that no rule runs on what it published itself, and at most
     ``max_depth`` rules republish one after another.
+
+    Raises:
+        Invalid: the topic is the same for every row, and no topic name.
     """
-    topic_of = Template(spec.topic, text_of)
-    payload_of = Template(spec.payload or "${.}", text_of)
-    qos_of, retain_of = _qos(spec.qos), _retain(spec.retain)
+    topic_of = _topic(spec)
+    payload_of = template(spec.payload or "${.}", spec.undefined_vars).render_bytes
+    qos_of, retain_of, is_direct = _qos(spec.qos), _retain(spec.retain), _direct(spec.direct_dispatch, rule)
     properties_of = _properties(spec)
-    client = Client(client_id=rule)
+    publish, dispatch = publisher.publish, publisher.dispatch
+    client, first = Client(client_id=rule), (rule,)
 
     def publish_row(row: Row, message: Message) -> None:
-        if len(message.via) >= max_depth:
-            raise ActionFailed(f"{len(message.via)} rules republished one after another: {' > '.join(message.via)}")
-        topic = topic_of.render(row)
-        try:
-            check_topic_name(topic)
-        except PeerError as error:
-            raise ActionFailed(f"cannot republish: {error}") from None
-        outcome = publisher.publish(
-            Message(
-                topic=topic,
-                payload=payload_of.render_bytes(row),
-                qos=qos_of(row),
-                retain=retain_of(row),
-                client=client,
-                received_ns=now_ns(),
-                properties=properties_of(row, message) or None,
-                via=(*message.via, rule),
-            )
+        via = message.via
+        if len(via) >= max_depth:
+            raise ActionFailed(f"{len(via)} rules republished one after another: {' > '.join(via)}")
+        made = Message(
+            topic_of(row),
+            payload_of(row),
+            qos_of(row),
+            retain_of(row),
+            client,
+            now_ns(),
+            properties_of(row, message),
+            False,
+            (*via, rule) if via else first,
         )
+        outcome = dispatch(made) if is_direct is not None and is_direct(row) else publish(made)
         if outcome.refusal is not None:
-            raise ActionFailed(f"the message on {topic!r} was refused: {outcome.refusal.text}")
+            raise ActionFailed(f"the message on {made.topic!r} was refused: {outcome.refusal.text}")
 
     return publish_row
+
+
+def _topic(spec: Republish) -> Callable[[Row], str]:
+    """Renders the topic and checks it: once, where it is the same for every row."""
+    topic = template(spec.topic, spec.undefined_vars)
+    render = topic.render
+    if topic.is_constant:
+        try:
+            check_topic_name(render({}))
+        except PeerError as error:
+            raise Invalid("the action cannot be used", [Problem(str(error), "/topic")]) from None
+        return render
+
+    def checked(row: Row) -> str:
+        text = render(row)
+        try:
+            check_topic_name(text)
+        except PeerError as error:
+            raise ActionFailed(f"cannot republish: {error}") from None
+        return text
+
+    return checked
 
 
 def _qos(spec: int | str) -> Callable[[Row], int]:
     if isinstance(spec, int):
         return lambda row: spec
-    template = Template(spec, text_of)
+    value_of = template(spec).value
 
     def read(row: Row) -> int:
-        value = template.value(row)
+        value = value_of(row)
         if value is None or value is UNDEFINED:
             return 0
         if type(value) is int and value in (0, 1, 2):
@@ -91,61 +135,63 @@ def _qos(spec: int | str) -> Callable[[Row], int]:
 def _retain(spec: bool | str) -> Callable[[Row], bool]:
     if isinstance(spec, bool):
         return lambda row: spec
-    template = Template(spec, text_of)
+    value_of = template(spec).value
 
     def read(row: Row) -> bool:
-        value = template.value(row)
-        if value is None or value is UNDEFINED:
+        value = value_of(row)
+        if value is None or value is UNDEFINED or value is False:
             return False
         if value in (True, 1, "true", "1"):
             return True
-        if value in (False, 0, "false", "0"):
+        if value in (0, "false", "0"):
             return False
         raise ActionFailed(f"retain {spec} gives {text_of(value)!r}; it must be true or false")
 
     return read
 
 
-def _properties(spec: Republish) -> Callable[[Row, Message], dict[str, Any]]:
-    templates = {name: Template(text, text_of) for name, text in spec.mqtt_properties.items()}
-    user_properties = _user_properties(spec.user_properties)
+def _direct(spec: bool | str, rule: str) -> Callable[[Row], bool] | None:
+    """Whether a row goes straight to subscribers; None when none does."""
+    if isinstance(spec, bool):
+        return (lambda row: True) if spec else None
+    value_of = template(spec).value
 
-    def read(row: Row, message: Message) -> dict[str, Any]:
-        properties: dict[str, Any] = {}
-        for name, template in templates.items():
-            text = template.render_bytes(row)
-            if name in INTEGER_PROPERTIES:
-                if text.isdigit():
-                    properties[name] = int(text)
-            else:
-                properties[name] = text if name == "Correlation-Data" else text.decode(errors="replace")
-        pairs = user_properties(row, message)
-        if pairs:
+    def read(row: Row) -> bool:
+        value = value_of(row)
+        if isinstance(value, bool):
+            return value
+        _log.warning("rule.direct_dispatch_not_boolean", rule=rule, placeholder=spec)
+        return False
+
+    return read
+
+
+def _properties(spec: Republish) -> Callable[[Row, Message], dict[str, Any] | None]:
+    """The properties of the message that a row makes; None when there are none."""
+    named = mqtt_properties(spec.mqtt_properties, spec.undefined_vars) if spec.mqtt_properties else None
+    pairs_of = _pairs(spec)
+    if named is None:
+
+        def read_pairs(row: Row, message: Message) -> dict[str, Any] | None:
+            pairs = pairs_of(row, message)
+            return {"User-Property": pairs} if pairs else None
+
+        return read_pairs
+
+    def read(row: Row, message: Message) -> dict[str, Any] | None:
+        properties = named(row)
+        if pairs := pairs_of(row, message):
             properties["User-Property"] = pairs
-        return properties
+        return properties or None
 
     return read
 
 
-def _user_properties(spec: str | Mapping[str, str]) -> Callable[[Row, Message], list[tuple[str, str]]]:
-    if not isinstance(spec, str):
-        templates = {name: Template(text, text_of) for name, text in spec.items()}
-        return lambda row, message: [(name, template.render(row)) for name, template in templates.items()]
-    if spec in ORIGINAL_USER_PROPERTIES:
+def _pairs(spec: Republish) -> Callable[[Row, Message], Pairs]:
+    given = spec.user_properties
+    if given in ORIGINAL_USER_PROPERTIES:
         return lambda row, message: message.user_properties
-    if not spec.startswith("${"):
+    if isinstance(given, str) and not given.startswith("${"):
         return lambda row, message: []
-    template = Template(spec, text_of)
-
-    def read(row: Row, message: Message) -> list[tuple[str, str]]:
-        value = template.value(row)
-        if not isinstance(value, dict):
-            return []
-        return [(name, _text(item)) for name, item in value.items() if item is not UNDEFINED]
-
-    return read
-
-
-def _text(value: Any) -> str:
-    text = text_of(value)
-    return text if isinstance(text, str) else text.decode(errors="replace")
+    from_row = user_properties(given, spec.undefined_vars)
+    return lambda row, message: from_row(row)

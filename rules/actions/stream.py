@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from broker.core.action import Row
 from broker.core.message import Message
 from broker.core.stream import Append, stream_record
-from rules.actions.action import Action, Row
+from rules.actions.action import Action
 from rules.sql.values import UNDEFINED, json_bytes
 
 

@@ -1,4 +1,4 @@
-"""FROM: topic filters for messages, event topics, ingress connectors."""
+"""FROM: topic filters for messages, event topics, ingress connectors, other rules."""
 
 from __future__ import annotations
 
@@ -8,32 +8,39 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from broker.core.errors import Invalid, PeerError, Problem
-from broker.core.events import EVENT_TYPES
+from broker.core.events import EVENT_TYPES, SOURCE_PREFIXES
 from broker.core.topic import TopicFilter, levels_match
 from rules.sql.tree import place_of, sources_of
 
 EVENT_PREFIX = "$events/"
-INGRESS_PREFIXES = ("$bridges/", "$sources/")
+INGRESS_PREFIXES = SOURCE_PREFIXES
+RULE_PREFIX = "$rules/"
 PUBLISH = "message.publish"
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a rule reads: messages on topics that match ``filters``, events by name, ingress connectors by name."""
+    """What a rule reads: messages on topics that match ``filters``, events and ingress connectors by name, rows of
+    other rules by the rule's name. ``texts`` are all of them as they stand in FROM, ``places`` line and column of each.
+    """
 
     filters: tuple[TopicFilter, ...]
     events: frozenset[str]
     ingress: frozenset[str]
     texts: tuple[str, ...]
+    rules: frozenset[str] = frozenset()
+    places: tuple[tuple[int, int], ...] = ()
 
     def matches_topic(self, topic: str) -> bool:
         """Whether messages on the topic are read."""
         return any(levels_match(one.levels, topic) for one in self.filters)
 
     def matches_event(self, name: str) -> bool:
-        """Whether the event of that name (``client.connected``) is read."""
+        """Whether the event of that name (``client.connected``, ``$rules/hot``) is read."""
         if name in self.events or name in self.ingress:
             return True
+        if name.startswith(RULE_PREFIX):
+            return name.removeprefix(RULE_PREFIX) in self.rules
         return name.startswith(INGRESS_PREFIXES) and any(_same_ingress(name, source) for source in self.ingress)
 
 
@@ -47,11 +54,14 @@ def sources(tree: exp.Select) -> Sources:
     events: set[str] = set()
     ingress: set[str] = set()
     texts: list[str] = []
+    places: list[tuple[int, int]] = []
+    rules: set[str] = set()
     problems: list[Problem] = []
     for table in sources_of(tree):
         text: str = table.name
         texts.append(text)
         line, column = place_of(table)
+        places.append((line, column))
         if text.startswith(EVENT_PREFIX):
             found = events_of(text)
             if not found:
@@ -59,6 +69,14 @@ def sources(tree: exp.Select) -> Sources:
             events |= found
         elif text.startswith(INGRESS_PREFIXES):
             ingress.add(text)
+            if ":" not in text:
+                hint = "write '$bridges/mqtt:name'"
+                problems.append(Problem(f"'{text}' names no connector by type and name", "/sql", line, column, hint))
+        elif text.startswith(RULE_PREFIX):
+            rules.add(text.removeprefix(RULE_PREFIX))
+            if text == RULE_PREFIX or "/" in text.removeprefix(RULE_PREFIX):
+                hint = "write '$rules/' and the name of one rule"
+                problems.append(Problem(f"'{text}' names no rule", "/sql", line, column, hint))
         else:
             try:
                 filters.append(TopicFilter.parse(text))
@@ -66,7 +84,7 @@ def sources(tree: exp.Select) -> Sources:
                 problems.append(Problem(str(error), "/sql", line, column))
     if problems:
         raise Invalid("the SQL cannot be used", problems, code="sql_check")
-    return Sources(tuple(filters), frozenset(events), frozenset(ingress), tuple(texts))
+    return Sources(tuple(filters), frozenset(events), frozenset(ingress), tuple(texts), frozenset(rules), tuple(places))
 
 
 def events_of(event_filter: str) -> frozenset[str]:

@@ -73,7 +73,7 @@ class Node:
         self.server, self.writer, self.metrics, self.events, self.clock = server, writer, metrics, events, clock
         self.port = 0
         self.seen: list[tuple[str, Columns]] = []
-        events.listen(lambda name, columns: self.seen.append((name, columns)))
+        events.listen(lambda name, columns, _about: self.seen.append((name, columns)))
 
     async def client(self, client_id: str, version: int = 4, **connect: Any) -> WireClient:
         """A connected client."""

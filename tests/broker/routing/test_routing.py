@@ -26,6 +26,10 @@ class Listener:
         self.client_id, self.is_durable, self.is_away = client_id, is_durable, is_away
         self.is_v5 = False
         self.got: list[tuple[bytes, int, bool, tuple[int, ...]]] = []
+        self.dropped: list[str] = []
+
+    def drop(self, outgoing: Outgoing, why: str) -> None:
+        self.dropped.append(why)
 
     def take_packet(self, packet: bytes) -> bool:
         return False

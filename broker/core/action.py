@@ -1,0 +1,75 @@
+"""Where rules and bridges meet: sinks, which rules hand their rows to by name.
+
+A bridge registers each of its sinks under ``<type>:<name>`` with ``Services.sinks``; a rule with the action
+``"kafka:orders"`` finds it there, row by row, so that either may come and go without the other. A rule may name a sink
+that is not there yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+from broker.core.message import Message
+
+Row = dict[str, Any]
+
+Settle = Callable[[Exception | None], None]
+"""Told once what became of a row: None when it is where it should be, else why not. On the event loop."""
+
+CONNECTED: Final = "connected"
+CONNECTING: Final = "connecting"
+DISCONNECTED: Final = "disconnected"
+STOPPED: Final = "stopped"
+DISABLED: Final = "disabled"
+MISSING: Final = "missing"
+"""States of a sink, as people see them; ``missing`` is that of a name under which nothing is registered."""
+
+
+class Sink(Protocol):
+    """The end of a bridge that takes rows. Used on the event loop."""
+
+    @property
+    def name(self) -> str:
+        """``<type>:<name>``, as rules write it."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """One of the states above."""
+        ...
+
+    def write(self, row: Row, message: Message, settle: Settle) -> None:
+        """Take a row that a rule made of the message (or of the event, given as a message). Never waits.
+
+        The sink owns the row from then on, must not change it, and calls ``settle`` exactly once, now or later.
+
+        Raises:
+            broker.core.errors.Unavailable: it takes none now (not connected, buffer full); ``settle`` is not called.
+        """
+        ...
+
+
+class Sinks:
+    """The sinks of a node, by name."""
+
+    def __init__(self) -> None:
+        self._sinks: dict[str, Sink] = {}
+        self.find: Callable[[str], Sink | None] = self._sinks.get
+        """The sink of that name, or None."""
+
+    def add(self, sink: Sink) -> None:
+        """Register a sink, in place of the one of that name."""
+        self._sinks[sink.name] = sink
+
+    def remove(self, name: str) -> None:
+        """Forget a sink, if it is there."""
+        self._sinks.pop(name, None)
+
+    def state_of(self, name: str) -> str:
+        """The state of the sink of that name; ``missing`` where there is none."""
+        found = self._sinks.get(name)
+        return MISSING if found is None else found.state
+
+    def __iter__(self) -> Iterator[Sink]:
+        return iter(list(self._sinks.values()))

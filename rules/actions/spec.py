@@ -1,0 +1,160 @@
+"""Actions as they are sent and saved, and the forms of other products that are taken as they were pasted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+)
+
+from rules.actions.properties import PROPERTIES
+from rules.actions.text import UndefinedVars
+
+_PLACEHOLDER: Final = re.compile(r"\$\{[A-Za-z0-9._]+\}")
+_SINK: Final = re.compile(r"[a-z][a-z0-9_]*:[0-9A-Za-z][-0-9A-Za-z_.]*", re.ASCII)
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class _Fallible(_Model):
+    """An action that may fail, and what is done then."""
+
+    fallback_actions: list[FallbackAction] = Field(default_factory=list)
+
+    @field_validator("fallback_actions", mode="before")
+    @classmethod
+    def _in_our_form(cls, value: Any) -> Any:
+        return [in_our_form(item) for item in value] if isinstance(value, list) else value
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        if not self.fallback_actions:
+            written.pop("fallback_actions", None)
+        return written
+
+
+class StreamAction(_Fallible):
+    """Append rows to a stream."""
+
+    type: Literal["stream"]
+    stream: str = Field(min_length=1)
+
+
+class ConsoleAction(_Fallible):
+    """Log rows."""
+
+    type: Literal["console"]
+
+
+class BridgeAction(_Fallible):
+    """Hand rows to a bridge, ``<type>:<name>``, which need not be there yet."""
+
+    type: Literal["bridge"]
+    bridge: str
+
+    @field_validator("bridge")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        if _SINK.fullmatch(value):
+            return value
+        raise ValueError("must be the type and the name of a bridge, as kafka:orders")
+
+
+class RepublishAction(_Fallible):
+    """Publish a message per row."""
+
+    type: Literal["republish"]
+    topic: str = Field(min_length=1)
+    payload: str = "${payload}"
+    qos: int | str = "${qos}"
+    retain: bool | str = "${retain}"
+    user_properties: str | dict[str, str] = "${user_properties}"
+    mqtt_properties: dict[str, str] = Field(default_factory=dict)
+    direct_dispatch: bool | str = False
+    undefined_vars: UndefinedVars = "text"
+
+    @field_validator("qos")
+    @classmethod
+    def _qos(cls, value: int | str) -> int | str:
+        if value in (0, 1, 2) or _is_placeholder(value):
+            return value
+        raise ValueError("must be 0, 1, 2 or one placeholder such as ${qos}")
+
+    @field_validator("retain", "direct_dispatch")
+    @classmethod
+    def _truth(cls, value: bool | str) -> bool | str:
+        if isinstance(value, bool) or _is_placeholder(value):
+            return value
+        raise ValueError("must be true, false or one placeholder such as ${flags.retain}")
+
+    @field_validator("mqtt_properties", mode="before")
+    @classmethod
+    def _numbers_as_text(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {name: str(item) if type(item) is int else item for name, item in value.items()}
+
+    @field_validator("mqtt_properties")
+    @classmethod
+    def _properties(cls, value: dict[str, str]) -> dict[str, str]:
+        unknown = sorted(set(value) - PROPERTIES)
+        if unknown:
+            raise ValueError(f"{unknown[0]} cannot be set; {', '.join(sorted(PROPERTIES))} can")
+        return value
+
+
+class DropAction(_Model):
+    """Let the message that the rule runs on go no further."""
+
+    type: Literal["drop"]
+
+
+class DisconnectAction(_Model):
+    """The same, and close the connection of who published it."""
+
+    type: Literal["disconnect"]
+
+
+FallbackAction = Annotated[StreamAction | ConsoleAction | RepublishAction | BridgeAction, Field(discriminator="type")]
+AnyAction = Annotated[
+    StreamAction | ConsoleAction | RepublishAction | BridgeAction | DropAction | DisconnectAction,
+    Field(discriminator="type"),
+]
+Effect = DropAction | DisconnectAction
+"""Actions that decide what becomes of the message."""
+TYPES: Final = ("stream", "console", "republish", "bridge", "drop", "disconnect")
+
+for _model in (StreamAction, ConsoleAction, RepublishAction, BridgeAction):
+    _model.model_rebuild()
+
+
+def in_our_form(action: Any) -> Any:
+    """An action in EMQX's form as one of ours: ``"kafka:orders"``, ``{"function": "republish", "args": {...}}``.
+
+    Raises:
+        ValueError: a function of the user's own.
+    """
+    if isinstance(action, str):
+        return {"type": "bridge", "bridge": action}
+    if not isinstance(action, Mapping) or "function" not in action or "type" in action:
+        return action
+    function, arguments = action["function"], action.get("args") or {}
+    if function not in ("console", "republish") or not isinstance(arguments, Mapping):
+        raise ValueError(f"there is no function {function!r}; console and republish are functions")
+    others = {name: value for name, value in action.items() if name not in ("function", "args")}
+    return {"type": function, **(arguments if function == "republish" else {}), **others}
+
+
+def _is_placeholder(value: object) -> bool:
+    return isinstance(value, str) and _PLACEHOLDER.fullmatch(value) is not None

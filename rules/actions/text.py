@@ -1,0 +1,63 @@
+"""Templates over the rows of rules, and what they write for what is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from broker.core.template import Template, WhenUndefined, as_undefined
+from rules.actions.action import ActionFailed, Discarded
+from rules.sql.values import UNDEFINED, Bits, EvaluationError, defined, json_text, text_of
+
+UndefinedVars = Literal["text", "empty", "null", "drop", "fail"]
+"""What a placeholder for a missing value does: writes ``undefined``, nothing, or ``null``; leaves out the row, which
+counts as discarded; or fails the action."""
+
+
+def template(text: str, undefined_vars: UndefinedVars = "text") -> Template:
+    """A template over rows."""
+    return Template(text, rendered, undefined=UNDEFINED, when_undefined=_WHEN_UNDEFINED[undefined_vars])
+
+
+def rendered(value: Any) -> str | bytes:
+    """The text of a value. Unlike ``text_of`` it has one for every value: rendering never fails."""
+    try:
+        return text_of(value)
+    except EvaluationError:
+        return json_text(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """The value with what JSON cannot say as text: bytes that are not UTF-8, bit strings, very long integers."""
+    value = defined(value)
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, Bits):
+        return f"{value.value:0{value.size}b}"
+    is_long = type(value) is int and value.bit_length() > _LONGEST_INTEGER_BITS
+    return hex(value) if is_long else value
+
+
+_LONGEST_INTEGER_BITS: Final = 14_000
+"""Integers of more digits the interpreter does not write in decimal (4,300 of them)."""
+
+
+def _drop(path: str) -> str:
+    raise Discarded(f"the row has no '{path}'")
+
+
+def _fail(path: str) -> str:
+    raise ActionFailed(f"the row has no '{path}', which the template names")
+
+
+_WHEN_UNDEFINED: Final[Mapping[str, WhenUndefined]] = {
+    "text": as_undefined,
+    "empty": lambda _path: "",
+    "null": lambda _path: "null",
+    "drop": _drop,
+    "fail": _fail,
+}

@@ -1,0 +1,120 @@
+"""Rules that read the rows of other rules: what must hold between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+from broker.core.errors import Problem
+from rules.sql.sources import RULE_PREFIX, Sources
+
+MAX_LENGTH: Final = 32
+"""So many rules may read one another in a row: each is a few calls deep inside the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a rule reads, None when its SQL cannot be used, and whether it may drop the message."""
+
+    sources: Sources | None
+    decides: bool = False
+
+
+def chain_problems(name: str, rules: Mapping[str, Link]) -> list[Problem]:
+    """What stands against a rule among all rules: names that do not exist, rows that would go round, chains too long,
+    and messages to be dropped where there are none."""
+    sources = rules[name].sources
+    if sources is None:
+        return []
+    unknown = [other for other in _read_by(sources) if other not in rules]
+    if unknown:
+        return [_unknown(name, other, rules) for other in unknown]
+    circle = _circle(name, rules)
+    if circle:
+        other, shown = circle[-2], " → ".join(circle)
+        text = f"the rule would read itself: {shown}" if len(circle) == 2 else f"rows would go round: {shown}"
+        return [_at(sources, other, text)]
+    if _length(name, rules, {}) > MAX_LENGTH:
+        longest = max(sources.rules, key=lambda other: _length(other, rules, {}))
+        return [_at(sources, longest, f"more than {MAX_LENGTH} rules would read one another in a row")]
+    if rules[name].decides:
+        return [
+            _at(
+                sources, other, f"rule '{name}' stops messages, and rule '{other}' runs on events, where there are none"
+            )
+            for other in _read_by(sources)
+            if _runs_on_events(other, rules)
+        ]
+    return []
+
+
+def readers_of(name: str, rules: Mapping[str, Link]) -> list[str]:
+    """The rules that read the rows of a rule, in order."""
+    return [other for other, link in rules.items() if link.sources is not None and name in link.sources.rules]
+
+
+def _read_by(sources: Sources) -> list[str]:
+    names = [text.removeprefix(RULE_PREFIX) for text in sources.texts if text.startswith(RULE_PREFIX)]
+    return list(dict.fromkeys(names))
+
+
+def _reads(name: str, rules: Mapping[str, Link]) -> list[str]:
+    link = rules.get(name)
+    return [] if link is None or link.sources is None else _read_by(link.sources)
+
+
+def _circle(name: str, rules: Mapping[str, Link]) -> list[str]:
+    """The way that rows of a rule take back to it, with the rule at both ends; empty when there is none."""
+    before: dict[str, str] = {}  # rule: the one that it feeds on the way to the rule asked about
+    waiting = [name]
+    while waiting:
+        one = waiting.pop()
+        for other in _reads(one, rules):
+            if other == name:
+                circle = [name]
+                while one != name:
+                    circle.append(one)
+                    one = before[one]
+                return [*circle, name]
+            if other not in before:
+                before[other] = one
+                waiting.append(other)
+    return []
+
+
+def _length(name: str, rules: Mapping[str, Link], known: dict[str, int]) -> int:
+    """How many rules stand in a row behind a rule, itself included; rows that go round are some other rule's mistake."""
+    if name not in known:
+        known[name] = 0
+        known[name] = 1 + max((_length(other, rules, known) for other in _reads(name, rules)), default=0)
+    return known[name]
+
+
+def _runs_on_events(name: str, rules: Mapping[str, Link]) -> bool:
+    seen, waiting = {name}, [name]
+    while waiting:
+        one = waiting.pop()
+        link = rules.get(one)
+        if link is not None and link.sources is not None and (link.sources.events or link.sources.ingress):
+            return True
+        for other in _reads(one, rules):
+            if other not in seen:
+                seen.add(other)
+                waiting.append(other)
+    return False
+
+
+def _unknown(name: str, other: str, rules: Mapping[str, Link]) -> Problem:
+    link = rules[name]
+    assert link.sources is not None
+    close = get_close_matches(other, [one for one in rules if one != name], 1)
+    return _at(link.sources, other, f"there is no rule '{other}'", f"did you mean '{close[0]}'?" if close else None)
+
+
+def _at(sources: Sources, other: str, text: str, suggestion: str | None = None) -> Problem:
+    text_in_from = RULE_PREFIX + other
+    places = [place for found, place in zip(sources.texts, sources.places, strict=False) if found == text_in_from]
+    line, column = places[0] if places else (None, None)
+    return Problem(text, "/sql", line, column, suggestion)
