@@ -21,6 +21,7 @@ from rules.case_runs import refuse_failures, report, run_cases
 from rules.chains import Link, chain_problems, readers_of
 from rules.counts import Counts
 from rules.engine import RuleEngine
+from rules.explain import Explainer
 from rules.functions.registry import Functions
 from rules.making import MadeRule, RuleMaker, UnusableRule
 from rules.rule import Statement
@@ -50,6 +51,7 @@ class RuleService:
         self._types = TypeChecker(services, functions, settings, self._statement_of)
         self._maker = RuleMaker(services, functions, settings)
         self._section = section
+        self._explainer = Explainer(services, functions, settings)
         self._objects: OrderedObjects[MadeRule | UnusableRule] = OrderedObjects(self.kind, section, _saved_spec)
         self._outcasts: dict[str, str] = {}
         """Rules that cannot be used, with why: rules the configuration holds, and readers of rules that are gone."""
@@ -59,9 +61,9 @@ class RuleService:
     # The five verbs
 
     def load(self, specs: Sequence[Spec]) -> list[str]:
-        """Take the rules of the configuration; gives a sentence for each that cannot be used.
+        """Take the rules of the configuration; gives a sentence for each that has no name of its own.
 
-        Those are kept too, in state ``failed``, but for rules without a name of their own.
+        Others that cannot be used are kept in state ``failed``, see ``failures``.
         """
         refused = []
         for spec in specs:
@@ -73,7 +75,7 @@ class RuleService:
             except SluiceError as error:
                 refused.append(self._objects.refusal(spec, error))
         self._changed()
-        return [*refused, *self.failures()]
+        return refused
 
     def failures(self) -> Sequence[str]:
         """A sentence for each rule that cannot be used: file, rule, what is wrong."""
@@ -194,6 +196,9 @@ class RuleService:
         saved = self._usable(name)
         return report(self._run_cases(saved.spec, saved.rule.statement))
 
+    def _spec_of(self, name: str) -> Spec:
+        return _saved_spec(self._usable(name))
+
     # Who uses what
 
     def users_of_stream(self, stream: str) -> Sequence[str]:
@@ -215,6 +220,34 @@ class RuleService:
             Invalid: the SQL does not parse or check, or the event cannot be read.
         """
         return tester.test(body, self._functions.trial(), self._services.node, self._services.clock.now_ns)
+
+    def check(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Types of a rule that need not be saved, or of mere ``sql``.
+
+        Gives ``columns``, ``warnings``, ``lineage``, ``arrow_schema`` and ``spark_schema``.
+
+        Raises:
+            Invalid: with everything that would keep it from being saved.
+        """
+        spec = parse_spec({"name": "check", **body})
+        return self._types.report(self._maker.statement(spec), spec.actions)
+
+    def lineage(self, name: str) -> dict[str, Any]:
+        """What each column of a rule's rows is made of, and on what its conditions depend."""
+        inferred = self._types.inferred(self._usable(name).rule.statement)
+        return {"rule": name, **inferred.lineage.as_dict()}
+
+    def explain(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The same step by step, of ``body["sql"]`` or of the rule that ``body["name"]`` names, with its actions.
+
+        ``steps`` tells FROM, each field and condition with the value of every sub-expression, each item of FOREACH,
+        and what each action would do; nothing is done.
+
+        Raises:
+            Invalid: as ``test``.
+            NotFound: there is no such rule.
+        """
+        return self._explainer.explain(body, self._spec_of)
 
     def render(self, body: Mapping[str, Any]) -> dict[str, str]:
         """The text of a template for a row. Raises ``Invalid`` when those are not given."""
@@ -341,7 +374,9 @@ class RuleService:
             "state": "failed" if name in self._outcasts else "running" if rule.is_enabled else "disabled",
             "problem": self._outcasts.get(name),
             "from": [*rule.statement.sources.texts],
-            **self._types.shown(rule.statement, saved.spec.actions),
+            **self._types.shown(
+                rule.statement, saved.spec.actions, is_running=rule.is_enabled and name not in self._outcasts
+            ),
             "action_details": [step.as_dict() for step in rule.steps],
             "metrics": self._metrics(saved),
             "last_error": None if error is None else error.as_dict(),

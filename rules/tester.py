@@ -13,7 +13,7 @@ from rules.engine import as_strings
 from rules.functions.registry import Functions
 from rules.rule import Statement, compile_statement, plain_text
 from rules.sql.columns import Occurrence
-from rules.sql.compiler import Program, Result, Surroundings
+from rules.sql.compiler import Program, Result, Row, Surroundings
 from rules.sql.sources import PUBLISH, Sources
 from rules.sql.values import Bits, defined, string, text_of
 
@@ -22,7 +22,7 @@ _RULE = "test"
 
 def test(body: Any, functions: Functions, node: str, now_ns: Callable[[], int]) -> dict[str, Any]:
     """Run ``body["sql"]`` on ``body["event"]``; see ``RuleService.test``."""
-    sql, event = _members(body, "the test cannot be run", "sql", "event")
+    sql, event = sql_and_event(body)
     now_ms = now_ns() // 1_000_000
     statement = compile_statement(sql, functions, Surroundings(node, {"rule_id": _RULE}, lambda: now_ms))
     return run(statement, event, node, now_ms)
@@ -44,6 +44,11 @@ def render(body: Any) -> dict[str, str]:
     """``body["template"]`` rendered for ``body["row"]``."""
     template, row = _members(body, "the template cannot be rendered", "template", "row")
     return {"text": Template(template, text_of).render(as_strings(from_wire(row)))}
+
+
+def sql_and_event(body: Any) -> tuple[str, Mapping[str, Any]]:
+    """The SQL and the event of a request. Raises ``Invalid`` with all that is wrong with them."""
+    return _members(body, "the test cannot be run", "sql", "event")
 
 
 def _members(body: Any, what: str, text_name: str, object_name: str) -> tuple[str, Mapping[str, Any]]:
@@ -95,13 +100,17 @@ def reads(sources: Sources, columns: Mapping[str, Any]) -> bool:
     return isinstance(event, str) and sources.matches_event(event)
 
 
-def outcome(program: Program, occurrence: Occurrence) -> dict[str, Any]:
-    """Rows, no result or an error, as JSON."""
+def outcome(
+    program: Program, occurrence: Occurrence, keep: Callable[[list[Row]], None] | None = None
+) -> dict[str, Any]:
+    """Rows, no result or an error, as JSON; ``keep`` is given the rows as they were made."""
     try:
         result: Result = program.run(occurrence)
         if result is None:
             return {"outcome": "no_result"}
         rows = result if isinstance(result, list) else [result]
+        if keep is not None:
+            keep(rows)
         return {"outcome": "rows", "rows": [to_wire(shown(row)) for row in rows]}
     except Exception as error:  # noqa: BLE001 (whatever the SQL does to this event is the answer)
         place = program.place_of(error) or (None, None)

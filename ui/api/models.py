@@ -149,6 +149,55 @@ class RuleTest(_Open):
     event: dict[str, Any] = {}
 
 
+class RuleCheck(_Open):
+    """A rule, or its SQL alone, that need not be saved."""
+
+    sql: str = Field(examples=['SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20'])
+    actions: list[dict[str, Any]] = []
+
+
+class LineageOrigin(BaseModel):
+    """A column of the event; ``path`` is a place in it, as ``tags[].k``."""
+
+    column: str
+    path: str | None
+    type: str
+
+
+class LineageColumn(BaseModel):
+    """A column of the rows: its type, the SQL that makes it, and what that reads."""
+
+    name: str
+    type: str
+    spark_type: str
+    expression: str
+    origins: list[LineageOrigin] = Field(alias="from")
+
+
+class LineageCondition(BaseModel):
+    """A condition that decides whether there is a row: ``WHERE`` or ``INCASE``."""
+
+    clause: str
+    expression: str
+    origins: list[LineageOrigin] = Field(alias="from")
+
+
+class RuleLineage(BaseModel):
+    """What the rows of a rule are made of, and on what it depends whether there are any."""
+
+    rule: str
+    columns: list[LineageColumn]
+    conditions: list[LineageCondition]
+
+
+class RuleExplain(_Open):
+    """SQL, or the name of a rule, and the columns of the event to run it on."""
+
+    sql: str | None = None
+    name: str | None = None
+    event: dict[str, Any] = {}
+
+
 class TemplateRender(_Open):
     """A template with ``${...}`` and the row that fills it."""
 
@@ -260,6 +309,12 @@ class StreamPositions(_Open):
     expires_at: str
     epoch: str
     log: int
+
+
+class PipelinePreview(_Open):
+    """A message to try everything on that is configured."""
+
+    message: dict[str, Any]
 
 
 class TakeAgain(_Open):

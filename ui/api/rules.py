@@ -172,9 +172,13 @@ def _add_writing(router: APIRouter, kind: Kind, service: RuleVerbs, saving: _Sav
         summary="Delete a rule",
         **described(status=204, problems=(404, 409, 412, 422)),
     )
-    async def delete_rule(name: NamePath, request: Request) -> Response:
+    async def delete_rule(
+        name: NamePath,
+        request: Request,
+        force: Annotated[bool, Query(description="Delete it even when other rules read its rows.")] = False,
+    ) -> Response:
         preconditions.check(request, saving.etag(checked_name(name)))
-        service.delete(name)
+        service.delete(name, **({"force": True} if force else {}))
         return Response(status_code=204)
 
 

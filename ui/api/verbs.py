@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from broker.core import jsontext
 from broker.core.errors import Invalid, SluiceError
-from broker.core.objects import ObjectService, Spec
+from broker.core.objects import Spec
 from ui.api import models
 from ui.api.deadline import BoundedCalls
 from ui.api.operation import described
@@ -38,6 +38,15 @@ class Verb:
 
 VERBS: Sequence[Verb] = (
     Verb("/rules:test", "testRule", "rules", "test", "Run SQL on one event", models.RuleTest),
+    Verb("/rules:check", "checkRule", "rules", "check", "Types and lineage of a rule's rows", models.RuleCheck),
+    Verb(
+        "/rules:explain",
+        "explainRule",
+        "rules",
+        "explain",
+        "Run SQL or a rule on one event, step by step, with the value of every sub-expression",
+        models.RuleExplain,
+    ),
     Verb("/templates:render", "renderTemplate", "rules", "render", "Fill a template from a row", models.TemplateRender),
     Verb(
         "/variform:eval",
@@ -77,7 +86,7 @@ VERBS: Sequence[Verb] = (
 )
 
 
-def add_verb(router: APIRouter, verb: Verb, service: ObjectService, calls: BoundedCalls) -> None:
+def add_verb(router: APIRouter, verb: Verb, service: object, calls: BoundedCalls) -> None:
     """Add the route of a verb, when the service has the method."""
     method: Callable[[Spec], Any] | None = getattr(service, verb.method, None)
     if method is None:

@@ -1,0 +1,259 @@
+"""What a rule does with one event, step by step: the compiled rule itself tells each value (``compiler.Trace``).
+
+Steps come in the order of evaluation: FROM, source by source; each item of SELECT or FOREACH; each condition of WHERE;
+for each item of the array INCASE, then DO; each action on each row, rehearsed. A sub-expression that is not there was
+not evaluated: AND, OR and CASE stop as soon as they can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlglot import exp
+
+from broker.core import jsontext
+from broker.core.client import Client
+from broker.core.errors import Invalid, Problem
+from broker.core.feature import Services
+from broker.core.message import Message
+from broker.core.objects import Spec
+from broker.core.wire import to_wire
+from rules import tester
+from rules.actions.action import Step
+from rules.functions.registry import Functions
+from rules.making import RuleMaker
+from rules.rehearsal import Effects, refused, rehearsing
+from rules.rule import compile_statement
+from rules.settings import RulesSettings
+from rules.sql.columns import Occurrence
+from rules.sql.compiler import Surroundings, compile_for_events
+from rules.sql.parser import parse
+from rules.sql.printer import text_of_tree
+from rules.sql.sources import sources
+from rules.sql.tree import place_of, sources_of
+from rules.sql.values import UNDEFINED
+
+MAX_VALUES: Final = 20_000
+"""So many values are told; a FOREACH over a long array has more."""
+MAX_VALUE_BYTES: Final = 4096
+"""A value that is longer as JSON is told by its first characters."""
+_CONDITIONS: Final = ("WHERE", "INCASE")
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What the compiled rule tells, cut after ``MAX_VALUES``."""
+
+    told: list[tuple[str, exp.Expr, Any]] = field(default_factory=list)
+    is_cut: bool = False
+
+    def __call__(self, what: str, node: exp.Expr, value: Any) -> None:
+        if len(self.told) < MAX_VALUES:
+            self.told.append((what, node, value))
+        else:
+            self.is_cut = True
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """The actions of a rule, made to be rehearsed, and where they note what they would do."""
+
+    steps: Sequence[Step] = ()
+    effects: Effects = field(default_factory=list)
+
+    @classmethod
+    def of(cls, spec: Spec, services: Services, functions: Functions, settings: RulesSettings) -> Rehearsal:
+        """Of a saved rule."""
+        effects: Effects = []
+        made = RuleMaker(rehearsing(services, effects), functions, settings).make(spec)
+        return cls(made.rule.steps, effects)
+
+
+def explain(
+    tree: exp.Select,
+    functions: Functions,
+    surroundings: Surroundings,
+    columns: dict[str, Any],
+    rehearsal: Rehearsal | None = None,
+) -> dict[str, Any]:
+    """The answer of the test API with ``steps``.
+
+    Raises:
+        Invalid: the SQL cannot be compiled.
+    """
+    steps: list[dict[str, Any]] = list(_from(tree, columns))
+    if not any(step["holds"] for step in steps):
+        return {"outcome": "no_result", "steps": steps}
+    trace, rows = _Trace(), _Rows()
+    program = compile_for_events(tree, functions, surroundings, trace)
+    outcome = tester.outcome(program, Occurrence(columns), rows.keep)
+    steps += _steps(trace.told)
+    if outcome["outcome"] == "error":
+        steps[-1]["error"] = outcome["error"]
+    steps += _rehearsed(rehearsal or Rehearsal(), rows.rows, message_of(columns))
+    return {**outcome, "steps": steps, **({"is_cut": True} if trace.is_cut else {})}
+
+
+class Explainer:
+    """Answers ``rules:explain`` for one node."""
+
+    def __init__(self, services: Services, functions: Functions, settings: RulesSettings) -> None:
+        self._services, self._functions, self._settings = services, functions, settings
+
+    def explain(self, body: Any, spec_of: Callable[[str], Spec]) -> dict[str, Any]:
+        """See ``RuleService.explain``; ``spec_of`` gives a saved rule."""
+        name = body.get("name") if isinstance(body, Mapping) else None
+        if name is None:
+            return self._explain(*tester.sql_and_event(body), "test", Rehearsal())
+        if not isinstance(name, str) or "sql" in body:
+            raise Invalid("this cannot be explained", [Problem("give the name of a rule, or SQL, not both", "/name")])
+        spec = spec_of(name)
+        _, event = tester.sql_and_event({**body, "sql": spec["sql"]})
+        rehearsal = Rehearsal.of(spec, self._services, self._functions, self._settings)
+        return self._explain(spec["sql"], event, name, rehearsal)
+
+    def _explain(self, sql: str, event: Mapping[str, Any], name: str, rehearsal: Rehearsal) -> dict[str, Any]:
+        node, now_ms = self._services.node, self._services.clock.now_ns() // 1_000_000
+        functions, surroundings = self._functions.trial(), Surroundings(node, {"rule_id": name}, lambda: now_ms)
+        compile_statement(sql, functions, surroundings)  # tells all that is wrong, which a trace alone would not
+        columns = tester.columns_of(event, node, now_ms, name)
+        return explain(parse(sql), functions, surroundings, columns, rehearsal)
+
+
+class _Rows:
+    """The rows as the rule made them, before they are written as JSON."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def keep(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+
+def _from(tree: exp.Select, columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A step for each source, each alone held against the event."""
+    for table in sources_of(tree):
+        one = exp.Select(expressions=[exp.Star()], from_=exp.From(this=table.copy()))
+        yield {"clause": "FROM", **_place(table), "text": table.name, "holds": tester.reads(sources(one), columns)}
+
+
+def _steps(told: Sequence[tuple[str, exp.Expr, Any]]) -> list[dict[str, Any]]:
+    """The flat list as steps, each with the tree of its sub-expressions."""
+    steps: list[dict[str, Any]] = []
+    waiting: list[tuple[exp.Expr, dict[str, Any]]] = []
+    item = 0
+    for what, node, value in told:
+        if what == "value":
+            if not isinstance(node, (exp.Literal, exp.Boolean)):
+                _add(waiting, node, value)
+            continue
+        _finish(steps, waiting)
+        waiting = []
+        if what == "ITEM":
+            item += 1
+            steps.append({"clause": what, "item": item, **_told(value)})
+        else:
+            inside = {"item": item} if what in ("INCASE", "DO") else {}
+            steps.append({"clause": what, **inside, **_place(node), "text": _text(node), "expressions": []})
+    _finish(steps, waiting)
+    return steps
+
+
+def _add(waiting: list[tuple[exp.Expr, dict[str, Any]]], node: exp.Expr, value: Any) -> None:
+    """Add a value; what was told before it and stands inside it becomes its parts."""
+    parts = []
+    while waiting and _is_inside(waiting[-1][0], node):
+        parts.append(waiting.pop()[1])
+    same = parts and parts[0]["text"] == _text(node)
+    shown = {"text": _text(node), **_place(node), **_told(value)}
+    inner = parts[0].get("expressions", []) if same else list(reversed(parts))
+    waiting.append((node, {**shown, "expressions": inner} if inner else shown))
+
+
+def _is_inside(node: exp.Expr, outer: exp.Expr) -> bool:
+    step: exp.Expr | None = node
+    while step is not None:
+        if step is outer:
+            return True
+        step = step.parent
+    return False
+
+
+def _finish(steps: list[dict[str, Any]], waiting: Sequence[tuple[exp.Expr, dict[str, Any]]]) -> None:
+    """Give the step that ends what was told in it: its value, or whether its condition holds."""
+    if not waiting or not steps:
+        return
+    step, (_, last) = steps[-1], waiting[-1]
+    step["expressions"] = [shown for _, shown in waiting]
+    if step["clause"] in _CONDITIONS:
+        step["holds"] = last.get("value") is True
+    else:
+        step |= {name: last[name] for name in ("type", "value", "is_cut") if name in last}
+
+
+def _place(node: exp.Expr) -> dict[str, int]:
+    line, column = place_of(node)
+    return {"line": line, "column": column}
+
+
+def _text(node: exp.Expr) -> str:
+    return text_of_tree(node)
+
+
+def _told(value: Any) -> dict[str, Any]:
+    """A value as JSON with its type; an undefined one has a type only, a long one its beginning."""
+    kind = _type(value)
+    if kind == "undefined":
+        return {"type": kind}
+    shown = to_wire(tester.shown(value))
+    text = jsontext.encode(shown).decode()
+    if len(text) > MAX_VALUE_BYTES:
+        return {"type": kind, "value": text[:MAX_VALUE_BYTES], "is_cut": True}
+    return {"type": kind, "value": shown}
+
+
+def _type(value: Any) -> str:
+    if value is UNDEFINED:
+        return "undefined"
+    names = {type(None): "null", bool: "boolean", int: "integer", float: "float", str: "string", bytes: "bytes"}
+    names |= {list: "array", dict: "map"}
+    return names.get(type(value), type(value).__name__.lower())
+
+
+def _rehearsed(actions: Rehearsal, rows: Sequence[dict[str, Any]], message: Message) -> Iterator[dict[str, Any]]:
+    """A step for each action on each row, with what it would do, or why it would fail."""
+    for number, row in enumerate(rows, 1):
+        for position, step in enumerate(actions.steps):
+            shown: dict[str, Any] = {"clause": "ACTION", "row": number, "action": position, "type": step.kind}
+            if step.target:
+                shown["name"] = step.target
+            if step.kind == "console":
+                yield {**shown, "effects": [{"log": to_wire(tester.shown(row))}]}
+                continue
+            step.last_error = None
+            actions.effects.clear()
+            refusal = step.run(row, message)
+            shown["effects"] = list(actions.effects) + ([refused(refusal)] if refusal is not None else [])
+            if step.last_error is not None:
+                shown["error"] = {"message": step.last_error.text}
+            elif not shown["effects"]:
+                shown["discarded"] = f"{step.kind} {step.target} is {step.state()}"
+            yield shown
+
+
+def message_of(columns: Mapping[str, Any]) -> Message:
+    """The message that an event's columns tell of, as actions take it."""
+    payload, flags, properties = columns.get("payload"), columns.get("flags"), columns.get("pub_props")
+    pairs = properties.get("User-Property") if isinstance(properties, Mapping) else None
+    timestamp = columns.get("timestamp")
+    return Message(
+        topic=str(columns.get("topic") or columns["event"]),
+        payload=payload.encode() if isinstance(payload, str) else payload if isinstance(payload, bytes) else b"",
+        qos=columns["qos"] if columns.get("qos") in (0, 1, 2) else 0,
+        retain=bool(isinstance(flags, Mapping) and flags.get("retain")),
+        client=Client(str(columns.get("clientid", "")), columns.get("username")),
+        received_ns=timestamp * 1_000_000 if isinstance(timestamp, int) else 0,
+        properties={"User-Property": list(pairs.items())} if isinstance(pairs, Mapping) else None,
+    )
