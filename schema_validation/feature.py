@@ -34,6 +34,7 @@ class SchemaValidationFeature:
         self.gates: Sequence[Gate] = (gate,)
         self.taps: Sequence[Tap] = ()
         self.services: Sequence[ObjectService] = (self.schemas, self.validations)
+        services.path.append(self.validations)
         services.users_of_schema.append(self.validations.users_of_schema)
         services.users_of_stream.append(self.validations.users_of_stream)
 

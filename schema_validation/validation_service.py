@@ -12,11 +12,13 @@ from broker.core.feature import Services
 from broker.core.message import Message
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
+from broker.core.path import Trial
 from broker.core.quarantine import quarantine, quarantine_problems
 from broker.core.schema import FieldType, SchemaLookup, TrialSchemas
 from broker.observe.gate_counters import GateBook
 from rules.sql.compiler import Surroundings
 from schema_validation.binding import payload_type
+from schema_validation.spec import CheckSpec, SqlCheckSpec, key_of
 from schema_validation.stage import ValidationGate, counters_of, internal_failure
 from schema_validation.validation import Validation, compile_validation, missing_schemas
 
@@ -117,6 +119,32 @@ class ValidationService:
             found = None if found is None else change(topic_filter, found)
         return found
 
+    def on_topic(self, topic: str) -> Sequence[Spec]:
+        """The validations that run on messages published on a topic, in order, those switched off among them."""
+        return [
+            {
+                "stage": "validation",
+                "name": item.name,
+                "enabled": item.spec.enable,
+                "topics": [one.filter for one in item.filters if one.matches(topic)],
+                "mode": item.spec.mode,
+                "on_failure": item.spec.effective_action,
+                "does": f"{item.spec.strategy}: {', '.join(map(_told, item.spec.checks))}",
+            }
+            for item in self._objects
+            if item.matches(topic)
+        ]
+
+    def try_on(self, message: Message) -> Trial:
+        """Run the validations on a message that nobody published."""
+        found = _tried(list(self._objects), self._services.schemas, message)
+        outcome = found["outcome"]
+        steps = [
+            {"stage": "validation", "outcome": "passed" if step["passed"] else step["action"], **step}
+            for step in found["results"]
+        ]
+        return Trial(steps, message if outcome == "pass" else None)
+
     def test(self, body: Mapping[str, Any]) -> Answer:
         """Run validations that need not be saved on a message that nobody published.
 
@@ -179,6 +207,10 @@ class ValidationService:
         self._gate.schemas = self._services.schemas
         self._gate.use([(item, self._book(item)) for item in self._objects])
         self._services.plans.invalidate()
+
+
+def _told(check: CheckSpec) -> str:
+    return check.sql if isinstance(check, SqlCheckSpec) else key_of(check)
 
 
 def _schemas(specs: Any, known: SchemaLookup) -> SchemaLookup:

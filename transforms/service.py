@@ -8,14 +8,16 @@ from typing import Any
 from broker.core.errors import Invalid, PeerError, Problem
 from broker.core.feature import Services
 from broker.core.filters import overlaps
+from broker.core.message import Message
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
+from broker.core.path import Trial
 from broker.core.quarantine import quarantine, quarantine_problems
 from broker.core.schema import FieldType
 from broker.core.topic import TopicFilter
 from broker.core.wire import from_wire, to_wire
 from broker.observe.gate_counters import GateBook
-from transforms.messages.preview import preview
+from transforms.messages.preview import preview, try_on
 from transforms.messages.stage import TransformationGate, counters_of
 from transforms.messages.transformation import Transformation, compile_transformation, missing_schemas
 from transforms.messages.types import type_after
@@ -120,6 +122,27 @@ class TransformService:
             if known is not None and item.spec.enable and any(overlaps(own.levels, levels) for own in item.filters):
                 known = type_after(item, known)
         return known
+
+    def on_topic(self, topic: str) -> Sequence[Spec]:
+        """The transformations of messages published on a topic, in order, those switched off among them."""
+        return [
+            {
+                "stage": "transformation",
+                "name": item.name,
+                "enabled": item.spec.enable,
+                "topics": [one.filter for one in item.filters if one.matches(topic)],
+                "mode": item.spec.mode,
+                "on_failure": item.spec.effective_action,
+                "does": "; ".join(f"{one.key} = {one.value}" for one in item.operations)
+                or f"{item.spec.payload_decoder.type} to {item.spec.payload_encoder.type}",
+            }
+            for item in self._objects
+            if item.matches(topic)
+        ]
+
+    def try_on(self, message: Message) -> Trial:
+        """Run the transformations on a message that nobody published."""
+        return try_on(list(self._objects), message, self._services)
 
     def preview(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Run transformations that need not be saved on a message that nobody published.

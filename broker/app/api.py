@@ -25,6 +25,7 @@ def api_server(node: Node) -> Any:
         streams=StreamsOfNode(node),
         lake=node.lake.service,
         quarantine=node.quarantine,
+        pipeline=node.pipeline,
         functions=lambda: [_function(function) for function in node.rules.functions],
         clock=node.clock,
         version=product_version(),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineDesk
 from broker.app import features
 from broker.app.refusals import Refusals
@@ -123,11 +124,19 @@ class Node:
             positions=self.streams.positions,
         )
         self.quarantine = QuarantineDesk(self.streams, self.writer, self.server.publisher, self._quarantines)
+        self.pipeline = PipelineView(self.services.path, self._ends_of, self.clock)
         self.features: Sequence[Feature] = (self.schema_validation, self.transforms, self.rules, self.lake)
         self.server.set_stages(
             [gate for feature in self.features for gate in feature.gates],
             [tap for feature in self.features for tap in feature.taps] + [self.streams.tap],
         )
+
+    def _ends_of(self, topic: str) -> list[dict[str, Any]]:
+        """What takes a topic's messages at the end of their path."""
+        subscribers = self.server.hub.router.routes(topic)
+        count = len(subscribers.entries) + len(subscribers.groups)
+        told = {"stage": "subscribers", "name": "subscribers", "enabled": True, "topics": [], "count": count}
+        return [*self.streams.on_topic(topic), {**told, "does": f"{count} subscriptions get the message"}]
 
     def _quarantines(self) -> list[str]:
         return [*self.schema_validation.validations.quarantines(), *self.transforms.service.quarantines()]

@@ -13,11 +13,14 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli import config, doctor, exit_codes, lake, objects, run, status
+from broker.cli import config, doctor, exit_codes, gates, lake, objects, rule_types, run, status
 from broker.cli.errors import CommandError, from_sluice_error, show_error
 from broker.core.errors import SluiceError
 
 _UsageError: type[Any] = typer.BadParameter.__bases__[0]  # of click, or of what typer brings in its place
+
+
+_GATES = ("validations", "transforms")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,13 +84,27 @@ def _application() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for command in (run.serve, run.demo, status.status, lake.audit, lake.replay, doctor.doctor, version):
+    for command in (
+        run.serve,
+        run.demo,
+        status.status,
+        gates.pipeline,
+        lake.audit,
+        lake.replay,
+        doctor.doctor,
+        version,
+    ):
         application.command()(command)
     application.add_typer(config.group, name="config")
     for noun in objects.NOUNS:
         group = objects.group_for(noun, f"sluice {noun.plural}")
+        if noun.plural in _GATES:
+            gates.add_gate_commands(group, noun, f"sluice {noun.plural}")
+        if noun.plural == "rules":
+            rule_types.add_to(group)
         application.add_typer(group, name=noun.plural)
         application.add_typer(group, name=noun.singular, hidden=True)
+    application.add_typer(gates.quarantine, name="quarantine")
     application.add_typer(lake.group, name="lake")
     return application
 

@@ -11,6 +11,7 @@ from broker.core.action import Sinks
 from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.objects import ObjectSection, ObjectService
+from broker.core.path import PathPart
 from broker.core.schema import FieldType, SchemaLookup
 from broker.core.stage import Gate, Plans, Publisher, Tap
 from broker.core.stream import NoHistory, StreamAppender, StreamHistory
@@ -37,6 +38,8 @@ class Services:
     """What streams hold."""
     sinks: Sinks = field(default_factory=Sinks)
     """Where bridges register what rules hand rows to."""
+    path: list[PathPart] = field(default_factory=list)
+    """The features' parts of the path of a message, in order, for people who ask what happens to one."""
     users_of_schema: list[Callable[[str], Sequence[str]]] = field(default_factory=list)
     """Asked before a schema is deleted or replaced: who names it (``validation 'meters'``)."""
     payload_changes: list[Callable[[str, FieldType], FieldType | None]] = field(default_factory=list)

@@ -179,6 +179,20 @@ class StreamService:
         place = {"stream": name, "kind": stream.spec.kind, "epoch": stream.epoch, "log": stream.log}
         return {**place, "shards": shards, **self._access(stream.log)}
 
+    def on_topic(self, topic: str) -> Sequence[Spec]:
+        """The streams that capture messages on a topic."""
+        return [
+            {
+                "stage": "stream",
+                "name": stream.name,
+                "enabled": True,
+                "topics": [one.filter for one in stream.filters if one.matches(topic)],
+                "does": "captures the message",
+            }
+            for stream in self._catalogue
+            if any(one.matches(topic) for one in stream.filters)
+        ]
+
     def log_of(self, name: str) -> int:
         """The number of a stream's log, which no other stream ever had. Raises ``NotFound``."""
         return self._catalogue.get(name).log

@@ -8,6 +8,7 @@ from typing import Any
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.message import Message
+from broker.core.path import Trial
 from broker.core.schema import SchemaLookup, TrialSchemas
 from broker.core.wire import message_from_wire, message_to_wire, to_wire
 from transforms.messages.failure import TransformationFailed
@@ -35,10 +36,30 @@ def preview(body: Mapping[str, Any], services: Services) -> Answer:
     schemas = _schemas(body.get("schemas"), services.schemas)
     transformations = _compiled(body.get("transformations"), schemas, check=body.get("check_references", True) is True)
     message = message_from_wire(body.get("message"), services.clock.now_ns())
+    return _trial(transformations, message, schemas, services).answer()
+
+
+def try_on(transformations: Sequence[Transformation], message: Message, services: Services) -> Trial:
+    """What the transformations would make of a message, a step for each of them that matches."""
+    trial = _trial(transformations, message, services.schemas, services)
+    told = trial.answer()
+    stopped, failed = told["outcome"] != "message", {failure["name"]: failure for failure in told["failures"]}
+    steps = []
+    for name in trial.ran:
+        wrote = [{key: step[key] for key in ("key", "value")} for step in told["steps"] if step["name"] == name]
+        failure = failed.get(name)
+        outcome = "changed" if failure is None else failure["action"]
+        steps.append({"stage": "transformation", "name": name, "outcome": outcome, "wrote": wrote, "failure": failure})
+    return Trial(steps, None if stopped else trial.message)
+
+
+def _trial(
+    transformations: Sequence[Transformation], message: Message, schemas: SchemaLookup, services: Services
+) -> _Trial:
     trial = _Trial(message)
     matching = [item for item in transformations if item.spec.enable and item.matches(message.topic)]
     trial.run([BoundTransformation(item, schemas, services.node, services.clock) for item in matching])
-    return trial.answer()
+    return trial
 
 
 def _schemas(specs: Any, known: SchemaLookup) -> SchemaLookup:
@@ -80,10 +101,18 @@ class _Trial:
         self._stopped: Failure | None = None
         self._failures: list[Failure] = []
         self._steps: list[Answer] = []
+        self.ran: list[str] = []
+        """The transformations that ran, in order."""
+
+    @property
+    def message(self) -> Message:
+        """The message as it is now."""
+        return self._now
 
     def run(self, steps: Sequence[BoundTransformation]) -> None:
         last: BoundTransformation | None = None
         for step in steps:
+            self.ran.append(step.transformation.name)
             try:
                 now, left = self._one(step)
             except Exception as error:  # noqa: BLE001 # whatever goes wrong is what the preview is to show

@@ -16,6 +16,7 @@ from ui.api.lake import add_lake
 from ui.api.messages import add_publishing
 from ui.api.objects import KINDS, add_kind
 from ui.api.parameters import refuse_unknown_parameters
+from ui.api.pipeline import add_pipeline
 from ui.api.problems import install as install_problems
 from ui.api.quarantine import add_quarantine
 from ui.api.rules import RULES, RuleVerbs, add_rules
@@ -71,4 +72,6 @@ def _operations(context: ApiContext) -> APIRouter:
     for verb in VERBS:
         if verb.kind in context.services:
             add_verb(router, verb, context.services[verb.kind], calls)
+    if context.pipeline is not None:
+        add_pipeline(router, context.pipeline, calls)
     return router

@@ -66,6 +66,14 @@ class Quarantine(Protocol):
     async def take_again(self, stream: str, limit: int) -> Spec: ...
 
 
+class Pipeline(Protocol):
+    """What acts on a topic, and a trial of all of it (``broker.admin.pipeline``)."""
+
+    def of_topic(self, topic: str) -> Spec: ...
+
+    def preview(self, body: Spec) -> Spec: ...
+
+
 @dataclass(slots=True)
 class ApiContext:
     """All that the API knows of the server.
@@ -84,6 +92,7 @@ class ApiContext:
     streams: Streams | None = None
     lake: Lake | None = None
     quarantine: Quarantine | None = None
+    pipeline: Pipeline | None = None
     functions: Callable[[], Sequence[Spec]] | None = None
     not_ready: Callable[[], str | None] = lambda: None
     clock: Clock = field(default_factory=SystemClock)

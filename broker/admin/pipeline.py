@@ -1,0 +1,55 @@
+"""Everything that acts on a topic, in the order a message meets it, and a trial of all of it on one message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from broker.core import wire
+from broker.core.clock import Clock
+from broker.core.errors import Invalid, PeerError, Problem
+from broker.core.objects import Spec
+from broker.core.path import PathPart
+from broker.core.topic import check_topic_name
+
+
+class PipelineView:
+    """See the module. ``parts`` are asked in order; ``ends`` tells of what takes messages at the end of the path."""
+
+    def __init__(self, parts: Sequence[PathPart], ends: Callable[[str], Sequence[Spec]], clock: Clock) -> None:
+        self._parts, self._ends, self._clock = parts, ends, clock
+
+    def of_topic(self, topic: str) -> Spec:
+        """What acts on messages published on a topic.
+
+        A transformation may write another topic: what rules and subscribers see is then that one, and is told by
+        asking for it.
+
+        Raises:
+            Invalid: it is no topic name.
+        """
+        try:
+            check_topic_name(topic)
+        except PeerError as error:
+            raise Invalid("this is no topic", [Problem(str(error), "/topic")]) from None
+        stages = [stage for part in self._parts for stage in part.on_topic(topic)]
+        return {"topic": topic, "stages": [*stages, *self._ends(topic)]}
+
+    def preview(self, body: Mapping[str, Any]) -> Spec:
+        """What would become of ``body["message"]``, step by step, through everything that is configured.
+
+        Nothing is counted, stored or sent. Gives ``outcome`` (``passed``, ``drop`` or ``disconnect``), ``steps``, and
+        the ``message`` as subscribers would get it.
+
+        Raises:
+            Invalid: the message cannot be read.
+        """
+        message = wire.message_from_wire(body.get("message"), self._clock.now_ns())
+        steps: list[Spec] = []
+        for part in self._parts:
+            trial = part.try_on(message)
+            steps += trial.steps
+            if trial.message is None:
+                return {"outcome": steps[-1]["outcome"], "steps": steps}
+            message = trial.message
+        return {"outcome": "passed", "steps": steps, "message": wire.message_to_wire(message)}

@@ -1,0 +1,40 @@
+"""What acts on a topic, and what would become of a message."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from ui.api import models
+from ui.api.context import Pipeline
+from ui.api.deadline import BoundedCalls
+from ui.api.operation import described
+from ui.api.verbs import Verb, add_verb
+from ui.api.wire import answer
+
+_PREVIEW = Verb(
+    "/pipeline:preview",
+    "previewPipeline",
+    "pipeline",
+    "preview",
+    "Run everything that is configured on one message",
+    models.PipelinePreview,
+)
+
+
+def add_pipeline(router: APIRouter, pipeline: Pipeline, calls: BoundedCalls) -> None:
+    """Add ``GET /pipeline`` and ``POST /pipeline:preview``."""
+
+    @router.get(
+        "/pipeline",
+        operation_id="getPipeline",
+        tags=["Pipeline"],
+        summary="Everything that acts on a topic, in the order a message meets it",
+        **described(answer=models.Anything, problems=(422,)),
+    )
+    async def of_topic(topic: Annotated[str, Query(description="A topic name, without wildcards.")]) -> Response:
+        return answer(pipeline.of_topic(topic))
+
+    add_verb(router, _PREVIEW, pipeline, calls)
