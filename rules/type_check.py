@@ -6,8 +6,9 @@ types it was made from are the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlglot import exp
@@ -46,8 +47,16 @@ class Checked:
 class TypeChecker:
     """Types of statements, with the schemas of a node and the setting ``rule_engine.type_check``."""
 
-    def __init__(self, services: Services, functions: Functions, settings: RulesSettings) -> None:
+    def __init__(
+        self,
+        services: Services,
+        functions: Functions,
+        settings: RulesSettings,
+        statement_of: Callable[[str], Statement | None] = lambda _: None,
+    ) -> None:
+        """``statement_of`` finds the rules that others read."""
         self._services, self._functions, self._settings = services, functions, settings
+        self._statement_of = statement_of
         self._known: dict[str, tuple[Sequence[Input], Inferred]] = {}
 
     def check(self, statement: Statement, actions: Sequence[Any] = ()) -> Checked:
@@ -72,16 +81,20 @@ class TypeChecker:
         """Types, lineage and reports of a statement by the schemas of this moment."""
         return self._inferred(statement, self._inputs(statement))
 
-    def shown(self, statement: Statement, actions: Sequence[Any] = ()) -> Members:
-        """The members ``columns`` and ``warnings`` of a rule as it is shown.
+    def shown(self, statement: Statement, actions: Sequence[Any] = (), *, is_running: bool = True) -> Members:
+        """The members of a rule as it is shown that depend on types.
 
-        After a schema changed under a rule, ``warnings`` holds what would be refused if it were saved now.
+        After a schema was changed under a rule, ``warnings`` holds what would be refused if the rule were saved now. It
+        keeps running; its state is ``mistyped`` then, and ``problem`` says so.
         """
         checked = self.check(statement, actions)
-        return {
+        members: Members = {
             "columns": columns_dict(checked.inferred),
             "warnings": [problem.as_dict() for problem in checked.problems],
         }
+        if is_running and checked.errors:
+            members |= {"state": "mistyped", "problem": str(checked.errors[0])}
+        return members
 
     def report(self, statement: Statement, actions: Sequence[Any] = ()) -> Members:
         """All that is known of a statement that need not be saved.
@@ -101,8 +114,17 @@ class TypeChecker:
             "spark_schema": spark_schema(inferred.columns),
         }
 
-    def _inputs(self, statement: Statement) -> Sequence[Input]:
-        return inputs_of(statement.sources.texts, self._services.schemas.payload_type)
+    def _inputs(self, statement: Statement, within: frozenset[str] = frozenset()) -> Sequence[Input]:
+        """What the statement reads; ``within`` are the rules that it is looked at for, lest they read each other."""
+        row_type = partial(self._row_type, within)
+        return inputs_of(statement.sources.texts, self._services.schemas.payload_type, row_type)
+
+    def _row_type(self, within: frozenset[str], name: str) -> Mapping[str, FieldType] | None:
+        statement = None if name in within else self._statement_of(name)
+        if statement is None:
+            return None
+        inferred = self._inferred(statement, self._inputs(statement, within | {name}))
+        return None if inferred.has_star else dict(inferred.columns)
 
     def _inferred(self, statement: Statement, inputs: Sequence[Input]) -> Inferred:
         before = self._known.get(statement.sql)

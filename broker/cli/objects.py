@@ -147,7 +147,7 @@ def read_objects(file: str) -> list[dict[str, Any]]:
     Raises:
         CommandError: the file cannot be read, or holds something else.
     """
-    value = _parsed(_text(file), "standard input" if file == "-" else file)
+    value = _parsed(read_text(file), "standard input" if file == "-" else file)
     objects = value if isinstance(value, list) else [value]
     for number, spec in enumerate(objects, 1):
         if not isinstance(spec, dict) or not isinstance(spec.get("name"), str) or not spec["name"]:
@@ -158,7 +158,8 @@ def read_objects(file: str) -> list[dict[str, Any]]:
     return objects
 
 
-def _text(file: str) -> str:
+def read_text(file: str) -> str:
+    """The text of a file, or of standard input as ``-``. Raises ``CommandError``."""
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8-sig")
     except UnicodeDecodeError:

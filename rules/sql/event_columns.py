@@ -38,12 +38,13 @@ PROPERTIES: Final = FieldType(
 """MQTT 5 properties by name; packets may hold further ones."""
 _MAYBE_PROPERTIES: Final = maybe(PROPERTIES)
 
-_COMMON: Final[Columns] = {
+COMMON: Final[Columns] = {
     "event": STRING,
     "timestamp": LONG,
     "node": STRING,
     "metadata": FieldType("struct", nullable=False, fields={"rule_id": STRING}),
 }
+"""What every event has."""
 _CLIENT: Final[Columns] = {"clientid": STRING, "username": _TEXT}
 _PEER: Final[Columns] = {"peerhost": _TEXT, "peername": _TEXT}
 _MESSAGE: Final[Columns] = {
@@ -97,10 +98,10 @@ _OWN: Final[Mapping[str, Columns]] = {
     "alarm.deactivated": {**_ALARM, "deactivated_at": _WHOLE},
 }  # fmt: skip
 
-EVENT_COLUMNS: Final[Mapping[str, Columns]] = {name: {**_COMMON, **own} for name, own in _OWN.items()}
+EVENT_COLUMNS: Final[Mapping[str, Columns]] = {name: {**COMMON, **own} for name, own in _OWN.items()}
 """By the name of the event; what a feature may leave out is nullable."""
 MQTT_INGRESS: Final[Columns] = {
-    **_COMMON, "id": _TEXT, "server": _TEXT, "payload": STRING, "topic": STRING, "qos": LONG, "dup": _TRUTH,
+    **COMMON, "id": _TEXT, "server": _TEXT, "payload": STRING, "topic": STRING, "qos": LONG, "dup": _TRUTH,
     "retain": _TRUTH, "pub_props": _MAYBE_PROPERTIES, "message_received_at": _WHOLE,
 }  # fmt: skip
 """The columns of a message that an MQTT ingress connector took from another broker."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from broker.core.schema import UNKNOWN, FieldType
-from rules.sql.event_columns import EVENT_COLUMNS, MQTT_INGRESS, Columns
-from rules.sql.sources import EVENT_PREFIX, INGRESS_PREFIXES, PUBLISH, events_of
+from rules.sql.event_columns import COMMON, EVENT_COLUMNS, MQTT_INGRESS, Columns
+from rules.sql.sources import EVENT_PREFIX, INGRESS_PREFIXES, PUBLISH, RULE_PREFIX, events_of
 from rules.sql.types import maybe, unified_all
 
 
@@ -30,16 +30,33 @@ def message_input(source: str, payload: FieldType | None = None) -> Input:
     return Input(source, EVENT_COLUMNS[PUBLISH], payload or UNKNOWN)
 
 
-def inputs_of(sources: Sequence[str], payload_type: Callable[[str], FieldType | None]) -> tuple[Input, ...]:
-    """The inputs of a statement whose FROM names these sources; ``payload_type`` knows the payloads of a filter."""
+def row_input(source: str, row: Columns | None) -> Input:
+    """Rows of another rule: their columns beside the common ones; None where they are not known."""
+    if row is None:
+        return Input(source, None)
+    payload = row.get("payload", UNKNOWN)
+    columns = {**COMMON, **row, "event": COMMON["event"], "metadata": COMMON["metadata"]}
+    return Input(source, columns, UNKNOWN if payload.name == "string" else payload)
+
+
+PayloadType = Callable[[str], FieldType | None]
+"""The type of the payloads on a filter's topics."""
+RowType = Callable[[str], Columns | None]
+"""The columns of a rule's rows, by its name."""
+
+
+def inputs_of(
+    sources: Sequence[str], payload_type: PayloadType, row_type: RowType = lambda _: None
+) -> tuple[Input, ...]:
+    """The inputs of a statement whose FROM names these sources."""
     found: list[Input] = []
     for text in sources:
         if text.startswith(EVENT_PREFIX):
             found += [Input(text, EVENT_COLUMNS.get(name)) for name in sorted(events_of(text))]
         elif text.startswith(INGRESS_PREFIXES):
             found.append(Input(text, MQTT_INGRESS if text.split("/", 1)[1].startswith("mqtt:") else None))
-        elif text.startswith("$") and not text.startswith("$SYS/"):
-            found.append(Input(text, None))
+        elif text.startswith(RULE_PREFIX):
+            found.append(row_input(text, row_type(text.removeprefix(RULE_PREFIX))))
         else:
             found.append(message_input(text, payload_type(text)))
     return tuple(found)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from broker.core.objects import ObjectService, Spec
 from ui.api import models, preconditions
 from ui.api.deadline import BoundedCalls
+from ui.api.lineage import add_lineage
 from ui.api.objects import Cursor, Kind, Limit, add_reorder, created_answer, exists, named, page_of
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name
@@ -53,6 +54,8 @@ class RuleVerbs(ObjectService, Protocol):
 
     def program_of(self, name: str) -> str: ...
 
+    def lineage(self, name: str) -> Spec: ...
+
 
 class _Saving:
     """Saves rules: test cases are run first, off the event loop and with a deadline."""
@@ -89,6 +92,8 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedC
         _add_patching(router, service, saving)
     if hasattr(service, "program_of"):
         _add_code(router, service)
+    if hasattr(service, "lineage"):
+        add_lineage(router, service)
     if hasattr(service, "metrics"):
         _add_metrics(router, service)
     if hasattr(service, "versions"):
