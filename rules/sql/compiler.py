@@ -152,7 +152,8 @@ _HELPERS: Final[dict[str, Any]] = {
     "_identical": values.identical, "_is_in": values.is_in, "_is_one_of": values.is_one_of, "_truth": values.truth,
     "_like": like.like, "_jq_rows": values.rows_of_outputs,
     "_truth_of_call": values.truth_of_call, "_string": values.string, "_key": paths.key, "_index": paths.index,
-    "_part": paths.part, "_integers": paths.integers, "_put": paths.put, "_end": paths.END, "_Index": paths.Index,
+    "_part": paths.part, "_writable": paths.writable,
+    "_integers": paths.integers, "_put": paths.put, "_end": paths.END, "_Index": paths.Index,
     "_dotted": paths.dotted, "_levels_match": levels_match, "_flags": column_source.flags,
     "_present": column_source.present, "_properties": column_source.properties,
     "_all_columns": column_source.all_columns, "_soft_json": column_source.soft_json,
@@ -252,7 +253,12 @@ class _Compiler:
         inner: exp.Select = tree.args["from_"].this.this
         scope = _Scope()
         *earlier, last = inner.expressions
-        self._fields(earlier, scope, "FOREACH")
+        for item in earlier:
+            if isinstance(item, exp.Alias):
+                self._fields([item], scope, "FOREACH")
+            elif not isinstance(item, exp.Star):  # without a name it can only fail
+                self._tell("FOREACH", item)
+                self._expression(item, scope)
         self._tell("FOREACH", last)
         items = self._walked(last, scope)
         item_name: str = tree.meta["foreach"]
@@ -325,13 +331,19 @@ class _Compiler:
             return
         before = scope.names.get(path.root)
         if before is None and scope.star is not None:
-            before = self._column(path.root)
+            before = self._selected_by_star(path.root, scope)
         if before is None:
             before = _NOTHING
-        elif before.is_payload and path.root == "payload":
-            before = self._payload_json()
+        elif path.root == "payload":
+            before = self._payload_json() if before.is_payload else self._let("payload", f"_writable({before.code})")
         steps = ", ".join(self._target_step(step, scope) for step in path.steps)
         scope.names[path.root] = self._let(path.root, f"_put({before.code}, ({steps},), {value.code})")
+
+    def _selected_by_star(self, name: str, scope: _Scope) -> _Value:
+        """What ``*`` selected under a name."""
+        if scope.outer is not None and name in scope.outer.names:
+            return scope.outer.names[name]
+        return self._column(name)
 
     def _target_step(self, step: Any, scope: _Scope) -> str:
         if step is END_INDEX:
@@ -357,6 +369,19 @@ class _Compiler:
     # Reading paths
 
     def _read(self, path: Path, scope: _Scope | None) -> _Value:
+        """The value of a path, or the part of it that a range names."""
+        if path.range is None:
+            return self._read_steps(path, scope)
+        value = self._read_steps(Path(path.root, path.steps), scope)
+        if value.is_payload:
+            value = self._payload_json()
+        return self._part(value, path)
+
+    def _part(self, value: _Value, path: Path) -> _Value:
+        assert path.range is not None
+        return self._let(path.root or "part", f"_part({value.code}, {path.range[0]}, {path.range[1]})")
+
+    def _read_steps(self, path: Path, scope: _Scope | None) -> _Value:
         """The path tried against names selected so far, innermost list first, then against the event's columns."""
         found: _Value | None = None
         level = scope
@@ -372,7 +397,7 @@ class _Compiler:
         return self._or_else(found, lambda: self._read_column(path, scope))
 
     def _read_name(self, value: _Value, path: Path, scope: _Scope | None) -> _Value:
-        if value.is_payload and (path.steps or path.range):
+        if value.is_payload and path.steps:
             value = self._soft_payload_json()
         return self._descend(value, path, scope)
 
@@ -389,7 +414,7 @@ class _Compiler:
         return _Value(result)
 
     def _read_column(self, path: Path, scope: _Scope | None) -> _Value:
-        if path.root == "payload" and (path.steps or path.range):
+        if path.root == "payload" and path.steps:
             return self._descend(self._payload_json(), path, scope, is_payload=True)
         return self._descend(self._column(path.root), path, scope)
 
@@ -431,8 +456,6 @@ class _Compiler:
             value = self._let(text, self._step_source(value.code, step, scope, is_payload=is_payload))
             if isinstance(step, (str, int)):
                 self._known[key] = value
-        if path.range is not None:
-            value = self._let(text, f"_part({value.code}, {path.range[0]}, {path.range[1]})")
         return value
 
     def _step_source(self, code: str, step: Any, scope: _Scope | None, *, is_payload: bool) -> str:
@@ -504,7 +527,8 @@ class _Compiler:
         """``f(x).a[1]``: a path whose base is no column."""
         base, path = value_path(node)
         value = self._variable(self._expression(base, scope), "v")
-        return self._descend(self._soft_payload_json() if value.is_payload else value, path, scope)
+        value = self._descend(self._soft_payload_json() if value.is_payload else value, path, scope)
+        return value if path.range is None else self._part(value, path)
 
     def _literal(self, node: exp.Literal) -> _Value:
         if node.is_string:

@@ -42,6 +42,15 @@ def decoded(value: Any) -> Any:
         return UNDEFINED
 
 
+def writable(value: Any) -> Any:
+    """What is written into: a text under the name payload is its JSON.
+
+    Raises:
+        JsonError: it is none.
+    """
+    return jsontext.decode(value) if type(value) is str or type(value) is bytes else value
+
+
 def key(value: Any, name: str) -> Any:
     """``value.name``; undefined where the step does not apply. Text is decoded as JSON first."""
     if type(value) is str:

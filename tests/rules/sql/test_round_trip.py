@@ -1,0 +1,58 @@
+"""Printing a tree and parsing the text gives the tree again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from sqlglot import exp
+
+from rules.sql.parser import parse
+from rules.sql.printer import text_of_statement
+from rules.sql.tree import Tree
+from tests.rules.sql.generated_trees import PIPED, STATEMENTS
+
+
+def without_parentheses(tree: Tree) -> Tree:
+    tree = tree.copy()
+    for node in list(tree.find_all(exp.Paren)):
+        node.replace(node.this)
+    return tree
+
+
+@settings(max_examples=300, deadline=None)
+@given(STATEMENTS | PIPED)
+def test_a_printed_tree_parses_to_itself(tree: Any) -> None:
+    text = text_of_statement(tree)
+    again = parse(text)
+    assert without_parentheses(again) == tree, text
+    assert again.meta.get("foreach") == tree.meta.get("foreach")
+    assert text_of_statement(again) == text
+    assert parse(text_of_statement(again)) == again
+
+
+@pytest.mark.parametrize(
+    ("sql", "text"),
+    [
+        ("select a,b from t", 'SELECT a, b FROM "t"'),
+        ("SELECT (1+2)*3 x FROM 'a/#', b", 'SELECT (1 + 2) * 3 AS x FROM "a/#", "b"'),
+        ("select - -1, a- -1, -a.b from t", 'SELECT - -1, a - -1, -a.b FROM "t"'),
+        ('select "a b"."c d", "from", a."1" from t', 'SELECT "a b"."c d", "from", a."1" FROM "t"'),
+        ("select a not in (1,2) and not b = 'it''s' from t", "SELECT a NOT IN (1, 2) AND NOT b = 'it''s' FROM \"t\""),
+        ("select not a is null, a is not null from t", 'SELECT a IS NOT NULL, a IS NOT NULL FROM "t"'),
+        ("select a like '%' escape '!' as r from t", "SELECT a LIKE '%' ESCAPE '!' AS r FROM \"t\""),
+        ("select {a:1,'b c':[x]}.a[1] as a.b[-0] from t", 'SELECT {a: 1, "b c": [x]}.a[1] AS a.b[-0] FROM "t"'),
+        ("select case x when 1 then 2 else 3 end from t", 'SELECT CASE x WHEN 1 THEN 2 ELSE 3 END FROM "t"'),
+        ("select a[1..2], [3..4] from t -- x", 'SELECT a[1..2], [3..4] FROM "t"'),
+        ("foreach a as x do x.b incase x.c from t where true", 'FOREACH a AS x DO x.b INCASE x.c FROM "t" WHERE true'),
+        ("foreach a from t", 'FOREACH a FROM "t"'),
+        ("select * jq {a: .b} # from\n from t where x", "SELECT * JQ '{a: .b} # from' FROM \"t\" WHERE x"),
+        ("select JQ a DO if . then \"end\" else 'x' end END from t", None),
+        ('select "NULL", "true", "JQ" from t', 'SELECT "NULL", "true", "JQ" FROM "t"'),
+    ],
+)
+def test_text_is_normalised(sql: str, text: str | None) -> None:
+    printed = text_of_statement(parse(sql))
+    assert text is None or printed == text
+    assert parse(printed) == parse(sql)
