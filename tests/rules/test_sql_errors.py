@@ -44,10 +44,7 @@ def problems_of(node: Any, sql: str) -> tuple[Problem, ...]:
             "SELECT regex_match(a, '(') FROM t",
             1,
             23,
-            (
-                "regex_match: argument 2 must be a regular expression without look-around and back-references: "
-                "missing ): ("
-            ),
+            ("regex_match: argument 2 must be a regular expression; missing ): ("),
             "it is called regex_match(s, pattern)",
         ),
         (
@@ -135,15 +132,15 @@ def test_hostile_sql_is_refused(node: Any, sql: str) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        "pad('a', 1000000000) AS a",
+        "pad(payload.s, 1000000000) AS a",
         "pad('a', 1000000, 'leading', payload.s) AS a",
         "replace(payload.s, 'a', payload.s) AS a",
         "regex_replace(payload.s, 'a', payload.s) AS a",
         ", ".join(["'aaaaaaaaaaaaaaaa' AS x", *["x + x AS x"] * 40]),
         ", ".join(["99999999999 AS x", *["x * x AS x"] * 40]),
-        "bitsl(1, 1000000000000) AS a",
+        "bitsl(payload.n, 1000000000000) AS a",
         "[1..1000000000] AS a",
-        "sprintf('~99999999s', 'a') AS a",
+        "sprintf('~*s', payload.n * 99999999, 'a') AS a",
     ],
 )
 def test_no_expression_fills_the_memory(node: Any, fields: str) -> None:
