@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-from functools import lru_cache
 from typing import Annotated, Any
 
-import jq as jq_library
-
 from broker.core import jsontext
-from rules.functions.registry import Int, Kind, StrictText, failure, function
+from rules.functions.registry import Kind, StrictText, failure, function
+from rules.jq.evaluation import PROGRAMS, NeedsWorker, run
+from rules.jq.program import JqError, ProgramError
 from rules.sql.paths import decoded
 from rules.sql.values import UNDEFINED, json_text, type_name
 
@@ -25,7 +24,7 @@ JsonPath = Annotated[str, Kind("string", "type({v}) is str and {v} != ''", _json
 
 @function(returns="string")
 def json_encode(x: Any) -> str:
-    """Compact JSON text of a value; undefined gives null."""
+    """Compact JSON text of a value; undefined gives null, bytes that are no text their base64."""
     return json_text(None if x is UNDEFINED else x)
 
 
@@ -40,34 +39,35 @@ def json_decode(text: Any) -> Any:
         raise failure("json_decode", str(error)) from None
 
 
-@lru_cache(maxsize=256)
-def _program(text: str) -> Any:
-    try:
-        return jq_library.compile(text)
-    except ValueError as error:
-        raise ValueError(f"a jq program; {' '.join(str(error).split())}") from None
-
-
 def _jq_program(value: Any) -> str:
     if type(value) is not str:
         raise ValueError(f"a jq program, not {type_name(value)}")
-    _program(value)
+    try:
+        PROGRAMS.get(value)
+    except ProgramError as error:
+        raise ValueError(f"a jq program; {error}") from None
     return value
 
 
+def _milliseconds(value: Any) -> int:
+    raise ValueError("an integer above zero" if type(value) is int else f"an integer, not {type_name(value)}")
+
+
 JqProgram = Annotated[str, Kind("jq program", "False", _jq_program)]
+Milliseconds = Annotated[int, Kind("milliseconds", "type({v}) is int and {v} > 0", _milliseconds)]
 
 
 @function(name="jq", returns="array", is_pure=False)
-def jq_(program: JqProgram, value: Any, timeout_ms: Int = 10_000) -> Any:
-    """All outputs of a jq program on JSON text or a value, as a list."""
-    compiled = _program(program)
+def jq_(program: JqProgram, value: Any, timeout_ms: Milliseconds | None = None) -> Any:
+    """All outputs of a jq program on JSON text or a value, as a list; a worker may take so many milliseconds."""
+    if type(value) is str:
+        value = json_decode(value)
     try:
-        if type(value) is str:
-            return compiled.input_text(json_text(json_decode(value))).all()
-        return compiled.input_text(json_text(value)).all()
-    except ValueError as error:
-        raise failure("jq", " ".join(str(error).split())) from None
+        return run(program, json_text, value, None if timeout_ms is None else timeout_ms / 1000)
+    except NeedsWorker:
+        raise
+    except JqError as error:
+        raise failure("jq", str(error)) from None
 
 
 @function()

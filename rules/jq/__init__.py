@@ -1,0 +1,1 @@
+"""jq in rules: programs that provably end run in the broker, all others in worker processes that can be killed."""

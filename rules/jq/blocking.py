@@ -1,0 +1,141 @@
+"""Running programs in a worker for callers that may wait: trying a rule, tools, tests. Not for the event loop."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from rules.jq.evaluation import Answer, Evaluation, NeedsWorker, Request, evaluating
+from rules.jq.process import DEFAULT_MEMORY_BYTES, Popen, Progress, decode_answers, frame, too_long, why_it_ended
+from rules.jq.worker import LENGTH
+
+_START_S: Final = 20.0
+_STOP_S: Final = 2.0
+
+T = TypeVar("T")
+
+
+class OutOfTime(Exception):
+    """The evaluation took longer than its deadline; the text says which program it was."""
+
+
+def evaluate(
+    call: Callable[[], T],
+    variables: Callable[[], Mapping[str, Any]],
+    *,
+    deadline_s: float | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+) -> T:
+    """What ``call`` returns or raises, with its jq programs run in a worker where they need one.
+
+    Args:
+        call: evaluates a rule; called again for each program that needs a worker, so it has no effects.
+        variables: the columns, for ``$ENV``.
+        deadline_s: seconds that all programs together may take; then ``OutOfTime`` is raised.
+        memory_bytes: the address space of the worker.
+    """
+    evaluation = Evaluation(variables)
+    ends_s = None if deadline_s is None else time.monotonic() + deadline_s
+    with BlockingWorker(memory_bytes) as worker:
+        while True:
+            try:
+                with evaluating(evaluation):
+                    return call()
+            except NeedsWorker as needed:
+                evaluation.answers.append(worker.run(needed.request, ends_s))
+
+
+class BlockingWorker:
+    """A worker that is started with its first program. A context manager; used by one thread."""
+
+    def __init__(self, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
+        self._memory_bytes = memory_bytes
+        self._process: Popen | None = None
+        self._progress: Progress | None = None
+        self._batch = 0
+
+    def __enter__(self) -> BlockingWorker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def run(self, request: Request, ends_s: float | None = None) -> Answer:
+        """The answer to one request.
+
+        Raises:
+            OutOfTime: ``ends_s``, a time of the monotonic clock, came first.
+        """
+        process, progress = self._started()
+        self._batch += 1
+        received = bytearray()
+        finished = threading.Event()
+        sender = threading.Thread(target=_send, args=(process, frame(self._batch, [request]), finished), daemon=True)
+        sender.start()
+        try:
+            return self._answer(process, progress, request, ends_s, received)
+        finally:
+            sender.join(_STOP_S)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+
+    def _started(self) -> tuple[Popen, Progress]:
+        if self._process is None or self._progress is None:
+            self._progress = Progress()
+            self._process = Popen(self._memory_bytes, self._progress)
+        return self._process, self._progress
+
+    def _answer(
+        self, process: Popen, progress: Progress, request: Request, ends_s: float | None, received: bytearray
+    ) -> Answer:
+        sent_s = time.monotonic()
+        assert process.stdout is not None
+        while True:
+            now_s = time.monotonic()
+            noted = progress.read(self._batch)
+            limit_s = sent_s + _START_S if noted is None else noted[1] + request.timeout_s
+            if ends_s is not None and now_s >= ends_s:
+                self.close()
+                raise OutOfTime("the jq program ran longer than the deadline and was ended")
+            if now_s >= limit_s:
+                self.close()
+                return Answer(None, too_long(request))
+            until_s = min(limit_s, ends_s or limit_s, now_s + 0.05 if noted is None else limit_s)
+            if not select.select([process.stdout], [], [], until_s - now_s)[0]:
+                continue
+            piece = process.stdout.read1(1 << 20)  # type: ignore[attr-defined]  # a BufferedReader by default
+            if not piece:
+                return self._ended(process)
+            received += piece
+            if len(received) >= LENGTH.size and len(received) - LENGTH.size >= LENGTH.unpack_from(received)[0]:
+                (_, outputs, error), *_ = decode_answers(received[LENGTH.size :])
+                return Answer(outputs, error)
+
+    def _ended(self, process: Popen) -> Answer:
+        assert process.stderr is not None
+        errors = process.stderr.read()
+        returncode = process.wait()
+        self.close()
+        return Answer(None, why_it_ended(returncode, errors))
+
+
+def _send(process: Popen, data: bytes, finished: threading.Event) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.write(data)
+        process.stdin.flush()
+    except (OSError, ValueError):  # it ended meanwhile, which its reader notices
+        pass
+    finally:
+        finished.set()

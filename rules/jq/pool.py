@@ -1,0 +1,252 @@
+"""The worker processes of a broker: batches in, answers out, whoever takes too long or too much is killed.
+
+Each batch is worked on by one process, its requests one after another. When a request takes longer than it may or its
+process dies, that request alone has failed: the process is replaced, and the rest of the batch goes to the end of the
+line, so that a rule whose programs never end does not keep others from their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.observe.log import get_logger
+from broker.observe.metrics import Metrics
+from rules.jq.evaluation import Answer, Request
+from rules.jq.process import (
+    DEFAULT_MEMORY_BYTES,
+    Progress,
+    command,
+    decode_answers,
+    environment,
+    frame,
+    too_long,
+    why_it_ended,
+)  # fmt: skip
+from rules.jq.worker import LENGTH, OUT_OF_MEMORY
+
+_log = get_logger(__name__)
+
+_START_S: Final = 20.0
+"""How long a process may take before it begins with its first program."""
+_ERRORS_READ: Final = 4096
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """Requests that came together; ``waiting`` are the places of those without an answer."""
+
+    requests: Sequence[Request]
+    done: asyncio.Future[list[Answer]]
+    answers: dict[int, Answer] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> list[int]:
+        return [place for place in range(len(self.requests)) if place not in self.answers]
+
+
+class _Figures:
+    def __init__(self, metrics: Metrics, pool: WorkerPool) -> None:
+        self.evaluations = metrics.counter("jq_worker_evaluations", "jq programs run in worker processes")
+        self.timeouts = metrics.counter("jq_timeouts", "jq programs ended since they ran too long")
+        self.memory = metrics.counter("jq_memory_kills", "jq programs ended since they needed too much memory")
+        self.crashes = metrics.counter("jq_crashes", "jq programs that crashed their worker otherwise")
+        self.restarts = metrics.counter("jq_worker_restarts", "worker processes replaced")
+        metrics.gauge("jq_queue_length", lambda: pool.waiting, "jq programs that wait for a worker or run in one")
+
+
+class WorkerPool:
+    """Runs requests in at most ``workers`` processes, which are started when they are first needed. On one loop."""
+
+    def __init__(
+        self, workers: int = 2, memory_bytes: int = DEFAULT_MEMORY_BYTES, metrics: Metrics | None = None
+    ) -> None:
+        self._most, self._memory_bytes = workers, memory_bytes
+        self._jobs: deque[_Job] = deque()
+        self._arrived = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._idle = 0
+        self.waiting = 0
+        """Requests without an answer yet."""
+        self._figures = _Figures(metrics or Metrics(), self)
+        self._is_closed = False
+
+    async def run(self, requests: Sequence[Request]) -> list[Answer]:
+        """The answers, in the order of the requests. A cancelled call's requests are not begun any more."""
+        if not requests:
+            return []
+        job = _Job(requests, asyncio.get_running_loop().create_future())
+        self.waiting += len(requests)
+        self._jobs.append(job)
+        self._arrived.set()
+        if self._idle < len(self._jobs) and len(self._tasks) < self._most and not self._is_closed:
+            name = f"jq worker {len(self._tasks) + 1}"
+            self._tasks.append(asyncio.create_task(self._work(_Worker(self._memory_bytes)), name=name))
+        try:
+            return await job.done
+        finally:
+            self.waiting -= len(requests)
+            with suppress(ValueError):
+                self._jobs.remove(job)
+
+    async def close(self) -> None:
+        """Kill the processes and wait for their end."""
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    async def _work(self, worker: _Worker) -> None:
+        try:
+            while True:
+                job = await self._next()
+                await self._do(worker, job)
+                if job.waiting and not job.done.done():
+                    self._jobs.append(job)
+                elif not job.done.done():
+                    job.done.set_result([job.answers[place] for place in range(len(job.requests))])
+        finally:
+            await worker.end()
+
+    async def _next(self) -> _Job:
+        while not self._jobs:
+            self._arrived.clear()
+            self._idle += 1
+            try:
+                await self._arrived.wait()
+            finally:
+                self._idle -= 1
+        return self._jobs.popleft()
+
+    async def _do(self, worker: _Worker, job: _Job) -> None:
+        """Give the job to the worker until all is answered, or the worker had to be killed for one request of it."""
+        places = job.waiting
+        try:
+            async for index, answer in worker.answers([job.requests[place] for place in places]):
+                job.answers[places[index]] = answer
+                self._figures.evaluations.value += 1
+        except _Killed as killed:
+            job.answers[places[killed.index]] = Answer(None, killed.why)
+            self._count(killed)
+        except Exception as error:  # noqa: BLE001 - a worker that cannot be started must not end the task that tries
+            _log.error("jq.worker_failed", reason=str(error))
+            await worker.end()
+            job.answers[places[0]] = Answer(None, f"no worker could run the program: {error}")
+
+    def _count(self, killed: _Killed) -> None:
+        self._figures.restarts.value += 1
+        if killed.is_timeout:
+            self._figures.timeouts.value += 1
+        elif killed.why == OUT_OF_MEMORY:
+            self._figures.memory.value += 1
+        else:
+            self._figures.crashes.value += 1
+
+
+class _Killed(Exception):
+    """A worker is gone because of the request with this index."""
+
+    def __init__(self, index: int, why: str, *, is_timeout: bool = False) -> None:
+        self.index, self.why, self.is_timeout = index, why, is_timeout
+        super().__init__(why)
+
+
+class _Worker:
+    """One process at a time, started when it is needed."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._memory_bytes = memory_bytes
+        self._process: Process | None = None
+        self._progress: Progress | None = None
+        self._batch = 0
+
+    async def answers(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, Answer]]:
+        """Yield ``(index, answer)`` as they come. Raises ``_Killed`` when the process is gone."""
+        process, progress = await self._started()
+        assert process.stdin is not None
+        self._batch += 1
+        left = set(range(len(requests)))
+        sent_s = time.monotonic()
+        with suppress(OSError):  # it died: reading says so
+            process.stdin.write(frame(self._batch, requests))
+            await process.stdin.drain()
+        while left:
+            for index, outputs, error in await self._read(process, progress, requests, left, sent_s):
+                left.discard(index)
+                yield index, Answer(outputs, error)
+
+    async def end(self) -> None:
+        """Kill the process and wait until it is gone."""
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+
+    async def _started(self) -> tuple[Process, Progress]:
+        if self._process is None or self._progress is None:
+            self._progress = Progress()
+            self._process = await asyncio.create_subprocess_exec(
+                *command(self._memory_bytes, self._progress),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                env=environment(),
+                pass_fds=(self._progress.fd,),
+                start_new_session=True,
+            )
+        return self._process, self._progress
+
+    async def _read(
+        self, process: Process, progress: Progress, requests: Sequence[Request], left: set[int], sent_s: float
+    ) -> list[tuple[int, str | None, str]]:
+        """The next answers, watched by the clock of the program that runs."""
+        assert process.stdout is not None
+        reading = asyncio.ensure_future(_next_frame(process.stdout))
+        try:
+            while True:
+                index, ends_s = self._deadline(progress, requests, left, sent_s)
+                await asyncio.wait((reading,), timeout=max(0.0, ends_s - time.monotonic()))
+                if reading.done():
+                    return decode_answers(reading.result())
+                if self._deadline(progress, requests, left, sent_s) == (index, ends_s) and time.monotonic() >= ends_s:
+                    await self.end()
+                    raise _Killed(index, too_long(requests[index]), is_timeout=True)
+        except (asyncio.IncompleteReadError, OSError):
+            raise await self._died(process, progress, left) from None
+        finally:
+            reading.cancel()
+
+    def _deadline(
+        self, progress: Progress, requests: Sequence[Request], left: set[int], sent_s: float
+    ) -> tuple[int, float]:
+        """What runs now, and when its time is over."""
+        noted = progress.read(self._batch)
+        if noted is None:
+            return min(left), sent_s + _START_S
+        if noted[0] not in left:  # its answer is here, and the next one is about to begin
+            return min(left), time.monotonic() + _START_S
+        return noted[0], noted[1] + requests[noted[0]].timeout_s
+
+    async def _died(self, process: Process, progress: Progress, left: set[int]) -> _Killed:
+        noted = progress.read(self._batch)
+        index = noted[0] if noted is not None and noted[0] in left else min(left)
+        errors = b"" if process.stderr is None else await process.stderr.read(_ERRORS_READ)
+        returncode = await process.wait()
+        await self.end()
+        return _Killed(index, why_it_ended(returncode, errors))
+
+
+async def _next_frame(stream: asyncio.StreamReader) -> bytes:
+    size: int = LENGTH.unpack(await stream.readexactly(LENGTH.size))[0]
+    return await stream.readexactly(size)

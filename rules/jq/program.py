@@ -1,0 +1,198 @@
+"""A jq program: compiled once, kept in a bounded cache, with the size of input up to which it may run in the broker.
+
+Two things are put around a program. Its outputs become the text of one array inside jq, since the library hands
+numbers over as doubles while jq's own text keeps the digits that came in. And where it looks at ``$ENV`` or ``env``,
+those are the variables of the rule, never those of the process.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from functools import cached_property
+from typing import Any, Final
+
+import jq
+import msgspec
+
+from rules.jq.cost import work_of
+from rules.jq.forms import Unbounded
+from rules.jq.lexer import Token, Unreadable, tokens
+
+INLINE_BUDGET_US: Final = 10_000.0
+"""The longest that a program may hold up the broker's loop, on the worst input of its size."""
+MAX_INLINE_BYTES: Final = 64 * 1024
+_USEFUL_INLINE_BYTES: Final = 64
+"""A program that may take longer on so small an input always goes to a worker."""
+
+_FORBIDDEN: Final = {
+    "halt": "would end the process",
+    "halt_error": "would end the process",
+    "import": "reads files",
+    "include": "reads files",
+    "modulemeta": "reads files",
+    "get_search_list": "tells of the server's files",
+    "get_jq_origin": "tells of the server's files",
+    "get_prog_origin": "tells of the server's files",
+}
+_FORBIDDEN_WORDS: Final = re.compile(rf"(?<![.$\w])(?:{'|'.join(_FORBIDDEN)})\b")
+_PLACE: Final = re.compile(r" at <top-level>(?:, line (\d+)(?:, column (\d+))?)?:?")
+_ENVIRONMENT: Final = re.compile(r"\bENV\b|\benv\b")
+_decode: Final = msgspec.json.Decoder().decode
+
+
+class JqError(ValueError):
+    """A program that does not compile, or that failed on an input; one line of text."""
+
+
+class ProgramError(JqError):
+    """A program that does not compile. ``line`` and ``column`` count from 1 inside of it."""
+
+    def __init__(self, text: str, line: int = 1, column: int = 1) -> None:
+        self.line, self.column = line, column
+        super().__init__(f"{text}, at line {line}, column {column} of the program")
+
+
+class Program:
+    """A compiled program. Made by ``Programs``; may be run on any thread, by one at a time."""
+
+    def __init__(self, text: str) -> None:
+        """Compile.
+
+        Raises:
+            ProgramError: jq does not take it, or it uses what rules must not.
+        """
+        self.text = text
+        _check_words(text)
+        _compile(text)
+        self.reads_variables = _ENVIRONMENT.search(text) is not None
+        head = ". as [$ENV, $__input] | def env: $ENV; $__input | " if self.reads_variables else ""
+        self._program = _compile(f"{head}[{text}\n\n] | tojson")
+
+    @cached_property
+    def inline_bytes(self) -> int:
+        """Inputs of up to so many bytes may run in the broker; 0 when none may."""
+        return self._verdict[0]
+
+    @property
+    def why_not_inline(self) -> str:
+        """Why the program never runs in the broker, or why larger inputs do not."""
+        return self._verdict[1]
+
+    @cached_property
+    def _verdict(self) -> tuple[int, str]:
+        try:
+            largest = work_of(self.text).largest(INLINE_BUDGET_US, MAX_INLINE_BYTES)
+        except Unbounded as error:
+            return 0, str(error)
+        if largest < _USEFUL_INLINE_BYTES:
+            return 0, f"it may take longer than {INLINE_BUDGET_US / 1000:g} ms on a small input"
+        return largest, f"it may take longer than {INLINE_BUDGET_US / 1000:g} ms on more than {largest} bytes"
+
+    def run(self, text: str) -> str:
+        """All outputs for an input, as the JSON text of an array. Takes as long as it takes.
+
+        Raises:
+            JqError: the program failed.
+        """
+        try:
+            return str(self._program.input_text(text).first())
+        except ValueError as error:
+            raise JqError(_one_line(str(error))) from None
+        except StopIteration:
+            raise JqError("the program ended early") from None
+
+
+def outputs(text: str) -> list[Any]:
+    """The values in what ``Program.run`` gave.
+
+    Raises:
+        JqError: they nest deeper than can be read, or hold a number beyond the range of floats.
+    """
+    try:
+        values: list[Any] = _decode(text)
+    except RecursionError:
+        raise JqError("the outputs nest too deep") from None
+    except ValueError as error:
+        raise JqError(f"the outputs cannot be read: {error}") from None
+    return values
+
+
+class Programs:
+    """The cache: at most ``most`` programs, the least lately used goes."""
+
+    def __init__(self, most: int = 512) -> None:
+        self._most = most
+        self._kept: OrderedDict[str, Program] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, text: str) -> Program:
+        """The program of a text.
+
+        Raises:
+            ProgramError: it does not compile.
+        """
+        found = self._kept.get(text)
+        if found is not None:
+            with suppress(KeyError):  # another thread has dropped it meanwhile
+                self._kept.move_to_end(text)
+            return found
+        made = Program(text)
+        with self._lock:
+            self._kept[text] = made
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return made
+
+
+def _compile(text: str) -> Any:
+    try:
+        return jq.compile(text)
+    except ValueError as error:
+        raise _program_error(str(error)) from None
+
+
+def _program_error(text: str) -> ProgramError:
+    """jq's report as one sentence: ``jq: error: X at <top-level>, line 1, column 5:`` and the line with a mark."""
+    first = next((line for line in text.splitlines() if line.startswith("jq: error")), text.strip() or "unknown error")
+    place = _PLACE.search(first)
+    sentence = (first if place is None else first[: place.start()]).removeprefix("jq: error").lstrip(": ")
+    if place is None or place.group(1) is None:
+        return ProgramError(sentence)
+    return ProgramError(sentence, int(place.group(1)), int(place.group(2) or 1))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()) or "failed without a message"
+
+
+def _check_words(text: str) -> None:
+    """Refuse what reaches for files or ends the process."""
+    if _FORBIDDEN_WORDS.search(text) is None:
+        return
+    try:
+        found = _forbidden(tokens(text))
+    except Unreadable:
+        match = _FORBIDDEN_WORDS.search(text)
+        found = None if match is None else (match.group(), match.start())
+    if found is not None:
+        word, at = found
+        line = text.count("\n", 0, at) + 1
+        column = at - (text.rfind("\n", 0, at) + 1) + 1
+        raise ProgramError(f"{word} cannot be used in a rule: it {_FORBIDDEN[word]}", line, column)
+
+
+def _forbidden(words: tuple[Token, ...]) -> tuple[str, int] | None:
+    for word, following in zip(words, (*words[1:], words[-1]), strict=True):
+        if word.kind == "name" and word.text in _FORBIDDEN and following.text != ":":
+            return word.text, word.at
+        for part in word.parts:
+            inner = _forbidden(part)
+            if inner is not None:
+                return inner
+    return None
