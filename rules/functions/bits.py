@@ -6,6 +6,7 @@ import struct
 from typing import Annotated, Any
 
 from rules.functions.registry import Int, Literals, at_least, choice, failure, function
+from rules.functions.spark_form import SparkForm, forms
 from rules.sql.limits import MAX_INTEGER_BITS
 from rules.sql.values import UNDEFINED, Bits, string, type_name
 
@@ -16,37 +17,49 @@ Endian = Annotated[str, choice("big", "little")]
 Length = Annotated[int, at_least(0)]
 
 
-@function(returns="long")
+_SHIFT = "CAST(least(greatest({1}, 0), 63) AS INT)"
+_LEFT = (
+    SparkForm(
+        ("long", "long"),
+        f"shiftleft({{0}}, {_SHIFT})",
+        "long",
+        unless=f"{{1}} < 0 OR {{1}} > 62 OR shiftright(shiftleft({{0}}, {_SHIFT}), {_SHIFT}) <> {{0}}",
+    ),
+)
+_RIGHT = (SparkForm(("long", "long"), f"shiftright({{0}}, {_SHIFT})", "long", unless="{1} < 0 OR {1} > 63"),)
+
+
+@function(returns="long", spark=forms("long", value="(~ {0})"))
 def bitnot(x: Int) -> int:
     """All bits inverted, in two's complement."""
     return ~x
 
 
-@function(returns="long")
+@function(returns="long", spark=(SparkForm(("long", "long"), "({0} & {1})", "long"),))
 def bitand(x: Int, y: Int) -> int:
     """The bits that both have."""
     return x & y
 
 
-@function(returns="long")
+@function(returns="long", spark=(SparkForm(("long", "long"), "({0} | {1})", "long"),))
 def bitor(x: Int, y: Int) -> int:
     """The bits that either has."""
     return x | y
 
 
-@function(returns="long")
+@function(returns="long", spark=(SparkForm(("long", "long"), "({0} ^ {1})", "long"),))
 def bitxor(x: Int, y: Int) -> int:
     """The bits that only one has."""
     return x ^ y
 
 
-@function(returns="long")
+@function(returns="long", spark=_LEFT)
 def bitsl(x: Int, n: Int) -> int:
     """Shifted left by n bits; to the right when n is negative."""
     return _shifted("bitsl", x, n)
 
 
-@function(returns="long")
+@function(returns="long", spark=_RIGHT)
 def bitsr(x: Int, n: Int) -> int:
     """Shifted right by n bits, keeping the sign; to the left when n is negative."""
     return _shifted("bitsr", x, -n)
@@ -60,13 +73,13 @@ def _shifted(name: str, x: int, left: int) -> int:
     return x << left if x else 0
 
 
-@function(returns="long")
+@function(returns="long", spark=forms("string", value="(8 * CAST(octet_length({0}) AS BIGINT))", gives="long"))
 def bitsize(data: Any) -> int:
     """The number of bits of a string."""
     return _bits("bitsize", data).size
 
 
-@function(returns="long")
+@function(returns="long", spark=forms("string", value="CAST(octet_length({0}) AS BIGINT)", gives="long"))
 def bytesize(data: Any) -> int:
     """The number of bytes of a string."""
     return -(-_bits("bytesize", data).size // 8)

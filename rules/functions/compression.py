@@ -9,6 +9,7 @@ from typing import Any
 
 from broker.core import jsontext
 from rules.functions.registry import Data, failure, function
+from rules.functions.spark_form import forms
 from rules.sql.limits import MAX_UNPACKED_BYTES
 from rules.sql.values import UNDEFINED, check_size, string
 
@@ -88,7 +89,7 @@ def zip_uncompress(s: Data) -> bytes:
 _TO_URL_SAFE, _FROM_URL_SAFE = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 
 
-@function(returns="string")
+@function(returns="string", spark=forms("string", value="replace(base64(CAST({0} AS BINARY)), '\\r\\n', '')"))
 def base64_encode(s: Data, option: Any = "", other: Any = "") -> str:
     """Base64; options ``no_padding`` and ``urlsafe`` in any order."""
     options = (option, other)

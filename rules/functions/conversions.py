@@ -7,6 +7,7 @@ import math
 from typing import Annotated, Any
 
 from rules.functions.registry import Data, Float, Int, StrictText, between, failure, function
+from rules.functions.spark_form import EXACT, SparkForm, forms, type_tests
 from rules.sql import paths
 from rules.sql.values import (
     NUMBERS,
@@ -18,44 +19,52 @@ from rules.sql.values import (
     type_name,
 )
 
+_STR = (SparkForm(("printable",), "{0}", "string", takes_undefined=True),)
+_INT = (
+    *forms("long", value="{0}"),
+    *forms("float", "number", value="floor({0})", gives="long", unless=f"NOT ({{0}} {EXACT})"),
+    *forms("boolean", value="CAST({0} AS BIGINT)", gives="long"),
+)
+_FLOAT = (SparkForm(("double",), "{0}", "float"),)
 
-@function(returns="boolean")
+
+@function(returns="boolean", spark=type_tests("string"))
 def is_str(x: Any) -> bool:
     """Whether the value is a string."""
     return type(x) in STRINGS
 
 
-@function(returns="boolean")
+@function(returns="boolean", spark=type_tests("boolean"))
 def is_bool(x: Any) -> bool:
     """Whether the value is a boolean."""
     return type(x) is bool
 
 
-@function(returns="boolean")
+@function(returns="boolean", spark=type_tests("long"))
 def is_int(x: Any) -> bool:
     """Whether the value is an integer."""
     return type(x) is int
 
 
-@function(returns="boolean")
+@function(returns="boolean", spark=type_tests("float"))
 def is_float(x: Any) -> bool:
     """Whether the value is a float; 1.0 is one."""
     return type(x) is float
 
 
-@function(returns="boolean")
+@function(returns="boolean", spark=type_tests("long", "float", "number"))
 def is_num(x: Any) -> bool:
     """Whether the value is a number."""
     return type(x) in NUMBERS
 
 
-@function(returns="boolean")
+@function(returns="boolean", spark=type_tests())
 def is_map(x: Any) -> bool:
     """Whether the value is a map; JSON text is not."""
     return type(x) is dict
 
 
-@function(returns="boolean")
+@function(returns="boolean", spark=type_tests())
 def is_array(x: Any) -> bool:
     """Whether the value is an array; JSON text is not."""
     return type(x) is list
@@ -72,13 +81,13 @@ def is_empty(x: Any) -> bool:
     raise failure("is_empty", f"takes a map, an array, '' or the JSON text of a map, not {type_name(x)}")
 
 
-@function(name="str", returns="string")
+@function(name="str", returns="string", spark=_STR)
 def str_(x: Any) -> Any:
     """The text of a value."""
     return text_of(x)
 
 
-@function(returns="string")
+@function(returns="string", spark=_STR)
 def str_utf8(x: Any) -> Any:
     """The text of a value, as UTF-8."""
     return text_of(x)
@@ -93,7 +102,7 @@ def str_utf16_le(x: Any) -> bytes:
     return text.encode("utf-16-le")
 
 
-@function(name="bool", returns="boolean")
+@function(name="bool", returns="boolean", spark=forms("boolean", value="{0}"))
 def bool_(x: Any) -> bool:
     """A boolean of true, false, 1, 0, 'true' or 'false'."""
     if type(x) is bool:
@@ -105,7 +114,7 @@ def bool_(x: Any) -> bool:
     raise failure("bool", f"takes true, false, 1, 0, 'true' or 'false', not {_shown(x)}")
 
 
-@function(name="int", returns="long")
+@function(name="int", returns="long", spark=_INT)
 def int_(x: Any) -> int:
     """An integer of a number (rounded down), a boolean or a numeric string."""
     if type(x) is str:
@@ -119,7 +128,7 @@ def int_(x: Any) -> int:
     raise failure("int", f"cannot convert {_shown(x)}")
 
 
-@function(name="float", returns="double")
+@function(name="float", returns="double", spark=_FLOAT)
 def float_(x: Any, decimals: Annotated[int, between(1, 253)] | None = None) -> float:
     """A float of a number or a numeric string, rounded to so many decimals (1 to 253)."""
     if type(x) is str:
@@ -157,7 +166,7 @@ def map_(x: Any) -> Any:
     raise failure("map", f"cannot convert {_shown(x)}")
 
 
-@function(returns="string")
+@function(returns="string", spark=(SparkForm(("string",), "hex(CAST({0} AS BINARY))", "string"),))
 def bin2hexstr(data: Any, prefix: StrictText = "") -> str:
     """Bytes as upper-case hexadecimal digits."""
     if type(data) is Bits:
@@ -176,7 +185,7 @@ def int2hexstr(x: Int) -> str:
     return f"{x:X}"
 
 
-@function(returns="string")
+@function(returns="string", spark=(SparkForm(("string",), "concat('0x', hex(CAST({0} AS BINARY)))", "string"),))
 def sqlserver_bin2hexstr(data: Data) -> str:
     """Bytes as hexadecimal digits after 0x."""
     return "0x" + data.hex().upper()

@@ -6,11 +6,22 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from rules.functions.registry import StrictText, Text, at_least, failure, function
+from rules.functions.spark_form import SparkForm
 from rules.sql.paths import dotted
 from rules.sql.values import UNDEFINED, type_name
 
+_AS_IT_IS = (SparkForm(("string",), "{0}", "string", takes_undefined=True),)
+_LEVEL = "get(split({0}, '/'), CAST(least({1}, 100000) AS INT) - 1)"
+_TOPIC = (*_AS_IT_IS, SparkForm(("string", "long"), _LEVEL, "string", unless=f"{{1}} < 1 OR {_LEVEL} IS NULL"))
+_KINDS = ("string", "long", "float", "number", "boolean")
+_COALESCE = tuple(SparkForm((kind,) * 2, "coalesce({0}, {1})", kind, takes_undefined=True) for kind in _KINDS)
 
-@function(name="topic", returns="string", column="topic")
+
+def _presence(test: str) -> tuple[SparkForm, ...]:
+    return tuple(SparkForm((kind,), test, "boolean", takes_undefined=True) for kind in _KINDS)
+
+
+@function(name="topic", returns="string", column="topic", spark=_TOPIC)
 def topic_(topic: Any, level: Annotated[int, at_least(1)] | None = None) -> Any:
     """The topic, or its n-th level, counted from 1."""
     if level is None:
@@ -21,19 +32,19 @@ def topic_(topic: Any, level: Annotated[int, at_least(1)] | None = None) -> Any:
     return levels[level - 1]
 
 
-@function(returns="string", column="clientid")
+@function(returns="string", column="clientid", spark=_AS_IT_IS)
 def clientid(value: Any) -> Any:
     """The client identifier of the publisher."""
     return value
 
 
-@function(returns="string", column="username")
+@function(returns="string", column="username", spark=_AS_IT_IS)
 def username(value: Any) -> Any:
     """The user name of the publisher."""
     return value
 
 
-@function(returns="long", column="qos", name="qos")
+@function(returns="long", column="qos", name="qos", spark=(SparkForm(("long",), "{0}", "long", takes_undefined=True),))
 def qos_(value: Any) -> Any:
     """The QoS the message was published with."""
     return value
@@ -75,7 +86,7 @@ def null_() -> Any:
     return UNDEFINED
 
 
-@function(arity=(1, None), usage="(a, b, ...)")
+@function(arity=(1, None), usage="(a, b, ...)", spark=_COALESCE)
 def coalesce(*values: Any) -> Any:
     """The first value that is not undefined; takes values or one list of them."""
     return next((value for value in _listed("coalesce", values) if value is not UNDEFINED), UNDEFINED)
@@ -97,13 +108,13 @@ def _listed(name: str, values: tuple[Any, ...]) -> Sequence[Any]:
     raise failure(name, f"takes several values or one array, not {type_name(values[0])}")
 
 
-@function(returns="boolean")
+@function(returns="boolean", spark=_presence("({0} IS NULL)"))
 def is_null(x: Any) -> bool:
     """Whether the value is undefined."""
     return x is UNDEFINED
 
 
-@function(returns="boolean")
+@function(returns="boolean", spark=_presence("({0} IS NOT NULL)"))
 def is_not_null(x: Any) -> bool:
     """Whether the value is defined."""
     return x is not UNDEFINED

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from rules.functions.registry import Data, Int, choice, failure, function
+from rules.functions.spark_form import SparkForm
 
 
 def _md4(data: bytes) -> str:
@@ -58,25 +59,34 @@ _PIECE_BYTES = 4096
 Algorithm = Annotated[str, choice(*_ALGORITHMS)]
 
 
-@function(returns="string")
+_HASHES = tuple(
+    SparkForm((f"'{name}'", "string"), call.format("CAST({1} AS BINARY)"), "string")
+    for name, call in {
+        "md5": "md5({})", "sha": "sha1({})", "sha1": "sha1({})", "sha224": "sha2({}, 224)", "sha256": "sha2({}, 256)",
+        "sha384": "sha2({}, 384)", "sha512": "sha2({}, 512)",
+    }.items()
+)  # fmt: skip
+
+
+@function(returns="string", spark=(SparkForm(("string",), "md5(CAST({0} AS BINARY))", "string"),))
 def md5(s: Data) -> str:
     """MD5, as lower-case hexadecimal digits."""
     return _ALGORITHMS["md5"](s)
 
 
-@function(returns="string")
+@function(returns="string", spark=(SparkForm(("string",), "sha1(CAST({0} AS BINARY))", "string"),))
 def sha(s: Data) -> str:
     """SHA-1, as lower-case hexadecimal digits."""
     return _ALGORITHMS["sha"](s)
 
 
-@function(returns="string")
+@function(returns="string", spark=(SparkForm(("string",), "sha2(CAST({0} AS BINARY), 256)", "string"),))
 def sha256(s: Data) -> str:
     """SHA-256, as lower-case hexadecimal digits."""
     return _ALGORITHMS["sha256"](s)
 
 
-@function(name="hash", returns="string")
+@function(name="hash", returns="string", spark=_HASHES)
 def hash_(algorithm: Algorithm, s: Data) -> str:
     """A hash by the name of its algorithm, as lower-case hexadecimal digits."""
     return _ALGORITHMS[algorithm](s)

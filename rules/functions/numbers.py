@@ -8,33 +8,52 @@ from collections.abc import Callable
 from typing import Any
 
 from rules.functions.registry import Number, failure, function
+from rules.functions.spark_form import EXACT, SparkForm, forms
 from rules.sql import values
 
 _SHOWN_BITS = 64
 """Longest integer that is shown in a message."""
 
 
-@function(returns="unknown")
+_INEXACT = f"NOT ({{0}} {EXACT})"
+_ABS = (
+    SparkForm(("long",), "abs(nullif({0}, -9223372036854775808L))", "long", unless="{0} = -9223372036854775808L"),
+    *forms("float", "number", value="abs({0})"),
+)
+_FMOD = (SparkForm(("double", "double"), "({0} % nullif({1}, 0D))", "float", unless="{1} = 0D"),)
+_DIVISION = "nullif({{0}}, -9223372036854775808L) {} nullif({{1}}, 0L)"
+_DIV, _MOD = (
+    (SparkForm(("long", "long"), f"({call})", "long", unless=f"({call}) IS NULL"),)
+    for call in map(_DIVISION.format, ("DIV", "%"))
+)
+
+
+def _whole(call: str) -> tuple[SparkForm, ...]:
+    """The forms of a function to integers; those of larger floats are beyond what a column of integers holds."""
+    return (*forms("long", value="{0}"), *forms("float", "number", value=call, gives="long", unless=_INEXACT))
+
+
+@function(returns="unknown", spark=_ABS)
 def abs_(x: Number) -> Any:
     """The absolute value."""
     return abs(x)
 
 
-@function(returns="long")
+@function(returns="long", spark=_whole("ceil({0})"))
 def ceil(x: Number) -> int:
     """The smallest integer that is not less."""
     result: int = math.ceil(x)
     return result
 
 
-@function(returns="long")
+@function(returns="long", spark=_whole("floor({0})"))
 def floor(x: Number) -> int:
     """The largest integer that is not greater."""
     result: int = math.floor(x)
     return result
 
 
-@function(name="round", returns="long")
+@function(name="round", returns="long", spark=_whole("try_cast(round({0}) AS BIGINT)"))
 def round_(x: Number) -> int:
     """The nearest integer, halves away from zero."""
     whole: int = math.trunc(x)
@@ -93,7 +112,7 @@ def power(x: Number, y: Number) -> float:
     return _finite("power", math.pow, x, y)
 
 
-@function(returns="double")
+@function(returns="double", spark=_FMOD)
 def fmod(x: Number, y: Number) -> float:
     """The remainder of x / y, with the sign of x."""
     return _finite("fmod", math.fmod, x, y)
@@ -105,13 +124,13 @@ def random() -> float:
     return random_source.random()
 
 
-@function(name="div", returns="long")
+@function(name="div", returns="long", spark=_DIV)
 def div(a: Any, b: Any) -> int:
     """Integer division, truncated toward zero."""
     return values.integer_divide(a, b)
 
 
-@function(name="mod", returns="long")
+@function(name="mod", returns="long", spark=_MOD)
 def mod(a: Any, b: Any) -> int:
     """The remainder of integer division, with the sign of a."""
     return values.modulo(a, b)

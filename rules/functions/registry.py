@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
 from broker.core.schema import FieldType
+from rules.functions.spark_form import SparkForm
 from rules.sql.values import NUMBERS, UNDEFINED, EvaluationError, number_of_text, string, type_name
 
 STANDARD_ORIGIN: Final = "sluice"
@@ -44,6 +45,9 @@ class Kind:
     convert: Callable[[Any], Any]
     allowed: frozenset[str] = frozenset()
     shortcut: tuple[str, str] | None = None
+    checks_literals: bool = False
+    """Literals are converted when a rule is saved even where ``test`` holds: to compile them, so that what is wrong is
+    told then."""
 
     def accepts(self, value: Any) -> bool:
         """Whether the value is passed unchanged. For literals, when a rule is saved."""
@@ -89,6 +93,8 @@ class Function:
     is_pure: bool = True
     may_wait: bool = False
     origin: str = STANDARD_ORIGIN
+    spark: tuple[SparkForm, ...] = ()
+    """How Spark SQL computes it, by the types of its arguments; without one it runs in the compiled rule only."""
 
     @property
     def signature(self) -> str:
@@ -107,7 +113,7 @@ class Function:
     def problem_with(self, position: int, value: Any) -> str | None:
         """What is wrong with a literal as argument ``position`` (from 0), or None."""
         kind = self.parameters[position].kind if position < len(self.parameters) else None
-        if kind is None or kind.accepts(value):
+        if kind is None or (kind.accepts(value) and not kind.checks_literals):
             return None
         try:
             converted(value, kind, self.name, position + 1)
@@ -287,6 +293,7 @@ def function(
     usage: str | None = None,
     check: CallCheck | None = None,
     is_pure: bool = True,
+    spark: tuple[SparkForm, ...] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a Python function callable from rules.
 
@@ -299,6 +306,7 @@ def function(
         usage: the signature after the name, as ``([start,] len, list)``, where the parameters do not tell it.
         check: looks at the literals of a call when a rule is saved.
         is_pure: same result for the same arguments, and no effect.
+        spark: the function in Spark SQL.
     """
 
     def register(implementation: Callable[..., Any]) -> Callable[..., Any]:
@@ -311,6 +319,7 @@ def function(
             usage=usage,
             check=check,
             is_pure=is_pure,
+            spark=spark,
         )
         for alias in (made.name, *aliases):
             STANDARD[alias] = replace(made, name=alias)
@@ -330,6 +339,7 @@ def make(
     check: CallCheck | None = None,
     is_pure: bool = True,
     may_wait: bool = False,
+    spark: tuple[SparkForm, ...] = (),
 ) -> Function:
     """A ``Function`` of a Python function, for features that add theirs to a node's ``Functions``."""
     public = name or implementation.__name__.rstrip("_")
@@ -360,6 +370,7 @@ def make(
         check,
         is_pure,
         may_wait,
+        spark=spark,
     )
 
 
@@ -439,6 +450,6 @@ def failure(name: str, text: str) -> EvaluationError:
 
 __all__ = [
     "NOT_LITERAL", "STANDARD", "STANDARD_ORIGIN", "UNDEFINED", "Any_", "Bool", "Data", "Float", "Function",
-    "Functions", "Int", "Items", "Kind", "Literals", "Members", "Number", "Parameter", "StrictText", "Text",
-    "at_least", "between", "choice", "converted", "failure", "function", "make", "number_of_text",
+    "Functions", "Int", "Items", "Kind", "Literals", "Members", "Number", "Parameter", "SparkForm", "StrictText",
+    "Text", "at_least", "between", "choice", "converted", "failure", "function", "make", "number_of_text",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import regex
 
 from rules.functions.registry import Data, Int, Items, StrictText, Text, at_least, choice, failure, function
+from rules.functions.spark_form import NOT_ASCII, SparkForm, spark_text
 from rules.sql.values import (
     NUMBERS,
     STRINGS,
@@ -30,54 +31,97 @@ Place = Annotated[int, at_least(0)]
 NoCrLf = Annotated[str, choice("nocrlf")]
 
 
+_COUNT = "CAST(least(greatest({1}, 0), 100000) AS INT)"
+_NO_COUNT = f"{NOT_ASCII} OR {{1}} < 0 OR {{1}} > 100000"
+_SUBSTR = (
+    SparkForm(("string", "long"), f"substring({{0}}, {_COUNT} + 1)", "string", unless=_NO_COUNT),
+    SparkForm(
+        ("string", "long", "long"),
+        f"substring({{0}}, {_COUNT} + 1, {_COUNT.replace('1', '2', 1)})",
+        "string",
+        unless=f"{_NO_COUNT} OR {{2}} < 0 OR {{2}} > 100000",
+    ),
+)
+_PAD = tuple(
+    SparkForm(
+        ("string", "long", *where),
+        f"CASE WHEN length({{0}}) >= {{1}} THEN {{0}} ELSE {call}({{0}}, {_COUNT}, ' ') END",
+        "string",
+        unless=_NO_COUNT,
+    )
+    for where, call in (((), "rpad"), (("'trailing'",), "rpad"), (("'leading'",), "lpad"))
+)
+_TRIM = {
+    side: (SparkForm(("string",), f"trim({side} {spark_text(_SPACE)} FROM {{0}})", "string"),)
+    for side in ("BOTH", "LEADING", "TRAILING")
+}
+_CONCAT = (SparkForm(("printable", "printable"), "concat({0}, {1})", "string"),)
+_FIND = (
+    SparkForm(
+        ("string", "string"),
+        "CASE WHEN contains({0}, {1}) THEN substring({0}, locate({1}, {0})) ELSE '' END",
+        "string",
+        unless="{1} = ''",
+    ),
+)
+_ASCII = (SparkForm(("string",), "CAST(ascii({0}) AS BIGINT)", "long", unless=f"{{0}} = '' OR {NOT_ASCII}"),)
+_RM_PREFIX = (
+    SparkForm(
+        ("string", "string"),
+        "CASE WHEN startswith({0}, {1}) THEN substring({0}, length({1}) + 1) ELSE {0} END",
+        "string",
+    ),
+)
+
+
 def graphemes(text: str) -> str | list[str]:
     """The characters of a text; the text itself where each is one code point."""
     return text if text.isascii() and "\r" not in text else _GRAPHEME.findall(text)
 
 
-@function(returns="string")
+@function(returns="string", spark=(SparkForm(("string",), "lower({0})", "string", unless=NOT_ASCII),))
 def lower(s: Text) -> str:
     """The text in lower case."""
     return s.lower()
 
 
-@function(returns="string")
+@function(returns="string", spark=(SparkForm(("string",), "upper({0})", "string", unless=NOT_ASCII),))
 def upper(s: Text) -> str:
     """The text in upper case."""
     return s.upper()
 
 
-@function(returns="string")
+@function(returns="string", spark=_TRIM["BOTH"])
 def trim(s: Text, chars: Text | None = None) -> str:
     """The text without white space, or without any of the given characters, around it."""
     return s.strip(_SPACE if chars is None else chars) if chars != "" else s
 
 
-@function(returns="string")
+@function(returns="string", spark=_TRIM["LEADING"])
 def ltrim(s: Text, chars: Text | None = None) -> str:
     """The text without white space, or without any of the given characters, before it."""
     return s.lstrip(_SPACE if chars is None else chars) if chars != "" else s
 
 
-@function(returns="string")
+@function(returns="string", spark=_TRIM["TRAILING"])
 def rtrim(s: Text, chars: Text | None = None) -> str:
     """The text without white space, or without any of the given characters, after it."""
     return s.rstrip(_SPACE if chars is None else chars) if chars != "" else s
 
 
-@function(returns="string")
+@function(returns="string", spark=(SparkForm(("string",), "reverse({0})", "string", unless=NOT_ASCII),))
 def reverse(s: Text) -> str:
     """The characters from last to first."""
     return "".join(reversed(graphemes(s)))
 
 
-@function(returns="long")
+@function(returns="long", spark=(SparkForm(("string",), "CAST(length({0}) AS BIGINT)", "long", unless=NOT_ASCII),))
 def strlen(s: Text) -> int:
     """The number of characters."""
     return len(graphemes(s))
 
 
-@function(returns="string")
+@function(returns="string", spark=_SUBSTR)
 def substr(s: Text, start: Place, size: Place | None = None) -> str:
     """Characters from ``start``, counted from 0: the rest, or so many."""
     characters = graphemes(s)
@@ -85,7 +129,12 @@ def substr(s: Text, start: Place, size: Place | None = None) -> str:
     return part if type(part) is str else "".join(part)
 
 
-@function(returns="string", arity=(1, None), usage="(a, b, ...)")
+@function(
+    returns="string",
+    arity=(1, None),
+    usage="(a, b, ...)",
+    spark=(SparkForm(("printable", "printable"), "concat({0}, {1})", "string"),),
+)
 def concat(*values: Any) -> Any:
     """The texts of values one after another; takes several values or one array of them."""
     if len(values) == 1:
@@ -95,7 +144,7 @@ def concat(*values: Any) -> Any:
     return joined(*map(text_of, values))
 
 
-@function(returns="string")
+@function(returns="string", spark=_PAD)
 def pad(s: Text, size: Int, where: PadWhere = "trailing", char: Text = " ") -> str:
     """The text filled up to a length with a character at its end, start or both."""
     missing = size - len(graphemes(s))
@@ -109,7 +158,7 @@ def pad(s: Text, size: Int, where: PadWhere = "trailing", char: Text = " ") -> s
     return s + char * missing
 
 
-@function(returns="string")
+@function(returns="string", spark=(SparkForm(("string", "string", "string"), "replace({0}, {1}, {2})", "string"),))
 def replace(s: StrictText, pattern: StrictText, by: StrictText, where: Where = "all") -> str:
     """The text with a piece replaced: everywhere, the first time or the last time."""
     if not pattern:
@@ -149,7 +198,7 @@ def tokens(s: Text, separators: Text, crlf: NoCrLf = "") -> list[str]:
     return [piece for piece in s.split(first) if piece]
 
 
-@function(returns="string")
+@function(returns="string", spark=_FIND)
 def find(s: Text, pattern: Text, where: End = "leading") -> str:
     """The text from the first or last place where the pattern stands; empty when it does not."""
     if not pattern:
@@ -192,7 +241,7 @@ def _sql_literal(value: Any) -> str:
     return f"'{escaped}'"
 
 
-@function(returns="long")
+@function(returns="long", spark=_ASCII)
 def ascii_(s: Data) -> int:
     """The code of the first byte."""
     if not s:
@@ -200,7 +249,7 @@ def ascii_(s: Data) -> int:
     return s[0]
 
 
-@function(returns="string")
+@function(returns="string", spark=_RM_PREFIX)
 def rm_prefix(s: Text, prefix: Text) -> str:
     """The text without a prefix, where it has it."""
     return s.removeprefix(prefix)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 from rules.functions.registry import NOT_LITERAL, Int, Kind, Literals, StrictText, choice, failure, function
+from rules.functions.spark_form import SparkForm
 from rules.sql.limits import MAX_WIDTH
 from rules.sql.values import UNDEFINED, type_name
 
@@ -52,9 +53,26 @@ def _offset_of_text(text: str) -> Any:
     return -total if match[1] == "-" else total
 
 
-_OFFSETS = "seconds, 'Z', 'local' or such as '+08:00'"
+_OFFSETS = "seconds east of UTC, 'Z', 'local' or such as '+08:00'"
 Unit = Annotated[str, choice(*_NS)]
 Offset = Annotated[Any, Kind("offset", "type({v}) is int", _offset)]
+
+
+_PARSED = "try_cast({0} AS TIMESTAMP)"
+_NOT_PARSED = (
+    "NOT ({0} RLIKE '\\\\A(?!0000)[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}T[0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}"
+    "([.][0-9]{{1,6}})?(Z|[+-][0-9]{{2}}:[0-9]{{2}})\\\\z')"
+    f" OR {_PARSED} IS NULL"
+)
+_INSTANTS = tuple(
+    SparkForm(("string", *unit), f"{call}({_PARSED})", "long", unless=_NOT_PARSED)
+    for unit, call in (
+        ((), "unix_seconds"),
+        (("'second'",), "unix_seconds"),
+        (("'millisecond'",), "unix_millis"),
+        (("'microsecond'",), "unix_micros"),
+    )
+)
 
 
 @function(returns="long", is_pure=False)
@@ -75,7 +93,7 @@ def unix_ts_to_rfc3339(instant: Int, unit: Unit = "second") -> str:
     return _rfc3339("unix_ts_to_rfc3339", instant, unit)
 
 
-@function(returns="long")
+@function(returns="long", spark=_INSTANTS)
 def rfc3339_to_unix_ts(text: StrictText, unit: Unit = "second") -> int:
     """The instant a text stands for; it must name its offset."""
     match = _RFC3339.fullmatch(text)
