@@ -148,19 +148,28 @@ def _with_member(kind: FieldType, name: str, rest: Sequence[Any], value: FieldTy
 # Names that look alike
 
 _DIGITS: Final = re.compile(r"\d+")
+_TELLING: Final = 3
+"""Letters that tell which name was begun."""
 
 
-def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The name that was probably meant; letters' case is looked at last."""
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The name that was probably meant: one that looks alike, or that one of the two begins."""
     listed = list(names)
-    by_lower = {other.lower(): other for other in reversed(listed)}
-    close = difflib.get_close_matches(name, listed, 1, cutoff)
-    if close:
-        return close[0]
-    close = difflib.get_close_matches(name.lower(), by_lower, 1, cutoff)
-    return by_lower[close[0]] if close else None
+    lowered = name.lower()
+    begun = [other for other in listed if other.lower().startswith(lowered) or lowered.startswith(other.lower())]
+    is_telling = len(name) >= _TELLING and begun and len(min(begun, key=len)) >= _TELLING
+    return _alike(name, listed, 0.6) or (min(begun, key=len) if is_telling else None)
 
 
 def misspelt(name: str, names: Iterable[str]) -> str | None:
     """``nearest`` where a name need not be among those known: closer, and ``temp2`` is no slip for ``temp1``."""
-    return nearest(name, (other for other in names if _DIGITS.sub("", other) != _DIGITS.sub("", name)), cutoff=0.75)
+    return _alike(name, [other for other in names if _DIGITS.sub("", other) != _DIGITS.sub("", name)], 0.75)
+
+
+def _alike(name: str, names: Sequence[str], cutoff: float) -> str | None:
+    """The most similar name; letters' case is looked at last."""
+    if close := difflib.get_close_matches(name, names, 1, cutoff):
+        return close[0]
+    by_lower = {other.lower(): other for other in reversed(names)}
+    close = difflib.get_close_matches(name.lower(), by_lower, 1, cutoff)
+    return by_lower[close[0]] if close else None

@@ -19,6 +19,7 @@ from broker.core.stream import Append, StreamRecord
 from broker.observe.metrics import Metrics
 from rules.feature import RulesFeature
 from rules.service import RuleService
+from rules.settings import RulesSettings
 
 NOW_NS = 1_700_000_000_123_456_789
 
@@ -83,6 +84,7 @@ class Node:
     schemas: BoundSchemas = field(default_factory=BoundSchemas)
     section: MemorySection = field(default_factory=MemorySection)
     published: list[Message] = field(default_factory=list)
+    settings: RulesSettings = field(default_factory=RulesSettings)
 
     def __post_init__(self) -> None:
         self.services = Services(
@@ -96,7 +98,7 @@ class Node:
             section=lambda _: self.section,
             metrics=self.metrics,
         )
-        self.feature = RulesFeature(self.services)
+        self.feature = RulesFeature(self.services, self.settings)
         self.feature.start()
 
     @property
@@ -117,6 +119,10 @@ class Node:
     def send(self, topic: str, payload: bytes, qos: int = 0) -> None:
         """A message from a client."""
         self.publish(Message(topic, payload, qos, False, Client("c1", "u1", "10.0.0.1", 1234), NOW_NS))
+
+    def publish_with(self, pairs: list[tuple[str, str]]) -> None:
+        """A message from a client with user properties."""
+        self.publish(Message("in", b"x", 0, False, Client("c1"), NOW_NS, {"User-Property": pairs}))
 
     def rule(self, sql: str, *actions: dict[str, object], name: str = "r1") -> None:
         self.service.create({"name": name, "sql": sql, "actions": list(actions)})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from broker.core.errors import Invalid
 from broker.core.schema import FieldType
+from rules.settings import RulesSettings
 
 METER = FieldType(
     "struct",
@@ -52,9 +55,11 @@ def test_without_a_schema_types_come_from_the_sql_alone(node: Any) -> None:
     assert columns(node, sql, typed=False) == [("t", "unknown"), ("f", "double"), ("clientid", "string")]
 
 
-def test_a_misspelt_field_is_a_warning_with_a_suggestion(node: Any) -> None:
-    columns(node, "SELECT payload.tmp AS t, payload.tags[1].x AS x")
-    assert node.service.get("r1")["warnings"] == [
+def test_a_rule_with_a_misspelt_field_is_not_saved(node: Any) -> None:
+    with pytest.raises(Invalid) as caught:
+        columns(node, "SELECT payload.tmp AS t, payload.tags[1].x AS x")
+    assert caught.value.code == "type_check"
+    assert [problem.as_dict() for problem in caught.value.problems] == [
         {
             "pointer": "/sql",
             "line": 1,
@@ -70,6 +75,33 @@ def test_a_misspelt_field_is_a_warning_with_a_suggestion(node: Any) -> None:
             "suggestion": "it has k",
         },
     ]
+    assert node.service.list() == []
+
+
+def test_rules_keep_running_when_a_schema_changes_under_them(node: Any) -> None:
+    columns(node, "SELECT payload.temp AS t")
+    node.schemas.types["m/+"] = replace(METER, fields={"temperature": FieldType("string")})
+    shown = node.service.get("r1")
+    assert (shown["state"], shown["columns"][0]["type"]) == ("mistyped", "unknown")
+    assert [warning["suggestion"] for warning in shown["warnings"]] == ["did you mean 'temperature'?"]
+    assert shown["problem"].startswith("line 1, column 8: payload.temp: the payload's schema has no field 'temp'")
+    node.send("m/1", b'{"temp": 21}')
+    assert node.count("passed") == 1
+    assert node.service.enable("r1", False)["state"] == "disabled"
+    with pytest.raises(Invalid):
+        node.service.replace("r1", {"sql": "SELECT payload.temp AS t, 1 AS one FROM 'm/+'"})
+    del node.schemas.types["m/+"]
+    assert node.service.enable("r1", True)["state"] == "running"
+    assert node.service.get("r1")["warnings"] == []
+
+
+@pytest.mark.parametrize(("level", "warnings"), [("warning", 1), ("off", 0)])
+def test_the_setting_says_what_becomes_of_mistakes(node: Any, level: str, warnings: int) -> None:
+    node = type(node)(settings=RulesSettings.model_validate({"type_check": level}))
+    columns(node, "SELECT payload.tmp AS t")
+    shown = node.service.get("r1")
+    assert len(shown["warnings"]) == warnings
+    assert shown["state"] == "running"
 
 
 def test_columns_of_a_stream_are_those_of_all_its_rules(node: Any) -> None:
