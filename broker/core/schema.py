@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,9 @@ class FieldType:
 
 UNKNOWN = FieldType("unknown")
 
+SPARKPLUG_B: Final = "__sparkplug_b"
+"""The name of the built-in schema of Sparkplug B payloads; names of users' schemas cannot begin with ``_``."""
+
 
 class Serde(Protocol):
     """Encodes and decodes payloads by one version of one schema."""
@@ -40,6 +43,20 @@ class Serde(Protocol):
     def encode(self, value: Any, message_type: str | None = None) -> bytes:
         """A value to bytes. Raises ``SchemaError`` when it does not fit."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaEffect:
+    """What a change of a schema would do to somebody who uses it.
+
+    ``user`` is a text such as ``rule 'hot'``; ``breaks`` tells that it would no longer do what it does, ``why`` says
+    in what way; ``streams`` are those whose rows would change.
+    """
+
+    user: str
+    breaks: bool
+    why: str
+    streams: tuple[str, ...] = ()
 
 
 class SchemaError(ValueError):
@@ -76,6 +93,42 @@ class TrialSchemas(Protocol):
 
     def with_schemas(self, specs: Sequence[Mapping[str, Any]]) -> SchemaLookup:
         """A lookup that knows these schemas beside its own. Raises ``broker.core.errors.Invalid``."""
+        ...
+
+
+class ExternalRegistry(Protocol):
+    """A schema registry elsewhere, as Confluent's, that gives each schema a number of its own.
+
+    Calls may wait for the registry, and keep what they learn: what a number stands for never changes.
+    """
+
+    def serde(self, schema_id: int) -> Serde:
+        """The serde of a schema by its number.
+
+        Raises:
+            SchemaError: the registry has no such schema, cannot be reached, or gives what cannot be used.
+        """
+        ...
+
+    def register(self, subject: str, source: str) -> int:
+        """The number of a schema under a subject, registered there when it is not yet.
+
+        Raises:
+            SchemaError: the registry refuses it or cannot be reached.
+        """
+        ...
+
+
+@runtime_checkable
+class ExternalRegistries(Protocol):
+    """A lookup that also knows registries elsewhere, and the sources of its own schemas."""
+
+    def external(self, name: str) -> ExternalRegistry:
+        """A registry by the name it is configured under. Raises ``broker.core.errors.NotFound``."""
+        ...
+
+    def source(self, name: str) -> tuple[str, str]:
+        """The type and the text of a schema's version in use. Raises ``broker.core.errors.NotFound``."""
         ...
 
 
