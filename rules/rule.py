@@ -124,9 +124,10 @@ class Rule:
         if message.via and self.name in message.via:
             self._log_recursion(message)
             return None
-        self.counts.matched.value += 1
+        matched, run = self.counts.matched, self.statement.on_event.run
+        matched.value = count = matched.value + 1
         try:
-            result = self.statement.on_event.run(occurrence)
+            result = (run if count & SAMPLE_MASK else _measured(run, self.counts.timing))(occurrence)
         except Exception as error:  # noqa: BLE001 (a rule must not stop who raised the event)
             self._failed(self.statement.on_event, error)
             return None

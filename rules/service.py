@@ -24,11 +24,13 @@ from rules.engine import RuleEngine
 from rules.explain import Explainer
 from rules.functions.registry import Functions
 from rules.making import MadeRule, RuleMaker, UnusableRule
+from rules.rates import MatchRates
 from rules.rule import Statement
 from rules.settings import RulesSettings
 from rules.spec import RuleSpec, checked_name, parse_spec
 from rules.sql.inference import Inferred
 from rules.sql.types import unified
+from rules.totals import Totals
 from rules.type_check import TypeChecker
 from rules.versions import Versions, difference, rfc3339
 
@@ -55,6 +57,9 @@ class RuleService:
         self._objects: OrderedObjects[MadeRule | UnusableRule] = OrderedObjects(self.kind, section, _saved_spec)
         self._outcasts: dict[str, str] = {}
         """Rules that cannot be used, with why: rules the configuration holds, and readers of rules that are gone."""
+        self._rates = MatchRates()
+        self._totals = Totals(lambda: (saved.rule.counts for saved in self._made()))
+        self._totals.register(services.metrics)
         directory = None if services.data_dir is None else services.data_dir / "versions" / "rules"
         self._versions = Versions(directory, services.clock.now_ns)
 
@@ -126,8 +131,11 @@ class RuleService:
         readers = [] if force else readers_of(name, self._links())
         if readers:
             raise InUse(self.kind, name, [f"rule '{reader}'" for reader in readers])
-        self._objects.remove(name)
+        before = self._objects.remove(name)
         self._versions.forget(name)
+        if isinstance(before, MadeRule):
+            self._totals.retire(before.rule.counts)
+        self._rates.forget(name)
         self._services.metrics.remove(rule=name)
         self._changed()
 
@@ -141,11 +149,20 @@ class RuleService:
 
     def metrics(self, name: str) -> dict[str, Any]:
         """What a rule did since it was saved, or since its counters were set to zero."""
-        return self._metrics(self._usable(name))
+        saved = self._usable(name)
+        return {**self._metrics(saved), "actions": [step.as_dict() for step in saved.rule.steps]}
 
     def reset_metrics(self, name: str) -> None:
         """Set the counters of a rule to zero."""
-        self._usable(name).rule.counts.reset()
+        counts = self._usable(name).rule.counts
+        self._totals.retire(counts)
+        counts.reset()
+        self._rates.forget(name)
+
+    def tick(self) -> None:
+        """Sample the rates; called every ``rates.STEP_S``."""
+        counts = ((saved.name, saved.rule.counts.matched.value) for saved in self._made())
+        self._rates.tick(counts, self._services.clock.monotonic_s())
 
     # Versions
 
@@ -288,12 +305,16 @@ class RuleService:
         self._check_cases(saved, force)
         if known is not None and (saved.spec.sql, saved.spec.actions) == (known.spec.sql, known.spec.actions):
             saved.rule.go_on_as(known.rule)
+        elif known is not None:
+            self._totals.retire(known.rule.counts)
+            self._rates.forget(name)
         return self._put(saved, change)
 
     def _put(self, saved: MadeRule, change: str | None = None) -> Spec:
+        if saved.name in self._objects:
+            self._services.metrics.remove(rule=saved.name)
         self._objects.put(saved.spec.name, saved)
-        self._services.metrics.remove(rule=saved.spec.name)
-        saved.rule.counts.register(self._services.metrics)
+        self._register(saved)
         self._versions.note(saved.spec.name, _version_of(saved), change)
         self._changed()
         return self._shown(saved)
@@ -307,8 +328,28 @@ class RuleService:
         return run_cases(spec.tests, lambda event: tester.run(statement, event, node, now_ms, spec.name))
 
     def _metrics(self, saved: MadeRule) -> dict[str, Any]:
-        counts: dict[str, Any] = saved.rule.counts.as_dict()
-        return counts
+        """Counters, rates, and how long a run takes; seconds are of the runs that were timed, None before the first."""
+        counts = saved.rule.counts
+        times = {name: counts.timing.quantile_s(share) for name, share in (("p50", 0.5), ("p99", 0.99))}
+        return {
+            **counts.as_dict(),
+            **self._rates.of(saved.name).as_dict(),
+            "evaluation_s": {**times, "timed": counts.timing.samples},
+        }
+
+    def _register(self, saved: MadeRule) -> None:
+        """Show the counters of a rule with the node's metrics."""
+        metrics, name, timing = self._services.metrics, saved.name, saved.rule.counts.timing
+        saved.rule.counts.register(metrics)
+        metrics.gauge(
+            "rule_matched_rate", lambda: self._rates.of(name).last, "Matches a second, of the last 5 s.", rule=name
+        )
+        metrics.gauge(
+            "rule_evaluation_p99_seconds",
+            lambda: timing.quantile_s(0.99) or 0.0,
+            "Time within which 99 of 100 runs end, of those that are timed.",
+            rule=name,
+        )
 
     def _changed(self) -> None:
         links = self._links()
@@ -326,7 +367,7 @@ class RuleService:
             saved = self._maker.make(spec)
         except SluiceError as error:
             return UnusableRule(spec["name"], dict(spec), error)
-        saved.rule.counts.register(self._services.metrics)
+        self._register(saved)
         return saved
 
     def _made(self) -> Iterator[MadeRule]:

@@ -64,9 +64,9 @@ class ApiClient:
         """Delete an object."""
         self._request("DELETE", path)
 
-    def items(self, path: str) -> Iterator[dict[str, Any]]:
+    def items(self, path: str, **filters: str) -> Iterator[dict[str, Any]]:
         """All objects of a list, page by page."""
-        parameters: dict[str, str | int] = {"limit": PAGE_SIZE}
+        parameters: dict[str, str | int] = {"limit": PAGE_SIZE, **filters}
         for _ in range(MOST_PAGES):
             page = self.get(path, **parameters)
             yield from page["items"]

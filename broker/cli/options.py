@@ -19,7 +19,14 @@ def _remember_format(context: typer.Context, value: str) -> str:
     """Errors are told in the format that was asked for, also those raised far from the option."""
     if value not in ("table", "json"):
         raise typer.BadParameter(f"{value!r} is not an output format; choose table or json")
-    context.find_root().ensure_object(dict)["format"] = value
+    chosen = context.find_root().ensure_object(dict)
+    chosen["format"] = value if value == "json" else chosen.get("format", value)
+    return value
+
+
+def _remember_json(context: typer.Context, value: bool) -> bool:
+    if value:
+        context.find_root().ensure_object(dict)["format"] = "json"
     return value
 
 
@@ -35,6 +42,9 @@ OutputOption = Annotated[
     str,
     typer.Option("-o", "--output", help="table, or json.", callback=_remember_format, metavar="FORMAT"),
 ]
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, like -o json.", callback=_remember_json)]
 
 
 def api_client(url: str | None, data_dir: Path, timeout_s: float = 30.0) -> ApiClient:

@@ -21,12 +21,13 @@ class Counter:
 
 @dataclass(slots=True)
 class Gauge:
-    """A number read when asked for."""
+    """A number read when asked for; ``grows`` when it is a sum that never falls."""
 
     name: str
     help: str
     read: Callable[[], float]
     labels: Mapping[str, str] = field(default_factory=dict)
+    grows: bool = False
 
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
@@ -55,6 +56,10 @@ class Metrics:
     def gauge(self, name: str, read: Callable[[], float], help: str = "", **labels: str) -> None:
         """Register a number to be read on demand; replaces one of the same name and labels."""
         self._metrics[(name, tuple(sorted(labels.items())))] = Gauge(name, help, read, labels)
+
+    def total(self, name: str, read: Callable[[], float], help: str = "", **labels: str) -> None:
+        """Register a sum to be read on demand that never falls: a counter without a ``Counter``."""
+        self._metrics[(name, tuple(sorted(labels.items())))] = Gauge(name, help, read, labels, grows=True)
 
     def remove(self, **labels: str) -> None:
         """Forget all metrics that carry these labels, as those of a deleted rule."""

@@ -31,14 +31,18 @@ def exposition(metrics: Metrics) -> str:
 
 def _family(metric: Counter | Gauge) -> str:
     name = PREFIX + _NOT_IN_NAMES.sub("_", metric.name)
-    return name if isinstance(metric, Gauge) or name.endswith("_total") else f"{name}_total"
+    return name if _is_gauge(metric) or name.endswith("_total") else f"{name}_total"
+
+
+def _is_gauge(metric: Counter | Gauge) -> bool:
+    return isinstance(metric, Gauge) and not metric.grows
 
 
 def _lines(name: str, metrics: list[Counter | Gauge]) -> Iterable[str]:
     help_text = next((metric.help for metric in metrics if metric.help), "")
     if help_text:
         yield f"# HELP {name} {_escaped(help_text)}"
-    yield f"# TYPE {name} {'gauge' if isinstance(metrics[0], Gauge) else 'counter'}"
+    yield f"# TYPE {name} {'gauge' if _is_gauge(metrics[0]) else 'counter'}"
     for metric in metrics:
         value = _read(metric)
         if value is not None:

@@ -51,7 +51,7 @@ def test_objects_are_applied_listed_shown_and_removed(
     assert capsys.readouterr().out.startswith("rule hot replaced\n")
     assert main(["rules", "ls"]) == 0
     listed = capsys.readouterr().out.splitlines()
-    assert listed[0].split() == ["name", "enabled", "sql", "actions"]
+    assert listed[0].split()[:4] == ["name", "enabled", "version", "matched"]
     assert [line.split()[0] for line in listed[1:]] == ["hot", "cold", "third"]
     assert main(["rules", "show", "hot", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"name": "hot", "sql": 'SELECT 1\nFROM "t/#" '}

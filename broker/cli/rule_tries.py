@@ -1,0 +1,228 @@
+"""``sluice rules test``, ``run``, ``explain``: rules and SQL tried on events that never happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli import exit_codes
+from broker.cli.errors import CommandError
+from broker.cli.objects import hinting, read_text
+from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.rules import DATA_DIR, KNOWN
+
+Sql = Annotated[str | None, typer.Option("--sql", help="SQL; @FILE reads it from a file.")]
+Event = Annotated[
+    str | None, typer.Option("--event", help="File with the columns of the event, a JSON object; - is stdin.")
+]
+Topic = Annotated[str | None, typer.Option("--topic", help="Column topic; the event is a published message.")]
+Payload = Annotated[str | None, typer.Option("--payload", help="Column payload, a text.")]
+
+
+def run_cases(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Rules; all that have cases.")] = None,
+    url: UrlOption = None,
+    data_dir: DataDirOption = DATA_DIR,
+    output: OutputOption = "table",
+    as_json: JsonOption = False,
+) -> None:
+    """Run the saved test cases of rules; exit code 1 when one fails."""
+    from broker.cli.client import name_path
+    from broker.cli.output import print_json
+
+    with api_client(url, data_dir, timeout_s=120.0) as client, hinting(exit_codes.NOT_FOUND, KNOWN):
+        chosen = names or [rule["name"] for rule in client.items("/rules") if rule.get("tests")]
+        reports = [{"rule": name, **client.post(f"{name_path('/rules', name)}:test-cases")} for name in chosen]
+    if as_json or output == "json":
+        print_json({"items": reports})
+    else:
+        _print_cases(reports)
+    if any(report["failed"] for report in reports):
+        raise typer.Exit(exit_codes.FAILED)
+
+
+def _print_cases(reports: Sequence[Mapping[str, Any]]) -> None:
+    from broker.cli.output import print_line
+
+    for report in reports:
+        for case in report["cases"]:
+            word, style = ("ok", "green") if case["passed"] else ("FAILED", "red")
+            print_line(f"{word:6} {report['rule']}: {case['name']}", style=style)
+            if not case["passed"]:
+                print_line(f"       {case['difference']}")
+    passed, failed = (sum(report[key] for report in reports) for key in ("passed", "failed"))
+    print_line(f"{passed} passed, {failed} failed" if passed + failed else "there are no test cases")
+
+
+def run_sql(
+    sql: Sql = None,
+    event: Event = None,
+    topic: Topic = None,
+    payload: Payload = None,
+    language: Annotated[str, typer.Option("--language", help="sql, or jq for a rule in jq alone.")] = "sql",
+    url: UrlOption = None,
+    data_dir: DataDirOption = DATA_DIR,
+    output: OutputOption = "table",
+    as_json: JsonOption = False,
+) -> None:
+    """Run SQL on one event: its rows, no result, or the error; exit code 1 for an error."""
+    from broker.cli.output import print_json
+
+    if sql is None:
+        raise CommandError("give the SQL", exit_codes.USAGE, hint="sluice rules run --sql 'SELECT ...' --event FILE")
+    body: dict[str, Any] = {"sql": _sql(sql), "event": _event(event, topic, payload)}
+    if language != "sql":
+        body["language"] = language
+    with api_client(url, data_dir) as client:
+        outcome = client.post("/rules:test", body)
+    if as_json or output == "json":
+        print_json(outcome)
+    else:
+        _print_outcome(outcome)
+    if outcome["outcome"] == "error":
+        raise typer.Exit(exit_codes.FAILED)
+
+
+def explain(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A rule; or give --sql.")] = None,
+    sql: Sql = None,
+    event: Event = None,
+    topic: Topic = None,
+    payload: Payload = None,
+    url: UrlOption = None,
+    data_dir: DataDirOption = DATA_DIR,
+    output: OutputOption = "table",
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a rule does with one event, step by step, with the value of every sub-expression; nothing is done."""
+    from broker.cli.output import print_json
+
+    if (name is None) == (sql is None):
+        raise CommandError("name a rule or give --sql", exit_codes.USAGE, hint="sluice rules explain NAME --event FILE")
+    what = {"name": name} if sql is None else {"sql": _sql(sql)}
+    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, KNOWN):
+        found = client.post("/rules:explain", {**what, "event": _event(event, topic, payload)})
+    if as_json or output == "json":
+        print_json(found)
+    else:
+        for line in _explained(found):
+            _print_styled(line)
+
+
+def _sql(given: str) -> str:
+    return read_text(given[1:]) if given.startswith("@") else given
+
+
+def _event(file: str | None, topic: str | None, payload: str | None) -> dict[str, Any]:
+    """The event of a file, with what was given on the command line."""
+    event: Any = {}
+    if file is not None:
+        where = "standard input" if file == "-" else file
+        try:
+            event = json.loads(read_text(file))
+        except ValueError as error:
+            raise CommandError(f"{where} is not JSON: {error}", exit_codes.USAGE) from None
+        if not isinstance(event, dict):
+            raise CommandError(f"{where} must hold an object, the columns of the event", exit_codes.USAGE)
+    given = {"topic": topic, "payload": payload}
+    return {**event, **{name: value for name, value in given.items() if value is not None}}
+
+
+def _print_outcome(outcome: Mapping[str, Any]) -> None:
+    from broker.cli.output import print_line, say
+
+    if outcome["outcome"] == "rows":
+        for row in outcome["rows"]:
+            print_line(json.dumps(row, ensure_ascii=False))
+        if not outcome["rows"]:
+            say("no row: no item of the array passed INCASE")
+    elif outcome["outcome"] == "no_result":
+        say("no result: FROM or WHERE did not match; 'sluice rules explain' shows why")
+    else:
+        say(_error(outcome["error"]))
+
+
+def _error(error: Mapping[str, Any]) -> str:
+    place = f"line {error['line']}, column {error['column']}: " if error.get("line") is not None else ""
+    return f"error: {place}{error['message']}"
+
+
+def _explained(found: Mapping[str, Any]) -> Iterator[str]:
+    for step in found["steps"]:
+        yield from _step(step)
+    if found.get("is_cut"):
+        yield "… and more steps than are told"
+    if found["outcome"] == "rows":
+        rows = found["rows"]
+        yield f"→ {len(rows)} row{'' if len(rows) == 1 else 's'}"
+        yield from (f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
+    else:
+        yield "→ no result" if found["outcome"] == "no_result" else f"→ {_error(found['error'])}"
+
+
+def _step(step: Mapping[str, Any]) -> Iterator[str]:
+    clause, indent = step["clause"], "  " if "item" in step and step["clause"] != "ITEM" else ""
+    if clause == "ACTION":
+        yield from _action(step)
+        return
+    mark = "" if "holds" not in step else "✓ " if step["holds"] else "✗ "
+    head = f"item {step['item']}" if clause == "ITEM" else f"{clause} {step['text']}"
+    yield f"{indent}{mark}{head}{_value(step) if 'holds' not in step else ''}"
+    parts = step.get("expressions", [])
+    inner = parts[0].get("expressions", []) if len(parts) == 1 and _is_same(step, parts[0]) else parts
+    yield from _tree(inner, indent)
+    if "error" in step:
+        yield f"{indent}└─ {_error(step['error'])}"
+
+
+def _is_same(step: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
+    """Whether the only part of a step is all of it, with its alias left out."""
+    text: str = step["text"]
+    return text == part["text"] or text.startswith(f"{part['text']} AS ")
+
+
+def _tree(parts: Sequence[Mapping[str, Any]], indent: str) -> Iterator[str]:
+    for number, part in enumerate(parts, 1):
+        is_last = number == len(parts)
+        yield f"{indent}{'└─ ' if is_last else '├─ '}{part['text']}{_value(part)}"
+        yield from _tree(part.get("expressions", []), indent + ("   " if is_last else "│  "))
+
+
+def _value(told: Mapping[str, Any]) -> str:
+    kind = told.get("type")
+    if kind is None:
+        return ""
+    if "value" not in told:
+        return f" = {kind}"
+    text = json.dumps(told["value"], ensure_ascii=False)
+    return f" = {text[:200]}…" if len(text) > 200 or told.get("is_cut") else f" = {text}"
+
+
+def _action(step: Mapping[str, Any]) -> Iterator[str]:
+    target = f" {step['name']}" if "name" in step else ""
+    yield f"ACTION {step['action'] + 1} {step['type']}{target} on row {step['row']}"
+    for effect in step.get("effects", []):
+        for verb, what in effect.items():
+            yield f"  would {verb} {json.dumps(what, ensure_ascii=False)}"
+    if "error" in step:
+        yield f"  {_error(step['error'])}"
+    if "discarded" in step:
+        yield f"  would be discarded: {step['discarded']}"
+
+
+def _print_styled(line: str) -> None:
+    from broker.cli.output import print_line
+
+    word = line.lstrip()
+    style = "green" if word.startswith("✓") else "red" if word.startswith("✗") or "error: " in word else ""
+    print_line(line, style=style)
+
+
+def add_to(group: typer.Typer) -> None:
+    """Give the group of rules these commands."""
+    group.command("test")(run_cases)
+    group.command("run")(run_sql)
+    group.command()(explain)
