@@ -95,7 +95,9 @@ class Catalogue:
             raise AlreadyExists("stream", spec.name)
         stored = self._store.get(_NAMES + spec.name.encode())
         if stored is None:
-            stored = jsontext.encode({"log": self._take_number(), "epoch": str(uuid.uuid4()), "shards": spec.shards})
+            stored = jsontext.encode(
+                {"log": take_log_number(self._store), "epoch": str(uuid.uuid4()), "shards": spec.shards}
+            )
             self._store.compare_and_set(_NAMES + spec.name.encode(), None, stored)
         kept = jsontext.decode(stored)
         shards = tuple(LogShard(kept["log"], shard) for shard in range(kept["shards"]))
@@ -137,7 +139,7 @@ class Catalogue:
 
     def dropping(self) -> list[int]:
         """Logs of removed streams whose records are still there."""
-        return [int(key.removeprefix(_DROPPING)) for key, _ in self._store.scan(_DROPPING)]
+        return dropping(self._store)
 
     def drop(self, log: int) -> None:
         """Forget the records of a removed stream. Blocking; for the writer thread."""
@@ -151,9 +153,21 @@ class Catalogue:
         if stored is not None and jsontext.decode(stored)["log"] == log:
             self._store.compare_and_set(key, stored, None)
 
-    def _take_number(self) -> int:
-        while True:
-            stored = self._store.get(_NEXT)
-            number = FIRST_STREAM_LOG if stored is None else int(stored)
-            if self._store.compare_and_set(_NEXT, stored, b"%d" % (number + 1)):
-                return number
+
+def take_log_number(store: Store) -> int:
+    """A number for a new log, never given before."""
+    while True:
+        stored = store.get(_NEXT)
+        number = FIRST_STREAM_LOG if stored is None else int(stored)
+        if store.compare_and_set(_NEXT, stored, b"%d" % (number + 1)):
+            return number
+
+
+def dropping(store: Store) -> list[int]:
+    """Logs whose records are to be forgotten and are still there."""
+    return [int(key.removeprefix(_DROPPING)) for key, _ in store.scan(_DROPPING)]
+
+
+def begin_drop(store: Store, log: int, name: str) -> None:
+    """Have the records of a log forgotten in the background; ``name`` says whose they were."""
+    store.compare_and_set(_DROPPING + b"%d" % log, None, name.encode())

@@ -1,0 +1,106 @@
+"""Durable queues: work that is put off, and must be done once for everything that was acknowledged.
+
+A record is appended in the commit group that is gathering, so that acknowledgements wait for it like for any other
+record. Whoever works it off reads ahead in memory and calls ``advance`` in the same turn of the event loop in which it
+appends what it made of the records: that lands in the same commit group, so either both are there after a crash or
+neither is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from broker.core.errors import Unavailable
+
+
+class QueueFull(Unavailable):
+    """The queue holds as much as it may; the record was not taken and is counted as dropped."""
+
+    code = "queue_full"
+
+
+class DurableQueue(Protocol):
+    """One queue. Used on the event loop by one reader; bounded in records and bytes, a full one takes no more."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def records(self) -> int:
+        """How many records are in it and not done."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes those are."""
+        ...
+
+    def append(self, payload: bytes) -> None:
+        """Add a record to the commit group that is gathering.
+
+        Raises:
+            QueueFull: there are too many records or bytes; counted under the reason ``queue_full``.
+        """
+        ...
+
+    async def read(self, max_records: int, max_bytes: int) -> Sequence[tuple[int, bytes]]:
+        """The next committed records with their offsets, in order, each once; waits until there is one.
+
+        At most ``max_records``, and about as many as ``max_bytes`` holds, but at least one.
+        """
+        ...
+
+    def advance(self, next_offset: int) -> None:
+        """Everything below this offset is done: part of the commit group that is gathering."""
+        ...
+
+    async def committed(self) -> None:
+        """Wait until what was appended and advanced so far is committed.
+
+        Raises:
+            broker.core.errors.Unavailable: the store could not be written; nothing of the group is there.
+        """
+        ...
+
+    def rewind(self) -> None:
+        """Read again from the last ``advance`` that was committed."""
+        ...
+
+
+class Queues(Protocol):
+    """The queues of a node by name. Names are paths: ``rules/hot``."""
+
+    def open(self, name: str, *, max_records: int, max_bytes: int) -> DurableQueue:
+        """The queue of that name with what it holds, made when it is not there. One that is open keeps its bounds.
+
+        Raises:
+            broker.core.errors.Unavailable: the store cannot be written, or this node keeps nothing.
+        """
+        ...
+
+    def names(self, prefix: str) -> Sequence[str]:
+        """The queues there are whose names begin so."""
+        ...
+
+    def remove(self, name: str) -> int:
+        """Forget a queue with all it holds; how many records that were."""
+        ...
+
+
+class NoQueues:
+    """Where nothing is kept."""
+
+    def open(self, name: str, *, max_records: int, max_bytes: int) -> DurableQueue:
+        """See ``Queues``."""
+        raise Unavailable(f"there is no store here to keep the queue {name!r} in")
+
+    def names(self, prefix: str) -> Sequence[str]:
+        """None."""
+        return ()
+
+    def remove(self, name: str) -> int:
+        """Nothing to forget."""
+        return 0

@@ -1,0 +1,224 @@
+"""Durable queues over the store: a log for the records of each, and a key for the offset up to which they are done.
+
+::
+
+    queues/by-name/NAME     the number of the queue's log
+    queues/done/LOG         the offset below which everything is done
+
+Logs are numbered with those of streams and forgotten in the same way (``broker.streams.catalogue``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from broker.core.clock import Clock
+from broker.core.errors import Unavailable
+from broker.core.queue import QueueFull
+from broker.core.stream import stream_record
+from broker.observe.metrics import Metrics
+from broker.storage.store import LogShard
+from broker.storage.writer import Writer
+from broker.streams.catalogue import begin_drop, dropping, take_log_number
+
+_NAMES: Final = b"queues/by-name/"
+_DONE: Final = b"queues/done/"
+_TRIM_RECORDS: Final = 10_000
+"""Done records are forgotten in pieces of so many, or sooner when the queue is empty."""
+
+
+class StoredQueue:
+    """Implements ``broker.core.queue.DurableQueue``."""
+
+    def __init__(
+        self, name: str, log: int, writer: Writer, clock: Clock, metrics: Metrics, *, max_records: int, max_bytes: int
+    ) -> None:
+        self.name, self.log = name, log
+        self._shard, self._writer, self._clock = LogShard(log), writer, clock
+        self._append = writer.appender(self._shard)
+        self._max_records, self._max_bytes = max_records, max_bytes
+        held = writer.store.range_of(self._shard)
+        done = int(writer.store.get(_key(log)) or 0)
+        self._next = held.next_offset
+        """The offset after the last record that is committed."""
+        self._committed_done = self._done = self._read = max(done, held.first_offset)
+        self._trimmed = held.first_offset
+        self._bytes = writer.store.size_of(self._shard) if self._read < self._next else 0
+        self._open = self._open_bytes = 0
+        self._flying: deque[tuple[int, int]] = deque()
+        self._arrived = asyncio.Event()
+        self.is_gone = False
+        self._dropped = metrics.counter(
+            "queue_dropped", "records not taken by a durable queue, by reason", queue=name, reason="queue_full"
+        )
+        metrics.gauge("queue_records", lambda: self.records, "records in a durable queue", queue=name)
+        metrics.gauge("queue_bytes", lambda: self.size_bytes, "bytes in a durable queue", queue=name)
+        if self._read < self._next:
+            self._arrived.set()
+
+    @property
+    def records(self) -> int:
+        """How many records are in it and not done, those that wait for their commit among them."""
+        return self._next - self._done + self._open + sum(records for records, _ in self._flying)
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes those are."""
+        return self._bytes + self._open_bytes + sum(size for _, size in self._flying)
+
+    def append(self, payload: bytes) -> None:
+        """Add a record to the commit group that is gathering. Raises ``QueueFull``."""
+        if self.is_gone:
+            raise Unavailable(f"the queue {self.name!r} was removed")
+        if self.records >= self._max_records or (self.size_bytes + len(payload) > self._max_bytes and self.records):
+            self._dropped.value += 1
+            raise QueueFull(f"the queue {self.name!r} is full with {self.records} records, {self.size_bytes} bytes")
+        self._append(stream_record((self._clock.now_ns() // 1000, "", payload, 0, False, "", None, None, None)))
+        if not self._open:
+            self._writer.when_committed(self._told)
+        self._open += 1
+        self._open_bytes += len(payload)
+
+    async def read(self, max_records: int, max_bytes: int) -> Sequence[tuple[int, bytes]]:
+        """The next committed records; waits until there is one."""
+        while self._read >= self._next:
+            self._arrived.clear()
+            await self._arrived.wait()
+        waiting = max(1, self._next - self._done)
+        limit = max(1, min(max_records, max_bytes * waiting // max(1, self._bytes)))
+        start = self._read
+        found = await asyncio.to_thread(self._writer.store.read, self._shard, start, limit)
+        if self._read != start:  # rewound meanwhile
+            return await self.read(max_records, max_bytes)
+        if not found:
+            raise Unavailable(f"records {start} to {self._next} of the queue {self.name!r} cannot be read")
+        self._read = found[-1][0] + 1
+        return [(offset, record.payload) for offset, record in found]
+
+    def advance(self, next_offset: int) -> None:
+        """Everything below this offset is done: part of the commit group that is gathering."""
+        left = max(1, self._next - self._done)
+        self._bytes -= self._bytes * min(left, next_offset - self._done) // left
+        self._done = next_offset
+        self._writer.put(_key(self.log), b"%d" % next_offset)
+
+    async def committed(self) -> None:
+        """Wait until what was appended and advanced so far is committed. Raises ``Unavailable`` when it is not."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        advanced_to = self._done
+
+        def tell(error: BaseException | None) -> None:
+            if error is None:
+                self._committed_done = max(self._committed_done, advanced_to)
+                self._trim()
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self._writer.when_committed(tell)
+        await done
+
+    def rewind(self) -> None:
+        """Read again from the last ``advance`` that was committed."""
+        self._read = self._done = self._committed_done
+        if self._read < self._next:
+            self._arrived.set()
+
+    def seal(self) -> None:
+        """The group that was gathering is on its way."""
+        if self._open:
+            self._flying.append((self._open, self._open_bytes))
+            self._open = self._open_bytes = 0
+
+    def _told(self, error: BaseException | None) -> None:
+        records, size = self._flying.popleft()
+        if error is None:
+            self._next += records
+            self._bytes += size
+            self._arrived.set()
+
+    def _trim(self) -> None:
+        """Forget what is done, on the writer thread."""
+        done = self._committed_done
+        if self.is_gone or done == self._trimmed or (done - self._trimmed < _TRIM_RECORDS and done < self._next):
+            return
+        self._trimmed = done
+        self._writer.call(lambda: self._writer.store.trim(self._shard, done), lambda error: None)
+
+
+class StoredQueues:
+    """Implements ``broker.core.queue.Queues``."""
+
+    def __init__(self, writer: Writer, clock: Clock, metrics: Metrics) -> None:
+        self._writer, self._store, self._clock, self._metrics = writer, writer.store, clock, metrics
+        self._queues: dict[str, StoredQueue] = {}
+        writer.before_commit(self._seal)
+
+    def open(self, name: str, *, max_records: int, max_bytes: int) -> StoredQueue:
+        """The queue of that name with what it holds, made when it is not there."""
+        found = self._queues.get(name)
+        if found is None:
+            found = self._queues[name] = StoredQueue(
+                name,
+                self._log_of(name),
+                self._writer,
+                self._clock,
+                self._metrics,
+                max_records=max_records,
+                max_bytes=max_bytes,
+            )
+        return found
+
+    def names(self, prefix: str) -> Sequence[str]:
+        """The queues there are whose names begin so."""
+        self._finish_removals()
+        found = self._store.scan(_NAMES + prefix.encode())
+        return [key.removeprefix(_NAMES).decode() for key, _ in found]
+
+    def remove(self, name: str) -> int:
+        """Forget a queue with all it holds; how many records that were."""
+        if self._store.get(_NAMES + name.encode()) is None:
+            return 0
+        queue = self._queues.pop(name, None) or self.open(name, max_records=1, max_bytes=1)
+        self._queues.pop(name, None)
+        queue.is_gone = True
+        lost = queue.records
+        self._metrics.remove(queue=name)
+        begin_drop(self._store, queue.log, name)
+        self._forget(name, queue.log)
+        return lost
+
+    def _log_of(self, name: str) -> int:
+        self._finish_removals()
+        key = _NAMES + name.encode()
+        stored = self._store.get(key)
+        if stored is None:
+            stored = b"%d" % take_log_number(self._store)
+            self._store.compare_and_set(key, None, stored)
+        return int(stored)
+
+    def _finish_removals(self) -> None:
+        """A process that ended in the middle of a removal left the name to a log that is being dropped."""
+        gone = set(dropping(self._store))
+        if gone:
+            for key, log in self._store.scan(_NAMES):
+                if int(log) in gone:
+                    self._forget(key.removeprefix(_NAMES).decode(), int(log))
+
+    def _forget(self, name: str, log: int) -> None:
+        for key in (_NAMES + name.encode(), _key(log)):
+            self._store.compare_and_set(key, self._store.get(key), None)
+
+    def _seal(self) -> None:
+        for queue in self._queues.values():
+            queue.seal()
+
+
+def _key(log: int) -> bytes:
+    return _DONE + b"%d" % log

@@ -1,0 +1,191 @@
+"""The contract of durable queues, on both stores: once, in order, bounded, together with what was made of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.core.clock import SystemClock
+from broker.core.errors import Unavailable
+from broker.core.queue import QueueFull
+from broker.core.stream import StreamRecord
+from broker.observe.metrics import Metrics
+from broker.storage.memory import MemoryStore
+from broker.storage.rocksdb.store import RocksStore
+from broker.storage.store import LogShard, Store
+from broker.storage.writer import Writer
+from broker.streams.queues import StoredQueue, StoredQueues
+
+ROWS = LogShard(9)
+
+
+class Keeper:
+    """A store that can be opened again, as after a crash: what was not committed is gone."""
+
+    def __init__(self, make: Callable[[], Store]) -> None:
+        self._make = make
+        self.store: Store | None = None
+        self.metrics = Metrics()
+
+    def queues(self) -> tuple[StoredQueues, Writer]:
+        if self.store is None:
+            self.store = self._make()
+        writer = Writer(self.store, asyncio.get_running_loop())
+        return StoredQueues(writer, SystemClock(), self.metrics), writer
+
+    async def reopened(self, writer: Writer) -> tuple[StoredQueues, Writer]:
+        await writer.close()
+        return self.queues()
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def keeper(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Keeper]:
+    made = Keeper(MemoryStore if request.param == "memory" else lambda: RocksStore(tmp_path, "os"))
+    yield made
+    if made.store is not None:
+        made.store.close()
+
+
+def opened(queues: StoredQueues, records: int = 1000, size: int = 1 << 20) -> StoredQueue:
+    return queues.open("rules/a", max_records=records, max_bytes=size)
+
+
+def numbers(read: object) -> list[int]:
+    return [int(payload) for _, payload in read]  # type: ignore[attr-defined]
+
+
+def test_records_are_read_once_and_in_order(keeper: Keeper) -> None:
+    async def check() -> None:
+        queues, writer = keeper.queues()
+        queue = opened(queues)
+        for number in range(10):
+            queue.append(b"%d" % number)
+        seen = numbers(await queue.read(4, 1 << 20))
+        while len(seen) < 10:
+            seen += numbers(await queue.read(4, 1 << 20))
+        assert seen == list(range(10))
+        assert queue.records == 10
+        queue.advance(10)
+        await queue.committed()
+        assert queue.records == 0
+        await writer.close()
+
+    asyncio.run(check())
+
+
+def test_a_reader_waits_for_a_record(keeper: Keeper) -> None:
+    async def check() -> None:
+        queues, writer = keeper.queues()
+        queue = opened(queues)
+        reading = asyncio.ensure_future(queue.read(10, 1 << 20))
+        await asyncio.sleep(0)
+        assert not reading.done()
+        queue.append(b"1")
+        assert numbers(await reading) == [1]
+        await writer.close()
+
+    asyncio.run(check())
+
+
+def test_what_is_not_advanced_comes_again_after_a_restart(keeper: Keeper) -> None:
+    async def check() -> None:
+        queues, writer = keeper.queues()
+        queue = opened(queues)
+        for number in range(5):
+            queue.append(b"%d" % number)
+        await queue.committed()
+        await queue.read(5, 1 << 20)
+        writer.append(ROWS, StreamRecord(1, "", b"row", 0, False, ""))
+        queue.advance(2)
+        queues, writer = await keeper.reopened(writer)
+        assert queues.names("rules/") == ["rules/a"]
+        again = opened(queues)
+        assert again.records == 3
+        assert numbers(await again.read(10, 1 << 20)) == [2, 3, 4]
+        assert len(writer.store.read(ROWS, 0, 10)) == 1
+        await writer.close()
+
+    asyncio.run(check())
+
+
+def test_a_full_queue_refuses_and_counts(keeper: Keeper) -> None:
+    async def check() -> None:
+        queues, writer = keeper.queues()
+        queue = opened(queues, records=2)
+        queue.append(b"1")
+        queue.append(b"2")
+        with pytest.raises(QueueFull, match="'rules/a' is full with 2 records"):
+            queue.append(b"3")
+        assert keeper.metrics.value("queue_dropped", queue="rules/a", reason="queue_full") == 1
+        await queue.read(2, 100)
+        queue.advance(1)
+        queue.append(b"3")
+        await writer.close()
+
+    asyncio.run(check())
+
+
+def test_bytes_are_bounded_but_one_record_always_fits(keeper: Keeper) -> None:
+    async def check() -> None:
+        queues, writer = keeper.queues()
+        queue = opened(queues, size=100)
+        queue.append(b"x" * 500)
+        with pytest.raises(QueueFull):
+            queue.append(b"y")
+        await writer.close()
+
+    asyncio.run(check())
+
+
+def test_a_removed_queue_is_empty_when_it_is_made_again(keeper: Keeper) -> None:
+    async def check() -> None:
+        queues, writer = keeper.queues()
+        queue = opened(queues)
+        queue.append(b"1")
+        await queue.committed()
+        assert queues.remove("rules/a") == 1
+        assert queues.names("rules/") == []
+        with pytest.raises(Unavailable, match="was removed"):
+            queue.append(b"2")
+        again = opened(queues)
+        assert again.records == 0
+        again.append(b"3")
+        assert numbers(await again.read(10, 100)) == [3]
+        await writer.close()
+
+    asyncio.run(check())
+
+
+def test_a_failed_commit_loses_the_group_and_the_reader_goes_back() -> None:
+    class Failing(MemoryStore):
+        fails = False
+
+        def commit(self, batch):  # type: ignore[no-untyped-def]
+            if self.fails:
+                raise Unavailable("disk full")
+            return super().commit(batch)
+
+    async def check() -> None:
+        store = Failing()
+        writer = Writer(store, asyncio.get_running_loop())
+        queue = opened(StoredQueues(writer, SystemClock(), Metrics()))
+        queue.append(b"1")
+        await queue.committed()
+        [(offset, _)] = await queue.read(10, 100)
+        store.fails = True
+        queue.append(b"lost")
+        queue.advance(offset + 1)
+        with pytest.raises(Unavailable):
+            await queue.committed()
+        store.fails = False
+        queue.rewind()
+        assert queue.records == 1
+        assert numbers(await queue.read(10, 100)) == [1]
+        queue.append(b"2")
+        assert numbers(await queue.read(10, 100)) == [2]
+        await writer.close()
+
+    asyncio.run(check())
