@@ -82,7 +82,7 @@ def test_the_authenticator_decides(
     [
         (
             'authentication = [{ mechanism = cinfo, checks = [{ is_match = "nosuch(1)", result = deny }] }]',
-            "unknown function",
+            "no function 'nosuch'",
         ),
         ("authentication = [{ mechanism = cinfo, checks = [] }]", "checks"),
         ('mqtt.client_attrs_init = [{ expression = "clientid", set_as_attr = "a b" }]', "set_as_attr"),
