@@ -26,6 +26,7 @@ from broker.core.topic import levels_match
 from rules.functions.registry import NOT_LITERAL, Function, Functions
 from rules.sql import columns as column_source
 from rules.sql import like, paths, values
+from rules.sql.optimizer import constant_of, optimized
 from rules.sql.printer import text_of_tree
 from rules.sql.tree import END_INDEX, Path, Tree, bare, integer_of, jq_of, operands, path_of, place_of, value_path
 from rules.sql.values import UNDEFINED
@@ -76,6 +77,19 @@ def compile_for_messages(tree: exp.Select, functions: Functions, surroundings: S
     return _Compiler(functions, _MessageColumns()).program(tree, surroundings)
 
 
+def compile_for_templates(
+    tree: exp.Select, functions: Functions, surroundings: Surroundings, names: frozenset[str]
+) -> Program | None:
+    """The same for a rule whose rows go nowhere but into templates that name these columns.
+
+    ``*`` makes those columns only, with the payload as bytes: 3 µs a message less. None where the rule gains nothing.
+    """
+    stars = [isinstance(item, exp.Star) for item in tree.expressions]
+    if "foreach" in tree.meta or not stars[:1] == [True] or stars.count(True) > 1:
+        return None
+    return _Compiler(functions, _NamedColumns(names)).program(tree, surroundings)
+
+
 def compile_for_events(
     tree: exp.Select, functions: Functions, surroundings: Surroundings, trace: Trace | None = None
 ) -> Program:
@@ -117,6 +131,19 @@ class _MessageColumns:
 
     def source(self, name: str) -> str | None:
         return column_source.MESSAGE_COLUMNS.get(name)
+
+
+class _NamedColumns(_MessageColumns):
+    """``*`` stands for columns of these names only."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        sources = {**column_source.MESSAGE_COLUMNS, "payload": "message.payload"}
+        members = [
+            f"{name!r}: {re.sub(r'(?<![.])client[.]', 'message.client.', source)}"
+            for name, source in sources.items()
+            if name in names
+        ]
+        self.star = f"{{{', '.join(members)}}}"
 
 
 class _EventColumns:
@@ -189,11 +216,14 @@ class _Compiler:
         self._known: dict[str, _Value] = {}
         self._uses_client = False
         self._namespace: dict[str, Any] = {}
+        self._constants: dict[str, str] = {}
         self._problems: list[Problem] = []
 
     # The whole
 
     def program(self, tree: exp.Select, surroundings: Surroundings) -> Program:
+        if self._trace is None:  # which is told about the nodes of the tree as it is written
+            tree = optimized(tree, self._functions)
         if "foreach" in tree.meta:
             self._foreach(tree)
         else:
@@ -223,7 +253,8 @@ class _Compiler:
         return Program(namespace["rule"], source, places)
 
     def _source(self) -> tuple[str, tuple[tuple[int, int], ...]]:
-        head = [(f"def rule({self._columns.argument}):", (1, 1))]
+        head = [(f"# {name}: {text}", (1, 1)) for name, text in self._constants.items()]
+        head.append((f"def rule({self._columns.argument}):", (1, 1)))
         if isinstance(self._columns, _EventColumns):
             head.append(("    columns = occurrence.columns", (1, 1)))
         elif self._uses_client:
@@ -504,10 +535,15 @@ class _Compiler:
         if isinstance(node, exp.Anonymous):
             return self._call(node, scope)
         if isinstance(node, exp.Array):
+            known = _constants(node.expressions)
+            if known:
+                return _Value(self._hoisted("items", known, node), "array")
             items = ", ".join(self._expression(item, scope).code for item in node.expressions)
             return self._let("items", f"[{items}]")
         if isinstance(node, exp.GenerateSeries):
             first, last = integer_of(node.args["start"]), integer_of(node.args["end"])
+            if 0 <= last - first + 1 <= _MAX_HOISTED:
+                return _Value(self._hoisted("items", paths.integers(first, last), node), "array")
             return self._let("items", f"_integers({first}, {last})")
         if isinstance(node, exp.Case):
             return self._case(node, scope)
@@ -673,15 +709,16 @@ class _Compiler:
             except values.EvaluationError as error:
                 self._problem(test.expression, str(error))
                 return "False"
-            name = self._hoisted("like", matcher)
+            name = self._hoisted("like", matcher, test.expression)
             inline = f"{name}({value.code}) if type({value.code}) is str"
             return f"({inline} else _like({value.code}, {pattern.code}))"
         return f"_like({value.code}, {pattern.code}, {escape!r})"
 
-    def _hoisted(self, wanted: str, constant: Any) -> str:
-        """The global name of a value made once, when the rule is compiled."""
+    def _hoisted(self, wanted: str, constant: Any, node: Tree) -> str:
+        """The global name of a value made once, when the rule is compiled; nothing changes it afterwards."""
         name = self._fresh(wanted)
         self._namespace[name] = constant
+        self._constants[name] = " ".join(text_of_tree(node).split())
         return name
 
     def _junction(self, node: Tree, scope: _Scope) -> str:
@@ -727,7 +764,8 @@ class _Compiler:
         value = self._expression(node.this, scope)
         items = [self._expression(item, scope) for item in node.expressions]
         if all(item.is_literal and item.kind in _EXACT_KINDS for item in items):
-            name = self._hoisted("choices", values.choices(_constant(item) for item in node.expressions))
+            known = [_constant(item) for item in node.expressions]
+            name = self._hoisted("choices", values.choices(known), exp.Array(expressions=node.expressions))
             return f"_is_one_of({value.code}, {name})"
         return f"_is_in({value.code}, ({', '.join(item.code for item in items)},))"
 
@@ -745,11 +783,25 @@ class _Compiler:
             )
             return _NOTHING
         self._check_literals(found, node)
+        constant = self._constant_call(found, node)
+        if constant is not None:
+            return constant
         arguments = [self._expression(argument, scope) for argument in node.expressions]
         special = self._special_call(name, arguments)
         if special is not None:
             return special
         return self._called(name, arguments, node)
+
+    def _constant_call(self, found: Function, node: exp.Anonymous) -> _Value | None:
+        """The result, made now, of a pure function of literals that gives no literal (``optimizer`` has the rest)."""
+        known = _constants(node.expressions)
+        if not known or not found.is_pure or found.column is not None or self._trace is not None:
+            return None
+        try:
+            result = found.call(*known)
+        except values.EvaluationError:
+            return None
+        return _Value(self._hoisted(found.name, result, node))
 
     def _called(self, name: str, arguments: list[_Value], node: Tree) -> _Value:
         """A call of a function that is known to exist and to take so many arguments."""
@@ -836,6 +888,8 @@ class _Compiler:
             self._problems.append(problem)
 
 
+_MAX_HOISTED: Final = 10_000
+"""Longest range that is kept as an array."""
 _EXACT_KINDS: Final = ("int", "float", "string", "boolean")
 _KIND_OF_TYPE: Final = {"boolean": "boolean", "long": "number", "double": "number"}
 
@@ -851,17 +905,17 @@ def _is_plain(code: str) -> bool:
 
 def _constant(node: Tree) -> Any:
     """The value of a literal argument; None when it is not one."""
-    node = bare(node)
-    if isinstance(node, exp.Boolean):
-        return bool(node.this)
-    if isinstance(node, exp.Literal):
-        if node.is_string:
-            return node.name
-        return int(node.name) if node.name.isdigit() and len(node.name) < 4000 else float(node.name)
-    if isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal) and not node.this.is_string:
-        value = _constant(node.this)
-        return None if value is None else -value
-    return None
+    try:
+        value = constant_of(node)
+    except ValueError:
+        return None
+    return None if value is UNDEFINED else value
+
+
+def _constants(nodes: Sequence[Tree]) -> list[Any] | None:
+    """The values of literals; None when one is something else, or undefined."""
+    known = [_constant(node) for node in nodes]
+    return None if None in known else known
 
 
 def _count(number: int) -> str:

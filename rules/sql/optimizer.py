@@ -1,0 +1,173 @@
+"""A tree with what can be worked out once worked out: operations and pure functions whose operands are all literals.
+
+Nothing else is touched. An operation that would fail, or whose result no literal can say, stays as it is, so a rule
+fails on the same messages and for the same reasons as before; no branch is dropped, so what is wrong in it is still
+told. A column without an alias keeps the name that its text gave it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlglot import exp
+
+from rules.functions.registry import Functions
+from rules.sql import like, values
+from rules.sql.printer import text_of_tree
+from rules.sql.tree import Tree, path_of, place, place_of
+from rules.sql.values import UNDEFINED, EvaluationError
+
+_Operation = Callable[..., Any]
+
+_BINARY: Final[dict[type[Tree], _Operation]] = {
+    exp.Add: values.add, exp.Sub: values.subtract, exp.Mul: values.multiply, exp.Div: values.divide,
+    exp.IntDiv: values.integer_divide, exp.Mod: values.modulo, exp.DPipe: values.concat,
+    exp.EQ: values.equal, exp.NEQ: values.not_equal, exp.LT: values.less, exp.LTE: values.less_or_equal,
+    exp.GT: values.greater, exp.GTE: values.greater_or_equal, exp.Like: like.like,
+}  # fmt: skip
+_MAX_CHARACTERS: Final = 10_000
+"""Longest text that takes the place of the expression it comes from."""
+
+
+class _NotConstant:
+    """The type of ``_UNKNOWN``."""
+
+
+_UNKNOWN: Final = _NotConstant()
+
+
+def optimized(tree: exp.Select, functions: Functions) -> exp.Select:
+    """A statement that does the same; the one given is not changed."""
+    tree = tree.copy()
+    _name_columns(tree)
+    nodes: list[Tree] = list(tree.bfs())
+    for node in reversed(nodes):  # what is inside comes first
+        if node.parent is not None:
+            _fold(node, functions)
+    return tree
+
+
+def constant_of(node: Tree) -> Any:
+    """The value of a literal, perhaps with a minus or in parentheses.
+
+    Raises:
+        ValueError: it is something else, or a number that cannot be.
+    """
+    value = _constant(node)
+    if value is _UNKNOWN:
+        raise ValueError("not a literal")
+    return value
+
+
+def _name_columns(tree: exp.Select) -> None:
+    """Write out the names that come from the text of expressions, which is about to change."""
+    for select in tree.find_all(exp.Select):
+        is_walked = isinstance(select.parent, exp.Subquery)  # FOREACH gives such a name no meaning
+        for field in () if is_walked else list(select.expressions):
+            is_named = isinstance(field, (exp.Alias, exp.Star, exp.Literal)) or path_of(field) is not None
+            if not is_named:
+                name = exp.Identifier(this=text_of_tree(field), quoted=True)
+                field.replace(place(exp.Alias(this=field.copy(), alias=name), *place_of(field)))
+
+
+def _fold(node: Tree, functions: Functions) -> None:
+    value = _value_of(node, functions)
+    literal = None if value is _UNKNOWN else _literal(value)
+    if literal is None or literal == node:
+        return
+    for part in literal.walk():
+        place(part, *place_of(node))
+    node.replace(literal)
+
+
+def _value_of(node: Tree, functions: Functions) -> Any:
+    """What an operation on literals gives; ``_UNKNOWN`` when it is none or fails."""
+    try:
+        return _operate(node, functions)
+    except EvaluationError:
+        return _UNKNOWN
+
+
+def _operate(node: Tree, functions: Functions) -> Any:
+    if isinstance(node, exp.Escape):
+        test, escape = node.this, node.expression.name
+        return _applied(lambda text, pattern: like.like(text, pattern, escape), test.this, test.expression)
+    if isinstance(node.parent, exp.Escape):
+        return _UNKNOWN
+    if type(node) in _BINARY:
+        return _applied(_BINARY[type(node)], node.this, node.expression)
+    if isinstance(node, exp.Paren):
+        return _constant(node.this)
+    if isinstance(node, exp.Neg) and not isinstance(node.this, exp.Literal):  # which is a literal; and [-0] is no [0]
+        return _applied(values.negate, node.this)
+    if isinstance(node, exp.Is):
+        return _applied(lambda value: value is UNDEFINED, node.this)
+    if isinstance(node, exp.Not):
+        return _applied(lambda value: value is False, node.this)
+    if isinstance(node, exp.In):
+        return _applied(lambda value, *items: values.is_in(value, items), node.this, *node.expressions)
+    if isinstance(node, exp.Between):
+        return _applied(_between, node.this, node.args["low"], node.args["high"])
+    return _called(node, functions) if isinstance(node, exp.Anonymous) else _UNKNOWN
+
+
+def _between(value: Any, low: Any, high: Any) -> bool:
+    return values.greater_or_equal(value, low) and values.less_or_equal(value, high)
+
+
+def _called(node: exp.Anonymous, functions: Functions) -> Any:
+    found = functions.get(node.name)
+    if found is None or not found.is_pure or found.column is not None or not found.takes(len(node.expressions)):
+        return _UNKNOWN
+    return _applied(found.call, *node.expressions)
+
+
+def _applied(operation: _Operation, *operands: Tree) -> Any:
+    known = [_constant(operand) for operand in operands]
+    return _UNKNOWN if any(value is _UNKNOWN for value in known) else operation(*known)
+
+
+def _constant(node: Tree) -> Any:
+    while isinstance(node, exp.Paren):
+        node = node.this
+    if isinstance(node, exp.Boolean):
+        return bool(node.this)
+    if isinstance(node, exp.Null):
+        return UNDEFINED
+    if isinstance(node, exp.Literal):
+        return node.name if node.is_string else _number(node.name)
+    if isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal) and not node.this.is_string:
+        number = _number(node.this.name)
+        return number if number is _UNKNOWN else -number
+    return _UNKNOWN
+
+
+def _number(text: str) -> Any:
+    try:
+        number = int(text) if text.isdigit() else float(text)
+    except ValueError:  # more digits than the interpreter reads
+        return _UNKNOWN
+    return _UNKNOWN if isinstance(number, float) and not math.isfinite(number) else number
+
+
+def _literal(value: Any) -> Tree | None:
+    """The literal of a value; None when there is none, or none of a sensible length.
+
+    Undefined stays what it was: as a condition the result of a call fails, and NULL does not.
+    """
+    if type(value) is bool:
+        return exp.Boolean(this=value)
+    if type(value) is str:
+        return exp.Literal.string(value) if len(value) <= _MAX_CHARACTERS else None
+    if type(value) is int and value.bit_length() < _MAX_CHARACTERS:
+        return _signed(str(abs(value)), is_negative=value < 0)
+    if type(value) is float and math.isfinite(value):
+        return _signed(repr(abs(value)), is_negative=math.copysign(1, value) < 0)
+    return None
+
+
+def _signed(digits: str, *, is_negative: bool) -> Tree:
+    literal = exp.Literal.number(digits)
+    return exp.Neg(this=literal) if is_negative else literal
