@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from broker.auth.attempt import ConnectAttempt
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.packets import ConnAck, Connect
 from broker.connection import announce, close
 from broker.connection.acknowledge import answer
 from broker.connection.announce import Greeting
-from broker.connection.hub import TICK_S, ConnectAttempt
+from broker.connection.hub import TICK_S
 from broker.core import reason
 from broker.core.client import Client
 from broker.session.session import MAX_PACKET_ID, Session
@@ -30,12 +32,14 @@ def take_connect(c: Connection, packet: Connect) -> None:
     properties = packet.properties
     c.wants_reasons = properties.get("Request-Problem-Information", 1) == 1
     c.max_sent_bytes = properties.get("Maximum-Packet-Size", inf)
-    if (refusal := _why_not(c, packet)) is not None:
-        announce.connack(c, packet, _client(c, packet, packet.client_id), refusal, _session_expiry(c, packet, {}))
+    client_id = packet.client_id or uuid4().hex
+    attempt = _attempt(c, packet, client_id)
+    client = _client(attempt)
+    if (refusal := _why_not(c, packet, attempt)) is not None:
+        announce.connack(c, packet, client, refusal, _session_expiry(c, packet, {}))
         close.refuse_connect(c, refusal)
         return
-    client_id = packet.client_id or uuid4().hex
-    c.client = _client(c, packet, client_id)
+    c.client = client
     told: dict[str, Any] = {} if packet.client_id else {"Assigned-Client-Identifier": client_id}
     _set_keep_alive(c, packet.keep_alive_s, told)
     expiry_s = _session_expiry(c, packet, told)
@@ -61,12 +65,36 @@ def take_connect(c: Connection, packet: Connect) -> None:
     announce.connected(c)
 
 
-def _client(c: Connection, packet: Connect, client_id: str) -> Client:
+def _attempt(c: Connection, packet: Connect, client_id: str) -> ConnectAttempt:
+    """What is known of the client, its attributes worked out."""
     link = c.link
-    return Client(client_id, packet.username, link.peer_host, link.peer_port, link.listener, packet.version)
+    attempt = ConnectAttempt(
+        client_id,
+        packet.username,
+        packet.password,
+        link.peer_host,
+        link.peer_port,
+        packet.version,
+        link.listener,
+        tuple(packet.properties.get("User-Property", ())),
+    )
+    attributes = c.hub.client_attributes.of(attempt)
+    return replace(attempt, attributes=attributes) if attributes else attempt
 
 
-def _why_not(c: Connection, packet: Connect) -> int | None:
+def _client(attempt: ConnectAttempt) -> Client:
+    return Client(
+        attempt.client_id,
+        attempt.username,
+        attempt.peer_host,
+        attempt.peer_port,
+        attempt.listener,
+        attempt.protocol_version,
+        attempt.attributes,
+    )
+
+
+def _why_not(c: Connection, packet: Connect, attempt: ConnectAttempt) -> int | None:
     settings = c.hub.settings
     if not packet.client_id and (packet.version == 3 or (packet.version == 4 and not packet.clean_start)):
         return reason.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8] of 3.1.1
@@ -74,8 +102,7 @@ def _why_not(c: Connection, packet: Connect) -> int | None:
         return reason.CLIENT_IDENTIFIER_NOT_VALID
     if "Authentication-Method" in packet.properties:
         return reason.BAD_AUTHENTICATION_METHOD
-    attempt = ConnectAttempt(packet.client_id, packet.username, packet.password, c.link.peer_host, packet.version)
-    return c.hub.authenticate(attempt) or None
+    return c.hub.authenticators.authenticate(attempt) or None
 
 
 def _set_keep_alive(c: Connection, asked_s: int, told: dict[str, Any]) -> None:

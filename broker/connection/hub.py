@@ -6,17 +6,17 @@ passes. It knows no socket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from logging import getLogger
 from typing import TYPE_CHECKING, Final
 
+from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
+from broker.auth.client_attributes import ClientAttributes
 from broker.codec import packets
 from broker.connection.backlog import Backlog, Defer
 from broker.connection.brake import Brake
 from broker.connection.figures import Figures
 from broker.connection.settings import MqttSettings
-from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.events import Events, property_columns
 from broker.core.message import Message, Properties
@@ -50,26 +50,6 @@ _TRIM_TICKS: Final = 60
 _STALE_TICKS: Final = 240
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectAttempt:
-    """Who wants to connect, for the authenticator. ``password`` is never logged."""
-
-    client_id: str
-    username: str | None
-    password: bytes | None
-    peer_host: str | None
-    protocol_version: int
-
-
-Authenticate = Callable[[ConnectAttempt], int]
-"""Returns 0 to accept, or the MQTT 5 reason code to refuse with (0x86, 0x87, 0x8A ...)."""
-
-
-def accept_all(_attempt: ConnectAttempt) -> int:
-    """The authenticator of a node without one."""
-    return reason.SUCCESS
-
-
 class Hub:
     """See the module. ``defer`` runs a callable in a later turn of the loop, ``turn`` collects what it writes."""
 
@@ -83,10 +63,11 @@ class Hub:
         events: Events,
         clock: Clock,
         defer: Defer,
-        authenticate: Authenticate = accept_all,
+        authenticators: AuthenticatorChain | None = None,
     ) -> None:
         self.settings, self.writer, self.events, self.clock = settings, writer, events, clock
-        self.authenticate = authenticate
+        self.authenticators = authenticators or AuthenticatorChain(AuthenticationSettings(), metrics)
+        self.client_attributes = ClientAttributes(settings.client_attrs_init, metrics)
         self.now_s = clock.monotonic_s()
         self.turn = Turn(lambda: defer(self.turn.flush))
         self.connections: set[Connection] = set()
