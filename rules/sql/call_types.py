@@ -37,6 +37,8 @@ _SAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "null": (UNDEFINED, None),
 }  # fmt: skip
 """Values of each type; where a parameter takes none of them, it takes no value of the type."""
+_NO_TEXT: Final = frozenset({"array", "integer", "float", "number", "boolean"})
+"""Kinds of parameters that no text fits, whatever it holds."""
 _REFUSED: Final[Mapping[str, Mapping[int, tuple[str, str]]]] = {
     "int": {0: ("array map null", "a number, a boolean or a numeric string")},
     "float": {0: ("array map null boolean", "a number or a numeric string")},
@@ -67,14 +69,18 @@ def argument_issue(function: Function, position: int, operand: Operand) -> Issue
         return _never_fits(function, position, operand, refused[1])
     if function.name == "sublist":
         return _sublist_issue(function, position, operand)
-    samples = _SAMPLES.get(operand.kind.name)
-    if samples is None:
-        return None
-    problems = [function.problem_with(position, sample) for sample in samples]
-    if not all(problems):
+    problems = [function.problem_with(position, sample) for sample in _samples(function, position, operand.kind)]
+    if not problems or not all(problems):
         return None
     wanted = str(problems[0]).partition(" must be ")[2].partition(", not ")[0]
     return _never_fits(function, position, operand, wanted or "of another type")
+
+
+def _samples(function: Function, position: int, kind: FieldType) -> tuple[Any, ...]:
+    if family(kind) != "string":
+        return _SAMPLES.get(kind.name, ())
+    wanted = function.parameters[position].kind if position < len(function.parameters) else None
+    return ("",) if wanted is not None and wanted.name in _NO_TEXT else ()
 
 
 def _sublist_issue(function: Function, position: int, operand: Operand) -> Issue | None:

@@ -180,8 +180,9 @@ class _Inference:
     def _where(self, where: exp.Where | None, clause: str, scope: _Scope) -> None:
         if where is None:
             return
-        value = self._condition(where.this, scope)
-        self._conditions.append(ConditionLineage(clause, text_of_tree(where.this), value.origins))
+        for node in operands(where.this, exp.And):
+            value = self._condition(node, scope)
+            self._conditions.append(ConditionLineage(clause, text_of_tree(node), value.origins))
 
     def _lineage(self, scope: _Scope) -> Lineage:
         columns = [
@@ -300,8 +301,9 @@ class _Inference:
             self._report(node, arithmetic_issue(node, *operands))
             return _Value(arithmetic_type(node, left.kind, right.kind), origins)
         if isinstance(node, _COMPARISONS):
-            self._report(node, comparison_issue(node, *operands))
-            if isinstance(node, exp.NEQ):
+            issue = comparison_issue(node, *operands)
+            self._report(node, issue)
+            if issue is None and isinstance(node, exp.NEQ):
                 self._warn_of_absence(node, operands)
             return _Value(BOOLEAN, origins)
         return _Value(STRING if isinstance(node, exp.DPipe) else UNKNOWN, origins)
@@ -412,7 +414,7 @@ class _Inference:
         if path.root == "payload" and (path.steps or path.range):
             read = self._read_payload(path, node)
         else:
-            read = self._descend(self._column(path.root), path, node)
+            read = self._descend(self._column(path.root), path, node, only_mistakes=True)
         return read if found is None else _either(found, read)
 
     def _look_at_steps(self, path: Path, node: Tree, scope: _Scope) -> None:
@@ -439,7 +441,7 @@ class _Inference:
             return replace(read, kind=maybe(read.kind))  # what is no JSON has no members
         return self._descend(value, path, report_at)
 
-    def _descend(self, value: _Value, path: Path, report_at: Tree | None) -> _Value:
+    def _descend(self, value: _Value, path: Path, report_at: Tree | None, *, only_mistakes: bool = False) -> _Value:
         steps = list(path.steps)
         text = path.root
         while steps and isinstance(steps[0], str) and steps[0] in value.members:
@@ -449,7 +451,8 @@ class _Inference:
             return value
         kind, issue = descend(value.kind, Path(text, tuple(steps), path.range))
         if report_at is not None:
-            self._report(report_at, issue)
+            if issue is None or issue.is_mistake or not only_mistakes:
+                self._report(report_at, issue)
         elif issue is not None and issue.is_mistake:
             kind = NULL  # the column of that name is read instead
         if value.reference is None:

@@ -99,10 +99,15 @@ def _written(node: Tree) -> tuple[str, int]:
 
 
 def _binary(node: Tree) -> tuple[str, int]:
-    operator, level = OPERATORS[type(node)], _LEVELS[type(node)]
-    is_test = level == _TEST  # comparisons are not chained: both sides bind tighter
-    left = _within(node.this, level + is_test)
-    return f"{left} {operator} {_within(node.expression, level + 1)}", level
+    level = _LEVELS[type(node)]
+    if level == _TEST:  # comparisons are not chained: both sides bind tighter
+        left, right = _within(node.this, level + 1), _within(node.expression, level + 1)
+        return f"{left} {OPERATORS[type(node)]} {right}", level
+    parts: list[str] = []
+    while _LEVELS.get(type(node)) == level:  # a chain, which is a tree as deep as it is long
+        parts.append(f"{OPERATORS[type(node)]} {_within(node.expression, level + 1)}")
+        node = node.this
+    return " ".join([_within(node, level), *reversed(parts)]), level
 
 
 def _not(node: Any) -> tuple[str, int]:

@@ -61,24 +61,24 @@ def _key_issue(kind: FieldType, name: str, text: str, path: Path) -> Issue | Non
             f"take an element, as {text}[1].{name}, or FOREACH",
         )
     if kind.name == "struct" and name not in kind.fields:
-        return _missing(kind, name, path)
+        return _missing(kind, name, text, path)
     if family(kind) in ("number", "boolean"):
         return Issue(f"{text} is {described(kind)} and has no members, so {path.text} is always undefined")
     return None
 
 
-def _missing(kind: FieldType, name: str, path: Path) -> Issue | None:
+def _missing(kind: FieldType, name: str, text: str, path: Path) -> Issue | None:
     if not kind.open:
         close = nearest(name, kind.fields)
         hint = f"did you mean '{close}'?" if close else f"it has {_listed(kind)}"
-        return Issue(f"{path.text}: the payload's schema has no field '{name}'", hint)
+        return Issue(f"{path.text}: {text} has no field '{name}'", hint)
     if not kind.fields:
         return None
     close = misspelt(name, kind.fields)
-    text = f"{path.text}: the payload's schema does not mention the field '{name}'"
+    message = f"{path.text}: the schema of {text} does not mention '{name}'"
     if close:
-        return Issue(text, f"did you mean '{close}'?")
-    return Issue(text, f"it mentions {_listed(kind)}", is_mistake=False)
+        return Issue(message, f"did you mean '{close}'?")
+    return Issue(message, f"it mentions {_listed(kind)}", is_mistake=False)
 
 
 def _listed(kind: FieldType) -> str:
