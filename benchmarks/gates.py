@@ -84,7 +84,7 @@ def _gates() -> tuple[Callable[[Message], Message | Refusal], Callable[[Message]
     )
     transformation.service.create(TRANSFORMATION)
     topic = "meters/berlin/42"
-    validate, transform = validation.gates[0].plan(topic), transformation.gates[0].plan(topic)
+    validate, transform = validation.gates[-1].plan(topic), transformation.gates[0].plan(topic)
     assert validate is not None
     assert transform is not None
     return validate, transform

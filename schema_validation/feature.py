@@ -8,12 +8,14 @@ from broker.core.errors import ConfigError
 from broker.core.feature import Services
 from broker.core.objects import ObjectService
 from broker.core.stage import Gate, Tap
+from schema_validation.recent import Recent, Sampler
 from schema_validation.service import SchemaService
-from schema_validation.settings import SchemaValidationSettings
+from schema_validation.settings import SchemaRegistrySettings, SchemaValidationSettings
 from schema_validation.stage import ValidationGate
 from schema_validation.validation_service import ValidationService
 
 SCHEMAS = "schema_registry.schemas"
+MODES = "schema_registry.modes"
 VALIDATIONS = "schema_validation.validations"
 
 
@@ -22,20 +24,30 @@ class SchemaValidationFeature:
 
     name = "schema_validation"
 
-    def __init__(self, services: Services, settings: SchemaValidationSettings | None = None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        settings: SchemaValidationSettings | None = None,
+        *,
+        registry_settings: SchemaRegistrySettings | None = None,
+    ) -> None:
         self.settings = settings or SchemaValidationSettings()
+        registry = registry_settings or SchemaRegistrySettings()
         self._schema_section = services.section(SCHEMAS)
         self._validation_section = services.section(VALIDATIONS)
         gate = ValidationGate(services.events, services.metrics)
-        self.schemas = SchemaService(services, self._schema_section)
+        self.schemas = SchemaService(services, self._schema_section, services.section(MODES), registry)
         services.schemas = self.schemas.registry
         self.validations = ValidationService(services, self._validation_section, gate)
         self.schemas.registry.payload_type_of = self.validations.payload_type
-        self.gates: Sequence[Gate] = (gate,)
+        sampler = Sampler(self.validations.bound_filters, registry.sample_messages, registry.sample_bytes)
+        self.schemas.trials.recent = Recent(services, sampler, self.validations.bindings)
+        self.gates: Sequence[Gate] = (sampler, gate)
         self.taps: Sequence[Tap] = ()
         self.services: Sequence[ObjectService] = (self.schemas, self.validations)
         services.path.append(self.validations)
         services.users_of_schema.append(self.validations.users_of_schema)
+        services.effects_of_schema.append(self.validations.effects_of_schema)
         services.users_of_stream.append(self.validations.users_of_stream)
 
     def start(self) -> None:

@@ -1,17 +1,21 @@
-"""Schemas by name, each with its versions; a ``broker.core.schema.SchemaLookup``."""
+"""Schemas by name and by id, each with its versions; a ``broker.core.schema.SchemaLookup``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.schema import FieldType, SchemaLookup
-from schema_validation.schemas import Schema, first_version
+from schema_validation.fingerprints import id_of
+from schema_validation.references import Reference, Referred
+from schema_validation.schemas import check_members
 from schema_validation.serdes.base import SchemaSerde
+from schema_validation.versions import Schema, SchemaVersion, candidate_of
 
-PayloadType = Callable[[str], "FieldType | None"]
+PayloadType = Callable[[str, SchemaLookup], "FieldType | None"]
 
 
 class Registry:
@@ -24,17 +28,28 @@ class Registry:
         self._find, self._names = find, names
         self.payload_type_of: PayloadType = _unknown
 
+    def find(self, name: str) -> Schema | None:
+        """The schema of that name, None where there is none or its versions are deleted."""
+        found = self._find(name)
+        return None if found is None or found.is_deleted else found
+
     def serde(self, name: str) -> SchemaSerde:
         """The serde of a schema's version in use. Raises ``NotFound`` with a suggestion."""
-        found = self._find(name)
+        found = self.find(name)
         if found is None:
-            close = get_close_matches(name, list(self._names()), n=1)
-            raise NotFound("schema", name, f"did you mean '{close[0]}'?" if close else None)
+            raise self._missing(name)
         return found.current.serde
+
+    def schema(self, name: str) -> Schema:
+        """The schema of that name. Raises ``NotFound`` with a suggestion."""
+        found = self.find(name)
+        if found is None:
+            raise self._missing(name)
+        return found
 
     def payload_type(self, topic_filter: str) -> FieldType | None:
         """The type of payloads on the topics a filter names, when validations bind one schema to all of them."""
-        return self.payload_type_of(topic_filter)
+        return self.payload_type_of(topic_filter, self)
 
     def with_schemas(self, specs: Sequence[Mapping[str, Any]]) -> SchemaLookup:
         """A lookup that knows these schemas beside the registered ones; nothing is stored.
@@ -45,17 +60,84 @@ class Registry:
         made: dict[str, Schema] = {}
         problems: list[Problem] = []
         for index, spec in enumerate(specs):
+            pointer = f"/schemas/{index}"
             try:
-                schema = first_version(spec, f"/schemas/{index}")
-                made[schema.name] = schema
+                if wrong := check_members(spec, pointer):
+                    raise Invalid("the schema cannot be used", wrong)
+                version = candidate_of(spec, self.trial(made).resolve, 1, pointer)
+                made[spec["name"]] = Schema(spec["name"], spec["type"], (version,), 1)
             except Invalid as error:
                 problems += error.problems
         if problems:
             raise Invalid("the schemas cannot be used", problems)
-        trial = Registry(lambda name: made.get(name) or self._find(name), lambda: [*made, *self._names()])
+        return self.trial(made)
+
+    def trial(self, schemas: Mapping[str, Schema]) -> Registry:
+        """A registry in which these schemas stand in place of, or beside, those that there are."""
+        trial = Registry(lambda name: schemas.get(name) or self._find(name), lambda: [*schemas, *self._names()])
         trial.payload_type_of = self.payload_type_of
         return trial
 
+    def resolve(self, local_name: str, name: str, number: int | None) -> Referred:
+        """What a reference of a new version leads to. Raises ``LookupError`` with a sentence."""
+        found = self.find(name)
+        if found is None:
+            close = get_close_matches(name, list(self._names()), n=1)
+            raise LookupError(f"there is no schema {name!r}" + (f"; did you mean '{close[0]}'?" if close else ""))
+        return self._referred(found, local_name, number, deleted=False)
 
-def _unknown(topic_filter: str) -> FieldType | None:
+    def resolve_kept(self, local_name: str, name: str, number: int | None) -> Referred:
+        """What a reference of a version that is kept leads to, deleted versions included."""
+        found = self._find(name)
+        if found is None:
+            raise LookupError(f"there is no schema {name!r}")
+        return self._referred(found, local_name, number, deleted=True)
+
+    def _referred(self, schema: Schema, local_name: str, number: int | None, *, deleted: bool) -> Referred:
+        try:
+            version = schema.latest if number is None else schema.version(number, deleted=deleted)
+        except NotFound as error:
+            raise LookupError(str(error)) from None
+        inner = tuple(self.resolve_kept(item.name, item.schema, item.version) for item in version.references)
+        reference = Reference(local_name, schema.name, version.number)
+        return Referred(reference, schema.kind, version.source, version.flat, inner)
+
+    def _missing(self, name: str) -> NotFound:
+        close = get_close_matches(name, [known for known in self._names() if self.find(known)], n=1)
+        return NotFound("schema", name, f"did you mean '{close[0]}'?" if close else None)
+
+
+class Ids:
+    """The global ids of a registry: one for each distinct schema, in whatever names and versions it stands."""
+
+    def __init__(self, schemas: Iterable[Schema]) -> None:
+        self._taken: dict[int, str] = {}
+        self._where: dict[int, list[tuple[str, SchemaVersion]]] = {}
+        for schema in schemas:
+            for version in schema.versions:
+                if version.id:
+                    self._note(schema.name, version)
+
+    def _note(self, name: str, version: SchemaVersion) -> None:
+        self._taken[version.id] = version.identity
+        self._where.setdefault(version.id, []).append((name, version))
+
+    def given(self, schema: Schema) -> Schema:
+        """The schema with an id in each version that has none."""
+        if all(version.id for version in schema.versions):
+            return schema
+        taken = dict(self._taken)
+        versions = []
+        for version in schema.versions:
+            number = version.id or id_of(version.identity, taken)
+            taken[number] = version.identity
+            versions.append(replace(version, id=number))
+        return replace(schema, versions=tuple(versions))
+
+    def places(self, number: int) -> Iterator[tuple[str, SchemaVersion]]:
+        """Where a schema stands, by its id: name and version, deleted ones too, live ones first."""
+        yield from sorted(self._where.get(number, ()), key=lambda place: place[1].is_deleted)
+
+
+def _unknown(topic_filter: str, schemas: SchemaLookup) -> FieldType | None:
     return None

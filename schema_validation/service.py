@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from broker.core import jsontext, wire
-from broker.core.errors import InUse, Invalid, NotFound, Problem
+from broker.core.errors import AlreadyExists, InUse, Invalid, Problem
 from broker.core.feature import Services
-from broker.core.objects import ObjectSection, Spec
+from broker.core.objects import MemorySection, ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
-from broker.core.schema import SchemaError
-from schema_validation.registry import Registry
-from schema_validation.schemas import (
-    Schema,
-    check_body,
-    compile_source,
-    first_version,
-    next_version,
-    restored,
-    source_of,
-)
-from schema_validation.serdes.base import DataRefused, Misfit, SchemaSerde
-from schema_validation.serdes.json_schema import JsonSchemaSerde
+from schema_validation.compatibility.verdict import MODES, Mode
+from schema_validation.impact import Impact
+from schema_validation.modes import Modes
+from schema_validation.references import Referred
+from schema_validation.registry import Ids, Registry
+from schema_validation.settings import SchemaRegistrySettings
+from schema_validation.trials import Trials
+from schema_validation.versions import Schema, SchemaVersion, next_schema, restored, without_versions
 
 Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A schema made off the event loop, good for as long as ``base`` is what stands under its name."""
+
+    base: Schema | None
+    made: Schema
+    mode: Mode
 
 
 class SchemaService:
@@ -33,133 +36,271 @@ class SchemaService:
 
     kind = "schema"
 
-    def __init__(self, services: Services, section: ObjectSection) -> None:
+    def __init__(
+        self,
+        services: Services,
+        section: ObjectSection,
+        modes: ObjectSection | None = None,
+        settings: SchemaRegistrySettings | None = None,
+    ) -> None:
         self._services = services
         self._objects: OrderedObjects[Schema] = OrderedObjects(self.kind, section, Schema.as_spec)
+        default = (settings or SchemaRegistrySettings()).compatibility
+        self.modes = Modes(modes or MemorySection(), Mode(default))
         self.registry = Registry(self._objects.find, self._objects.names)
+        self.ids = Ids(())
+        self.impact = Impact(services, self.registry)
+        self.trials = Trials(services, self.registry, self.impact, self.mode_of)
 
     def load(self, specs: Sequence[Spec]) -> list[str]:
-        """Take the schemas of the configuration; gives a sentence for each that cannot be used."""
-        problems: list[str] = []
-        for spec in specs:
+        """Take the schemas of the configuration, in whatever order they refer to each other.
+
+        Gives a sentence for each that cannot be used.
+        """
+        problems = self.modes.load()
+        waiting = {spec["name"]: spec for spec in specs}
+        under_way: list[str] = []
+
+        def resolve(local_name: str, name: str, number: int | None) -> Referred:
+            if name in under_way and self._objects.find(name) is None:
+                raise LookupError(f"schemas refer to each other in a circle: {' → '.join((*under_way, name))}")
+            take(name)
+            return self.registry.resolve_kept(local_name, name, number)
+
+        def take(name: str) -> None:
+            spec = waiting.pop(name, None)
+            if spec is None:
+                return
+            under_way.append(name)
             try:
-                made = restored(spec)
+                made = self.ids.given(restored(spec, resolve))
                 self._objects.check_free(made.name)
                 self._objects.adopt(made.name, made)
+                self.ids = Ids(self._objects)
             except (Invalid, ValueError) as error:
                 problems.append(self._objects.refusal(spec, error))
+            finally:
+                under_way.pop()
+
+        for name in list(waiting):
+            take(name)
         return problems
 
     def list(self) -> Sequence[Spec]:
-        return [self._shown(schema) for schema in self._objects]
+        return [self._shown(schema) for schema in self._objects if not schema.is_deleted]
 
     def get(self, name: str) -> Spec:
-        return self._shown(self._objects.get(name))
+        return self._shown(self.registry.schema(name))
 
-    def create(self, spec: Spec) -> Spec:
-        made = first_version(spec)
-        self._objects.check_free(made.name)
+    def prepare(self, spec: Spec, name: str | None = None) -> Callable[[], Prepared]:
+        """What compiles and compares a schema; call on the event loop, and what it gives anywhere, since it blocks.
+
+        That raises ``Invalid`` as ``create`` and ``replace`` would, which take its result and do not wait.
+        """
+        if not isinstance(spec, Mapping):
+            raise Invalid("the schema cannot be saved", [Problem("an object is wanted")])
+        named = {**spec, "name": spec.get("name", name)}
+        if name is not None and named["name"] != name:
+            raise Invalid("a schema keeps its name", [Problem(f"expected {name!r}", "/name")])
+        base = self._objects.find(named["name"]) if isinstance(named["name"], str) else None
+        mode = self._mode_for(named["name"]) if isinstance(named["name"], str) else self.modes.overall
+        now_ms = self._services.clock.now_ns() // 1_000_000
+        resolve = self.registry.resolve
+        return lambda: Prepared(base, next_schema(base, named, resolve, mode, now_ms), mode)
+
+    def create(self, spec: Spec, prepared: Prepared | None = None) -> Spec:
+        """Make a schema. After one of that name was deleted, the numbers of its versions go on."""
+        made = self._made(spec, None, prepared)
+        if self.registry.find(made.name) is not None:
+            raise AlreadyExists(self.kind, made.name)
         return self._put(made)
 
-    def replace(self, name: str, spec: Spec) -> Spec:
-        """Add a version and use it. The same source as the version in use makes none."""
-        self._objects.check_changeable(name)
-        given = {**spec, "name": spec.get("name", name)}
-        if given["name"] != name:
-            raise Invalid("a schema keeps its name", [Problem(f"expected {name!r}", "/name")])
-        return self._put(next_version(self._objects.get(name), given))
+    def replace(self, name: str, spec: Spec, *, force: bool = False, prepared: Prepared | None = None) -> Spec:
+        """Add a version and use it. A source that is a version already makes none; that version is used.
 
-    def use(self, name: str, version: int) -> Spec:
+        Raises:
+            Incompatible: the compatibility mode forbids the change.
+            InUse: it would break who uses the schema, and ``force`` was not given.
+        """
+        self.registry.schema(name)
+        self._objects.check_changeable(name)
+        made = self._made(spec, name, prepared)
+        if not force:
+            self._refuse_to_break(made)
+        return self._put(made)
+
+    def use(self, name: str, version: int, *, force: bool = False) -> Spec:
         """Code payloads by another version of the schema, as to take a change back."""
+        schema = self.registry.schema(name)
         self._objects.check_changeable(name)
-        schema = self._objects.get(name)
-        if version not in [known.number for known in schema.versions]:
-            raise NotFound("version of schema " + repr(name), str(version))
-        return self._put(replace(schema, in_use=version))
+        changed = replace(schema, in_use=schema.version(version).number)
+        if not force:
+            self._refuse_to_break(changed)
+        return self._put(changed)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, *, force: bool = False, permanent: bool = False) -> None:
+        """Delete a schema. Its versions are still found by their ids, unless it is deleted for good.
+
+        Raises:
+            InUse: somebody names it, and ``force`` was not given; other schemas that refer to it keep it from being
+                deleted for good whatever was given.
+        """
+        schema = self._objects.find(name)
+        if schema is None or (schema.is_deleted and not permanent):
+            schema = self.registry.schema(name)
         self._objects.check_changeable(name)
-        users = [user for ask in self._services.users_of_schema for user in ask(name)]
-        if users:
-            raise InUse(self.kind, name, users)
-        self._objects.remove(name)
-        self._services.plans.invalidate()
+        users = self.users_of(name) if not schema.is_deleted else []
+        referring = self._referring(name)
+        if (users and not force) or (referring and (permanent or not force)):
+            raise InUse(self.kind, name, [*users, *referring])
+        if permanent:
+            self._objects.remove(name)
+            self.modes.put(name, None)
+            self._changed()
+        else:
+            self._put(without_versions(schema, [version.number for version in schema.versions]))
+
+    def delete_version(self, name: str, number: int, *, force: bool = False, permanent: bool = False) -> None:
+        """Delete one version; the last that there is deletes the schema. ``permanent`` as in ``delete``.
+
+        Raises:
+            InUse: it is the version in use of a schema that somebody names, or another schema refers to it.
+        """
+        schema = self._objects.get(name)
+        version = schema.version(number, deleted=permanent)
+        self._objects.check_changeable(name)
+        users = self.users_of(name) if number == schema.in_use and not version.is_deleted else []
+        referring = self._referring(name, number)
+        if (users and not force) or (referring and (permanent or not force)):
+            raise InUse(f"version {number} of schema", name, [*users, *referring])
+        left = without_versions(schema, [number])
+        if permanent and len(schema.versions) == 1:
+            self._objects.remove(name)
+            self._changed()
+        elif permanent:
+            self._put(replace(left, versions=tuple(kept for kept in left.versions if kept.number != number)))
+        else:
+            self._put(left)
+
+    def version(self, name: str, number: str) -> Spec:
+        """One version with its source; ``latest`` and ``current`` are the newest and the one in use."""
+        schema = self.registry.schema(name)
+        words = {"latest": schema.latest, "current": schema.current}
+        found = words.get(number) or schema.version(int(number) if number.isascii() and number.isdecimal() else 0)
+        return {"name": name, "type": schema.kind, **_shown_version(schema, found), **_source(found)}
+
+    def users(self, name: str) -> Answer:
+        """Who names the schema, and which other schemas refer to it."""
+        self.registry.schema(name)
+        return {"users": self.users_of(name), "schemas": self._referring(name)}
+
+    def users_of(self, name: str) -> Sequence[str]:
+        """Validations, transformations and rules that name a schema, as texts."""
+        return [user for ask in self._services.users_of_schema for user in ask(name)]
+
+    def mode_of(self, name: str | None) -> Mode:
+        """The compatibility mode in force for a schema, or without a name the registry's."""
+        schema = self.registry.find(name) if name is not None else None
+        own = schema.compatibility if schema is not None else None
+        return own or (self._mode_for(name) if name is not None else self.modes.overall)
+
+    def set_mode(self, name: str | None, mode: str) -> Mode:
+        """Set the compatibility mode of a schema, or without a name the registry's. Raises ``Invalid``."""
+        if mode not in MODES:
+            raise Invalid(
+                "the compatibility cannot be set", [Problem(f"it is one of {', '.join(MODES)}", "/compatibility")]
+            )
+        schema = self.registry.find(name) if name is not None else None
+        if schema is not None:
+            self._objects.check_changeable(schema.name)
+            self._put(replace(schema, compatibility=Mode(mode)))
+        else:
+            self.modes.put(name, Mode(mode))
+        return Mode(mode)
+
+    def _mode_for(self, name: str) -> Mode:
+        return self.modes.of(name) or self.modes.overall
+
+    def _made(self, spec: Spec, name: str | None, prepared: Prepared | None) -> Schema:
+        """What was prepared, or made anew where something has changed since."""
+        current = self.prepare(spec, name)
+        if prepared is not None:
+            base = self._objects.find(prepared.made.name)
+            if base is prepared.base and prepared.mode is self._mode_for(prepared.made.name):
+                return prepared.made
+        return current().made
+
+    def _refuse_to_break(self, made: Schema) -> None:
+        broken = [item for item in self.impact.of(made) if item.breaks]
+        if broken:
+            raise InUse(self.kind, made.name, [f"{item.user}, which it would break ({item.why})" for item in broken])
+
+    def _referring(self, name: str, number: int | None = None) -> Sequence[str]:
+        """The versions of other schemas that refer to a schema, as texts."""
+        return [
+            f"schema '{schema.name}' version {version.number}"
+            for schema in self._objects
+            if schema.name != name
+            for version in schema.versions
+            if any(item.schema == name and number in (None, item.version) for item in version.references)
+        ]
+
+    # Trying, which stores nothing
 
     def check(self, body: Mapping[str, Any]) -> Answer:
-        """Compile a schema without storing it; what was found in it. Raises ``Invalid``."""
-        serde = _serde(body)
-        return {"type": serde.kind, **serde.facts()}
+        """Compile a schema; with ``name`` also what saving it would change, break and refuse. Raises ``Invalid``."""
+        return self.trials.check(body)
 
     def decode(self, body: Mapping[str, Any]) -> Answer:
         """Decode ``payload`` by a schema. Raises ``Invalid`` when either cannot be used."""
-        serde, message_type = _serde(body), _message_type(body)
-        data = wire.payload_from_wire(body.get("payload", ""), "/payload")
-        try:
-            return {"value": wire.to_wire(serde.decode(data, message_type))}
-        except SchemaError as error:
-            raise _unfit("the payload does not decode", error, "/payload") from None
+        return self.trials.decode(body)
 
     def encode(self, body: Mapping[str, Any]) -> Answer:
         """Encode ``value`` by a schema. Raises ``Invalid`` when either cannot be used."""
-        serde, message_type = _serde(body), _message_type(body)
-        try:
-            data = serde.encode(wire.from_wire(body.get("value")), message_type)
-        except SchemaError as error:
-            raise _unfit("the value does not encode", error, "/value") from None
-        return {"payload": wire.payload_to_wire(data)}
+        return self.trials.encode(body)
 
     def validate(self, body: Mapping[str, Any]) -> Answer:
         """Whether a ``value`` or a ``payload`` fits a schema, and why not. A schema that is unusable fits nothing."""
-        try:
-            serde = _serde(body)
-        except Invalid as error:
-            return {"valid": False, "errors": [problem.as_dict() for problem in error.problems]}
-        found = _misfits(serde, body)
-        return {"valid": not found, "errors": [{"path": misfit.path, "message": misfit.detail} for misfit in found]}
+        return self.trials.validate(body)
+
+    def infer(self, body: Mapping[str, Any]) -> Answer:
+        """A schema that given messages fit. Raises ``Invalid`` when there are none to learn from."""
+        return self.trials.infer(body)
 
     def _put(self, schema: Schema) -> Spec:
-        self._objects.put(schema.name, schema)
+        saved = self.ids.given(schema)
+        self._objects.put(saved.name, saved)
+        self._changed()
+        return {} if saved.is_deleted else self._shown(saved)
+
+    def _changed(self) -> None:
+        self.ids = Ids(self._objects)
         self._services.plans.invalidate()
-        return self._shown(schema)
 
     def _shown(self, schema: Schema) -> Spec:
-        return {**schema.as_spec(), "facts": schema.current.serde.facts()}
+        current = schema.current
+        return {
+            **schema.as_spec(),
+            "fingerprints": dict(current.fingerprints),
+            "compatibility": self.mode_of(schema.name).value,
+            "latest": schema.latest.number,
+            "facts": current.serde.facts(),
+            "versions": [_shown_version(schema, version) for version in schema.versions],
+        }
 
 
-def _serde(body: Mapping[str, Any]) -> SchemaSerde:
-    if problems := check_body(body):
-        raise Invalid("the schema cannot be used", problems)
-    return compile_source(body["type"], source_of(body), "")
+def _shown_version(schema: Schema, version: SchemaVersion) -> Spec:
+    shown: Spec = {
+        "version": version.number,
+        "id": version.id,
+        "description": version.description,
+        "fingerprints": dict(version.fingerprints),
+        "created_at": version.created_ms,
+        "in_use": version.number == schema.in_use,
+        "references": [reference.as_spec() for reference in version.references],
+    }
+    return {**shown, "deleted": True} if version.is_deleted else shown
 
 
-def _message_type(body: Mapping[str, Any]) -> str | None:
-    found = body.get("message_type")
-    if found is not None and not isinstance(found, str):
-        raise Invalid("the message type cannot be used", [Problem("a text is wanted", "/message_type")])
-    return found
-
-
-def _unfit(what: str, error: SchemaError, pointer: str) -> Invalid:
-    return Invalid(what, [Problem(str(error), pointer)])
-
-
-def _misfits(serde: SchemaSerde, body: Mapping[str, Any]) -> list[Misfit]:
-    """What is wrong: of a JSON value everything, else the first thing."""
-    message_type = _message_type(body)
-    if "payload" in body:
-        data = wire.payload_from_wire(body["payload"], "/payload")
-        if isinstance(serde, JsonSchemaSerde):
-            try:
-                return serde.errors(jsontext.decode(data))
-            except jsontext.JsonError as error:
-                return [Misfit("payload", f"not JSON: {error}")]
-        found = serde.misfit(data, message_type)
-        return [found] if found else []
-    value = wire.from_wire(body.get("value"))
-    if isinstance(serde, JsonSchemaSerde):
-        return serde.errors(value)
-    try:
-        serde.encode(value, message_type)
-    except DataRefused as error:
-        return [error.misfit]
-    return []
+def _source(version: SchemaVersion) -> Spec:
+    return {"source" if isinstance(version.source, str) else "files": version.source}

@@ -14,11 +14,13 @@ from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
 from broker.core.path import Trial
 from broker.core.quarantine import quarantine, quarantine_problems
-from broker.core.schema import FieldType, SchemaLookup, TrialSchemas
+from broker.core.schema import FieldType, SchemaEffect, SchemaLookup, TrialSchemas
+from broker.core.topic import TopicFilter
 from broker.observe.gate_counters import GateBook
 from rules.sql.compiler import Surroundings
 from schema_validation.binding import payload_type
-from schema_validation.spec import CheckSpec, SqlCheckSpec, key_of
+from schema_validation.recent import Binding
+from schema_validation.spec import CheckSpec, SchemaCheckSpec, SqlCheckSpec, key_of
 from schema_validation.stage import ValidationGate, counters_of, internal_failure
 from schema_validation.validation import Validation, compile_validation, missing_schemas
 
@@ -109,12 +111,32 @@ class ValidationService:
         """The validations whose checks name a schema, as texts."""
         return [f"validation '{item.name}'" for item in self._objects if item.names_schema(schema)]
 
-    def payload_type(self, topic_filter: str) -> FieldType | None:
+    def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
+        """The validations that name a schema, and which of them would fail every message with such schemas."""
+        users = [item for item in self._objects if item.names_schema(schema)]
+        return [_effect(item, missing_schemas(item, schemas)) for item in users]
+
+    def bound_filters(self) -> Sequence[TopicFilter]:
+        """The topics whose payloads a schema checks."""
+        return [own for item in self._objects if item.spec.enable and _schema_checks(item) for own in item.filters]
+
+    def bindings(self, schema: str) -> Sequence[Binding]:
+        """The topics that a schema is bound to, and the message type it names there."""
+        return [
+            Binding(own.filter, getattr(check, "message_type", None))
+            for item in self._objects
+            for check in _schema_checks(item)
+            if check.schema_name == schema
+            for own in item.filters
+        ]
+
+    def payload_type(self, topic_filter: str, schemas: SchemaLookup | None = None) -> FieldType | None:
         """The type that rules find in payloads on the topics of a filter, or None where nothing is guaranteed.
 
-        It is the type that validations guarantee, as later stages change it.
+        It is the type that validations guarantee, as later stages change it. ``schemas`` stand in place of the
+        registered ones.
         """
-        found = payload_type(list(self._objects), topic_filter, self._services.schemas)
+        found = payload_type(list(self._objects), topic_filter, schemas or self._services.schemas)
         for change in self._services.payload_changes:
             found = None if found is None else change(topic_filter, found)
         return found
@@ -211,6 +233,17 @@ class ValidationService:
 
 def _told(check: CheckSpec) -> str:
     return check.sql if isinstance(check, SqlCheckSpec) else key_of(check)
+
+
+def _schema_checks(item: Validation) -> Sequence[SchemaCheckSpec]:
+    return [check for check in item.spec.checks if not isinstance(check, SqlCheckSpec)]
+
+
+def _effect(item: Validation, problems: Sequence[Problem]) -> SchemaEffect:
+    why = "; ".join(problem.message for problem in problems)
+    return SchemaEffect(
+        f"validation '{item.name}'", bool(problems), why or "its messages are checked by the new version"
+    )
 
 
 def _schemas(specs: Any, known: SchemaLookup) -> SchemaLookup:

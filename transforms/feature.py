@@ -30,6 +30,7 @@ class TransformsFeature:
         self.services: Sequence[ObjectService] = (self.service,)
         services.path.append(self.service)
         services.users_of_schema.append(self.service.users_of_schema)
+        services.effects_of_schema.append(self.service.effects_of_schema)
         services.users_of_stream.append(self.service.users_of_stream)
         services.payload_changes.append(self.service.payload_type_after)
 

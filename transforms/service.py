@@ -13,7 +13,7 @@ from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
 from broker.core.path import Trial
 from broker.core.quarantine import quarantine, quarantine_problems
-from broker.core.schema import FieldType
+from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from broker.core.topic import TopicFilter
 from broker.core.wire import from_wire, to_wire
 from broker.observe.gate_counters import GateBook
@@ -107,6 +107,16 @@ class TransformService:
     def users_of_schema(self, schema: str) -> Sequence[str]:
         """The transformations whose decoder or encoder names a schema, as texts."""
         return [f"transformation '{item.name}'" for item in self._objects if _names_schema(item, schema)]
+
+    def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
+        """The transformations that name a schema, and which of them would fail every message with such schemas."""
+        found = []
+        for item in self._objects:
+            if _names_schema(item, schema):
+                why = "; ".join(problem.message for problem in missing_schemas(item, schemas))
+                text = why or "its payloads are coded by the new version"
+                found.append(SchemaEffect(f"transformation '{item.name}'", bool(why), text))
+        return found
 
     def payload_type_after(self, topic_filter: str, before: FieldType) -> FieldType | None:
         """The type of the payloads on a filter's topics after all transformations, given the type before them.

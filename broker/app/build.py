@@ -113,7 +113,11 @@ class Node:
             data_dir=data_dir,
             users_of_stream=users_of_stream,
         )
-        self.schema_validation = self._feature(features.SCHEMA_VALIDATION, "schema_validation")
+        self.schema_validation = features.load(features.SCHEMA_VALIDATION)(
+            self.services,
+            self.config.get("schema_validation"),
+            registry_settings=self.config.get("schema_registry"),
+        )
         self.transforms = self._feature(features.TRANSFORMS, "message_transformation")
         self.rules = self._feature(features.RULES, "rule_engine")
         self.lake = features.load(features.LAKE)(

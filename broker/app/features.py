@@ -14,6 +14,7 @@ RULES = "rules.feature:RulesFeature"
 LAKE = "bridges.spark.feature:LakeFeature"
 
 SETTINGS = {
+    "schema_registry": "schema_validation.settings:SchemaRegistrySettings",
     "schema_validation": "schema_validation.settings:SchemaValidationSettings",
     "message_transformation": "transforms.settings:TransformsSettings",
     "rule_engine": "rules.settings:RulesSettings",

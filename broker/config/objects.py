@@ -17,6 +17,8 @@ from broker.core.objects import Spec
 
 OBJECT_SECTIONS = (
     "schema_registry.schemas",
+    "schema_registry.external",
+    "schema_registry.modes",
     "schema_validation.validations",
     "message_transformation.transformations",
     "rule_engine.rules",

@@ -12,7 +12,7 @@ from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.objects import ObjectSection, ObjectService
 from broker.core.path import PathPart
-from broker.core.schema import FieldType, SchemaLookup
+from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from broker.core.stage import Gate, Plans, Publisher, Tap
 from broker.core.stream import NoHistory, StreamAppender, StreamHistory
 
@@ -42,6 +42,8 @@ class Services:
     """The features' parts of the path of a message, in order, for people who ask what happens to one."""
     users_of_schema: list[Callable[[str], Sequence[str]]] = field(default_factory=list)
     """Asked before a schema is deleted or replaced: who names it (``validation 'meters'``)."""
+    effects_of_schema: list[Callable[[str, SchemaLookup], Sequence[SchemaEffect]]] = field(default_factory=list)
+    """Asked before a schema is changed: what it would do to whom if schemas were as the lookup has them."""
     payload_changes: list[Callable[[str, FieldType], FieldType | None]] = field(default_factory=list)
     """Asked in order what the type of the payloads on a filter's topics is once a later stage has changed them; None
     when it is not known."""

@@ -128,7 +128,8 @@ class _Proof:
 
     def __init__(self) -> None:
         self._steps = 0
-        self._assumed: dict[_Question, None] = {}
+        self._assumed: dict[_Question, str | None] = {}
+        """Where a proof is under way; None where it is done."""
         self._failed: dict[_Question, list[Reason]] = {}
 
     def follows(self, writer: Conjuncts, reader: Node, path: str) -> list[Reason]:
@@ -148,6 +149,8 @@ class _Proof:
             return []
         question = (frozenset(map(_mark, nodes)), _mark(reader))
         if question in self._assumed:
+            if self._assumed[question] == path:
+                raise _Undecided("a schema refers to itself at the same place")
             return []
         if question in self._failed:
             return self._failed[question]
@@ -155,8 +158,10 @@ class _Proof:
 
     def _ask(self, question: _Question, nodes: Conjuncts, reader: Node, path: str) -> list[Reason]:
         before = len(self._assumed)
-        self._assumed[question] = None
+        self._assumed[question] = path
         reasons = self._split(nodes, reader, path)
+        if question in self._assumed:
+            self._assumed[question] = None
         if _real(reasons):
             while len(self._assumed) > before:
                 self._assumed.popitem()

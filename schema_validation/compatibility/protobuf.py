@@ -96,8 +96,8 @@ class _Comparison:
     def _field(self, read: Any, written: Any, path: str) -> None:
         present = read if read is not None else written
         place = f"{path}.{present.name}"
-        if _is_required(read) != _is_required(written):
-            by = "reader" if _is_required(read) else "writer"
+        if is_required(read) != is_required(written):
+            by = "reader" if is_required(read) else "writer"
             self.reasons.append(Reason(place, f"field {present.number} is required by the {by} only"))
         if read is None or written is None:
             return
@@ -111,9 +111,16 @@ def _type_problem(read: Any, written: Any) -> str | None:
     reads, writes = _TYPE_NAMES[read.type], _TYPE_NAMES[written.type]
     if reads != writes and (reads not in _GROUP_OF or _GROUP_OF[reads] != _GROUP_OF.get(writes)):
         return f"the writer writes {writes}, the reader reads {reads}"
-    if _is_repeated(written) and not _is_repeated(read):
+    if is_repeated(written) and not is_repeated(read):
         return "it is repeated for the writer and single for the reader"
     return None
+
+
+def field_type_name(field: Any) -> str:
+    """The type as it is written: ``int32``, or the full name of a message or an enum."""
+    if field.message_type is not None:
+        return str(field.message_type.full_name)
+    return str(field.enum_type.full_name) if field.enum_type is not None else _TYPE_NAMES[field.type]
 
 
 def _oneofs(reader: Any, written: Mapping[int, Any], path: str) -> Iterator[Reason]:
@@ -131,14 +138,16 @@ def _oneof(field: Any) -> Any:
     return found if found is not None and len(found.fields) > 0 and not found.name.startswith("_") else None
 
 
-def _is_required(field: Any) -> bool:
+def is_required(field: Any) -> bool:
+    """Whether a field must be there (proto2)."""
     if field is None:
         return False
     required = getattr(field, "is_required", None)
     return bool(required) if required is not None else field.label == FieldDescriptor.LABEL_REQUIRED
 
 
-def _is_repeated(field: Any) -> bool:
+def is_repeated(field: Any) -> bool:
+    """Whether a field holds a list; maps do."""
     repeated = getattr(field, "is_repeated", None)
     return bool(repeated) if repeated is not None else field.label == FieldDescriptor.LABEL_REPEATED
 

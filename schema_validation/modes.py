@@ -1,0 +1,46 @@
+"""Compatibility modes as they are set while the broker runs: the registry's own, and that of a schema."""
+
+from __future__ import annotations
+
+from broker.core.objects import ObjectSection
+from schema_validation.compatibility.verdict import MODES, Mode
+
+_GLOBAL = "*"
+
+
+class Modes:
+    """Modes by schema name, kept in a section of the configuration; ``default`` is the setting's."""
+
+    def __init__(self, section: ObjectSection, default: Mode) -> None:
+        self._section, self._default = section, default
+        self._modes: dict[str, Mode] = {}
+
+    def load(self) -> list[str]:
+        """Take the modes of the configuration; gives a sentence for each that cannot be used."""
+        problems = []
+        for spec in self._section.load():
+            name, mode = spec["name"], str(spec.get("compatibility"))
+            if mode in MODES:
+                self._modes[name] = Mode(mode)
+            else:
+                problems.append(f"{self._section.where(name)}: compatibility {name!r} is one of {', '.join(MODES)}")
+        return problems
+
+    @property
+    def overall(self) -> Mode:
+        """What counts for schemas without a mode of their own."""
+        return self._modes.get(_GLOBAL, self._default)
+
+    def of(self, name: str) -> Mode | None:
+        """What was set for a schema while the broker ran, also before there is one of that name."""
+        return self._modes.get(name)
+
+    def put(self, name: str | None, mode: Mode | None) -> None:
+        """Set the mode of a schema, or without a name the registry's; None takes it back. Saved before it counts."""
+        key = _GLOBAL if name is None else name
+        changed = {known: value for known, value in self._modes.items() if known != key}
+        if mode is not None:
+            changed[key] = mode
+        if changed != self._modes:
+            self._section.save([{"name": known, "compatibility": value.value} for known, value in changed.items()])
+            self._modes = changed

@@ -1,0 +1,229 @@
+"""Calls that try a schema and store nothing: check, decode, encode, validate, infer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.core import jsontext, wire
+from broker.core.errors import Invalid, Problem
+from broker.core.feature import Services
+from broker.core.schema import SchemaError
+from schema_validation.compatibility.verdict import Mode
+from schema_validation.diff import difference
+from schema_validation.impact import Impact
+from schema_validation.inference import infer_schema
+from schema_validation.recent import Binding, Recent, Sample
+from schema_validation.registry import Registry
+from schema_validation.schemas import check_members
+from schema_validation.serdes.base import DataRefused, Misfit, SchemaSerde
+from schema_validation.serdes.json_schema import JsonSchemaSerde
+from schema_validation.versions import Schema, SchemaVersion, candidate_of, verdict_on
+
+Answer = dict[str, Any]
+
+REPLAY_S = 1.0
+"""Longest try of a new version on recent messages."""
+_MOST_SHOWN = 10
+
+
+@dataclass(slots=True)
+class Trials:
+    """``recent`` has messages to try schemas on; it is set once there are validations to say what is bound to what."""
+
+    services: Services
+    registry: Registry
+    impact: Impact
+    mode_of: Callable[[str], Mode]
+    recent: Recent = field(default_factory=Recent)
+
+    def check(self, body: Mapping[str, Any]) -> Answer:
+        """Compile a schema; with ``name`` also what saving it would change, break and refuse. Raises ``Invalid``."""
+        if "name" not in body:
+            serde = self.serde(body)
+            return {"type": serde.kind, **serde.facts()}
+        return self.prepare_check(body)()
+
+    def prepare_check(self, body: Mapping[str, Any]) -> Callable[[], Answer]:
+        """``check`` of a named schema; call on the event loop, and what it gives anywhere, since it takes a while."""
+        base = self.registry.find(body["name"]) if isinstance(body.get("name"), str) else None
+        spec = body if base is None or "type" in body else {**body, "type": base.kind}
+        bindings = self.recent.bindings(base.name) if base is not None else ()
+        samples = self.recent.samples([binding.topic_filter for binding in bindings])
+        return lambda: self._checked(spec, base, bindings, samples)
+
+    def _checked(
+        self, spec: Mapping[str, Any], base: Schema | None, bindings: Sequence[Binding], samples: Sequence[Sample]
+    ) -> Answer:
+        if problems := check_members(spec):
+            raise Invalid("the schema cannot be saved", problems)
+        number = 1 if base is None else base.versions[-1].number + 1
+        candidate = candidate_of(spec, self.registry.resolve, number)
+        answer: Answer = {
+            "name": spec["name"],
+            "type": candidate.serde.kind,
+            **candidate.serde.facts(),
+            "fingerprints": dict(candidate.fingerprints),
+            "version": number,
+            "is_new_version": True,
+            "changes": [],
+            "compatibility": {"mode": self.mode_of(spec["name"]).value, "compatible": True, "against": []},
+            "impact": [],
+            "messages": None,
+        }
+        if base is None:
+            return answer
+        if candidate.serde.kind != base.kind:
+            raise Invalid("a schema keeps its type", [Problem(f"the type of {base.name!r} is {base.kind}", "/type")])
+        return {**answer, **self._against(base, candidate, bindings, samples)}
+
+    def _against(
+        self, base: Schema, candidate: SchemaVersion, bindings: Sequence[Binding], samples: Sequence[Sample]
+    ) -> Answer:
+        known = next((version for version in base.live if version.identity == candidate.identity), None)
+        changed = Schema(base.name, base.kind, (*base.versions, candidate), candidate.number, base.compatibility)
+        effects = self.impact.of(changed)
+        compatibility = verdict_on(base, candidate, self.mode_of(base.name)).as_dict()
+        return {
+            "version": candidate.number if known is None else known.number,
+            "is_new_version": known is None,
+            "changes": [change.as_dict() for change in difference(base.kind, base.current.flat, candidate.flat)],
+            "compatibility": compatibility if known is None else {**compatibility, "compatible": True, "reasons": []},
+            "impact": [{"user": item.user, "breaks": item.breaks, "why": item.why} for item in effects],
+            "messages": replayed(base.current.serde, candidate.serde, bindings, samples),
+        }
+
+    def serde(self, body: Mapping[str, Any]) -> SchemaSerde:
+        """The schema that a body holds, or the registered one that it names."""
+        if isinstance(body.get("name"), str) and "source" not in body and "files" not in body:
+            schema = self.registry.schema(body["name"])
+            number = body.get("version")
+            return schema.version(number).serde if isinstance(number, int) else schema.current.serde
+        return candidate_of(body, self.registry.resolve).serde
+
+    def decode(self, body: Mapping[str, Any]) -> Answer:
+        """Decode ``payload``. Raises ``Invalid``."""
+        serde, message_type = self.serde(body), _message_type(body)
+        data = wire.payload_from_wire(body.get("payload", ""), "/payload")
+        try:
+            return {"value": wire.to_wire(serde.decode(data, message_type))}
+        except SchemaError as error:
+            raise _unfit("the payload does not decode", error, "/payload") from None
+
+    def encode(self, body: Mapping[str, Any]) -> Answer:
+        """Encode ``value``. Raises ``Invalid``."""
+        serde, message_type = self.serde(body), _message_type(body)
+        try:
+            data = serde.encode(wire.from_wire(body.get("value")), message_type)
+        except SchemaError as error:
+            raise _unfit("the value does not encode", error, "/value") from None
+        return {"payload": wire.payload_to_wire(data)}
+
+    def validate(self, body: Mapping[str, Any]) -> Answer:
+        """Whether a ``value`` or a ``payload`` fits, and why not. A schema that is unusable fits nothing."""
+        try:
+            serde = self.serde(body)
+        except Invalid as error:
+            return {"valid": False, "errors": [problem.as_dict() for problem in error.problems]}
+        found = _misfits(serde, body)
+        return {"valid": not found, "errors": [{"path": misfit.path, "message": misfit.detail} for misfit in found]}
+
+    def infer(self, body: Mapping[str, Any]) -> Answer:
+        """A schema that messages fit. Raises ``Invalid``."""
+        return self.prepare_infer(body)()
+
+    def prepare_infer(self, body: Mapping[str, Any]) -> Callable[[], Answer]:
+        """``infer``; call on the event loop, and what it gives anywhere, since it takes a while."""
+        kind = body.get("type", "json")
+        if kind not in ("json", "avro"):
+            raise Invalid("no schema can be inferred", [Problem("the type is json or avro", "/type")])
+        given = [name for name in ("samples", "topic", "stream") if name in body]
+        if len(given) != 1:
+            raise Invalid("no schema can be inferred", [Problem("one of samples, topic and stream is wanted", "")])
+        payloads = self._payloads(given[0], body[given[0]])
+        name = body.get("name", "Message")
+        return lambda: infer_schema(kind, payloads, name if isinstance(name, str) else "Message", f"/{given[0]}")
+
+    def _payloads(self, source: str, value: Any) -> Sequence[bytes]:
+        if source == "samples":
+            if not isinstance(value, list):
+                raise Invalid("no schema can be inferred", [Problem("a list of messages is wanted", "/samples")])
+            return [_sample(item, f"/samples/{index}") for index, item in enumerate(value)]
+        if not isinstance(value, str):
+            raise Invalid("no schema can be inferred", [Problem("a text is wanted", f"/{source}")])
+        found = self.recent.of_stream(value) if source == "stream" else self.recent.of_topic(value)
+        return [sample.payload for sample in found]
+
+
+def replayed(
+    before: SchemaSerde, after: SchemaSerde, bindings: Sequence[Binding], samples: Sequence[Sample]
+) -> Answer | None:
+    """What recent messages would have done: how many of them each version takes, and why the new one refuses which."""
+    if not samples:
+        return None
+    types = {binding.topic_filter: binding.message_type for binding in bindings}
+    counts = {"fit_both": 0, "newly_refused": 0, "newly_accepted": 0, "fit_neither": 0}
+    reasons: dict[str, Answer] = {}
+    until = time.monotonic() + REPLAY_S
+    for sample in samples:
+        if time.monotonic() > until:
+            break
+        message_type = types.get(sample.topic_filter)
+        old, new = before.misfit(sample.payload, message_type), after.misfit(sample.payload, message_type)
+        counts[_OUTCOMES[(old is None, new is None)]] += 1
+        if new is not None and old is None and (str(new) in reasons or len(reasons) < _MOST_SHOWN):
+            entry = reasons.setdefault(
+                str(new), {"path": new.path, "reason": new.detail, "count": 0, "topic": sample.topic}
+            )
+            entry["count"] += 1
+    return {"tried": sum(counts.values()), **counts, "reasons": list(reasons.values())}
+
+
+_OUTCOMES = {
+    (True, True): "fit_both",
+    (True, False): "newly_refused",
+    (False, True): "newly_accepted",
+    (False, False): "fit_neither",
+}
+
+
+def _sample(item: Any, pointer: str) -> bytes:
+    """A sample as a payload: a text, ``{"encoding", "data"}``, or any other JSON value as it stands."""
+    if isinstance(item, str) or (isinstance(item, Mapping) and item.keys() == {"encoding", "data"}):
+        return wire.payload_from_wire(item, pointer)
+    return jsontext.encode(item)
+
+
+def _message_type(body: Mapping[str, Any]) -> str | None:
+    found = body.get("message_type")
+    if found is not None and not isinstance(found, str):
+        raise Invalid("the message type cannot be used", [Problem("a text is wanted", "/message_type")])
+    return found
+
+
+def _unfit(what: str, error: SchemaError, pointer: str) -> Invalid:
+    return Invalid(what, [Problem(str(error), pointer)])
+
+
+def _misfits(serde: SchemaSerde, body: Mapping[str, Any]) -> Sequence[Misfit]:
+    """What is wrong: of a JSON value everything, else the first thing."""
+    message_type = _message_type(body)
+    if "payload" in body:
+        data = wire.payload_from_wire(body["payload"], "/payload")
+        if isinstance(serde, JsonSchemaSerde):
+            try:
+                return serde.errors(jsontext.decode(data))
+            except jsontext.JsonError as error:
+                return [Misfit("payload", f"not JSON: {error}")]
+        found = serde.misfit(data, message_type)
+        return [found] if found else []
+    value = wire.from_wire(body.get("value"))
+    if isinstance(serde, JsonSchemaSerde):
+        return serde.errors(value)
+    try:
+        serde.encode(value, message_type)
+    except DataRefused as error:
+        return [error.misfit]
+    return []
