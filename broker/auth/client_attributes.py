@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pydantic import Field
 
@@ -33,11 +34,33 @@ class ClientAttributeSettings(Settings):
 
 
 class ClientAttributes:
-    """Works out the attributes of clients that connect; a later entry replaces an earlier one of its name."""
+    """Works out the attributes of clients that connect; a later entry replaces an earlier one of its name.
 
-    def __init__(self, settings: Sequence[ClientAttributeSettings], metrics: Metrics) -> None:
+    ``override`` is an expression that gives another client identifier, or None.
+    """
+
+    def __init__(
+        self, settings: Sequence[ClientAttributeSettings], metrics: Metrics, override: str | None = None
+    ) -> None:
         self._entries = [(entry.set_as_attr, compile_expression(entry.expression)) for entry in settings]
+        self._override = None if override is None else compile_expression(override)
         self._failed = metrics.counter("client_attributes_failed", "client attributes that could not be worked out")
+
+    def settled(self, attempt: ConnectAttempt) -> ConnectAttempt:
+        """The attempt with its attributes, and under the client identifier that the override gives. Never raises."""
+        if attributes := self.of(attempt):
+            attempt = replace(attempt, attributes=attributes)
+        if self._override is None:
+            return attempt
+        try:
+            client_id = self._override.evaluate(attempt.bindings())
+        except EvalError as error:
+            self._refuse(attempt, "clientid", str(error))
+            return attempt
+        if not client_id or _CONTROL.search(client_id) or len(client_id.encode(errors="replace")) > MAX_BYTES:
+            self._refuse(attempt, "clientid", "the value is empty, too long or has control characters")
+            return attempt
+        return replace(attempt, client_id=client_id)
 
     def of(self, attempt: ConnectAttempt) -> dict[str, str]:
         """The attributes of a client. One that cannot be worked out is left out, with a warning; never raises."""

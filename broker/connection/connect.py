@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -32,9 +31,8 @@ def take_connect(c: Connection, packet: Connect) -> None:
     properties = packet.properties
     c.wants_reasons = properties.get("Request-Problem-Information", 1) == 1
     c.max_sent_bytes = properties.get("Maximum-Packet-Size", inf)
-    client_id = packet.client_id or uuid4().hex
-    attempt = _attempt(c, packet, client_id)
-    client = _client(attempt)
+    attempt = _attempt(c, packet, packet.client_id or uuid4().hex)
+    client, client_id = _client(attempt), attempt.client_id
     if (refusal := _why_not(c, packet, attempt)) is not None:
         announce.connack(c, packet, client, refusal, _session_expiry(c, packet, {}))
         close.refuse_connect(c, refusal)
@@ -78,8 +76,7 @@ def _attempt(c: Connection, packet: Connect, client_id: str) -> ConnectAttempt:
         link.listener,
         tuple(packet.properties.get("User-Property", ())),
     )
-    attributes = c.hub.client_attributes.of(attempt)
-    return replace(attempt, attributes=attributes) if attributes else attempt
+    return c.hub.client_attributes.settled(attempt)
 
 
 def _client(attempt: ConnectAttempt) -> Client:

@@ -67,7 +67,8 @@ class Hub:
     ) -> None:
         self.settings, self.writer, self.events, self.clock = settings, writer, events, clock
         self.authenticators = authenticators or AuthenticatorChain(AuthenticationSettings(), metrics)
-        self.client_attributes = ClientAttributes(settings.client_attrs_init, metrics)
+        override = None if settings.clientid_override == "disabled" else settings.clientid_override
+        self.client_attributes = ClientAttributes(settings.client_attrs_init, metrics, override)
         self.now_s = clock.monotonic_s()
         self.turn = Turn(lambda: defer(self.turn.flush))
         self.connections: set[Connection] = set()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from broker.auth.client_attributes import ClientAttributeSettings
+from broker.auth.expressions import ExpressionText
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
 
@@ -53,5 +56,8 @@ class MqttSettings(Settings):
     max_subscriptions: int = Field(default=10_000, ge=1, description="Most subscriptions of one session.")
     client_attrs_init: list[ClientAttributeSettings] = Field(
         default_factory=list, description="Attributes of clients, worked out at CONNECT before they are authenticated."
+    )
+    clientid_override: Literal["disabled"] | ExpressionText = Field(
+        default="disabled", description="An expression that gives clients another identifier, after the attributes."
     )
     max_cached_plans: int = Field(default=65_536, ge=16, description="Topics whose plans are kept at hand.")

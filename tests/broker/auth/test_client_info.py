@@ -73,6 +73,16 @@ def test_a_later_entry_replaces_and_none_sees_another() -> None:
 
 
 @pytest.mark.parametrize(
+    ("override", "client_id"),
+    [("concat([client_attrs.x, '-a'])", "c1-a"), ("''", "c1"), ("user_property.none", "c1"), ("cn", "dev-7")],
+)
+def test_a_client_may_get_another_identifier_after_its_attributes(override: str, client_id: str) -> None:
+    settings = [ClientAttributeSettings(expression="clientid", set_as_attr="x")]
+    settled = ClientAttributes(settings, Metrics(), override).settled(CLIENT)
+    assert (settled.client_id, settled.attributes) == (client_id, {"x": "c1"})
+
+
+@pytest.mark.parametrize(
     ("client", "checks", "verdict"),
     [
         (replace(CLIENT, username=None), [("is_empty_val(username)", "deny")], "deny"),
