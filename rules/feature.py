@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from broker.core.errors import ConfigError
 from broker.core.feature import Services
 from broker.core.objects import ObjectService
+from broker.core.schema import SchemaLookup
 from broker.core.stage import Gate, Tap
 from broker.observe.log import get_logger
 from rules.engine import RuleEngine
+from rules.functions.external_schemas import external_schema_functions
 from rules.functions.library import standard
+from rules.functions.registry import Function
 from rules.functions.schemas import schema_functions
+from rules.functions.sparkplug import Aliases, SparkplugTap, sparkplug_functions
 from rules.rates import STEP_S
 from rules.service import RuleService
 from rules.settings import RulesSettings
@@ -31,8 +35,10 @@ class RulesFeature:
     def __init__(self, services: Services, settings: RulesSettings | None = None) -> None:
         self.settings = settings or RulesSettings()
         self.functions = standard()
-        for function in schema_functions(lambda: services.schemas):
+        aliases = Aliases()
+        for function in _of_schemas(services, aliases):
             self.functions.add(function)
+        self.functions.when_tried(lambda: _of_schemas(services, aliases.copy()))
         engine = RuleEngine(
             services.node,
             services.events,
@@ -43,7 +49,7 @@ class RulesFeature:
         self._section = services.section(SECTION)
         self.service = RuleService(services, self._section, engine, self.functions, self.settings)
         self.gates: Sequence[Gate] = ()
-        self.taps: Sequence[Tap] = (RulesTap(engine),)
+        self.taps: Sequence[Tap] = (SparkplugTap(aliases, lambda: services.schemas), RulesTap(engine))
         self.services: Sequence[ObjectService] = (self.service,)
         services.users_of_stream.append(self.service.users_of_stream)
         services.users_of_schema.append(self.service.users_of_schema)
@@ -72,6 +78,19 @@ class RulesFeature:
     def _tick_on(self, loop: asyncio.AbstractEventLoop) -> None:
         self.service.tick()
         self._next_tick = loop.call_later(STEP_S, self._tick_on, loop)
+
+
+def _of_schemas(services: Services, aliases: Aliases) -> list[Function]:
+    """The functions over schemas; the lookup is set when all features are made, so it is asked for at each call."""
+
+    def schemas() -> SchemaLookup:
+        return services.schemas
+
+    return [
+        *schema_functions(schemas),
+        *external_schema_functions(schemas),
+        *sparkplug_functions(schemas, aliases),
+    ]
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -31,5 +31,6 @@ def standard(memory: Memory | None = None) -> Functions:
     ``memory`` is what ``kv_store_*`` and ``proc_dict_*`` keep their values in; a new one if none is given.
     """
     kept = memory or Memory()
-    functions = [*STANDARD.values(), *state_functions(kept)]
-    return Functions(functions, for_trial=lambda: state_functions(kept.copy()))
+    functions = Functions([*STANDARD.values(), *state_functions(kept)])
+    functions.when_tried(lambda: state_functions(kept.copy()))
+    return functions

@@ -147,17 +147,21 @@ class Function:
 class Functions:
     """The functions a node knows: the standard ones and those that features and plugins add."""
 
-    def __init__(self, functions: Iterable[Function] = (), for_trial: Callable[[], Iterable[Function]] = tuple) -> None:
+    def __init__(self, functions: Iterable[Function] = ()) -> None:
         self._by_name = {function.name: function for function in functions}
-        self._for_trial = for_trial
+        self._when_tried: list[Callable[[], Iterable[Function]]] = []
 
     def add(self, function: Function) -> None:
         """Make a function known; replaces one of that name."""
         self._by_name[function.name] = function
 
+    def when_tried(self, stand_ins: Callable[[], Iterable[Function]]) -> None:
+        """Say what stands in for functions that keep something: the same on a copy of what they keep."""
+        self._when_tried.append(stand_ins)
+
     def trial(self) -> Functions:
         """A set of its own for SQL that is only tried: what it writes to memory does not stay."""
-        return Functions([*self._by_name.values(), *self._for_trial()], self._for_trial)
+        return Functions([*self._by_name.values(), *(f for stand_ins in self._when_tried for f in stand_ins())])
 
     def get(self, name: str) -> Function | None:
         """The function of that name."""

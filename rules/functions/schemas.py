@@ -3,59 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 from broker.core.errors import NotFound
 from broker.core.schema import SchemaError, SchemaLookup, Serde
-from rules.functions.registry import Data, Function, StrictText, failure, make
-from rules.sql.values import UNDEFINED
+from rules.functions.registry import Function, Kind, StrictText, failure, make
+from rules.sql.values import STRINGS, type_name
+
+Schemas = Callable[[], SchemaLookup]
+"""Asked at each call, since a node's lookup is set when all features are made."""
 
 
-def schema_functions(schemas: Callable[[], SchemaLookup]) -> list[Function]:
-    """``schema_decode``, ``schema_encode`` and ``schema_check``; the lookup is asked for at each call."""
+def _encoded(value: Any) -> bytes:
+    if type(value) is str:
+        return value.encode()
+    if type(value) in (dict, list):
+        raise ValueError(
+            f"encoded data, not {type_name(value)}; it is decoded already, so take the schema's function or payload "
+            "decoder away"
+        )
+    raise ValueError(f"encoded data, not {type_name(value)}")
 
-    def serde(function: str, name: str) -> Serde:
+
+Encoded = Annotated[
+    bytes, Kind("string", "type({v}) is bytes", _encoded, shortcut=("type({v}) is str", "{v}.encode()"))
+]
+"""A string that a schema stands for, as bytes."""
+
+
+def schema_functions(schemas: Schemas) -> list[Function]:
+    """``schema_decode``, ``schema_encode`` and ``schema_check``."""
+
+    def serde(function: str, name: str, message_type: str | None) -> Serde:
         try:
-            return schemas().serde(name)
+            found = schemas().serde(name)
         except NotFound as error:
             raise failure(function, str(error)) from None
+        kind = getattr(found, "kind", "")
+        if kind == "protobuf" and message_type is None:
+            raise failure(function, f"schema '{name}' is protobuf, so argument 3 must name a message type")
+        if kind not in ("protobuf", "") and message_type is not None:
+            raise failure(function, f"schema '{name}' is {kind}, which has no message types; leave argument 3 out")
+        return found
 
-    def schema_decode(name: StrictText, data: Data, message_type: Any = UNDEFINED) -> Any:
-        """The value that data stands for by a registered schema."""
+    def schema_decode(name: StrictText, data: Encoded, message_type: StrictText | None = None) -> Any:
+        """The value that data stands for by a registered schema; protobuf needs a message type."""
         try:
-            return serde("schema_decode", name).decode(data, _type("schema_decode", message_type))
+            return serde("schema_decode", name, message_type).decode(data, message_type)
         except SchemaError as error:
             raise failure("schema_decode", str(error)) from None
 
-    def schema_encode(name: StrictText, value: Any, message_type: Any = UNDEFINED) -> bytes:
-        """The bytes of a value by a registered schema."""
+    def schema_encode(name: StrictText, value: Any, message_type: StrictText | None = None) -> bytes:
+        """The bytes of a value by a registered schema; protobuf needs a message type."""
         try:
-            return serde("schema_encode", name).encode(value, _type("schema_encode", message_type))
+            return serde("schema_encode", name, message_type).encode(value, message_type)
         except SchemaError as error:
             raise failure("schema_encode", str(error)) from None
 
-    def schema_check(name: StrictText, value: Any, message_type: Any = UNDEFINED) -> bool:
-        """Whether data would decode, or a value encode, by a registered schema."""
-        found, kind = serde("schema_check", name), _type("schema_check", message_type)
+    def schema_check(name: StrictText, value: Any, message_type: StrictText | None = None) -> bool:
+        """Whether data would decode, or a value of another type encode, by a registered schema."""
+        found = serde("schema_check", name, message_type)
         try:
-            if isinstance(value, (str, bytes)):
-                found.decode(value.encode() if isinstance(value, str) else value, kind)
+            if type(value) in STRINGS:
+                found.decode(value.encode() if type(value) is str else value, message_type)
             else:
-                found.encode(value, kind)
+                found.encode(value, message_type)
         except SchemaError:
             return False
         return True
 
     return [
-        make(schema_decode),
-        make(schema_encode, returns="binary"),
-        make(schema_check, returns="boolean"),
+        make(schema_decode, is_pure=False),
+        make(schema_encode, returns="binary", is_pure=False),
+        make(schema_check, returns="boolean", is_pure=False),
     ]
-
-
-def _type(function: str, message_type: Any) -> str | None:
-    if message_type is UNDEFINED:
-        return None
-    if type(message_type) is str:
-        return message_type
-    raise failure(function, "argument 3 must be the name of a message type")

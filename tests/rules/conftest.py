@@ -107,7 +107,7 @@ class Node:
 
     def publish(self, message: Message) -> Outcome:
         self.published.append(message)
-        call = self.feature.taps[0].plan(message.topic)
+        call = self.feature.taps[-1].plan(message.topic)
         if call is not None:
             call(message)
         return Outcome(1)
