@@ -1,0 +1,228 @@
+"""Sparkplug B: payloads, names learnt from births, properties and data sets zipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.core.client import Client
+from broker.core.errors import Invalid, NotFound
+from broker.core.message import Message
+from broker.core.schema import SPARKPLUG_B, FieldType, Serde
+from rules.functions.library import standard
+from rules.functions.registry import Functions
+from rules.functions.sparkplug import Aliases, SparkplugTap, source_of, sparkplug_functions
+from rules.sql import limits
+from rules.sql.values import EvaluationError
+from schema_validation.serdes.sparkplug import sparkplug_serde
+from tests.support.calls import evaluate
+
+NODE, DEVICE = "spBv1.0/plant/{}/edge1", "spBv1.0/plant/{}/edge1/pump"
+
+
+class BuiltIn:
+    """A lookup that knows the built-in schema only."""
+
+    def serde(self, name: str) -> Serde:
+        if name != SPARKPLUG_B:
+            raise NotFound("schema", name)
+        return sparkplug_serde()
+
+    def payload_type(self, topic_filter: str) -> FieldType | None:
+        return None
+
+
+class Setting:
+    """The functions and the tap over one memory of aliases."""
+
+    def __init__(self) -> None:
+        self.aliases = Aliases()
+        self.functions: Functions = standard()
+        for function in sparkplug_functions(BuiltIn, self.aliases):
+            self.functions.add(function)
+        self.tap = SparkplugTap(self.aliases, BuiltIn)
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        call = self.tap.plan(topic)
+        if call is not None:
+            call(Message(topic, payload, 0, False, Client("c1"), 0))
+
+    def decode(self, topic: str, payload: bytes) -> Any:
+        return evaluate("spb_decode(payload)", self.functions, topic=topic, payload=payload)
+
+
+@pytest.fixture
+def setting() -> Setting:
+    return Setting()
+
+
+def encoded(*metrics: dict[str, Any], **more: Any) -> bytes:
+    return sparkplug_serde().encode({"timestamp": 1, "seq": 0, "metrics": list(metrics), **more}, "Payload")
+
+
+BIRTH = encoded({"name": "temp", "alias": 1, "datatype": 9}, {"name": "rpm", "alias": 2, "datatype": 3})
+DATA = encoded({"alias": 1, "float_value": 21.5}, {"alias": 9, "int_value": 5})
+
+
+def test_a_payload_becomes_a_map(setting: Setting) -> None:
+    payload = encoded({"name": "blob", "bytes_value": b"\xff\x00", "datatype": 17})
+    assert setting.decode(NODE.format("NDATA"), payload) == {
+        "timestamp": 1,
+        "seq": 0,
+        "metrics": [{"name": "blob", "datatype": 17, "bytes_value": "/wA="}],
+    }
+
+
+def test_encode_is_the_reverse_of_decode(setting: Setting) -> None:
+    payload = encoded({"name": "blob", "bytes_value": b"\xff\x00"}, {"name": "t", "double_value": 1.5})
+    value = evaluate("spb_encode(spb_decode(payload))", setting.functions, topic="t", payload=payload)
+    assert (value.encode() if isinstance(value, str) else value) == payload
+
+
+def test_the_older_variants_keep_bytes(setting: Setting) -> None:
+    payload = encoded({"name": "blob", "bytes_value": b"\xff"}, {"name": "text", "bytes_value": b"abc"})
+    decoded = evaluate("sparkplug_decode(payload)", setting.functions, payload=payload)
+    assert [metric["bytes_value"] for metric in decoded["metrics"]] == [b"\xff", "abc"]
+    value = evaluate("sparkplug_encode(d)", setting.functions, d=decoded)
+    assert (value.encode() if isinstance(value, str) else value) == payload
+
+
+def test_a_metric_alone_is_coded_by_its_type(setting: Setting) -> None:
+    value = evaluate(
+        "spb_decode(spb_encode(map('{\"name\":\"a\",\"int_value\":1}'), 'Payload.Metric'), 'Payload.Metric')",
+        setting.functions,
+    )
+    assert value == {"name": "a", "int_value": 1}
+
+
+@pytest.mark.parametrize(
+    ("birth", "data"),
+    [
+        (NODE.format("NBIRTH"), NODE.format("NDATA")),
+        (DEVICE.format("DBIRTH"), DEVICE.format("DDATA")),
+        (NODE.format("NBIRTH"), DEVICE.format("DDATA")),
+        (NODE.format("NBIRTH"), NODE.format("NCMD")),
+    ],
+)
+def test_births_tell_the_names_of_what_follows(setting: Setting, birth: str, data: str) -> None:
+    setting.publish(birth, BIRTH)
+    names = [metric.get("name") for metric in setting.decode(data, DATA)["metrics"]]
+    assert names == ["temp", None]
+
+
+def test_a_birth_that_a_rule_decodes_tells_them_too(setting: Setting) -> None:
+    setting.decode(NODE.format("NBIRTH"), BIRTH)
+    assert setting.decode(NODE.format("NDATA"), DATA)["metrics"][0]["name"] == "temp"
+
+
+def test_a_new_birth_takes_the_place_of_the_one_before(setting: Setting) -> None:
+    setting.publish(NODE.format("NBIRTH"), BIRTH)
+    setting.publish(NODE.format("NBIRTH"), encoded({"name": "pressure", "alias": 1}))
+    metrics = setting.decode(NODE.format("NDATA"), encoded({"alias": 1}, {"alias": 2}))["metrics"]
+    assert [metric.get("name") for metric in metrics] == ["pressure", None]
+
+
+@pytest.mark.parametrize(
+    "topic", ["spBv1.0/plant/NDATA/edge2", "spBv1.0/other/NDATA/edge1", "t/1", "spBv1.0/plant/NDATA"]
+)
+def test_other_senders_have_names_of_their_own(setting: Setting, topic: str) -> None:
+    setting.publish(NODE.format("NBIRTH"), BIRTH)
+    assert "name" not in setting.decode(topic, DATA)["metrics"][0]
+
+
+def test_a_name_in_the_message_stays(setting: Setting) -> None:
+    setting.publish(NODE.format("NBIRTH"), BIRTH)
+    assert setting.decode(NODE.format("NDATA"), encoded({"name": "x", "alias": 1}))["metrics"][0]["name"] == "x"
+
+
+def test_a_birth_that_is_no_payload_teaches_nothing(setting: Setting) -> None:
+    setting.publish(NODE.format("NBIRTH"), b"rubbish")
+    assert len(setting.aliases) == 0
+
+
+def test_only_births_are_looked_at(setting: Setting) -> None:
+    assert setting.tap.plan(NODE.format("NDATA")) is None
+    assert setting.tap.plan("meters/1") is None
+    assert setting.tap.plan("spBv1.0/STATE/host") is None
+    assert source_of("spBv1.0/g/DBIRTH/e/d") == ("DBIRTH", ("g", "e", "d"))
+    assert source_of("spBv1.0x/g/DBIRTH/e/d") is None
+
+
+def test_the_senders_known_are_bounded() -> None:
+    aliases = Aliases()
+    for number in range(limits.MAX_SPARKPLUG_NODES + 1):
+        aliases.learn(("g", str(number), ""), {"metrics": [{"name": "a", "alias": 1}]})
+    assert len(aliases) == limits.MAX_SPARKPLUG_NODES
+    assert aliases.name(("g", "0", ""), 1) is None
+    assert aliases.name(("g", "1", ""), 1) == "a"
+
+
+def test_a_trial_teaches_nothing(setting: Setting) -> None:
+    setting.functions.when_tried(lambda: sparkplug_functions(BuiltIn, setting.aliases.copy()))
+    evaluate("spb_decode(payload)", setting.functions.trial(), topic=NODE.format("NBIRTH"), payload=BIRTH)
+    assert len(setting.aliases) == 0
+
+
+def test_properties_and_data_sets_are_zipped(setting: Setting) -> None:
+    inner = {"keys": ["q"], "values": [{"type": 3, "int_value": 192}]}
+    payload = encoded(
+        {
+            "name": "a",
+            "properties": {
+                "keys": ["unit", "more", "list"],
+                "values": [
+                    {"type": 12, "string_value": "C"},
+                    {"propertyset_value": inner},
+                    {"propertysets_value": {"propertyset": [inner, inner]}},
+                ],
+            },
+        },
+        {
+            "name": "d",
+            "dataset_value": {
+                "num_of_columns": 2,
+                "columns": ["x", "y"],
+                "types": [3, 12],
+                "rows": [{"elements": [{"int_value": 1}, {"string_value": "p"}]}],
+            },
+        },
+        {"name": "t", "template_value": {"metrics": [{"name": "n", "properties": inner}], "parameters": []}},
+    )
+    value = evaluate("spb_zip_kvs(spb_decode(payload))", setting.functions, topic="t", payload=payload)
+    first, second, third = value["metrics"]
+    quality = {"q": {"type": 3, "int_value": 192}}
+    assert first["properties"] == {
+        "unit": {"type": 12, "string_value": "C"},
+        "more": {"propertyset_value": quality},
+        "list": {"propertysets_value": [quality, quality]},
+    }
+    assert second["dataset_value"]["rows"] == [{"x": {"int_value": 1}, "y": {"string_value": "p"}}]
+    assert third["template_value"]["metrics"][0]["properties"] == quality
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("spb_decode(payload)", "not a protobuf message of type Payload"),
+        ("spb_decode(map_new())", "argument 1 must be encoded data, not a map; it is decoded already"),
+        ("spb_decode(payload, 'Nothing')", "has no message type 'Nothing'"),
+        ("spb_encode(5)", "must be a map"),
+        ('spb_encode(map(\'{"metrics":[{"bytes_value":"!"}]}\'))', "a bytes_value is not base64"),
+        ("spb_encode(map('{\"colour\":1}'))", "payload.colour"),
+        ("sparkplug_decode(payload)", "not a protobuf message"),
+        ("spb_zip_kvs(map(m))", "a property set has 1 keys and 0 values"),
+        ("spb_zip_kvs(map(k))", "needs an array of strings as keys"),
+        ("spb_zip_kvs(map(r))", "the rows of a data set must be an array of maps"),
+    ],
+)
+def test_failure(setting: Setting, expression: str, message: str) -> None:
+    columns = {
+        "payload": "rubbish",
+        "m": '{"metrics":[{"properties":{"keys":["a"],"values":[]}}]}',
+        "k": '{"metrics":[{"properties":{"keys":[1],"values":[1]}}]}',
+        "r": '{"metrics":[{"dataset_value":{"columns":["a"],"rows":[1]}}]}',
+    }
+    with pytest.raises((EvaluationError, Invalid)) as caught:
+        evaluate(expression, setting.functions, topic="t", **columns)
+    assert message in str(caught.value)
