@@ -25,6 +25,9 @@ CONFIG_VARIABLE = "SLUICE_CONFIG"
 
 KeyPath = tuple[str, ...]
 
+ALIASES: Mapping[str, str] = {"message_validation": "schema_validation"}
+"""Other names of sections in files, for configurations that were written for another broker."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -61,7 +64,18 @@ def file_layer(file: Path, environ: Mapping[str, str]) -> Layer:
         HoconError: it cannot be read.
     """
     document = parse_file(file, environ)
-    return Layer(str(file), document.values, {path: str(place) for path, place in document.places.items()}, file)
+    places = {_renamed(path): str(place) for path, place in document.places.items()}
+    values: dict[str, Any] = {}
+    for root, value in document.values.items():
+        name = ALIASES.get(root, root)
+        if name in values:
+            raise HoconError(f"{places.get((name,), file)}: {root} and {name} are one section; keep one of the two")
+        values[name] = value
+    return Layer(str(file), values, places, file)
+
+
+def _renamed(path: KeyPath) -> KeyPath:
+    return (ALIASES.get(path[0], path[0]), *path[1:])
 
 
 def environment_layer(environ: Mapping[str, str]) -> tuple[Layer, list[str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from broker.config.model import Settings
 from broker.config.root import Config, load_config
@@ -224,3 +224,34 @@ def test_ten_thousand_keys_in_two_files_load(tmp_path: Path) -> None:
     (tmp_path / "base.hocon").write_text("streams {\n" + "\n".join(lines) + "\n}")
     (tmp_path / "api.hocon").write_text("streams {\n" + "\n".join(lines) + "\n}")
     assert [len(held.objects) for held in load(tmp_path).objects["streams"]] == [2_500, 2_500]
+
+
+def test_a_section_may_be_written_by_the_name_another_broker_gives_it(tmp_path: Path) -> None:
+    (tmp_path / "sluice.conf").write_text('message_validation.validations = [{ name = "a" }]\n')
+    config = load(tmp_path)
+    (held,) = config.objects["schema_validation.validations"]
+    assert [spec["name"] for spec in held.objects] == ["a"]
+    assert held.places(("schema_validation", "validations"))["a"].endswith("sluice.conf line 1")
+    (tmp_path / "sluice.conf").write_text("message_validation.validations = []\nschema_validation.validations = []\n")
+    (problem,) = problems(tmp_path)
+    assert "are one section; keep one of the two" in problem
+
+
+def test_a_section_may_be_a_list_where_its_model_takes_one(tmp_path: Path) -> None:
+    class Chain(Settings):
+        takes_a_list = True
+
+        links: list[str] = Field(default_factory=list, description="in order")
+
+        @model_validator(mode="before")
+        @classmethod
+        def _from_list(cls, value: Any) -> Any:
+            return {"links": value} if isinstance(value, list) else value
+
+    (tmp_path / "sluice.conf").write_text("chain = [a, b]\nmqtt = [1]\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config({**MODELS, "chain": Chain}, data_dir=tmp_path, environ={})
+    assert [problem.partition(": ")[2] for problem in caught.value.problems] == ["mqtt must be an object { ... }"]
+    (tmp_path / "sluice.conf").write_text("chain = [a, b]\n")
+    found = load_config({**MODELS, "chain": Chain}, data_dir=tmp_path, environ={}).get("chain", Chain)
+    assert found.links == ["a", "b"]
