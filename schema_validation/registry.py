@@ -8,11 +8,12 @@ from difflib import get_close_matches
 from typing import Any
 
 from broker.core.errors import Invalid, NotFound, Problem
-from broker.core.schema import FieldType, SchemaLookup
+from broker.core.schema import SPARKPLUG_B, ExternalRegistry, FieldType, SchemaLookup
 from schema_validation.fingerprints import id_of
 from schema_validation.references import Reference, Referred
 from schema_validation.schemas import check_members
 from schema_validation.serdes.base import SchemaSerde
+from schema_validation.serdes.sparkplug import sparkplug_serde
 from schema_validation.versions import Schema, SchemaVersion, candidate_of
 
 PayloadType = Callable[[str, SchemaLookup], "FieldType | None"]
@@ -21,12 +22,14 @@ PayloadType = Callable[[str, SchemaLookup], "FieldType | None"]
 class Registry:
     """What codes payloads by schema name, and what type the payloads of a topic have.
 
-    ``payload_type_of`` is settable: it is answered from validations, which come after schemas.
+    ``payload_type_of`` is settable: it is answered from validations, which come after schemas. So is ``externals``:
+    registries elsewhere by name.
     """
 
     def __init__(self, find: Callable[[str], Schema | None], names: Callable[[], Iterable[str]]) -> None:
         self._find, self._names = find, names
         self.payload_type_of: PayloadType = _unknown
+        self.externals: Mapping[str, ExternalRegistry] = {}
 
     def find(self, name: str) -> Schema | None:
         """The schema of that name, None where there is none or its versions are deleted."""
@@ -37,8 +40,24 @@ class Registry:
         """The serde of a schema's version in use. Raises ``NotFound`` with a suggestion."""
         found = self.find(name)
         if found is None:
+            if name == SPARKPLUG_B:
+                return sparkplug_serde()
             raise self._missing(name)
         return found.current.serde
+
+    def source(self, name: str) -> tuple[str, str]:
+        """The type and the text of a schema's version in use. Raises ``NotFound`` with a suggestion."""
+        found = self.schema(name)
+        source = found.current.source
+        return found.kind, source if isinstance(source, str) else ""
+
+    def external(self, name: str) -> ExternalRegistry:
+        """A registry elsewhere by the name it is configured under. Raises ``NotFound`` with a suggestion."""
+        found = self.externals.get(name)
+        if found is None:
+            close = get_close_matches(name, self.externals, n=1)
+            raise NotFound("registry", name, f"did you mean '{close[0]}'?" if close else None)
+        return found
 
     def schema(self, name: str) -> Schema:
         """The schema of that name. Raises ``NotFound`` with a suggestion."""
@@ -76,6 +95,7 @@ class Registry:
         """A registry in which these schemas stand in place of, or beside, those that there are."""
         trial = Registry(lambda name: schemas.get(name) or self._find(name), lambda: [*schemas, *self._names()])
         trial.payload_type_of = self.payload_type_of
+        trial.externals = self.externals
         return trial
 
     def resolve(self, local_name: str, name: str, number: int | None) -> Referred:
