@@ -27,12 +27,16 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One way of loading a broker. ``wanted`` is the least ratio to mosquitto or 0, ``figure`` what is compared."""
+    """One way of loading a broker. ``wanted`` is the least ratio to mosquitto or 0, ``figure`` what is compared.
+
+    ``ours`` are arguments of the load on Sluice only.
+    """
 
     name: str
     wanted: float
     figure: str
     arguments: tuple[str, ...]
+    ours: tuple[str, ...] = ()
 
 
 CASES = (
@@ -64,7 +68,7 @@ def compare(case: Case, ours: int, theirs: int, rounds: int) -> bool:
     lost = 0.0
     for _ in range(rounds):
         for port, values in figures.items():
-            result = load(port, case.arguments)
+            result = load(port, case.arguments + case.ours if port == ours else case.arguments)
             values.append(result[case.figure])
             lost += result["expected"] - result["received"] if port == ours else 0
     mine, other = statistics.median(figures[ours]), statistics.median(figures[theirs])

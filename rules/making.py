@@ -13,16 +13,16 @@ from broker.core.stream import rows_problem
 from rules.actions.action import Action, ActionCounts, Step
 from rules.actions.console import console
 from rules.actions.effects import stop_message
-from rules.actions.republish import Republish, republish
+from rules.actions.republish import Republish, columns_read, republish
 from rules.actions.sink import hand_to_sink
-from rules.actions.spec import BridgeAction, Effect, RepublishAction, StreamAction
+from rules.actions.spec import BridgeAction, Effect, RepublishAction, StreamAction, all_actions
 from rules.actions.stream import append_to_stream
 from rules.counts import Counts
 from rules.functions.registry import Functions
 from rules.rule import Rule, Statement, compile_statement
 from rules.settings import RulesSettings
 from rules.spec import RuleSpec, parse_spec
-from rules.sql.compiler import Surroundings
+from rules.sql.compiler import Program, Surroundings, compile_for_templates
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +84,24 @@ class RuleMaker:
             raise Invalid(f"rule {checked.name!r} cannot be saved", [_nothing_to_drop(checked)])
         counts = Counts(checked.name)
         counts.actions += [step.counts for step in steps]
-        rule = Rule(checked.name, statement, steps, counts, self._services.clock.now_ns, checked.enable)
+        program = self._program_for_templates(checked, statement)
+        rule = Rule(checked.name, statement, steps, counts, self._services.clock.now_ns, checked.enable, program)
         return MadeRule(checked, rule)
 
     def statement(self, checked: RuleSpec) -> Statement:
         """What a rule evaluates, compiled. Raises ``Invalid``."""
         return compile_statement(checked.sql, self._functions, self._surroundings(checked.name))
+
+    def _program_for_templates(self, checked: RuleSpec, statement: Statement) -> Program | None:
+        """What makes no more of the rows than their templates name, where there is nothing but templates."""
+        names: set[str] = set()
+        for action in all_actions(checked.actions):
+            read = columns_read(_republish(action)) if isinstance(action, RepublishAction) else None
+            if read is None and not isinstance(action, Effect):
+                return None
+            names |= read or frozenset()
+        surroundings = self._surroundings(checked.name)
+        return compile_for_templates(statement.tree, self._functions, surroundings, frozenset(names))
 
     def _surroundings(self, name: str) -> Surroundings:
         now_ns = self._services.clock.now_ns
@@ -114,10 +126,8 @@ class RuleMaker:
         if isinstance(action, StreamAction):
             return self._stream_action(action, rule)
         if isinstance(action, RepublishAction):
-            spec = Republish(**action.model_dump(exclude={"type", "fallback_actions"}))
-            return republish(
-                spec, rule, self._services.publisher, self._settings.max_republish_depth, self._services.clock.now_ns
-            )
+            services, max_depth = self._services, self._settings.max_republish_depth
+            return republish(_republish(action), rule, services.publisher, max_depth, services.clock.now_ns)
         if isinstance(action, Effect):
             return stop_message(rule, disconnect=action.type == "disconnect")
         return console(rule)
@@ -127,6 +137,10 @@ class RuleMaker:
         if problem := rows_problem(action.stream, streams, "/stream"):
             raise Invalid("the action cannot be used", [problem])
         return append_to_stream(streams.appender(action.stream), rule)
+
+
+def _republish(action: RepublishAction) -> Republish:
+    return Republish(**action.model_dump(exclude={"type", "fallback_actions"}))
 
 
 def _inside(problem: Problem, pointer: str) -> Problem:

@@ -81,6 +81,8 @@ class Rule:
     counts: Counts
     now_ns: Callable[[], int]
     is_enabled: bool = True
+    for_templates: Program | None = field(default=None)
+    """In place of ``statement.on_message`` while nobody but the templates of the actions sees the rows."""
     last_error: LastError | None = field(default=None)
     readers: Sequence[RowCall] = field(default=())
     _quiet_until_ns: int = field(default=0)
@@ -97,7 +99,9 @@ class Rule:
 
     def message_call(self) -> Callable[[Message], Refusal | None]:
         """What the topic plan calls; everything it needs is bound to locals. Gives why the message goes no further."""
-        name, run, finish, counts = self.name, self.statement.on_message.run, self._finish, self.counts
+        name, finish, counts = self.name, self._finish, self.counts
+        program = self.statement.on_message if self.for_templates is None or self.readers else self.for_templates
+        run = program.run
         matched, passed = counts.matched, counts.passed
         only = self.steps[0].run if len(self.steps) == 1 and not self.readers else None
         measured = _measured(run, counts.timing)
@@ -110,7 +114,7 @@ class Rule:
             try:
                 result = (run if count & SAMPLE_MASK else measured)(message)
             except Exception as error:  # noqa: BLE001 (a rule must not stop the message, whatever it raises)
-                self._failed(self.statement.on_message, error)
+                self._failed(program, error)
                 return None
             if only is None or type(result) is not dict:
                 return finish(result, message)

@@ -16,7 +16,7 @@ from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
 from broker.core.schema import FieldType
 from rules import tester
-from rules.actions.spec import StreamAction
+from rules.actions.spec import StreamAction, all_actions
 from rules.case_runs import refuse_failures, report, run_cases
 from rules.chains import Link, chain_problems, readers_of
 from rules.counts import Counts
@@ -459,8 +459,7 @@ def _version_of(saved: MadeRule | UnusableRule) -> Spec:
 
 
 def _streams(spec: RuleSpec) -> set[str]:
-    all_actions = [one for action in spec.actions for one in (action, *getattr(action, "fallback_actions", ()))]
-    return {action.stream for action in all_actions if isinstance(action, StreamAction)}
+    return {action.stream for action in all_actions(spec.actions) if isinstance(action, StreamAction)}
 
 
 def _schemas(statement: Statement) -> set[str]:

@@ -27,6 +27,7 @@ async def _object_problems(config: Config, data_dir: Path) -> list[str]:
             start()
         except ConfigError as error:
             problems += error.problems
+    problems += [sentence for sentence in node.rules.service.failures() if sentence not in problems]
     await node.streams.stop()
     await node.writer.close()
     return problems

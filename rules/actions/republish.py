@@ -40,8 +40,11 @@ class Republish:
 
 
 def columns_read(spec: Republish) -> frozenset[str] | None:
-    """The columns of a row that its templates look at; None when they look at all."""
-    texts = [spec.topic, spec.payload or "${.}", spec.qos, spec.retain, spec.direct_dispatch]
+    """The columns of a row that its templates look at; None when they look at all, or need the payload as text."""
+    values = [spec.qos, spec.retain, spec.direct_dispatch]
+    if any(("payload",) in template(text).paths for text in values if isinstance(text, str)):
+        return None
+    texts = [spec.topic, spec.payload or "${.}", *values]
     texts += spec.mqtt_properties.values()
     given = spec.user_properties
     if not isinstance(given, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -137,6 +137,13 @@ TYPES: Final = ("stream", "console", "republish", "bridge", "drop", "disconnect"
 
 for _model in (StreamAction, ConsoleAction, RepublishAction, BridgeAction):
     _model.model_rebuild()
+
+
+def all_actions(actions: Sequence[AnyAction]) -> Iterator[AnyAction]:
+    """The actions in order, each followed by its fallbacks."""
+    for action in actions:
+        yield action
+        yield from getattr(action, "fallback_actions", ())
 
 
 def in_our_form(action: Any) -> Any:

@@ -1,0 +1,112 @@
+"""The MQTT server on a loopback socket with rules, streams that are lists, and sinks that keep what they are given."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.core.action import CONNECTED, Settle
+from broker.core.errors import NotFound, Unavailable
+from broker.core.feature import Services
+from broker.core.message import Message
+from broker.core.objects import MemorySection, Spec
+from broker.core.schema import NoSchemas
+from broker.core.stream import Append, StreamRecord
+from rules.feature import RulesFeature
+from rules.settings import RulesSettings
+from tests.support.mqtt_server import Node as Server
+from tests.support.mqtt_server import running
+
+
+class ListStreams:
+    """Streams that are lists."""
+
+    def __init__(self, *names: str) -> None:
+        self.records: dict[str, list[StreamRecord]] = {name: [] for name in names}
+
+    def appender(self, stream: str) -> Append:
+        if stream not in self.records:
+            raise NotFound("stream", stream)
+        return self.records[stream].append
+
+    def names(self) -> Sequence[str]:
+        return list(self.records)
+
+
+@dataclass
+class ListSink:
+    """A sink that is a list; rows settle when the test says so, or at once."""
+
+    name: str
+    state: str = CONNECTED
+    settles: bool = True
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    open: list[Settle] = field(default_factory=list)
+
+    def write(self, row: dict[str, Any], message: Message, settle: Settle) -> None:
+        if self.state != CONNECTED:
+            raise Unavailable(f"bridge '{self.name}' is {self.state}")
+        self.rows.append(row)
+        self.messages.append(message)
+        if self.settles:
+            settle(None)
+        else:
+            self.open.append(settle)
+
+
+@dataclass
+class RulesNode:
+    """A running server, its rules, and what they write to."""
+
+    server: Server
+    feature: RulesFeature
+    services: Services
+    section: MemorySection
+    streams: ListStreams
+
+    def rule(self, name: str, sql: str, *actions: Any, **members: Any) -> Spec:
+        spec: Spec = self.feature.service.create({"name": name, "sql": sql, "actions": list(actions), **members})
+        return spec
+
+    def sink(self, name: str, **options: Any) -> ListSink:
+        sink = ListSink(name, **options)
+        self.services.sinks.add(sink)
+        return sink
+
+    def shown(self, name: str) -> Spec:
+        spec: Spec = self.feature.service.get(name)
+        return spec
+
+    def count(self, rule: str, name: str) -> int:
+        found: int = self.shown(rule)["metrics"][name]
+        return found
+
+    def details(self, rule: str, position: int = 0) -> dict[str, Any]:
+        """What is shown of one action of a rule."""
+        found: dict[str, Any] = self.shown(rule)["action_details"][position]
+        return found
+
+
+@asynccontextmanager
+async def running_rules(*stored: Spec, settings: RulesSettings | None = None, **mqtt: Any) -> AsyncIterator[RulesNode]:
+    """A server with rules, those of ``stored`` found in the configuration."""
+    async with running(**mqtt) as server:
+        section, streams = MemorySection(stored), ListStreams("hot", "cold")
+        services = Services(
+            node="n1",
+            clock=server.clock,
+            events=server.events,
+            plans=server.server.plans,
+            publisher=server.server.publisher,
+            streams=streams,
+            schemas=NoSchemas(),
+            section=lambda _: section,
+            metrics=server.metrics,
+        )
+        feature = RulesFeature(services, settings)
+        feature.start()
+        server.server.set_stages(feature.gates, feature.taps)
+        yield RulesNode(server, feature, services, section, streams)
