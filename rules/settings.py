@@ -16,6 +16,11 @@ class RulesSettings(Settings):
     max_republish_depth: int = Field(
         default=16, ge=1, le=1000, description="How many rules in a row may republish what another one republished."
     )
+    unusable_rules: Literal["keep", "refuse"] = Field(
+        default="keep",
+        description="What becomes of a rule of the configuration that cannot be used when the broker starts: it is "
+        "kept in state failed and all others run, or the broker does not start.",
+    )
     type_check: Literal["error", "warning", "off"] = Field(
         default="error",
         description="What becomes of a rule whose SQL has a certain mistake by the schemas bound to its topics and the "
