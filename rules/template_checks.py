@@ -27,7 +27,8 @@ def unset_placeholders(actions: Sequence[Any], inferred: Inferred, payload: Fiel
         return
     row = FieldType("struct", nullable=False, fields=dict(inferred.columns), open=False)
     for position, action in enumerate(actions):
-        members = {**_default_payload(action), **action.model_dump(mode="json", exclude_unset=True)}
+        members = action.model_dump(mode="json", exclude_unset=True)
+        members = {**members, **_default_payload(action)} if _ALWAYS_LOOKED_AT not in members else members
         for pointer, text in _texts(members, f"/actions/{position}"):
             for path in Template(text, text_of).paths:
                 yield from _problem(path, pointer, row, payload)
