@@ -11,18 +11,24 @@ from broker.core.objects import ObjectService
 from broker.core.schema import SchemaLookup
 from broker.core.stage import Gate, Tap
 from broker.observe.log import get_logger
+from rules.backtest import Backtests, Positions
+from rules.deferred import Bounds, Deferrals
 from rules.engine import RuleEngine
 from rules.functions.external_schemas import external_schema_functions
 from rules.functions.library import standard
+from rules.functions.plugin_loading import installed, load_plugins
 from rules.functions.registry import Function
 from rules.functions.schemas import schema_functions
 from rules.functions.sparkplug import Aliases, SparkplugTap, sparkplug_functions
+from rules.jq.evaluation import PROGRAMS, Counts, JqDefaults
+from rules.jq.pool import WorkerPool
 from rules.rates import STEP_S
 from rules.service import RuleService
 from rules.settings import RulesSettings
 from rules.stage import RulesTap
 
 SECTION = "rule_engine.rules"
+SCHEMAS = "schema_registry.schemas"
 
 _log = get_logger(__name__)
 
@@ -39,12 +45,24 @@ class RulesFeature:
         for function in _of_schemas(services, aliases):
             self.functions.add(function)
         self.functions.when_tried(lambda: _of_schemas(services, aliases.copy()))
+        self.plugins = load_plugins(self.functions, installed())
+        for problem in (problem for plugin in self.plugins for problem in plugin.problems):
+            _log.error("functions.plugin", problem=problem)
+        plugins = load_plugins(self.functions, installed())
+        for problem in (problem for plugin in plugins for problem in plugin.problems):
+            _log.error("functions.plugin", problem=problem)
+        plugins = load_plugins(self.functions, installed())
+        for problem in (problem for plugin in plugins for problem in plugin.problems):
+            _log.error("functions.plugin", problem=problem)
+        self._deferrals = _deferrals(services, self.settings)
         engine = RuleEngine(
             services.node,
             services.events,
             services.clock.now_ns,
             ignores_sys_messages=self.settings.ignore_sys_message,
+            deferrals=self._deferrals,
         )
+        self._services = services
         self._next_tick: asyncio.TimerHandle | None = None
         self._section = services.section(SECTION)
         self.service = RuleService(services, self._section, engine, self.functions, self.settings)
@@ -70,8 +88,30 @@ class RulesFeature:
         if loop is not None:
             self._tick_on(loop)
 
+    def offer_backtests(self, positions: Positions, command: Sequence[str]) -> None:
+        """Let rules be run over what streams hold.
+
+        Args:
+            positions: where a stream stands and how its ranges are read.
+            command: starts the process of a back-test.
+        """
+        schemas = self._services.section(SCHEMAS).load
+        self.service.jobs = Backtests(
+            self._services.node, self._services.clock, self.settings, positions, command, schemas
+        )
+
+    def begin_deferred(self) -> None:
+        """Go on with what rules had put off, and put off from now on. On the loop, once all features are started."""
+        self._deferrals.begin()
+
+    async def end_deferred(self) -> None:
+        """Stop evaluating what rules put off, and the worker processes; before the store is closed."""
+        await self._deferrals.end()
+
     def stop(self) -> None:
-        """End the sampling of rates."""
+        """End the sampling of rates, and back-tests."""
+        if self.service.jobs is not None:
+            self.service.jobs.stop()
         if self._next_tick is not None:
             self._next_tick.cancel()
 
@@ -91,6 +131,17 @@ def _of_schemas(services: Services, aliases: Aliases) -> list[Function]:
         *external_schema_functions(schemas),
         *sparkplug_functions(schemas, aliases),
     ]
+
+
+def _deferrals(services: Services, settings: RulesSettings) -> Deferrals:
+    """What evaluates rules beside the publish path, and what jq does in this process, as the settings say."""
+    metrics = services.metrics
+    JqDefaults.timeout_s = settings.jq_function_default_timeout
+    metrics.gauge("jq_inline_evaluations", lambda: Counts.inline, "jq programs run on the publish path")
+    metrics.gauge("jq_programs_cached", lambda: len(PROGRAMS), "compiled jq programs kept")
+    pool = WorkerPool(settings.jq_workers, settings.jq_worker_memory, metrics)
+    bounds = Bounds(settings.jq_queue_records, settings.jq_queue_bytes)
+    return Deferrals(services.node, services.queues, pool, bounds, metrics)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlglot import exp
 
 from broker.core import jsontext
-from broker.core.errors import Conflict, InUse, Invalid, Problem, SluiceError
+from broker.core.errors import Conflict, InUse, Invalid, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
 from broker.core.merge_patch import merged
 from broker.core.objects import ObjectSection, Spec
@@ -17,6 +17,7 @@ from broker.core.ordered import OrderedObjects
 from broker.core.schema import FieldType
 from rules import tester
 from rules.actions.spec import StreamAction, all_actions
+from rules.backtest import Backtests, wish
 from rules.case_runs import refuse_failures, report, run_cases
 from rules.chains import Link, chain_problems, readers_of
 from rules.counts import Counts
@@ -52,7 +53,9 @@ class RuleService:
         self._functions = functions
         self._types = TypeChecker(services, functions, settings, self._statement_of)
         self._maker = RuleMaker(services, functions, settings)
-        self._section = section
+        self._section, self._settings = section, settings
+        self.jobs: Backtests | None = None
+        """Back-tests, where there are streams; set by the feature."""
         self._explainer = Explainer(services, functions, settings)
         self._objects: OrderedObjects[MadeRule | UnusableRule] = OrderedObjects(self.kind, section, _saved_spec)
         self._outcasts: dict[str, str] = {}
@@ -216,6 +219,40 @@ class RuleService:
     def _spec_of(self, name: str) -> Spec:
         return _saved_spec(self._usable(name))
 
+    # Back-tests
+
+    def backtest(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Begin a back-test: ``sql`` over a ``stream``, beside the rule that ``name`` names; the job.
+
+        Raises:
+            Invalid: the SQL cannot be used, or there is nothing to run it on.
+            NotFound: there is no such rule or stream.
+            Unavailable: enough run already, or this node has no streams.
+        """
+        jobs = self._jobs()
+        return jobs.start(wish(body, self._spec_of, self._check_sql, self._settings))
+
+    def backtests(self) -> Sequence[dict[str, Any]]:
+        """The back-tests that are known, newest first."""
+        return self._jobs().known()
+
+    def backtest_of(self, id: str) -> dict[str, Any]:
+        """A back-test with its result. Raises ``NotFound``."""
+        return self._jobs().get(id)
+
+    def cancel_backtest(self, id: str) -> dict[str, Any]:
+        """End a back-test. Raises ``NotFound``."""
+        return self._jobs().cancel(id)
+
+    def _jobs(self) -> Backtests:
+        if self.jobs is None:
+            raise Unavailable("this node has no streams to test rules on")
+        return self.jobs
+
+    def _check_sql(self, spec: Spec) -> None:
+        """Raise ``Invalid`` when a statement cannot be compiled."""
+        self._maker.statement(parse_spec(spec))
+
     # Who uses what
 
     def users_of_stream(self, stream: str) -> Sequence[str]:
@@ -359,7 +396,8 @@ class RuleService:
                 self._outcasts[one.name] = one.sentence
             elif problems := chain_problems(one.name, links):
                 self._outcasts[one.name] = "; ".join(map(str, problems))
-        self._engine.use(saved.rule for saved in self._made() if saved.name not in self._outcasts)
+        running = [saved.rule for saved in self._made() if saved.name not in self._outcasts]
+        self._engine.use(running, [saved.name for saved in self._objects])
         self._services.plans.invalidate()
 
     def _made_or_unusable(self, spec: Spec) -> MadeRule | UnusableRule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,7 @@ from broker.storage.rocksdb.store import RocksStore
 from broker.storage.settings import StoreSettings
 from broker.storage.store import LogShard, Store
 from broker.storage.writer import Writer
+from broker.streams.queues import StoredQueues
 from broker.streams.ranges_process import RangesProcess
 from broker.streams.service import StreamService
 from broker.streams.settings import StreamSettings
@@ -111,6 +113,7 @@ class Node:
             section=sections.section,
             metrics=self.metrics,
             data_dir=data_dir,
+            queues=StoredQueues(self.writer, self.clock, self.metrics),
             users_of_stream=users_of_stream,
         )
         self.schema_validation = features.load(features.SCHEMA_VALIDATION)(
@@ -120,6 +123,7 @@ class Node:
         )
         self.transforms = self._feature(features.TRANSFORMS, "message_transformation")
         self.rules = self._feature(features.RULES, "rule_engine")
+        self.rules.offer_backtests(self.streams.positions, [sys.executable, "-m", "broker.app.backtest"])
         self.lake = features.load(features.LAKE)(
             self.services,
             config.get("lake"),

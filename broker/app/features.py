@@ -12,6 +12,7 @@ SCHEMA_VALIDATION = "schema_validation.feature:SchemaValidationFeature"
 TRANSFORMS = "transforms.feature:TransformsFeature"
 RULES = "rules.feature:RulesFeature"
 LAKE = "bridges.spark.feature:LakeFeature"
+BACKTEST = "rules.backtest_run:run"
 
 SETTINGS = {
     "schema_registry": "schema_validation.settings:SchemaRegistrySettings",

@@ -50,6 +50,12 @@ class ObjectList(BaseModel):
     total_is_estimate: bool
 
 
+class FunctionList(ObjectList):
+    """Functions of the rule language; ``origin`` is ``sluice`` or the plugin they are from."""
+
+    plugins: list[dict[str, Any]]
+
+
 class Order(BaseModel):
     """The names of all objects of a kind, in the order wanted."""
 
@@ -196,6 +202,23 @@ class RuleExplain(_Open):
     sql: str | None = None
     name: str | None = None
     event: dict[str, Any] = {}
+
+
+class Backtest(_Open):
+    """New SQL for a rule, or a rule, and the messages to run it on.
+
+    ``name`` and ``sql`` compare the SQL with the rule that runs; one alone is run beside nothing. ``from`` and ``to``
+    are offsets, for every shard, or times; with more than ``limit`` messages between them the newest are read.
+    """
+
+    name: str | None = None
+    sql: str | None = None
+    stream: str
+    start: str | int | None = Field(default=None, alias="from")
+    to: str | int | None = None
+    limit: int = 10_000_000
+    samples: int = Field(default=10, ge=1, le=200)
+    timeout_s: float = 300.0
 
 
 class TemplateRender(_Open):

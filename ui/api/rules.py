@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from broker.core.objects import ObjectService, Spec
 from ui.api import models, preconditions
+from ui.api.backtests import BacktestVerbs, add_backtests
 from ui.api.deadline import BoundedCalls
 from ui.api.lineage import add_lineage
 from ui.api.objects import Cursor, Kind, Limit, add_reorder, created_answer, exists, named, page_of
@@ -27,7 +28,7 @@ _TAGS: list[Any] = ["Rules"]
 _ONE = "/rules/{name}"
 
 
-class RuleVerbs(ObjectService, Protocol):
+class RuleVerbs(ObjectService, BacktestVerbs, Protocol):
     """The service of rules (``rules.service``). ``force`` is passed when it is set, and for all the rules have."""
 
     def etag(self, name: str) -> str: ...
@@ -100,6 +101,8 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedC
         _add_versions(router, service, saving)
     if hasattr(service, "run_cases"):
         _add_cases(router, service, calls)
+    if hasattr(service, "backtest"):
+        add_backtests(router, service)
     reorder = getattr(service, "reorder", None)
     if reorder is not None:
         add_reorder(router, kind, service, reorder)

@@ -1,0 +1,368 @@
+"""A back-test's work: two statements over the records of a range, and how their rows differ.
+
+Runs in a process of its own (``broker.app.backtest``), reads Arrow from the range server, and keeps counts and a few
+samples: memory does not grow with the range. The statements are those that run live, on what columns a stream keeps.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from broker.core import jsontext
+from broker.core.client import Client
+from broker.core.feature import Services
+from broker.core.message import Message
+from broker.core.wire import from_wire
+from rules.functions.registry import Functions
+from rules.jq.blocking import BlockingWorker
+from rules.jq.evaluation import Evaluation, NeedsWorker, evaluating
+from rules.making import RuleMaker
+from rules.rule import Statement, error_text
+from rules.settings import RulesSettings
+from rules.spec import parse_spec
+from rules.sql.columns import Occurrence, properties
+from rules.sql.compiler import Program, Result
+from rules.sql.sources import PUBLISH
+from rules.sql.values import UNDEFINED, json_bytes, string
+
+NOT_KEPT: Final = ("id", "peerhost", "peername", "client_attrs")
+"""Columns of a message that a record of a stream does not keep."""
+_SLICE_ROWS: Final = 2048
+_PROGRESS_S: Final = 0.2
+_MOST_KINDS: Final = 50
+_MOST_TOPICS: Final = 100_000
+_OTHERS: Final = "other errors"
+_REQUEST_TIMEOUT_S: Final = 60.0
+_NOBODY: Final = Client("")
+_NO_PROPERTIES: Final = properties(Message("", b"", 0, False, _NOBODY, 0))
+
+
+class Ended(Exception):
+    """The back-test cannot go on; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets of one shard, ``start`` up to, not including, ``end``."""
+
+    shard: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is compared over what. ``read`` gives the Arrow batches of a range; ``ends_s`` is of the monotonic clock."""
+
+    stream: str
+    node: str
+    rule: str
+    before: Statement | None
+    after: Statement
+    ranges: Sequence[Range]
+    read: Callable[[Range], Iterator[pa.RecordBatch]]
+    samples: int
+    ends_s: float
+
+
+@dataclass(slots=True)
+class _Side:
+    """One of the two: what it did so far."""
+
+    statement: Statement
+    matched: int = 0
+    rows: int = 0
+    no_result: int = 0
+    errors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    reads: dict[str, bool] = field(default_factory=dict)
+    has_jq: bool = False
+
+    @classmethod
+    def of(cls, statement: Statement) -> _Side:
+        return cls(statement, has_jq="jq" in statement.on_event.source)
+
+    def takes(self, topic: str) -> bool:
+        """Whether FROM takes messages on the topic."""
+        found = self.reads.get(topic)
+        if found is None:
+            if len(self.reads) >= _MOST_TOPICS:
+                self.reads.clear()
+            found = self.reads[topic] = self.statement.sources.matches_topic(topic)
+        return found
+
+    def failed(self, text: str, place: Mapping[str, Any]) -> None:
+        """Count an error by its text, with the first place it came up."""
+        if text not in self.errors and len(self.errors) >= _MOST_KINDS:
+            text = _OTHERS
+        kind = self.errors.setdefault(text, {"message": text, "count": 0, "first": dict(place)})
+        kind["count"] += 1
+
+
+class Backtest:
+    """Runs a job; ``result`` is good at any time."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._sides = [_Side.of(job.after)] + ([_Side.of(job.before)] if job.before is not None else [])
+        self._worker = BlockingWorker()
+        self.done = 0
+        self.total = sum(one.end - one.start for one in job.ranges)
+        self._counts = dict.fromkeys(("unchanged", "added", "lost", "changed"), 0)
+        self._samples: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ("added", "lost", "changed")}
+        self._started_s = time.monotonic()
+
+    def run(self, progress: Callable[[int, int], None]) -> None:
+        """Read all ranges; tells progress a few times a second.
+
+        Raises:
+            Ended: its time is over, or records cannot be read.
+        """
+        told_s = 0.0
+        with self._worker:
+            for piece in self._job.ranges:
+                for batch in self._job.read(piece):
+                    for start in range(0, batch.num_rows, _SLICE_ROWS):
+                        self._slice(piece.shard, batch.slice(start, _SLICE_ROWS))
+                        now_s = time.monotonic()
+                        if now_s > self._job.ends_s:
+                            raise Ended("its time is over")
+                        if now_s - told_s > _PROGRESS_S:
+                            progress(self.done, self.total)
+                            told_s = now_s
+
+    def result(self) -> dict[str, Any]:
+        """Counts, samples, errors by kind, and the columns that had no value."""
+        elapsed_s = max(time.monotonic() - self._started_s, 1e-9)
+        after, before = self._sides[0], self._sides[1] if len(self._sides) > 1 else None
+        both = {"before": before, "after": after}
+        return {
+            "messages": self.done,
+            "matched": {name: side.matched if side else 0 for name, side in both.items()},
+            "no_result": {name: side.no_result if side else 0 for name, side in both.items()},
+            "rows": {**{name: side.rows if side else 0 for name, side in both.items()}, **self._counts},
+            "errors": {name: _by_count(side) for name, side in both.items()},
+            "samples": self._samples,
+            "elapsed_s": round(elapsed_s, 3),
+            "messages_per_s": round(self.done / elapsed_s),
+        }
+
+    def _slice(self, shard: int, batch: pa.RecordBatch) -> None:
+        names = ("offset", "topic", "payload", "qos", "retain", "client_id", "username", "properties")
+        columns = [batch.column(batch.schema.get_field_index(name)).to_pylist() for name in names]
+        times = batch.column(batch.schema.get_field_index("ts")).cast(pa.int64()).to_pylist()
+        for record in zip(times, *columns, strict=True):
+            self._record(shard, *record)
+        self.done += batch.num_rows
+
+    def _record(
+        self,
+        shard: int,
+        ts_us: int,
+        offset: int,
+        topic: str,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        client_id: str,
+        username: str | None,
+        given: str | None,
+    ) -> None:
+        takers = [side.takes(topic) for side in self._sides]
+        if True not in takers:
+            return
+        ts_ms = ts_us // 1000
+        columns = {
+            "event": PUBLISH,
+            "clientid": client_id,
+            "payload": string(payload),
+            "topic": topic,
+            "qos": qos,
+            "flags": {"retain": retain},
+            "pub_props": _NO_PROPERTIES if not given else _properties(given),
+            "publish_received_at": ts_ms,
+            "timestamp": ts_ms,
+            "node": self._job.node,
+            "metadata": {"rule_id": self._job.rule},
+        }
+        if username is not None:
+            columns["username"] = username
+        occurrence, place = Occurrence(columns), {"shard": shard, "offset": str(offset)}
+        rows = [
+            self._rows(side, occurrence, place) if takes else []
+            for side, takes in zip(self._sides, takers, strict=True)
+        ]
+        before = rows[1] if len(rows) > 1 else []
+        if before == rows[0]:
+            self._counts["unchanged"] += len(before)
+            return
+        self._compare(before, rows[0], {**place, "ts_ms": ts_ms, "topic": topic})
+
+    def _rows(self, side: _Side, occurrence: Occurrence, place: Mapping[str, Any]) -> list[bytes]:
+        """The rows as a stream would hold them; none where it fails, which is counted."""
+        side.matched += 1
+        program = side.statement.on_event
+        try:
+            result = program.run(occurrence) if not side.has_jq else self._with_jq(program, occurrence)
+            made = result if isinstance(result, list) else [] if result is None else [result]
+            found = [_encoded(row) for row in made]
+        except Exception as error:  # noqa: BLE001 (whatever a record does to the rule is told of that record)
+            side.failed(error_text(program, error), place)
+            return []
+        if not found:
+            side.no_result += 1
+        side.rows += len(found)
+        return found
+
+    def _with_jq(self, program: Program, occurrence: Occurrence) -> Result:
+        evaluation = Evaluation(lambda: occurrence.columns)
+        while True:
+            try:
+                with evaluating(evaluation):
+                    return program.run(occurrence)
+            except NeedsWorker as needed:
+                evaluation.answers.append(self._worker.run(needed.request, self._job.ends_s))
+
+    def _compare(self, before: list[bytes], after: list[bytes], place: Mapping[str, Any]) -> None:
+        """Rows that both gave are unchanged; of the others those in the same position are one row that changed."""
+        lost, added = _without_common(before, after)
+        changed = min(len(lost), len(added))
+        self._counts["unchanged"] += len(before) - len(lost)
+        for one, other in zip(lost, added, strict=False):
+            self._note("changed", place, before=one, after=other)
+        for one in lost[changed:]:
+            self._note("lost", place, before=one)
+        for one in added[changed:]:
+            self._note("added", place, after=one)
+
+    def _note(self, kind: str, place: Mapping[str, Any], **rows: bytes) -> None:
+        self._counts[kind] += 1
+        if len(self._samples[kind]) < self._job.samples:
+            shown = {name: jsontext.decode(row) for name, row in rows.items()}
+            self._samples[kind].append({"stream": self._job.stream, **place, **shown})
+
+
+def run(
+    document: Mapping[str, Any],
+    services: Services,
+    functions: Functions,
+    settings: RulesSettings,
+    ends_s: float,
+    progress: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """Run the job that ``rules.backtest`` wrote; its result, which is ``complete`` when all was read.
+
+    Raises:
+        Invalid: SQL that cannot be compiled here.
+    """
+    maker = RuleMaker(services, functions, settings)
+    before, after = (
+        None if spec is None else maker.statement(parse_spec(spec)) for spec in (document["before"], document["after"])
+    )
+    assert after is not None
+    backtest = Backtest(
+        Job(
+            document["stream"],
+            document["node"],
+            document["rule"],
+            before,
+            after,
+            [Range(*one) for one in document["ranges"]],
+            ranges_reader(document["ranges_url"], document["log"], document["ticket"]),
+            document["samples"],
+            ends_s,
+        )
+    )
+    ended: dict[str, Any] = {"complete": True}
+    try:
+        backtest.run(progress)
+    except Ended as error:
+        ended = {"complete": False, "why": str(error)}
+    used = [name for one in (before, after) if one is not None for name in undefined_columns(one, functions)]
+    return {**backtest.result(), **ended, "undefined_columns": sorted(set(used)), "not_kept": list(NOT_KEPT)}
+
+
+def ranges_reader(url: str, log: int, ticket: str) -> Callable[[Range], Iterator[pa.RecordBatch]]:
+    """Reads ranges from a range server. It stands on this machine or near it, so no proxy of the environment is asked.
+
+    Raises (when it reads):
+        Ended: the records are gone, or the server is.
+    """
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def read(piece: Range) -> Iterator[pa.RecordBatch]:
+        address = f"{url.rstrip('/')}/streams/{log}/{piece.shard}?from={piece.start}&to={piece.end}"
+        request = urllib.request.Request(address, headers={"Authorization": f"Bearer {ticket}"})
+        try:
+            with opener.open(request, timeout=_REQUEST_TIMEOUT_S) as answer, pa.ipc.open_stream(answer) as batches:
+                yield from batches
+        except (OSError, pa.ArrowException) as error:
+            raise Ended(f"the records of shard {piece.shard} cannot be read: {_reason(error)}") from error
+
+    return read
+
+
+def undefined_columns(statement: Statement, functions: Functions) -> list[str]:
+    """The columns that a statement reads, itself or in a function, and a stream does not keep."""
+    tree = statement.tree
+    read = {column.name for column in tree.find_all(exp.Column)}
+    for call in tree.find_all(exp.Anonymous):
+        found = functions.get(call.name)
+        if found is not None and found.column is not None:
+            read.add(found.column)
+    has_star = any(isinstance(item, exp.Star) for item in tree.find_all(exp.Star))
+    return [name for name in NOT_KEPT if has_star or name in read]
+
+
+def _without_common(before: list[bytes], after: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """The rows that the other does not have, in their order; the order of a row's columns does not matter."""
+    left = [(_canonical(row), row) for row in before]
+    remaining = [key for key, _ in left]
+    lost, added = [], []
+    for row in after:
+        if (key := _canonical(row)) in remaining:
+            remaining.remove(key)
+        else:
+            added.append(row)
+    for key, row in left:
+        if key in remaining:
+            remaining.remove(key)
+            lost.append(row)
+    return lost, added
+
+
+def _canonical(row: bytes) -> bytes:
+    return json.dumps(jsontext.decode(row), sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _encoded(row: dict[str, Any]) -> bytes:
+    return json_bytes({name: value for name, value in row.items() if value is not UNDEFINED})
+
+
+def _properties(text: str) -> dict[str, Any]:
+    """The column ``pub_props`` of the properties that a record keeps."""
+    given = from_wire(jsontext.decode(text))
+    if "User-Property" in given:
+        given["User-Property"] = [tuple(pair) for pair in given["User-Property"]]
+    return properties(Message("", b"", 0, False, _NOBODY, 0, given))
+
+
+def _by_count(side: _Side | None) -> list[dict[str, Any]]:
+    return sorted(side.errors.values(), key=lambda kind: -kind["count"]) if side else []
+
+
+def _reason(error: BaseException) -> str:
+    read = getattr(error, "read", None)
+    if read is not None:
+        try:
+            return str(jsontext.decode(read()).get("detail"))
+        except (OSError, ValueError, AttributeError):
+            pass
+    return str(getattr(error, "reason", None) or error or type(error).__name__)
