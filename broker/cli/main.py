@@ -13,7 +13,21 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli import config, doctor, exit_codes, gates, lake, objects, rule_tries, rule_types, rules, run, status
+from broker.cli import (
+    config,
+    doctor,
+    exit_codes,
+    gates,
+    lake,
+    objects,
+    rule_backtest,
+    rule_functions,
+    rule_tries,
+    rule_types,
+    rules,
+    run,
+    status,
+)
 from broker.cli.errors import CommandError, from_sluice_error, show_error
 from broker.core.errors import SluiceError
 
@@ -103,7 +117,9 @@ def _application() -> typer.Typer:
         if noun.plural == "rules":
             rules.add_to(group)
             rule_tries.add_to(group)
+            rule_backtest.add_to(group)
             rule_types.add_to(group)
+            rule_functions.add_to(group)
         application.add_typer(group, name=noun.plural)
         application.add_typer(group, name=noun.singular, hidden=True)
     application.add_typer(gates.quarantine, name="quarantine")

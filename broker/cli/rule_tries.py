@@ -73,7 +73,7 @@ def run_sql(
 
     if sql is None:
         raise CommandError("give the SQL", exit_codes.USAGE, hint="sluice rules run --sql 'SELECT ...' --event FILE")
-    body: dict[str, Any] = {"sql": _sql(sql), "event": _event(event, topic, payload)}
+    body: dict[str, Any] = {"sql": sql_text(sql), "event": _event(event, topic, payload)}
     if language != "sql":
         body["language"] = language
     with api_client(url, data_dir) as client:
@@ -102,7 +102,7 @@ def explain(
 
     if (name is None) == (sql is None):
         raise CommandError("name a rule or give --sql", exit_codes.USAGE, hint="sluice rules explain NAME --event FILE")
-    what = {"name": name} if sql is None else {"sql": _sql(sql)}
+    what = {"name": name} if sql is None else {"sql": sql_text(sql)}
     with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, KNOWN):
         found = client.post("/rules:explain", {**what, "event": _event(event, topic, payload)})
     if as_json or output == "json":
@@ -112,7 +112,8 @@ def explain(
             _print_styled(line)
 
 
-def _sql(given: str) -> str:
+def sql_text(given: str) -> str:
+    """The SQL that an option gives, or the file that it names."""
     return read_text(given[1:]) if given.startswith("@") else given
 
 

@@ -1,0 +1,153 @@
+"""``sluice rules backtest``: new SQL over a range of a stream, beside the rule that runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli import exit_codes
+from broker.cli.client import ApiClient
+from broker.cli.errors import CommandError
+from broker.cli.objects import hinting
+from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.rule_tries import Sql, sql_text
+from broker.cli.rules import DATA_DIR
+
+_POLL_S = 0.25
+_SAY_EVERY_S = 10.0
+
+
+def backtest(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The rule to compare with.")] = None,
+    stream: Annotated[str, typer.Option("--stream", help="A stream that captures topics.")] = "",
+    sql: Sql = None,
+    start: Annotated[str | None, typer.Option("--from", metavar="PLACE", help="First offset, or a time.")] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="PLACE", help="The offset after the last, or a time.")] = (
+        None
+    ),
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Read at most so many, the newest.")] = None,
+    samples: Annotated[int, typer.Option("--samples", min=1, max=200, help="Differences of each kind to show.")] = 5,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds that it may take.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Print its identifier and do not wait.")] = False,
+    url: UrlOption = None,
+    data_dir: DataDirOption = DATA_DIR,
+    output: OutputOption = "table",
+    as_json: JsonOption = False,
+) -> None:
+    """Run SQL over what a stream holds, beside the rule that runs: which rows come, go and change. Nothing is done."""
+    from broker.cli.output import print_json, print_line
+
+    if not stream:
+        raise CommandError("name a stream", exit_codes.USAGE, hint="sluice rules backtest NAME --sql ... --stream raw")
+    text = None if sql is None else sql_text(sql)
+    wanted = {
+        "name": name, "sql": text, "stream": stream, "from": start, "to": end, "limit": limit, "samples": samples,
+        "timeout_s": timeout,
+    }  # fmt: skip
+    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice rules ls; sluice streams ls"):
+        job = client.post("/rules:backtest", {key: value for key, value in wanted.items() if value is not None})
+        if not detach:
+            job = _followed(client, job)
+    if as_json or output == "json":
+        print_json(job)
+    elif detach:
+        print_line(job["id"])
+    elif job["state"] == "done":
+        _print_result(job)
+    if job["state"] in ("failed", "cancelled"):
+        raise CommandError(f"the back-test {job['state']}: {job['error'] or 'it was ended'}")
+
+
+def _followed(client: ApiClient, job: dict[str, Any]) -> dict[str, Any]:
+    """The job once it is over; Ctrl-C cancels it."""
+    path = f"/backtests/{job['id']}"
+    try:
+        with _Progress(job["progress"]["total"]) as progress:
+            while job["state"] == "running":
+                time.sleep(_POLL_S)
+                job = client.get(path)
+                progress.show(job)
+    except KeyboardInterrupt:
+        client.post(f"{path}:cancel")
+        raise
+    return job
+
+
+class _Progress:
+    """A bar on a terminal, a line every ten seconds elsewhere; on standard error."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._said_s = total, time.monotonic()
+        self._bar: Any = None  # of rich, which is imported where there is a terminal
+
+    def __enter__(self) -> _Progress:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("back-test"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._bar.add_task("back-test", total=self._total)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, job: Mapping[str, Any]) -> None:
+        done = job["progress"]["done"]
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done)
+        elif time.monotonic() - self._said_s > _SAY_EVERY_S:
+            self._said_s = time.monotonic()
+            print(f"{done:,} of {self._total:,} messages, {job['rate'] or 0:,} a second", file=sys.stderr)
+
+
+def _print_result(job: Mapping[str, Any]) -> None:
+    from broker.cli.output import print_line, print_table, say
+
+    result = job["result"]
+    where = ", ".join(f"shard {one['shard']} [{one['from']}, {one['to']})" for one in job["ranges"])
+    print_line(f"{result['messages']:,} messages of {job['stream']}, {where}; {result['messages_per_s']:,} a second")
+    if not result["complete"]:
+        say(f"not all was read: {result['why']}")
+    sides = ("before", "after")
+    print_table(
+        ["", "before" if job["rule"] else "nothing", "after"],
+        [
+            ["rows", *(result["rows"][side] for side in sides)],
+            ["messages matched", *(result["matched"][side] for side in sides)],
+            ["no result", *(result["no_result"][side] for side in sides)],
+            ["errors", *(sum(kind["count"] for kind in result["errors"][side]) for side in sides)],
+        ],
+    )
+    rows = result["rows"]
+    print_line(", ".join(f"{rows[kind]:,} {kind}" for kind in ("unchanged", "added", "lost", "changed")))
+    if result["undefined_columns"]:
+        say(f"a stream does not keep {', '.join(result['undefined_columns'])}: undefined on both sides")
+    _print_samples(result["samples"])
+    for side in sides:
+        for kind in result["errors"][side]:
+            first = f"shard {kind['first']['shard']} offset {kind['first']['offset']}"
+            print_line(f"error {side}: {kind['message']} ({kind['count']:,} times, first at {first})", style="red")
+
+
+def _print_samples(samples: Mapping[str, Any]) -> None:
+    from broker.cli.output import print_line
+
+    for kind, sign, style in (("added", "+", "green"), ("lost", "-", "red"), ("changed", "~", "yellow")):
+        for one in samples[kind]:
+            place = f"{one['shard']}/{one['offset']} {one['topic']}"
+            rows = [json.dumps(one[side], ensure_ascii=False) for side in ("before", "after") if side in one]
+            print_line(f"{sign} {place}  {' → '.join(rows)}", style=style)
+
+
+def add_to(group: typer.Typer) -> None:
+    """Give the group of rules this command."""
+    group.command()(backtest)
