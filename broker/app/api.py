@@ -26,7 +26,8 @@ def api_server(node: Node) -> Any:
         lake=node.lake.service,
         quarantine=node.quarantine,
         pipeline=node.pipeline,
-        functions=lambda: [_function(function) for function in node.rules.functions],
+        functions=lambda: [function.as_dict() for function in node.rules.functions],
+        plugins=lambda: [plugin.as_dict() for plugin in node.rules.plugins],
         clock=node.clock,
         version=product_version(),
     )
@@ -41,10 +42,6 @@ def product_version() -> str:
         return version("sluicemq")
     except PackageNotFoundError:
         return "unknown"
-
-
-def _function(function: Any) -> dict[str, Any]:
-    return {"name": function.name, "signature": function.signature, "documentation": function.documentation}
 
 
 class StreamsOfNode:

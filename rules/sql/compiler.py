@@ -811,7 +811,7 @@ class _Compiler:
         if found.column is not None:
             column = self._payload_json() if name == "payload" and codes else self._column(found.column)
             codes.insert(0, column.code)
-        global_name = "fn_" + re.sub(r"\W", "_", name)
+        global_name = "fn_" + re.sub(r"\W", "·", name)  # a middle dot may stand in a name of Python
         self._namespace[global_name] = found.call
         return self._let("v", f"{global_name}({', '.join(codes)})", _KIND_OF_TYPE.get(found.returns.name, "any"))
 

@@ -81,7 +81,7 @@ class ApiContext:
     ``services`` are found by their plural path: ``schemas``, ``validations``, ``transforms``, ``rules``, ``streams``,
     ``lake/tables``; paths exist for those that are given, and the verbs (``rules:test``) for the methods they have.
     ``metrics_text`` is Prometheus' text format. ``not_ready`` gives the reason why the node should get no traffic
-    yet, or None. ``functions`` is the catalogue of SQL functions.
+    yet, or None. ``functions`` is the catalogue of SQL functions, ``plugins`` the packages that brought some of them.
     """
 
     token: str = field(repr=False)
@@ -94,6 +94,7 @@ class ApiContext:
     quarantine: Quarantine | None = None
     pipeline: Pipeline | None = None
     functions: Callable[[], Sequence[Spec]] | None = None
+    plugins: Callable[[], Sequence[Spec]] = list
     not_ready: Callable[[], str | None] = lambda: None
     clock: Clock = field(default_factory=SystemClock)
     version: str = "0.1.0"

@@ -98,9 +98,10 @@ def add_status(router: APIRouter, context: ApiContext) -> None:
         "/functions",
         operation_id="listFunctions",
         tags=["Rules"],
-        summary="The functions of the rule language",
-        **described(answer=models.ObjectList),
+        summary="The functions of the rule language, and the plugins that brought some of them",
+        **described(answer=models.FunctionList),
     )
     async def list_functions() -> Response:
         items = list(functions())
-        return answer({"items": items, "next": None, "total": len(items), "total_is_estimate": False})
+        page = {"items": items, "next": None, "total": len(items), "total_is_estimate": False}
+        return answer({**page, "plugins": list(context.plugins())})

@@ -1,0 +1,122 @@
+"""What authors of plugins use: functions for rules, installed with pip, found by their entry point.
+
+A plugin is a package with an entry point in the group ``sluice.functions``, whose name is the plugin's and whose value
+is a module with decorated functions (``docs/how-to/add-functions.md``)::
+
+    @function(returns="double")
+    def fahrenheit(celsius: Number) -> float:
+        \"\"\"Degrees Celsius as degrees Fahrenheit.\"\"\"
+        return celsius * 1.8 + 32
+
+Rules call it as ``fahrenheit(payload.t)`` or, with the plugin's name, ``meters.fahrenheit(payload.t)``. What this
+module exports stays as it is between minor versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final
+
+from broker.core.schema import FieldType
+from rules.functions.registry import (
+    Bool,
+    Data,
+    Float,
+    Int,
+    Items,
+    Members,
+    Number,
+    StrictText,
+    Text,
+    at_least,
+    between,
+    choice,
+    make,
+)
+from rules.functions.spark_form import SparkForm
+from rules.sql.values import UNDEFINED, EvaluationError, string
+
+ATTRIBUTE: Final = "__sluice_function__"
+"""Where a decorated Python function carries the function of rules it stands for."""
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
+
+
+class Refusal(EvaluationError):
+    """Raised by a plugin's function that cannot give a result; the text says why."""
+
+
+def function(
+    *,
+    returns: str | FieldType = "unknown",
+    name: str | None = None,
+    arity: tuple[int, int | None] | None = None,
+    usage: str | None = None,
+    is_pure: bool = True,
+    spark: tuple[SparkForm, ...] = (),
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a Python function one that rules can call.
+
+    Annotate its parameters with the types of this module: they are checked before it is called. It must not block, and
+    must not change what it is given.
+
+    Args:
+        returns: ``boolean``, ``long``, ``double``, ``string``, ``binary``, ``array``, ``map`` or ``unknown``.
+        name: the name in rules, where Python's differs.
+        arity: least and most arguments, for functions that take ``*args``.
+        usage: the signature after the name, where the parameters do not tell it.
+        is_pure: same result for the same arguments, and no effect; a call of literals is tried when a rule is saved.
+        spark: the function in Spark SQL, for rules that are transpiled.
+    """
+
+    def mark(implementation: Callable[..., Any]) -> Callable[..., Any]:
+        public = name or implementation.__name__
+        made = make(
+            _guarded(public, implementation),
+            returns=returns,
+            name=public,
+            arity=arity,
+            usage=usage,
+            is_pure=is_pure,
+            spark=spark,
+        )
+        setattr(implementation, ATTRIBUTE, made)
+        return implementation
+
+    return mark
+
+
+def _guarded(name: str, implementation: Callable[..., Any]) -> Callable[..., Any]:
+    """The implementation with its failures told as the plugin's, and its results held to be values of rules."""
+
+    @wraps(implementation)
+    def run(*arguments: Any) -> Any:
+        try:
+            result = implementation(*arguments)
+        except EvaluationError as error:
+            raise EvaluationError(f"{name}: {error}") from None
+        except Exception as error:  # a plugin may raise anything; it costs this message only
+            raise EvaluationError(f"{name}: the plugin failed with {type(error).__name__}: {error}") from error
+        return result if type(result) in _PLAIN and result == result else _value(name, result)
+
+    return run
+
+
+def _value(name: str, result: Any) -> Any:
+    kind = type(result)
+    if kind is bytes:
+        return string(result)
+    if kind is list:
+        return [_value(name, item) for item in result]
+    if kind is dict and all(type(key) is str for key in result):
+        return {key: _value(name, item) for key, item in result.items()}
+    if result is UNDEFINED or (kind in _PLAIN and (kind is not float or result - result == 0.0)):
+        return result
+    what = "a number that is not finite" if kind is float else f"a {kind.__name__}"
+    raise EvaluationError(f"{name}: the plugin gave {what}, which is no value of rules")
+
+
+__all__ = [
+    "UNDEFINED", "Bool", "Data", "Float", "Int", "Items", "Members", "Number", "Refusal", "SparkForm", "StrictText",
+    "Text", "at_least", "between", "choice", "function",
+]  # fmt: skip
