@@ -10,6 +10,7 @@ from broker.core.client import Client
 from broker.core.events import EVENT_TYPES, SOURCE_PREFIXES, Events
 from broker.core.message import Message, Properties
 from broker.core.stage import Refusal
+from rules.deferred import Deferrals
 from rules.rule import RowCall, Rule
 from rules.sql.columns import Occurrence
 from rules.sql.sources import RULE_PREFIX
@@ -21,17 +22,29 @@ _EVENT_QOS = (0, 1, 2)
 class RuleEngine:
     """The rules of a node, in their order. Used on the event loop."""
 
-    def __init__(self, node: str, events: Events, now_ns: Callable[[], int], *, ignores_sys_messages: bool) -> None:
+    def __init__(
+        self,
+        node: str,
+        events: Events,
+        now_ns: Callable[[], int],
+        *,
+        ignores_sys_messages: bool,
+        deferrals: Deferrals | None = None,
+    ) -> None:
         self._node = node
         self._events = events
         self._now_ns = now_ns
         self._ignores_sys_messages = ignores_sys_messages
         self._rules: list[Rule] = []
         self._by_event: dict[str, list[Rule]] = {}
+        self._deferrals = deferrals
         events.listen(self._on_event)
 
-    def use(self, rules: Iterable[Rule]) -> None:
-        """Replace all rules. The caller invalidates the topic plans."""
+    def use(self, rules: Iterable[Rule], names: Iterable[str] = ()) -> None:
+        """Replace all rules; ``names`` are those of all that are kept, whether they run or not.
+
+        The caller invalidates the topic plans.
+        """
         self._rules = [rule for rule in rules if rule.is_enabled]
         self._by_event = {}
         wanted: set[str] = set()
@@ -45,6 +58,9 @@ class RuleEngine:
                 for reader in self._rules
                 if rule.name in reader.statement.sources.rules
             ]
+            rule.deferrals = self._deferrals
+        if self._deferrals is not None:
+            self._deferrals.use(self._rules, {*names, *(rule.name for rule in self._rules)})
         self._events.want(frozenset(wanted))
 
     def calls_for(self, topic: str) -> list[Callable[[Message], Refusal | None]]:

@@ -17,7 +17,6 @@ from rules.engine import RuleEngine
 from rules.functions.external_schemas import external_schema_functions
 from rules.functions.library import standard
 from rules.functions.plugin_loading import installed, load_plugins
-from rules.functions.plugin_loading import installed, load_plugins
 from rules.functions.registry import Function
 from rules.functions.schemas import schema_functions
 from rules.functions.sparkplug import Aliases, SparkplugTap, sparkplug_functions
@@ -48,15 +47,6 @@ class RulesFeature:
         self.functions.when_tried(lambda: _of_schemas(services, aliases.copy()))
         self.plugins = load_plugins(self.functions, installed())
         for problem in (problem for plugin in self.plugins for problem in plugin.problems):
-            _log.error("functions.plugin", problem=problem)
-        self.plugins = load_plugins(self.functions, installed())
-        for problem in (problem for plugin in self.plugins for problem in plugin.problems):
-            _log.error("functions.plugin", problem=problem)
-        plugins = load_plugins(self.functions, installed())
-        for problem in (problem for plugin in plugins for problem in plugin.problems):
-            _log.error("functions.plugin", problem=problem)
-        plugins = load_plugins(self.functions, installed())
-        for problem in (problem for plugin in plugins for problem in plugin.problems):
             _log.error("functions.plugin", problem=problem)
         self._deferrals = _deferrals(services, self.settings)
         engine = RuleEngine(

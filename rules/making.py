@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from sqlglot import exp
+
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.feature import Services
 from broker.core.objects import Spec
@@ -22,6 +24,7 @@ from rules.functions.registry import Functions
 from rules.rule import Rule, Statement, compile_statement
 from rules.settings import RulesSettings
 from rules.spec import RuleSpec, parse_spec
+from rules.sql.columns import all_columns
 from rules.sql.compiler import Program, Surroundings, compile_for_templates
 
 
@@ -86,6 +89,9 @@ class RuleMaker:
         counts.actions += [step.counts for step in steps]
         program = self._program_for_templates(checked, statement)
         rule = Rule(checked.name, statement, steps, counts, self._services.clock.now_ns, checked.enable, program)
+        if calls_jq(statement.tree):
+            node, metadata, now_ns = self._services.node, {"rule_id": checked.name}, self._services.clock.now_ns
+            rule.variables = lambda message: all_columns(message, node, metadata, lambda: now_ns() // 1_000_000)
         return MadeRule(checked, rule)
 
     def statement(self, checked: RuleSpec) -> Statement:
@@ -141,6 +147,11 @@ class RuleMaker:
 
 def _republish(action: RepublishAction) -> Republish:
     return Republish(**action.model_dump(exclude={"type", "fallback_actions"}))
+
+
+def calls_jq(tree: exp.Select) -> bool:
+    """Whether a statement calls jq, as a function or in a clause or block."""
+    return any(call.name == "jq" for call in tree.find_all(exp.Anonymous))
 
 
 def _inside(problem: Problem, pointer: str) -> Problem:

@@ -11,13 +11,15 @@ from sqlglot import exp
 
 from broker.core import jsontext
 from broker.core.action import Row
-from broker.core.errors import Invalid, Problem
+from broker.core.errors import Invalid, Problem, Unavailable
 from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.observe.log import get_logger
 from rules.actions.action import LastError, Step
 from rules.counts import Counts
+from rules.deferred import Deferrals, with_jq
 from rules.functions.registry import Functions
+from rules.jq.evaluation import NeedsWorker
 from rules.sql.columns import Occurrence
 from rules.sql.compiler import Program, Result, Surroundings, compile_for_events, compile_for_messages
 from rules.sql.parser import parse
@@ -85,6 +87,10 @@ class Rule:
     """In place of ``statement.on_message`` while nobody but the templates of the actions sees the rows."""
     last_error: LastError | None = field(default=None)
     readers: Sequence[RowCall] = field(default=())
+    variables: Callable[[Message], Row] | None = field(default=None)
+    """All columns of a message, for a rule that calls jq."""
+    deferrals: Deferrals | None = field(default=None)
+    """Takes what must be evaluated beside the publish path; the engine sets it."""
     _quiet_until_ns: int = field(default=0)
 
     def __post_init__(self) -> None:
@@ -101,7 +107,7 @@ class Rule:
         """What the topic plan calls; everything it needs is bound to locals. Gives why the message goes no further."""
         name, finish, counts = self.name, self._finish, self.counts
         program = self.statement.on_message if self.for_templates is None or self.readers else self.for_templates
-        run = program.run
+        run = program.run if self.variables is None else with_jq(program.run, self.variables, self._is_busy)
         matched, passed = counts.matched, counts.passed
         only = self.steps[0].run if len(self.steps) == 1 and not self.readers else None
         measured = _measured(run, counts.timing)
@@ -113,6 +119,9 @@ class Rule:
             matched.value = count = matched.value + 1
             try:
                 result = (run if count & SAMPLE_MASK else measured)(message)
+            except NeedsWorker as needed:
+                self._put_off(message, message, program, needed)
+                return None
             except Exception as error:  # noqa: BLE001 (a rule must not stop the message, whatever it raises)
                 self._failed(program, error)
                 return None
@@ -129,13 +138,46 @@ class Rule:
             self._log_recursion(message)
             return None
         matched, run = self.counts.matched, self.statement.on_event.run
+        if self.variables is not None:
+            run = with_jq(run, _columns, self._is_busy)
         matched.value = count = matched.value + 1
         try:
             result = (run if count & SAMPLE_MASK else _measured(run, self.counts.timing))(occurrence)
+        except NeedsWorker as needed:
+            self._put_off(occurrence, message, self.statement.on_event, needed)
+            return None
         except Exception as error:  # noqa: BLE001 (a rule must not stop who raised the event)
             self._failed(self.statement.on_event, error)
             return None
         return self._finish(result, message)
+
+    @property
+    def event_program(self) -> Program:
+        """What evaluates columns; also those of messages that were put off."""
+        return self.statement.on_event
+
+    def settle(self, outcome: Result | Exception, message: Message) -> None:
+        """Count the evaluation of what was put off and do the actions for its rows. It is too late to drop anything."""
+        self.counts.matched.value += 1
+        if isinstance(outcome, Exception):
+            self._failed(self.statement.on_event, outcome)
+        else:
+            self._finish(outcome, message)
+
+    def _put_off(self, given: Message | Occurrence, message: Message, program: Program, needed: NeedsWorker) -> None:
+        """Have it evaluated later, when it is counted too; a failure where nothing can be put off."""
+        if self.deferrals is None:
+            self._failed(program, needed)
+            return
+        try:
+            self.deferrals.put_off(self.name, given, message, self.now_ns() // 1_000_000)
+        except Unavailable as error:
+            self._failed(program, error)
+        else:
+            self.counts.matched.value -= 1
+
+    def _is_busy(self) -> bool:
+        return self.deferrals is not None and self.name in self.deferrals.busy
 
     def _finish(self, result: Result, message: Message) -> Refusal | None:
         """Row by row: the actions, then the rules that read the rows, unless the message is to go no further."""
@@ -172,6 +214,10 @@ class Rule:
         if error.time_ns >= self._quiet_until_ns:
             self._quiet_until_ns = error.time_ns + _LOG_EVERY_NS
             _log.warning(event, rule=self.name, error=error.text, failed=self.counts.failed_exception.value, **fields)
+
+
+def _columns(occurrence: Occurrence) -> Row:
+    return occurrence.columns
 
 
 def _graver(one: Refusal | None, other: Refusal | None) -> Refusal | None:

@@ -102,6 +102,8 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     for feature in node.features:
         feature.start()
         started.callback(feature.stop)
+    node.rules.begin_deferred()
+    started.push_async_callback(node.rules.end_deferred)
     api = api_server(node)
     await ranges
     api_address = _text(await api.start())

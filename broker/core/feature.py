@@ -12,6 +12,7 @@ from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.objects import ObjectSection, ObjectService
 from broker.core.path import PathPart
+from broker.core.queue import NoQueues, Queues
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from broker.core.stage import Gate, Plans, Publisher, Tap
 from broker.core.stream import NoHistory, StreamAppender, StreamHistory
@@ -38,6 +39,8 @@ class Services:
     """What streams hold."""
     sinks: Sinks = field(default_factory=Sinks)
     """Where bridges register what rules hand rows to."""
+    queues: Queues = field(default_factory=NoQueues)
+    """Where a feature keeps work that it puts off."""
     path: list[PathPart] = field(default_factory=list)
     """The features' parts of the path of a message, in order, for people who ask what happens to one."""
     users_of_schema: list[Callable[[str], Sequence[str]]] = field(default_factory=list)

@@ -104,11 +104,11 @@ def run(program_text: str, encode: Callable[[Any], str], value: Any, timeout_s: 
     if evaluation is not None and evaluation.next >= MAX_CALLS:
         raise JqError(f"more than {MAX_CALLS} calls of programs that need a worker")
     raise NeedsWorker(
-        Request(program_text, text, Settings.timeout_s if timeout_s is None else timeout_s), program.why_not_inline
+        Request(program_text, text, JqDefaults.timeout_s if timeout_s is None else timeout_s), program.why_not_inline
     )
 
 
-class Settings:
+class JqDefaults:
     """What the configuration says for this process."""
 
     timeout_s = DEFAULT_TIMEOUT_S

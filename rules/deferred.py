@@ -1,0 +1,344 @@
+"""Rules whose jq programs need a worker: put off, kept in the store, and evaluated in order beside the publish path.
+
+What a rule is to run on goes into a durable queue of its own in the commit group of the publish, so that PUBACK waits
+for it. A task per such rule reads the queue, has the programs run by the pool, and does the rule's actions together
+with noting how far it has come: rows that go into streams are there exactly once, whatever ends the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from broker.core.client import Client
+from broker.core.errors import Unavailable
+from broker.core.message import Message
+from broker.core.queue import DurableQueue, Queues
+from broker.observe.log import get_logger
+from broker.observe.metrics import Metrics
+from rules.jq.evaluation import Evaluation, NeedsWorker, Request, evaluating
+from rules.jq.pool import WorkerPool
+from rules.sql.columns import Occurrence, all_columns
+from rules.sql.compiler import Program, Result
+from rules.sql.values import defined
+
+_log = get_logger(__name__)
+
+G = TypeVar("G")
+
+PREFIX: Final = "rules/"
+_BATCH_RECORDS: Final = 128
+_BATCH_BYTES: Final = 4 * 1024 * 1024
+_SETTLED_A_TURN: Final = 32
+"""Records whose actions are done in one turn of the loop."""
+_RETRY_S: Final = 1.0
+
+
+class _Kept(msgspec.Struct, array_like=True):
+    """What a rule is to run on, as it lies in the queue. ``columns`` are None for a published message."""
+
+    columns: dict[str, Any] | None
+    now_ms: int
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    dup: bool
+    received_ns: int
+    id: str
+    via: tuple[str, ...]
+    properties: dict[str, Any] | None
+    client: tuple[str, str | None, str | None, int | None, str, int, dict[str, str]]
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(_Kept).decode
+
+
+class DeferredRule(Protocol):
+    """What is asked of a rule here (``rules.rule.Rule``)."""
+
+    name: str
+
+    @property
+    def event_program(self) -> Program:
+        """What evaluates columns."""
+        ...
+
+    def settle(self, outcome: Result | Exception, message: Message) -> None:
+        """Count an evaluation and do the actions for its rows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much the queue of one rule holds at most."""
+
+    records: int
+    size_bytes: int
+
+
+class Deferrals:
+    """The rules of a node that are put off. Used on the event loop; ``begin`` and ``end`` frame its tasks.
+
+    ``busy`` names the rules that have something in their queue: they put off everything until it is worked off, so that
+    order is kept.
+    """
+
+    def __init__(self, node: str, queues: Queues, pool: WorkerPool, bounds: Bounds, metrics: Metrics) -> None:
+        self._node, self._queues, self._pool, self._bounds = node, queues, pool, bounds
+        self.busy: set[str] = set()
+        self._rules: dict[str, DeferredRule] = {}
+        self._known: frozenset[str] = frozenset()
+        self._open: dict[str, DurableQueue] = {}
+        self._tasks: dict[str, tuple[DeferredRule, asyncio.Task[None]]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._is_running = False
+        self._put_off = metrics.counter("rule_deferred", "messages and events that rules put off")
+        self._settled = metrics.counter("rule_deferred_done", "messages and events that were put off and are done")
+        self._deleted = metrics.counter(
+            "rule_deferred_dropped", "messages and events put off and never done, by reason", reason="rule_deleted"
+        )
+
+    def begin(self) -> None:
+        """Go on with what was put off before. Queues of rules that are not there any more are dropped."""
+        self._is_running = True
+        for queue in self._queues.names(PREFIX):
+            name = queue.removeprefix(PREFIX)
+            if name in self._known:
+                self._queue(name)
+                self.busy.add(name)
+            else:
+                self._drop(name)
+        self._arrange()
+
+    async def end(self) -> None:
+        """Stop at once; what is not done is done after the next start."""
+        self._is_running = False
+        tasks = [task for _, task in self._tasks.values()]
+        self._tasks = {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
+        await self._pool.close()
+
+    def use(self, rules: Iterable[DeferredRule], known: Iterable[str]) -> None:
+        """The rules that run now, and the names of all, disabled ones among them.
+
+        What a disabled rule had put off waits; what a deleted one had is dropped and counted; a changed rule works off
+        what was put off before as it is now.
+        """
+        self._rules, self._known = {rule.name: rule for rule in rules}, frozenset(known)
+        if self._is_running:
+            for name in [name for name in self._open if name not in self._known]:
+                self._drop(name)
+            self._arrange()
+
+    def put_off(self, name: str, given: Message | Occurrence, message: Message, now_ms: int) -> None:
+        """Keep what a rule is to run on, in the commit group that is gathering.
+
+        Raises:
+            Unavailable: the rule's queue is full, or there is no store.
+        """
+        if not self._is_running:
+            raise Unavailable("programs that need a worker run in a broker only")
+        try:
+            kept = _encode(_to_keep(given, message, now_ms))
+        except (TypeError, OverflowError, ValueError, RecursionError) as error:
+            raise Unavailable(f"the event cannot be put off: {error}") from None
+        self._queue(name).append(kept)
+        self._put_off.value += 1
+        self.busy.add(name)
+        if name not in self._tasks:
+            self._arrange()
+
+    def backlog(self, name: str) -> int:
+        """How much a rule has put off and not done."""
+        queue = self._open.get(name)
+        return 0 if queue is None else queue.records
+
+    def _queue(self, name: str) -> DurableQueue:
+        found = self._open.get(name)
+        if found is None:
+            bounds = self._bounds
+            found = self._open[name] = self._queues.open(
+                PREFIX + name, max_records=bounds.records, max_bytes=bounds.size_bytes
+            )
+        return found
+
+    def _arrange(self) -> None:
+        """A task for each rule that has a queue and runs, none for others."""
+        for name in list(self._tasks):
+            rule, task = self._tasks[name]
+            if self._rules.get(name) is not rule:
+                del self._tasks[name]
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
+                task.cancel()
+        for name, queue in self._open.items():
+            current = self._rules.get(name)
+            if current is not None and name not in self._tasks:
+                task = asyncio.create_task(self._work(current, queue), name=f"deferred rule {name}")
+                self._tasks[name] = (current, task)
+
+    def _drop(self, name: str) -> None:
+        self._open.pop(name, None)
+        self.busy.discard(name)
+        if name in self._tasks:
+            _, task = self._tasks.pop(name)
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            task.cancel()
+        lost = self._queues.remove(PREFIX + name)
+        self._deleted.value += lost
+        if lost:
+            _log.warning("rule.deferred_dropped", rule=name, records=lost, reason="rule_deleted")
+
+    async def _work(self, rule: DeferredRule, queue: DurableQueue) -> None:
+        await self._go_back(queue)
+        while True:
+            if not queue.records:
+                self.busy.discard(rule.name)
+            try:
+                records = await queue.read(_BATCH_RECORDS, _BATCH_BYTES)
+                evaluations = [_Deferred(offset, payload, self._node, rule.name) for offset, payload in records]
+                await self._evaluate(rule, evaluations)
+                await self._settle(rule, queue, evaluations)
+                await queue.committed()
+            except Unavailable as error:  # the store; what was done is not there, so it is done again
+                _log.warning("rule.deferred_waits", rule=rule.name, reason=str(error))
+                await asyncio.sleep(_RETRY_S)
+                await self._go_back(queue)
+
+    async def _go_back(self, queue: DurableQueue) -> None:
+        """To what is durably done, once it is certain what that is."""
+        with suppress(Unavailable):
+            await queue.committed()
+        queue.rewind()
+
+    async def _evaluate(self, rule: DeferredRule, evaluations: Sequence[_Deferred]) -> None:
+        """Run all, and again with the answers of the workers, until each has an outcome."""
+        waiting = list(evaluations)
+        while waiting:
+            requests = []
+            for one in waiting:
+                request = one.run(rule.event_program)
+                if request is not None:
+                    requests.append((one, request))
+            answers = await self._pool.run([needed.request for _, needed in requests])
+            for (one, _), answer in zip(requests, answers, strict=True):
+                one.evaluation.answers.append(answer)
+            waiting = [one for one, _ in requests]
+
+    async def _settle(self, rule: DeferredRule, queue: DurableQueue, evaluations: Sequence[_Deferred]) -> None:
+        """Do the actions; what a turn of the loop does and how far it came are in one commit group."""
+        for start in range(0, len(evaluations), _SETTLED_A_TURN):
+            if start:
+                await asyncio.sleep(0)
+            for one in evaluations[start : start + _SETTLED_A_TURN]:
+                rule.settle(one.outcome, one.message)
+                self._settled.value += 1
+            queue.advance(one.offset + 1)
+
+
+class _Deferred:
+    """One evaluation on the way to its outcome."""
+
+    __slots__ = ("_columns", "evaluation", "message", "offset", "outcome")
+
+    def __init__(self, offset: int, payload: bytes, node: str, rule: str) -> None:
+        kept = _decode(payload)
+        self.offset, self.message = offset, _message(kept)
+        if kept.columns is None:
+            self._columns = all_columns(self.message, node, {"rule_id": rule}, lambda: kept.now_ms)
+        else:
+            self._columns = kept.columns
+        self.evaluation = Evaluation(lambda: self._columns)
+        self.outcome: Result | Exception = None
+
+    def run(self, program: Program) -> NeedsWorker | None:
+        """Evaluate as far as the answers that are there go; what a worker must do next, or None at the end."""
+        try:
+            with evaluating(self.evaluation):
+                self.outcome = program.run(Occurrence(dict(self._columns)))
+        except NeedsWorker as needed:
+            return needed
+        except Exception as error:  # noqa: BLE001 - whatever the rule does to this event is its outcome
+            self.outcome = error
+        return None
+
+
+def _to_keep(given: Message | Occurrence, message: Message, now_ms: int) -> _Kept:
+    client = message.client
+    return _Kept(
+        None if isinstance(given, Message) else _plain(given.columns),
+        now_ms,
+        message.topic,
+        message.payload,
+        message.qos,
+        message.retain,
+        message.dup,
+        message.received_ns,
+        message.id,
+        message.via,
+        None if message.properties is None else dict(message.properties),
+        (
+            client.client_id,
+            client.username,
+            client.peer_host,
+            client.peer_port,
+            client.listener,
+            client.protocol_version,
+            dict(client.attributes),
+        ),
+    )
+
+
+def _plain(columns: Mapping[str, Any]) -> dict[str, Any]:
+    plain = defined(dict(columns))
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _message(kept: _Kept) -> Message:
+    properties = kept.properties
+    if properties is not None and "User-Property" in properties:
+        properties = {**properties, "User-Property": [tuple(pair) for pair in properties["User-Property"]]}
+    return Message(
+        kept.topic,
+        kept.payload,
+        kept.qos,
+        kept.retain,
+        Client(*kept.client),
+        kept.received_ns,
+        properties,
+        kept.dup,
+        kept.via,
+        _id=kept.id,
+    )
+
+
+def with_jq(
+    run: Callable[[G], Result], variables: Callable[[G], Mapping[str, Any]], is_busy: Callable[[], bool]
+) -> Callable[[G], Result]:
+    """A compiled rule that calls jq, with its variables at hand for ``$ENV``.
+
+    While the rule has something put off it raises ``NeedsWorker`` at once, so that nothing overtakes that.
+    """
+
+    def run_with_jq(given: G) -> Result:
+        if is_busy():
+            raise BEHIND
+        with evaluating(Evaluation(lambda: variables(given))):
+            return run(given)
+
+    return run_with_jq
+
+
+BEHIND: Final = NeedsWorker(Request("", "", 0.0), "earlier messages of the rule wait for one")
+"""Raised in place of evaluating while earlier messages wait."""
