@@ -33,6 +33,8 @@ def after_the_end(token: Token, before: Token, *, has_where: bool) -> str | None
         return f"{word} stands before FROM, in a rule that begins with FOREACH"
     if word == "AS":
         return "topics have no aliases"
+    if word == "IS":
+        return "IS tests for NULL only; compare with = or !="
     if token.kind in ("string", "quoted", "number") and has_where:
         return "join conditions with AND or OR; strings stand in single quotes"
     return keyword(token, *_OPERATOR_WORDS)
@@ -45,6 +47,8 @@ def instead_of_from(token: Token, before: Token, *, in_foreach: bool) -> str | N
         return 'WHERE stands after FROM: FROM "topic/#" WHERE ...'
     if word in ("DO", "INCASE"):
         return "DO stands before INCASE" if in_foreach else f"{word} belongs to FOREACH: {_KEYWORDS_LEFT_TO_RIGHT}"
+    if word == "JQ":
+        return "JQ stands in SELECT; here use jq('program', value)" if in_foreach else "a jq program stands after JQ"
     if token.kind == "end":
         return 'name the messages: FROM "topic/#"'
     if token.text in ("(", ")", "]", "}"):
@@ -98,6 +102,13 @@ def index(token: Token) -> str | None:
     if token.text == "]":
         return "elements count from 1; [-1] is the last"
     return None
+
+
+def in_index(token: Token) -> str | None:
+    """For what does not end an index."""
+    if token.kind == "op" and token.text in "+-*/|":
+        return "an index is a number, a column or a path; give it a name first: i + 1 AS j, a[j]"
+    return expected("']'", token, token)
 
 
 def map_key(token: Token) -> str | None:

@@ -99,5 +99,5 @@ def _unfinished(pending: list[tuple[str, int]], start: int, word: str) -> Unfini
     if not pending:
         return Unfinished(f"the jq program that begins here is not followed by {word}", start)
     closer, opened = pending[-1]
-    what = "string" if closer == '"' else "'if'" if closer == _END_OF_IF else "bracket"
-    return Unfinished(f"the jq program has a {what} that is never closed", opened, f"close it with {closer}")
+    what = "a string" if closer == '"' else "an 'if'" if closer == _END_OF_IF else "a bracket"
+    return Unfinished(f"the jq program has {what} that is never closed", opened, f"close it with {closer}")

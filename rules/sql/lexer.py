@@ -134,7 +134,7 @@ class Tokens:
         sql = self._sql
         while self._offset < len(sql):
             match = _TOKEN.match(sql, self._offset)
-            if match is None:
+            if match is None or (match.group() == "/" and sql.startswith("*", match.end())):
                 raise _stray(sql, self._offset, *self._place(self._offset))
             line, column = self._line, self._offset - self._line_start + 1
             self._advance(match.end())

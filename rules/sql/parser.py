@@ -36,6 +36,8 @@ _VALUE: Final = re.compile(
     r"""\s*(?!(?:FROM|AS|DO|INCASE|WHERE|WHEN|THEN|ELSE|END|AND|OR|NOT|IN)\b)[\w"'(\[{+-]""", re.IGNORECASE
 )
 """After JQ in capitals, which begins a block with a value; in small letters ``jq`` is a name."""
+_ONLY_INTEGERS: Final = "write them as numbers; nth(i, array) takes any index"
+_EMPTY_PROGRAM: Final = "write . for the value as it is"
 _QUOTED: Final = re.compile(r"\s*'")
 
 
@@ -90,6 +92,8 @@ class _Parser:
         row = self._placed(exp.Star(), token)
         if self._tokens.follows(token, _QUOTED):
             program = self._now
+            if not program.text.strip():
+                self._fail("the jq program is empty", _EMPTY_PROGRAM)
         else:
             program = self._program("FROM")
         self._at += 1
@@ -99,7 +103,7 @@ class _Parser:
         """The jq program from here to a keyword."""
         token = self._tokens.program(self._at - 1, word)
         if not token.text:
-            self._fail("the jq program is empty", "write . for the value as it is")
+            self._fail("the jq program is empty", _EMPTY_PROGRAM)
         return token
 
     def _jq_call(self, token: Token, program: Token, value: Tree) -> Tree:
@@ -114,7 +118,7 @@ class _Parser:
         outer.set("expressions", self._fields() if self._accept_keyword("DO") else [self._placed(exp.Star(), start)])
         if self._accept_keyword("INCASE"):
             outer.set("where", exp.Where(this=self._condition()))
-        inner = self._with_source(self._placed(exp.Select(expressions=items), start))
+        inner = self._with_source(self._placed(exp.Select(expressions=items), start), in_foreach=True)
         outer.set("from_", exp.From(this=exp.Subquery(this=inner)))
         last = items[-1]
         outer.meta["foreach"] = last.alias if isinstance(last, exp.Alias) else "item"
@@ -122,10 +126,10 @@ class _Parser:
             self._fail("the alias of the array that FOREACH walks must be a plain name")
         return outer
 
-    def _with_source(self, tree: exp.Select) -> exp.Select:
+    def _with_source(self, tree: exp.Select, *, in_foreach: bool = False) -> exp.Select:
         if not self._accept_keyword("FROM"):
             before = self._tokens[self._at - 1]
-            self._expected("FROM", hints.instead_of_from(self._now, before, in_foreach="foreach" in tree.meta))
+            self._expected("FROM", hints.instead_of_from(self._now, before, in_foreach=in_foreach))
         first, *others = self._sources()
         tree.set("from_", exp.From(this=first))
         tree.set("joins", [exp.Join(this=other) for other in others])
@@ -239,7 +243,7 @@ class _Parser:
         negated = self._accept_keyword("NOT")
         null = self._now
         if null.kind != "name" or null.text.upper() != "NULL":
-            self._expected("NULL")
+            self._expected("NULL", "IS tests for NULL only; compare with = or !=")
         self._at += 1
         test = self._at_place_of(exp.Is(this=left, expression=self._placed(exp.Null(), null)), left)
         return self._at_place_of(exp.Not(this=test), left) if negated else test
@@ -264,7 +268,8 @@ class _Parser:
         return self._at_place_of(exp.Escape(this=like, expression=escape), left)
 
     def _membership(self, left: Tree) -> Tree:
-        self._need("op", "(")
+        if not self._accept("op", "("):
+            self._expected("'('", "values stand in parentheses: IN (1, 2); for an array use contains(x, array)")
         items = [self._condition()]
         while self._accept("op", ","):
             items.append(self._condition())
@@ -404,9 +409,10 @@ class _Parser:
             self._at += 1
             last = self._index_value()
             if not (_is_integer(first) and _is_integer(last)):
-                self._fail("the ends of a range must be integers")
+                self._fail("the ends of a range must be integers", _ONLY_INTEGERS)
             first = self._placed(exp.Slice(this=first, expression=last), token)
-        self._need("op", "]")
+        if not self._accept("op", "]"):
+            self._expected("']'", hints.in_index(self._now))
         return self._at_place_of(exp.Bracket(this=path, expressions=[first]), path)
 
     def _index_value(self) -> Tree:
@@ -429,7 +435,7 @@ class _Parser:
         if self._accept("op", ".."):
             last = self._condition()
             if not (_is_integer(items[0]) and _is_integer(last)):
-                self._fail("the ends of a range must be integers")
+                self._fail("the ends of a range must be integers", _ONLY_INTEGERS)
             self._need("op", "]")
             return self._placed(exp.GenerateSeries(start=items[0], end=last), token)
         while self._accept("op", ","):
