@@ -11,6 +11,7 @@ from broker.core.feature import Services
 from broker.core.objects import MemorySection, ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
 from schema_validation.compatibility.verdict import MODES, Mode
+from schema_validation.diff import difference
 from schema_validation.impact import Impact
 from schema_validation.modes import Modes
 from schema_validation.references import Referred
@@ -185,9 +186,15 @@ class SchemaService:
     def version(self, name: str, number: str) -> Spec:
         """One version with its source; ``latest`` and ``current`` are the newest and the one in use."""
         schema = self.registry.schema(name)
-        words = {"latest": schema.latest, "current": schema.current}
-        found = words.get(number) or schema.version(int(number) if number.isascii() and number.isdecimal() else 0)
+        found = _version_of(schema, number)
         return {"name": name, "type": schema.kind, **_shown_version(schema, found), **_source(found)}
+
+    def difference(self, name: str, before: str, after: str) -> Answer:
+        """What changed from one version to another."""
+        schema = self.registry.schema(name)
+        old, new = _version_of(schema, before), _version_of(schema, after)
+        changes = difference(schema.kind, old.flat, new.flat)
+        return {"before": old.number, "after": new.number, "changes": [change.as_dict() for change in changes]}
 
     def users(self, name: str) -> Answer:
         """Who names the schema, and which other schemas refer to it."""
@@ -251,6 +258,14 @@ class SchemaService:
         """Compile a schema; with ``name`` also what saving it would change, break and refuse. Raises ``Invalid``."""
         return self.trials.check(body)
 
+    def prepare_check(self, body: Mapping[str, Any]) -> Callable[[], Answer]:
+        """``check`` with ``name``, in two steps: this on the event loop, what it gives anywhere. Raises ``Invalid``."""
+        return self.trials.prepare_check(body)
+
+    def prepare_infer(self, body: Mapping[str, Any]) -> Callable[[], Answer]:
+        """``infer`` in two steps, as ``prepare_check``."""
+        return self.trials.prepare_infer(body)
+
     def decode(self, body: Mapping[str, Any]) -> Answer:
         """Decode ``payload`` by a schema. Raises ``Invalid`` when either cannot be used."""
         return self.trials.decode(body)
@@ -287,6 +302,12 @@ class SchemaService:
             "facts": current.serde.facts(),
             "versions": [_shown_version(schema, version) for version in schema.versions],
         }
+
+
+def _version_of(schema: Schema, number: str) -> SchemaVersion:
+    """A version by its number, ``latest`` or ``current``. Raises ``NotFound``."""
+    words = {"latest": schema.latest, "current": schema.current}
+    return words.get(number) or schema.version(int(number) if number.isascii() and number.isdecimal() else 0)
 
 
 def _shown_version(schema: Schema, version: SchemaVersion) -> Spec:

@@ -20,6 +20,7 @@ from ui.api.pipeline import add_pipeline
 from ui.api.problems import install as install_problems
 from ui.api.quarantine import add_quarantine
 from ui.api.rules import RULES, RuleVerbs, add_rules
+from ui.api.schemas import SCHEMAS, SchemaVerbs, add_schemas
 from ui.api.security import require_administrator
 from ui.api.streams import add_streams
 from ui.api.system import add_status
@@ -63,6 +64,9 @@ def _operations(context: ApiContext) -> APIRouter:
         if kind.path in context.services:
             if kind.path == RULES:
                 add_rules(router, kind, cast(RuleVerbs, context.services[kind.path]), calls)
+                continue
+            if kind.path == SCHEMAS and isinstance(context.services[kind.path], SchemaVerbs):
+                add_schemas(router, kind, context.services[kind.path], calls)
                 continue
             add_kind(router, kind, context.services[kind.path])
             if kind.path in GATES:

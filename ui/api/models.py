@@ -271,6 +271,81 @@ class SchemaSource(_Open):
     files: list[dict[str, Any]] | None = None
 
 
+class RegisteredDecode(_Open):
+    """A payload to decode with a registered schema, by the version in use or another."""
+
+    payload: str | EncodedPayload
+    message_type: str | None = None
+    version: int | None = None
+
+
+class RegisteredEncode(_Open):
+    """A value to encode with a registered schema."""
+
+    value: Any
+    message_type: str | None = None
+    version: int | None = None
+
+
+class RegisteredValidate(_Open):
+    """A value or payload to hold against a registered schema."""
+
+    value: Any = None
+    payload: str | EncodedPayload | None = None
+    message_type: str | None = None
+    version: int | None = None
+
+
+class SchemaUsers(BaseModel):
+    """Who names a schema: validations, transformations and rules, and versions of other schemas."""
+
+    users: list[str]
+    schemas: list[str]
+
+
+class SchemaDifference(BaseModel):
+    """What changed between two versions; each change has ``change``, ``path``, ``before``, ``after`` and ``text``."""
+
+    before: int
+    after: int
+    changes: list[dict[str, Any]]
+
+
+class Compatibility(BaseModel):
+    """What a new version of a schema must be able to do."""
+
+    compatibility: Literal[
+        "none",
+        "backward",
+        "backward_transitive",
+        "forward",
+        "forward_transitive",
+        "full",
+        "full_transitive",
+        "disabled",
+    ]
+
+
+class SchemaInference(_Open):
+    """Messages to learn a schema from: ``samples``, or a ``topic`` filter, or a ``stream``."""
+
+    type: Literal["json", "avro"] = "json"
+    samples: list[Any] | None = None
+    topic: str | None = None
+    stream: str | None = None
+    name: str = "Message"
+
+
+class InferredSchema(BaseModel):
+    """A schema that the messages fit; ``skipped`` messages were not JSON."""
+
+    type: str
+    source: str
+    messages: int
+    skipped: int
+    warnings: list[str]
+
+
 class SchemaDecode(SchemaSource):
     """A schema and a payload to decode with it."""
 

@@ -1,0 +1,321 @@
+"""Schemas over HTTP: versions, who uses them, what a change would do, and the calls that try one.
+
+Compiling and comparing run on threads of their own with a deadline (``ui.api.deadline``), so that a schema that takes
+long holds up nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol, runtime_checkable
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from broker.core import jsontext
+from broker.core.errors import Invalid, Problem
+from broker.core.objects import ObjectService, Spec
+from ui.api import models
+from ui.api.deadline import BoundedCalls
+from ui.api.objects import Cursor, Kind, Limit, created_answer, exists, named, page_of
+from ui.api.operation import described
+from ui.api.parameters import NamePath, checked_name
+from ui.api.wire import Json, answer, plain, read_object
+
+SCHEMAS = "schemas"
+"""The path of the kind."""
+COMPILE_S = 5.0
+"""Longest compilation of a schema that is saved."""
+
+Force = Annotated[bool, Query(description="Do it even when it breaks who uses the schema.")]
+Permanent = Annotated[bool, Query(description="Forget it for good; else its versions are still found by their ids.")]
+VersionPath = Annotated[str, Path(description="The number of a version, 'latest', or 'current' for the one in use.")]
+
+_TAGS: list[Any] = ["Schemas"]
+_ONE = "/schemas/{name}"
+_VERSION = f"{_ONE}/versions/{{version}}"
+
+
+@runtime_checkable
+class SchemaVerbs(ObjectService, Protocol):
+    """The service of schemas (``schema_validation.service``)."""
+
+    def prepare(self, spec: Spec, name: str | None = None) -> Callable[[], Any]: ...
+
+    def version(self, name: str, number: str) -> Spec: ...
+
+    def use(self, name: str, version: int, *, force: bool = False) -> Spec: ...
+
+    def delete_version(self, name: str, number: int, *, force: bool = False, permanent: bool = False) -> None: ...
+
+    def users(self, name: str) -> Spec: ...
+
+    def difference(self, name: str, before: str, after: str) -> Spec: ...
+
+    def mode_of(self, name: str | None) -> str: ...
+
+    def set_mode(self, name: str | None, mode: str) -> str: ...
+
+    def prepare_check(self, body: Spec) -> Callable[[], Spec]: ...
+
+    def prepare_infer(self, body: Spec) -> Callable[[], Spec]: ...
+
+    def decode(self, body: Spec) -> Spec: ...
+
+    def encode(self, body: Spec) -> Spec: ...
+
+    def validate(self, body: Spec) -> Spec: ...
+
+
+def add_schemas(router: APIRouter, kind: Kind, service: Any, calls: BoundedCalls) -> None:
+    """Add all that schemas have, but for the calls that name none (``ui.api.verbs``)."""
+    _add_reading(router, service)
+    _add_writing(router, kind, service, BoundedCalls(COMPILE_S, slots=2))
+    _add_versions(router, service)
+    _add_modes(router, service)
+    _add_trying(router, service, calls)
+
+
+def _add_reading(router: APIRouter, service: SchemaVerbs) -> None:
+    @router.get(
+        "/schemas",
+        operation_id="listSchemas",
+        tags=_TAGS,
+        summary="List schemas in their order",
+        **described(answer=models.ObjectList, problems=(422,)),
+    )
+    async def list_schemas(limit: Limit = 100, cursor: Cursor = None) -> Response:
+        return answer(page_of(service.list(), limit, cursor))
+
+    @router.get(
+        _ONE,
+        operation_id="getSchema",
+        tags=_TAGS,
+        summary="Show a schema, the version in use",
+        **described(answer=models.Object, problems=(404, 422)),
+    )
+    async def get_schema(name: NamePath) -> Response:
+        return answer(service.get(checked_name(name)))
+
+    @router.get(
+        f"{_ONE}/users",
+        operation_id="getSchemaUsers",
+        tags=_TAGS,
+        summary="Who names a schema",
+        **described(answer=models.SchemaUsers, problems=(404, 422)),
+    )
+    async def get_users(name: NamePath) -> Response:
+        return answer(service.users(checked_name(name)))
+
+
+def _add_writing(router: APIRouter, kind: Kind, service: Any, compiling: BoundedCalls) -> None:
+    @router.post(
+        "/schemas",
+        operation_id="createSchema",
+        tags=_TAGS,
+        summary="Create a schema",
+        **described(body=kind.model, answer=models.Object, status=201, problems=(409,)),
+    )
+    async def create_schema(request: Request) -> Response:
+        spec = named(await read_object(request), None)
+        prepared = await compiling.run("compiling the schema", service.prepare(spec))
+        return created_answer(request, service.create(spec, prepared))
+
+    @router.put(
+        _ONE,
+        operation_id="putSchema",
+        tags=_TAGS,
+        summary="Create a schema, or add a version and use it",
+        **described(body=kind.model, answer=models.Object, problems=(409,), also_creates=True),
+    )
+    async def put_schema(name: NamePath, request: Request, force: Force = False) -> Response:
+        spec = named(await read_object(request), checked_name(name))
+        prepared = await compiling.run("compiling the schema", service.prepare(spec, name))
+        if exists(service, name):
+            return answer(service.replace(name, spec, force=force, prepared=prepared))
+        return created_answer(request, service.create(spec, prepared))
+
+    @router.delete(
+        _ONE,
+        operation_id="deleteSchema",
+        tags=_TAGS,
+        summary="Delete a schema",
+        **described(status=204, problems=(404, 409, 422)),
+    )
+    async def delete_schema(name: NamePath, force: Force = False, permanent: Permanent = False) -> Response:
+        service.delete(checked_name(name), force=force, permanent=permanent)
+        return Response(status_code=204)
+
+
+def _add_versions(router: APIRouter, service: SchemaVerbs) -> None:
+    @router.get(
+        f"{_ONE}/versions",
+        operation_id="listSchemaVersions",
+        tags=_TAGS,
+        summary="The versions of a schema, oldest first",
+        **described(answer=models.ObjectList, problems=(404, 422)),
+    )
+    async def list_versions(name: NamePath) -> Response:
+        return answer(page_of(service.get(checked_name(name))["versions"], 1000, None))
+
+    @router.get(
+        _VERSION,
+        operation_id="getSchemaVersion",
+        tags=_TAGS,
+        summary="One version with its source",
+        **described(answer=models.Object, problems=(404, 422)),
+    )
+    async def get_version(name: NamePath, version: VersionPath) -> Response:
+        return answer(service.version(checked_name(name), version))
+
+    @router.delete(
+        _VERSION,
+        operation_id="deleteSchemaVersion",
+        tags=_TAGS,
+        summary="Delete one version",
+        **described(status=204, problems=(404, 409, 422)),
+    )
+    async def delete_version(
+        name: NamePath, version: VersionPath, force: Force = False, permanent: Permanent = False
+    ) -> Response:
+        service.delete_version(checked_name(name), _number(version), force=force, permanent=permanent)
+        return Response(status_code=204)
+
+    @router.post(
+        f"{_VERSION}:use",
+        operation_id="useSchemaVersion",
+        tags=_TAGS,
+        summary="Code payloads by another version, as to take a change back",
+        **described(answer=models.Object, problems=(404, 409, 422)),
+    )
+    async def use_version(name: NamePath, version: VersionPath, force: Force = False) -> Response:
+        number = service.version(checked_name(name), version)["version"]
+        return answer(service.use(name, number, force=force))
+
+    @router.get(
+        f"{_ONE}/diff",
+        operation_id="diffSchemaVersions",
+        tags=_TAGS,
+        summary="What changed between two versions",
+        **described(answer=models.SchemaDifference, problems=(404, 422)),
+    )
+    async def diff(
+        name: NamePath,
+        before: Annotated[str, Query(description="A version, as in the path of one.")],
+        after: Annotated[str, Query(description="Another version.")] = "current",
+    ) -> Response:
+        return answer(service.difference(checked_name(name), before, after))
+
+
+def _add_modes(router: APIRouter, service: SchemaVerbs) -> None:
+    def add(path: str, subject: str, what: str, mode_name: Callable[[Request], str | None]) -> None:
+        @router.get(
+            path,
+            operation_id=f"get{subject}Compatibility",
+            tags=_TAGS,
+            summary=f"What a new version {what} must be able to do",
+            **described(answer=models.Compatibility, problems=(404, 422)),
+        )
+        async def get_mode(request: Request) -> Response:
+            return answer({"compatibility": service.mode_of(mode_name(request))})
+
+        @router.put(
+            path,
+            operation_id=f"put{subject}Compatibility",
+            tags=_TAGS,
+            summary=f"Set what a new version {what} must be able to do",
+            **described(body=models.Compatibility, answer=models.Compatibility, problems=(404, 409)),
+        )
+        async def put_mode(request: Request) -> Response:
+            mode = (await read_object(request)).get("compatibility")
+            return answer({"compatibility": service.set_mode(mode_name(request), str(mode))})
+
+    def of_schema(request: Request) -> str:
+        name = checked_name(str(request.path_params["name"]))
+        service.get(name)
+        return name
+
+    add("/schemas:compatibility", "Registry", "of schemas that do not say it", lambda request: None)
+    add(f"{_ONE}/compatibility", "Schema", "of this schema", of_schema)
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A call on a registered schema, which the path names. ``method`` prepares on the loop what then takes a while."""
+
+    verb: str
+    operation_id: str
+    summary: str
+    body: type[BaseModel]
+    prepare: Callable[[Any, Spec], Callable[[], Mapping[str, Any]]]
+
+
+_TRIES: Sequence[_Try] = (
+    _Try(
+        "check",
+        "checkSchemaChange",
+        "What a new version would change and break, without saving it",
+        models.SchemaSource,
+        lambda service, body: service.prepare_check(body),
+    ),
+    _Try(
+        "decode",
+        "decodeWithRegisteredSchema",
+        "Decode a payload by a registered schema",
+        models.RegisteredDecode,
+        lambda service, body: lambda: service.decode(body),
+    ),
+    _Try(
+        "encode",
+        "encodeWithRegisteredSchema",
+        "Encode a value by a registered schema",
+        models.RegisteredEncode,
+        lambda service, body: lambda: service.encode(body),
+    ),
+    _Try(
+        "validate",
+        "validateWithRegisteredSchema",
+        "Hold a value or payload against a registered schema",
+        models.RegisteredValidate,
+        lambda service, body: lambda: service.validate(body),
+    ),
+)
+
+
+def _add_trying(router: APIRouter, service: SchemaVerbs, calls: BoundedCalls) -> None:
+    for item in _TRIES:
+        _add_try(router, service, calls, item)
+
+    @router.post(
+        "/schemas:infer",
+        operation_id="inferSchema",
+        tags=["Try"],
+        summary="A schema that messages fit: samples, or what was published on topics, or a stream holds",
+        **described(body=models.SchemaInference, answer=models.InferredSchema),
+    )
+    async def infer(request: Request) -> Response:
+        made = service.prepare_infer(await read_object(request))
+        return Json(await calls.run("schemas:infer", lambda: jsontext.encode(plain(made()))))
+
+
+def _add_try(router: APIRouter, service: SchemaVerbs, calls: BoundedCalls, item: _Try) -> None:
+    @router.post(
+        f"{_ONE}:{item.verb}",
+        operation_id=item.operation_id,
+        tags=["Try"],
+        summary=item.summary,
+        **described(body=item.body, answer=models.Anything, problems=(404,)),
+    )
+    async def run(name: NamePath, request: Request) -> Response:
+        body = {**(await read_object(request)), "name": checked_name(name)}
+        made = item.prepare(service, body)
+        return Json(await calls.run(f"schemas/{name}:{item.verb}", lambda: jsontext.encode(plain(made()))))
+
+
+def _number(version: str) -> int:
+    if not (version.isascii() and version.isdecimal() and len(version) < 10):
+        problem = Problem(f"{version!r} is no number; a version to delete is named by its number", "/path/version")
+        raise Invalid("the version cannot be deleted", [problem])
+    return int(version)
