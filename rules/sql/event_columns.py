@@ -60,6 +60,7 @@ _ATTRIBUTES: Final[Columns] = {"client_attrs": _TEXTS}
 _ALARM: Final[Columns] = {
     "name": _TEXT, "details": FieldType("struct"), "message": _TEXT, "activated_at": _WHOLE,
 }  # fmt: skip
+_CHECK: Final = FieldType("struct", fields={"index": _WHOLE, "type": _TEXT, "schema": _TEXT})
 
 _OWN: Final[Mapping[str, Columns]] = {
     "message.publish": {**_MESSAGE, "client_attrs": FieldType("map", nullable=False, item=STRING)},
@@ -92,8 +93,12 @@ _OWN: Final[Mapping[str, Columns]] = {
     "session.unsubscribed": {
         **_CLIENT, **_PEER, **_ATTRIBUTES, "topic": STRING, "qos": _WHOLE, "unsub_props": _MAYBE_PROPERTIES,
     },
-    "schema.validation_failed": {**_MESSAGE, "validation": _TEXT},
-    "message.transformation_failed": {**_MESSAGE, "transformation": _TEXT},
+    "schema.validation_failed": {
+        **_MESSAGE, "validation": _TEXT, "check": _CHECK, "reason": _TEXT, "path": _TEXT, "action": _TEXT,
+    },
+    "message.transformation_failed": {
+        **_MESSAGE, "transformation": _TEXT, "action": _TEXT, "kind": _TEXT, "operation": _WHOLE, "reason": _TEXT,
+    },
     "alarm.activated": _ALARM,
     "alarm.deactivated": {**_ALARM, "deactivated_at": _WHOLE},
 }  # fmt: skip
