@@ -26,6 +26,7 @@ from broker.core.topic import levels_match
 from rules.functions.registry import NOT_LITERAL, Function, Functions
 from rules.sql import columns as column_source
 from rules.sql import like, paths, values
+from rules.sql.lexer import shortened
 from rules.sql.optimizer import constant_of, optimized
 from rules.sql.printer import text_of_tree
 from rules.sql.tree import END_INDEX, Path, Tree, bare, integer_of, jq_of, operands, path_of, place_of, value_path
@@ -85,7 +86,7 @@ def compile_for_templates(
     ``*`` makes those columns only, with the payload as bytes: 3 µs a message less. None where the rule gains nothing.
     """
     stars = [isinstance(item, exp.Star) for item in tree.expressions]
-    if "foreach" in tree.meta or not stars[:1] == [True] or stars.count(True) > 1:
+    if "foreach" in tree.meta or stars[:1] != [True] or stars.count(True) > 1:
         return None
     return _Compiler(functions, _NamedColumns(names)).program(tree, surroundings)
 
@@ -575,7 +576,7 @@ class _Compiler:
             self._problem(node, "the number has more digits than can be read")
             return _NOTHING
         if isinstance(number, float) and number - number != 0.0:
-            self._problem(node, f"the number {node.name} is beyond the range of floats")
+            self._problem(node, f"the number {shortened(node.name)} is beyond the range of floats")
             return _NOTHING
         return _Value(repr(number), "int" if isinstance(number, int) else "float")
 
@@ -672,8 +673,8 @@ class _Compiler:
         value = self._expression(node, scope)
         if value.kind == "boolean":
             return value.code
-        if value.is_literal or isinstance(node, (exp.Array, exp.GenerateSeries)):
-            self._problem(node, f"{text_of_tree(node)} is no condition", "compare it with something")
+        if value.is_literal or isinstance(node, (exp.Array, exp.GenerateSeries, exp.Struct)):
+            self._problem(node, f"{shortened(text_of_tree(node))} is no condition", "compare it with something")
             return "False"
         self._at(node)
         return f"_truth_of_call({value.code})" if isinstance(node, exp.Anonymous) else f"_truth({value.code})"

@@ -20,6 +20,9 @@ KEYWORDS: Final = frozenset(
     | {"THEN", "WHEN", "WHERE"}
 )
 
+_MAX_SHOWN: Final = 60
+"""Characters of the SQL that a message repeats."""
+
 _TOKEN = re.compile(
     r"""
       (?P<space>[ \t\r\n]+ | --[^\n]* | /\*.*?\*/)
@@ -48,7 +51,12 @@ class Token:
     end: int = 0
 
     def __str__(self) -> str:
-        return "the end of the text" if self.kind == "end" else f"'{self.text}'"
+        return "the end of the text" if self.kind == "end" else f"'{shortened(self.text)}'"
+
+
+def shortened(text: str) -> str:
+    """A text as messages show it."""
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
 
 
 def syntax_error(message: str, line: int, column: int, suggestion: str | None = None) -> Invalid:
@@ -147,7 +155,7 @@ class Tokens:
     def _refuse_letter_after(self, number: str) -> None:
         follower = self._sql[self._offset : self._offset + 1]
         if follower.isalpha() or follower == "_":
-            message = f"'{number}{follower}' is neither a number nor a name"
+            message = f"'{shortened(number)}{follower}' is neither a number nor a name"
             raise syntax_error(message, *self._place(self._offset), "a name begins with a letter")
 
 

@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 from sqlglot import exp
 
 from rules.sql import hints
-from rules.sql.lexer import Token, Tokens, syntax_error
+from rules.sql.lexer import Token, Tokens, shortened, syntax_error
 from rules.sql.tree import Node, Tree, place
 
 MAX_DEPTH = 40
@@ -337,7 +337,8 @@ class _Parser:
     def _number(self, token: Token) -> Tree:
         self._at += 1
         if self._now.kind == "op" and self._now.text == ".":
-            self._fail(f"'{token.text}.' is no number and no path", "write digits on both sides of the point")
+            hint = "write digits on both sides of the point"
+            self._fail(f"'{shortened(token.text)}.' is no number and no path", hint)
         return self._placed(exp.Literal.number(token.text), token)
 
     def _name(self, token: Token) -> Tree:
@@ -391,7 +392,7 @@ class _Parser:
         token = self._now
         if token.kind == "number" and not token.text.isdigit():
             digits = ".".join(f"'{part}'" for part in token.text.split("."))
-            self._fail(f"'.{token.text}' is ambiguous in a path", f"write .{digits}")
+            self._fail(f"'.{shortened(token.text)}' is ambiguous in a path", f"write .{digits}")
         if token.kind == "keyword":
             self._fail(f"the keyword {token.text} cannot be a key", f'write ."{token.text.lower()}"')
         if token.kind not in ("name", "number", "string", "quoted"):
