@@ -55,6 +55,10 @@ class _Trace:
         else:
             self.is_cut = True
 
+    def forget(self) -> None:
+        """Begin anew: the statement is evaluated once more."""
+        self.told.clear()
+
 
 @dataclass(slots=True)
 class Rehearsal:
@@ -88,7 +92,7 @@ def explain(
         return {"outcome": "no_result", "steps": steps}
     trace, rows = _Trace(), _Rows()
     program = compile_for_events(tree, functions, surroundings, trace)
-    outcome = tester.outcome(program, Occurrence(columns), rows.keep)
+    outcome = tester.outcome(program, Occurrence(columns), rows.keep, trace.forget)
     steps += _steps(trace.told)
     if outcome["outcome"] == "error":
         steps[-1]["error"] = outcome["error"]

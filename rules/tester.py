@@ -11,6 +11,7 @@ from broker.core.template import Template
 from broker.core.wire import from_wire, payload_from_wire, to_wire
 from rules.engine import as_strings
 from rules.functions.registry import Functions
+from rules.jq.blocking import OutOfTime, evaluate
 from rules.rule import Statement, compile_statement, plain_text
 from rules.sql.columns import Occurrence
 from rules.sql.compiler import Program, Result, Row, Surroundings
@@ -18,6 +19,8 @@ from rules.sql.sources import PUBLISH, Sources
 from rules.sql.values import Bits, defined, string, text_of
 
 _RULE = "test"
+JQ_DEADLINE_S = 1.8
+"""How long the jq programs of a trial may take: less than the API waits for an answer."""
 
 
 def test(body: Any, functions: Functions, node: str, now_ns: Callable[[], int]) -> dict[str, Any]:
@@ -101,17 +104,33 @@ def reads(sources: Sources, columns: Mapping[str, Any]) -> bool:
 
 
 def outcome(
-    program: Program, occurrence: Occurrence, keep: Callable[[list[Row]], None] | None = None
+    program: Program,
+    occurrence: Occurrence,
+    keep: Callable[[list[Row]], None] | None = None,
+    again: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Rows, no result or an error, as JSON; ``keep`` is given the rows as they were made."""
+    """Rows, no result or an error, as JSON; ``keep`` is given the rows as they were made.
+
+    A statement whose jq programs need a worker is evaluated once more for each; ``again`` is called before. Not for the
+    event loop, since it waits for the worker.
+
+    Raises:
+        Invalid: the jq programs took longer than ``JQ_DEADLINE_S``.
+    """
     try:
-        result: Result = program.run(occurrence)
+        result: Result = evaluate(
+            lambda: program.run(occurrence), lambda: occurrence.columns, deadline_s=JQ_DEADLINE_S, again=again
+        )
         if result is None:
             return {"outcome": "no_result"}
         rows = result if isinstance(result, list) else [result]
         if keep is not None:
             keep(rows)
         return {"outcome": "rows", "rows": [to_wire(shown(row)) for row in rows]}
+    except OutOfTime as error:
+        raise Invalid(
+            "the rule could not be evaluated in time", [Problem(str(error), "/sql")], code="too_slow"
+        ) from None
     except Exception as error:  # noqa: BLE001 (whatever the SQL does to this event is the answer)
         place = program.place_of(error) or (None, None)
         return {"outcome": "error", "error": Problem(plain_text(error), "/sql", *place).as_dict()}

@@ -6,6 +6,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from rules.jq.evaluation import Answer, Evaluation, NeedsWorker, Request, evaluating
@@ -28,6 +29,8 @@ def evaluate(
     *,
     deadline_s: float | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    again: Callable[[], None] = lambda: None,
+    worker: BlockingWorker | None = None,
 ) -> T:
     """What ``call`` returns or raises, with its jq programs run in a worker where they need one.
 
@@ -36,16 +39,23 @@ def evaluate(
         variables: the columns, for ``$ENV``.
         deadline_s: seconds that all programs together may take; then ``OutOfTime`` is raised.
         memory_bytes: the address space of the worker.
+        again: called before ``call`` is called once more.
+        worker: used in place of one that lives as long as this call, by those who evaluate much.
     """
     evaluation = Evaluation(variables)
     ends_s = None if deadline_s is None else time.monotonic() + deadline_s
-    with BlockingWorker(memory_bytes) as worker:
+    running = worker or BlockingWorker(memory_bytes)
+    try:
         while True:
             try:
                 with evaluating(evaluation):
                     return call()
             except NeedsWorker as needed:
-                evaluation.answers.append(worker.run(needed.request, ends_s))
+                evaluation.answers.append(running.run(needed.request, ends_s))
+                again()
+    finally:
+        if worker is None:
+            running.close()
 
 
 class BlockingWorker:
@@ -72,8 +82,7 @@ class BlockingWorker:
         process, progress = self._started()
         self._batch += 1
         received = bytearray()
-        finished = threading.Event()
-        sender = threading.Thread(target=_send, args=(process, frame(self._batch, [request]), finished), daemon=True)
+        sender = threading.Thread(target=_send, args=(process, frame(self._batch, [request])), daemon=True)
         sender.start()
         try:
             return self._answer(process, progress, request, ends_s, received)
@@ -130,12 +139,8 @@ class BlockingWorker:
         return Answer(None, why_it_ended(returncode, errors))
 
 
-def _send(process: Popen, data: bytes, finished: threading.Event) -> None:
+def _send(process: Popen, data: bytes) -> None:
     assert process.stdin is not None
-    try:
+    with suppress(OSError, ValueError):  # it ended meanwhile, which its reader notices
         process.stdin.write(data)
         process.stdin.flush()
-    except (OSError, ValueError):  # it ended meanwhile, which its reader notices
-        pass
-    finally:
-        finished.set()
