@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.docs.session import ROOT, commands, run
+from tests.docs.session import ROOT, blocks, commands, run
 
 HOW_TO = ROOT / "docs" / "how-to"
 
@@ -46,3 +47,26 @@ def test_configuration_is_set_and_shown_as_described(tmp_path: Path) -> None:
 def test_backup_that_the_production_page_describes_can_be_started(tmp_path: Path) -> None:
     output = run(commands(HOW_TO / "run-in-production.md"), tmp_path)
     assert '"name":"meters"' in output[-1]
+
+
+def test_rows_are_acted_on_as_described(tmp_path: Path) -> None:
+    start = commands(ROOT / "docs" / "tutorial.md", "1. Install and start")
+    *_, alarm, stopped, fire = run([*start, *commands(HOW_TO / "act-on-rows.md")], tmp_path)
+    assert 'alarm/attic {"temp": 31.5, "by": "m7"}' in alarm
+    shown = json.loads(alarm.splitlines()[-1])
+    stream, republish, bridge = shown["action_details"]
+    assert [one["metrics"]["success"] for one in (stream, republish, republish["fallback_actions"][0])] == [2, 1, 1]
+    assert (bridge["status"], bridge["metrics"]["discarded"]) == ("missing", 2)
+    assert '"dropped_by_rule:too-hot":1' in stopped.replace(" ", "")
+    assert 'fire/attic {"room":"attic","temp":66}' in fire
+
+
+def test_rules_are_checked_against_schemas(tmp_path: Path) -> None:
+    start = commands(ROOT / "docs" / "tutorial.md", "1. Install and start")
+    page = HOW_TO / "check-rules-against-schemas.md"
+    output = "\n".join(run([*start, *commands(page)], tmp_path))
+    shown = " ".join(output.split())
+    for block in blocks(page):
+        if block.info == "text":
+            for line in block.text.splitlines():
+                assert " ".join(line.split()) in shown, output
