@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from broker.core import jsontext
 from rules.functions.registry import Kind, StrictText, failure, function
 from rules.jq.evaluation import PROGRAMS, NeedsWorker, run
-from rules.jq.program import JqError, ProgramError
+from rules.jq.program import JqError, ProgramError, parse_error
 from rules.sql.paths import decoded
 from rules.sql.values import UNDEFINED, json_text, type_name
 
@@ -61,7 +61,10 @@ Milliseconds = Annotated[int, Kind("milliseconds", "type({v}) is int and {v} > 0
 def jq_(program: JqProgram, value: Any, timeout_ms: Milliseconds | None = None) -> Any:
     """All outputs of a jq program on JSON text or a value, as a list; a worker may take so many milliseconds."""
     if type(value) is str:
-        value = json_decode(value)
+        try:
+            value = jsontext.decode(value)
+        except jsontext.JsonError as error:
+            raise failure("jq", f"argument 2 is not JSON: {parse_error(value) or error}") from None
     try:
         return run(program, json_text, value, None if timeout_ms is None else timeout_ms / 1000)
     except NeedsWorker:

@@ -15,6 +15,7 @@ from rules.jq.worker import LENGTH
 
 _START_S: Final = 20.0
 _STOP_S: Final = 2.0
+_SHOWN: Final = 80
 
 T = TypeVar("T")
 
@@ -116,7 +117,9 @@ class BlockingWorker:
             limit_s = sent_s + _START_S if noted is None else noted[1] + request.timeout_s
             if ends_s is not None and now_s >= ends_s:
                 self.close()
-                raise OutOfTime("the jq program ran longer than the deadline and was ended")
+                text = " ".join(request.program.split())
+                shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+                raise OutOfTime(f"the jq program {shown} ran longer than the deadline allows and was ended")
             if now_s >= limit_s:
                 self.close()
                 return Answer(None, too_long(request))

@@ -120,6 +120,18 @@ def outputs(text: str) -> list[Any]:
     return values
 
 
+def parse_error(text: str) -> str | None:
+    """What jq has against a JSON text, with line and column; None when it takes it."""
+    try:
+        _IDENTITY.input_text(text).all()
+    except ValueError as error:
+        return _one_line(str(error)).removeprefix("parse error: ")
+    return None
+
+
+_IDENTITY: Final = jq.compile("empty")
+
+
 class Programs:
     """The cache: at most ``most`` programs, the least lately used goes."""
 
