@@ -230,7 +230,7 @@ Data = Annotated[bytes, Kind("string", "type({v}) is bytes", _data, shortcut=("t
 """Any string, as bytes."""
 Int = Annotated[int, Kind("integer", "type({v}) is int", _refuse("an integer"))]
 Float = Annotated[float, Kind("float", "type({v}) is float", _refuse("a float"))]
-Number = Annotated[Any, Kind("number", "type({v}) in _numbers", _refuse("a number"))]
+Number = Annotated[float, Kind("number", "type({v}) in _numbers", _refuse("a number"))]
 Bool = Annotated[bool, Kind("boolean", "type({v}) is bool", _refuse("a boolean"))]
 Items = Annotated[list[Any], Kind("array", "type({v}) is list", _refuse("an array"))]
 Members = Annotated[dict[str, Any], Kind("map", "type({v}) is dict", _map)]
