@@ -21,7 +21,7 @@ from broker.core.message import Message
 from broker.core.objects import Spec
 from broker.core.wire import to_wire
 from rules import tester
-from rules.actions.action import Step
+from rules.actions.action import LastError, Step
 from rules.functions.registry import Functions
 from rules.making import RuleMaker
 from rules.rehearsal import Effects, refused, rehearsing
@@ -71,8 +71,11 @@ class Rehearsal:
     def of(cls, spec: Spec, services: Services, functions: Functions, settings: RulesSettings) -> Rehearsal:
         """Of a saved rule."""
         effects: Effects = []
-        made = RuleMaker(rehearsing(services, effects), functions, settings).make(spec)
-        return cls(made.rule.steps, effects)
+        steps = RuleMaker(rehearsing(services, effects), functions, settings).make(spec).rule.steps
+        for step in steps:
+            for one in (step, *step.fallbacks):
+                one.told = _unlogged
+        return cls(steps, effects)
 
 
 def explain(
@@ -224,6 +227,11 @@ def _type(value: Any) -> str:
     names = {type(None): "null", bool: "boolean", int: "integer", float: "float", str: "string", bytes: "bytes"}
     names |= {list: "array", dict: "map"}
     return names.get(type(value), type(value).__name__.lower())
+
+
+def _unlogged(step: Step, error: Exception) -> LastError:
+    """In place of the rule's own: a rehearsal that fails is an answer, no event of the node."""
+    return LastError(str(error) or type(error).__name__, 0)
 
 
 def _rehearsed(actions: Rehearsal, rows: Sequence[dict[str, Any]], message: Message) -> Iterator[dict[str, Any]]:

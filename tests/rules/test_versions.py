@@ -17,7 +17,8 @@ FIRST = {"name": "r", "enable": True, "sql": "SELECT 1 AS a FROM 't'", "actions"
 
 def ticking() -> Any:
     """A clock that is a second later each time."""
-    return lambda seconds=count(1_700_000_000): next(seconds) * 1_000_000_000
+    seconds = count(1_700_000_000)
+    return lambda: next(seconds) * 1_000_000_000
 
 
 @pytest.fixture
