@@ -211,6 +211,23 @@ class SchemaService:
         own = schema.compatibility if schema is not None else None
         return own or (self._mode_for(name) if name is not None else self.modes.overall)
 
+    def own_mode_of(self, name: str) -> Mode | None:
+        """What a schema says itself, or was set for it."""
+        schema = self.registry.find(name)
+        return (schema.compatibility if schema is not None else None) or self.modes.of(name)
+
+    def forget_mode(self, name: str | None) -> None:
+        """Let the registry's mode count for a schema, or without a name the setting for the registry."""
+        schema = self.registry.find(name) if name is not None else None
+        if schema is not None and schema.compatibility is not None:
+            self._objects.check_changeable(schema.name)
+            self._put(replace(schema, compatibility=None))
+        self.modes.put(name, None)
+
+    def all_schemas(self) -> Sequence[Schema]:
+        """Every schema, those included whose versions are all deleted."""
+        return tuple(self._objects)
+
     def set_mode(self, name: str | None, mode: str) -> Mode:
         """Set the compatibility mode of a schema, or without a name the registry's. Raises ``Invalid``."""
         if mode not in MODES:

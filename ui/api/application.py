@@ -6,7 +6,7 @@ from typing import cast
 
 from fastapi import APIRouter, Depends, FastAPI
 
-from ui.api import pages, system
+from ui.api import pages, registry, system
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.document import install as install_document
@@ -45,6 +45,9 @@ def create_app(context: ApiContext) -> FastAPI:
     app.include_router(_operations(context), prefix=BASE, dependencies=[Depends(require_administrator)])
     app.include_router(system.sign_in, prefix=BASE)
     app.include_router(system.probes)
+    schemas = context.services.get(SCHEMAS)
+    if isinstance(schemas, SchemaVerbs):
+        app.mount(registry.PATH, registry.registry_app(schemas, context))
     pages.add_pages(app)
     install_document(app)
     app.add_middleware(Edge)

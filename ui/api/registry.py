@@ -1,0 +1,260 @@
+"""Confluent's REST API under ``/registry``, so that Kafka and Spark tools read and register schemas here.
+
+Paths, bodies, error codes and the content type are those of Confluent Schema Registry. Requests show the API's token
+as bearer, or as the password of basic authentication, whatever the user's name.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from broker.core import jsontext
+from broker.core.errors import SluiceError
+from schema_validation.subjects import TYPES, RegistryError, Subjects, as_registry_error
+from ui.api.context import ApiContext
+from ui.api.deadline import BoundedCalls
+from ui.api.problems import ApiProblem, log
+from ui.api.schemas import COMPILE_S
+from ui.api.security import is_token
+from ui.api.wire import read_object
+
+CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+PATH = "/registry"
+
+Handler = Callable[[Request], Awaitable[Any]]
+
+
+def registry_app(schemas: Any, context: ApiContext) -> ASGIApp:
+    """The application to be mounted under ``PATH``, over the service of schemas."""
+    face = _Face(Subjects(schemas), BoundedCalls(COMPILE_S, slots=2))
+    routes = [
+        Route(path, _answering(handler), methods=[method])
+        for method, path, handler in (
+            ("GET", "/", face.root),
+            ("GET", "/subjects", face.subjects),
+            ("POST", "/subjects/{subject}", face.look_up),
+            ("DELETE", "/subjects/{subject}", face.delete_subject),
+            ("GET", "/subjects/{subject}/versions", face.versions),
+            ("POST", "/subjects/{subject}/versions", face.register),
+            ("GET", "/subjects/{subject}/versions/{version}", face.version),
+            ("DELETE", "/subjects/{subject}/versions/{version}", face.delete_version),
+            ("GET", "/subjects/{subject}/versions/{version}/schema", face.text),
+            ("GET", "/subjects/{subject}/versions/{version}/referencedby", face.referenced_by),
+            ("GET", "/schemas", face.schemas),
+            ("GET", "/schemas/types", face.types),
+            ("GET", "/schemas/guids/{guid}", face.by_guid),
+            ("GET", "/schemas/ids/{id:int}", face.by_id),
+            ("GET", "/schemas/ids/{id:int}/schema", face.text_by_id),
+            ("GET", "/schemas/ids/{id:int}/subjects", face.subjects_of_id),
+            ("GET", "/schemas/ids/{id:int}/versions", face.versions_of_id),
+            ("GET", "/config", face.level),
+            ("PUT", "/config", face.set_level),
+            ("DELETE", "/config", face.forget_level),
+            ("GET", "/config/{subject}", face.level),
+            ("PUT", "/config/{subject}", face.set_level),
+            ("DELETE", "/config/{subject}", face.forget_level),
+            ("POST", "/compatibility/subjects/{subject}/versions", face.compatible),
+            ("POST", "/compatibility/subjects/{subject}/versions/{version}", face.compatible),
+            ("GET", "/mode", face.mode),
+            ("GET", "/mode/{subject}", face.mode),
+            ("GET", "/contexts", face.contexts),
+        )
+    ]
+    missing = {404: _not_found, 405: _not_found}
+    return Starlette(routes=routes, middleware=[Middleware(_Guard, context=context)], exception_handlers=missing)
+
+
+class _Face:
+    """A method for each path, from request to answer."""
+
+    def __init__(self, subjects: Subjects, calls: BoundedCalls) -> None:
+        self._subjects, self._calls = subjects, calls
+
+    async def root(self, request: Request) -> Any:
+        return {}
+
+    async def subjects(self, request: Request) -> Any:
+        found = self._subjects.names(
+            deleted=_flag(request, "deleted"),
+            deleted_only=_flag(request, "deletedOnly"),
+            prefix=request.query_params.get("subjectPrefix", ""),
+        )
+        return _piece(request, found)
+
+    async def versions(self, request: Request) -> Any:
+        return _piece(request, self._subjects.versions(_subject(request), deleted=_flag(request, "deleted")))
+
+    async def version(self, request: Request) -> Any:
+        deleted = _flag(request, "deleted")
+        return self._subjects.version(_subject(request), request.path_params["version"], deleted=deleted)
+
+    async def text(self, request: Request) -> Any:
+        return _Text(self._subjects.text(_subject(request), request.path_params["version"]))
+
+    async def referenced_by(self, request: Request) -> Any:
+        return self._subjects.referenced_by(_subject(request), request.path_params["version"])
+
+    async def schemas(self, request: Request) -> Any:
+        found = self._subjects.all(
+            prefix=request.query_params.get("subjectPrefix", ""),
+            latest_only=_flag(request, "latestOnly"),
+            deleted=_flag(request, "deleted"),
+        )
+        return _piece(request, found)
+
+    async def types(self, request: Request) -> Any:
+        return sorted(TYPES)
+
+    async def by_id(self, request: Request) -> Any:
+        return self._subjects.by_id(request.path_params["id"])
+
+    async def by_guid(self, request: Request) -> Any:
+        return self._subjects.by_guid(request.path_params["guid"])
+
+    async def text_by_id(self, request: Request) -> Any:
+        return _Text(self._subjects.text_by_id(request.path_params["id"]))
+
+    async def subjects_of_id(self, request: Request) -> Any:
+        found = self._subjects.places(request.path_params["id"], deleted=_flag(request, "deleted"))
+        return sorted({subject for subject, _ in found})
+
+    async def versions_of_id(self, request: Request) -> Any:
+        found = self._subjects.places(request.path_params["id"], deleted=_flag(request, "deleted"))
+        return [{"subject": subject, "version": version} for subject, version in found]
+
+    async def look_up(self, request: Request) -> Any:
+        body, deleted = await read_object(request), _flag(request, "deleted")
+        return await self._calls.run(
+            "looking up the schema", lambda: self._subjects.look_up(_subject(request), body, deleted=deleted)
+        )
+
+    async def register(self, request: Request) -> Any:
+        compiling, spec = self._subjects.register(_subject(request), await read_object(request))
+        prepared = await self._calls.run("compiling the schema", compiling)
+        return self._subjects.registered(_subject(request), spec, prepared)
+
+    async def delete_subject(self, request: Request) -> Any:
+        return self._subjects.delete(_subject(request), permanent=_flag(request, "permanent"))
+
+    async def delete_version(self, request: Request) -> Any:
+        version, permanent = request.path_params["version"], _flag(request, "permanent")
+        return self._subjects.delete_version(_subject(request), version, permanent=permanent)
+
+    async def level(self, request: Request) -> Any:
+        found = self._subjects.level(_optional_subject(request), or_overall=_flag(request, "defaultToGlobal"))
+        return {"compatibilityLevel": found}
+
+    async def set_level(self, request: Request) -> Any:
+        level = (await read_object(request)).get("compatibility")
+        return {"compatibility": self._subjects.set_level(_optional_subject(request), level)}
+
+    async def forget_level(self, request: Request) -> Any:
+        return {"compatibilityLevel": self._subjects.forget_level(_optional_subject(request))}
+
+    async def compatible(self, request: Request) -> Any:
+        version = request.path_params.get("version")
+        comparing = self._subjects.compatible(_subject(request), version, await read_object(request))
+        verdict = await self._calls.run("comparing the schema", comparing)
+        answer: dict[str, Any] = {"is_compatible": verdict.is_compatible}
+        if _flag(request, "verbose"):
+            answer["messages"] = [str(finding) for finding in verdict.problems]
+        return answer
+
+    async def mode(self, request: Request) -> Any:
+        return {"mode": "READONLY" if self._subjects.is_read_only(_optional_subject(request)) else "READWRITE"}
+
+    async def contexts(self, request: Request) -> Any:
+        return ["."]
+
+
+class _Text(str):
+    """A schema that is the whole answer."""
+
+
+class _Guard:
+    """Lets nobody in without the token."""
+
+    def __init__(self, app: ASGIApp, context: ApiContext) -> None:
+        self._app, self._context = app, context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._is_known(Request(scope)):
+            response = _error(RegistryError(40101, "Unauthorized: send the API's token as bearer or basic password"))
+            response.headers["WWW-Authenticate"] = 'Basic realm="sluice"'
+            await response(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _is_known(self, request: Request) -> bool:
+        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return is_token(self._context, shown.strip())
+        if scheme.lower() != "basic":
+            return False
+        try:
+            _, _, password = base64.b64decode(shown.strip(), validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            return False
+        return is_token(self._context, password)
+
+
+def _answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        try:
+            found = await handler(request)
+        except RegistryError as error:
+            return _error(error)
+        except SluiceError as error:
+            return _error(as_registry_error(error))
+        except ApiProblem as error:
+            return _error(RegistryError(42201 if error.status == 400 else error.status, str(error)))
+        except Exception:  # noqa: BLE001 - whatever it is, clients get an answer of the kind they read
+            log.exception("registry.failed", extra={"path": request.url.path})
+            return _error(RegistryError(50001, "Error in the backend data store"))
+        body = found.encode() if isinstance(found, _Text) else jsontext.encode(found)
+        return Response(body, media_type=CONTENT_TYPE)
+
+    return answer
+
+
+def _error(error: RegistryError) -> Response:
+    body = {"error_code": error.error_code, "message": str(error)}
+    return Response(jsontext.encode(body), error.status, media_type=CONTENT_TYPE)
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 404)
+    return _error(RegistryError(status, f"HTTP {status}: there is no {request.method} {request.url.path}"))
+
+
+def _subject(request: Request) -> str:
+    return str(request.path_params["subject"])
+
+
+def _optional_subject(request: Request) -> str | None:
+    return request.path_params.get("subject")
+
+
+def _flag(request: Request, name: str) -> bool:
+    return request.query_params.get(name, "").lower() == "true"
+
+
+def _piece(request: Request, items: list[Any]) -> list[Any]:
+    """``offset`` and ``limit`` of a list, as clients page."""
+    offset, limit = _whole(request, "offset", 0), _whole(request, "limit", -1)
+    return items[offset:] if limit < 0 else items[offset : offset + limit]
+
+
+def _whole(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else default
