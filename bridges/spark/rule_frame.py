@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 from bridges.spark.columns import ARROW_TYPES, Column, columns_of_api
 from bridges.spark.rule_run import RuleRun, typed
 from bridges.spark.rule_text import RuleText
+from rules.sql.spark import IRREGULAR, RECORDS, SparkStatement
 
 _SPARK_TYPES: Final = {
     "boolean": "BOOLEAN",
@@ -46,6 +48,20 @@ def rule_rows(frame: Any, rule: RuleText, columns: Sequence[Mapping[str, Any]]) 
     made = frame_columns(columns)
     needed = dict.fromkeys(("shard", "offset", "ts", *RuleRun(rule).columns))
     return frame.select(*needed).mapInArrow(_runner(rule, made), _ddl(made))
+
+
+def sql_rows(frame: Any, rule: RuleText, statement: SparkStatement) -> Any:
+    """The same DataFrame, computed by a rule's Spark SQL; records it cannot answer for go to the compiled rule."""
+    view = f"sluice_records_{uuid.uuid4().hex}"
+    frame.createOrReplaceTempView(view)
+    session = frame.sparkSession
+    rows, irregular = (
+        session.sql(text.replace(f"FROM {RECORDS}", f"FROM {view}"))
+        for text in (statement.sql, statement.irregular_sql)
+    )
+    regular = rows.where(f"NOT {IRREGULAR}").drop(IRREGULAR).selectExpr("*", "CAST(NULL AS STRING) AS _error")
+    columns = [{"name": name, "type": kind} for name, kind in statement.columns]
+    return regular.union(rule_rows(irregular, rule, columns))
 
 
 def frame_columns(columns: Sequence[Mapping[str, Any]]) -> list[Column]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-EXACT: Final = "BETWEEN -9007199254740992 AND 9007199254740992"
-"""The integers that are exact as double."""
+EXACT: Final = "BETWEEN -9007199254740991 AND 9007199254740991"
+"""The integers that are exact as double and that no other integer becomes."""
 
 
 @dataclass(frozen=True, slots=True)
