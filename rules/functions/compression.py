@@ -92,6 +92,7 @@ _TO_URL_SAFE, _FROM_URL_SAFE = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"
 @function(returns="string", spark=forms("string", value="replace(base64(CAST({0} AS BINARY)), '\\r\\n', '')"))
 def base64_encode(s: Data, option: Any = "", other: Any = "") -> str:
     """Base64; options ``no_padding`` and ``urlsafe`` in any order."""
+    check_size(len(s) * 4 // 3)
     options = (option, other)
     encoded = binascii.b2a_base64(s, newline=False)
     text = (encoded.translate(_TO_URL_SAFE) if "urlsafe" in options else encoded).decode()

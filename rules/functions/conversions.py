@@ -13,6 +13,7 @@ from rules.sql.values import (
     NUMBERS,
     STRINGS,
     Bits,
+    check_size,
     float_text,
     number_of_text,
     text_of,
@@ -99,6 +100,7 @@ def str_utf16_le(x: Any) -> bytes:
     text = text_of(x)
     if isinstance(text, bytes):
         raise failure("str_utf16_le", "the string is not UTF-8 text")
+    check_size(2 * len(text))
     return text.encode("utf-16-le")
 
 
@@ -176,6 +178,7 @@ def bin2hexstr(data: Any, prefix: StrictText = "") -> str:
         data = data.encode()
     if type(data) is not bytes:
         raise failure("bin2hexstr", f"argument 1 must be a string, not {type_name(data)}")
+    check_size(2 * len(data))
     return prefix + data.hex().upper()
 
 
@@ -188,6 +191,7 @@ def int2hexstr(x: Int) -> str:
 @function(returns="string", spark=(SparkForm(("string",), "concat('0x', hex(CAST({0} AS BINARY)))", "string"),))
 def sqlserver_bin2hexstr(data: Data) -> str:
     """Bytes as hexadecimal digits after 0x."""
+    check_size(2 * len(data))
     return "0x" + data.hex().upper()
 
 

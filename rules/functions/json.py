@@ -10,7 +10,7 @@ from rules.functions.registry import Kind, StrictText, failure, function
 from rules.jq.evaluation import PROGRAMS, NeedsWorker, run
 from rules.jq.program import JqError, ProgramError, parse_error
 from rules.sql.paths import decoded
-from rules.sql.values import UNDEFINED, json_text, type_name
+from rules.sql.values import UNDEFINED, check_size, json_text, type_name
 
 
 def _json_path(value: Any) -> str:
@@ -25,7 +25,9 @@ JsonPath = Annotated[str, Kind("string", "type({v}) is str and {v} != ''", _json
 @function(returns="string")
 def json_encode(x: Any) -> str:
     """Compact JSON text of a value; undefined gives null, bytes that are no text their base64."""
-    return json_text(None if x is UNDEFINED else x)
+    text = json_text(None if x is UNDEFINED else x)
+    check_size(len(text))
+    return text
 
 
 @function()

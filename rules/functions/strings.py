@@ -12,6 +12,7 @@ from rules.sql.values import (
     NUMBERS,
     STRINGS,
     UNDEFINED,
+    check_items,
     check_size,
     float_text,
     integer_text,
@@ -88,6 +89,7 @@ def lower(s: Text) -> str:
 @function(returns="string", spark=(SparkForm(("string",), "upper({0})", "string", unless=NOT_ASCII),))
 def upper(s: Text) -> str:
     """The text in upper case."""
+    check_size(len(s))
     return s.upper()
 
 
@@ -177,6 +179,7 @@ def split(s: Text, separator: Text, how: SplitHow = "") -> list[str]:
     """The pieces between separators; empty ones are dropped unless ``notrim`` is asked for."""
     if not separator:
         return [s]
+    check_items(s.count(separator))
     if how.startswith("leading"):
         pieces = s.split(separator, 1)
     elif how.startswith("trailing"):
@@ -195,6 +198,7 @@ def tokens(s: Text, separators: Text, crlf: NoCrLf = "") -> list[str]:
     first = marks[0]
     if len(marks) > 1:
         s = s.translate(dict.fromkeys(map(ord, marks), first))
+    check_items(s.count(first))
     return [piece for piece in s.split(first) if piece]
 
 

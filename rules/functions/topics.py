@@ -7,7 +7,7 @@ from typing import Any
 
 from broker.core.topic import levels_match
 from rules.functions.registry import Items, Text, failure, function
-from rules.sql.values import UNDEFINED, joined, text_of, type_name
+from rules.sql.values import UNDEFINED, check_items, joined, text_of, type_name
 
 
 @function(returns="boolean")
@@ -23,6 +23,7 @@ def topic_match(topic: Any, topic_filter: Any) -> bool:
 @function(returns="array")
 def topic_split(topic: Text) -> list[str]:
     """The levels of a topic or filter, empty ones kept."""
+    check_items(topic.count("/"))
     return topic.split("/")
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from broker.core import jsontext
 from broker.core.errors import SluiceError
-from rules.sql.limits import MAX_INTEGER_BITS, MAX_TEXT
+from rules.sql.limits import MAX_INTEGER_BITS, MAX_ITEMS, MAX_TEXT
 
 
 class EvaluationError(SluiceError):
@@ -145,6 +145,12 @@ def check_size(size: int) -> None:
     """Refuse to build a text of more than ``MAX_TEXT`` characters."""
     if size > MAX_TEXT:
         raise EvaluationError(f"the text would be longer than {MAX_TEXT} characters")
+
+
+def check_items(count: int) -> None:
+    """Refuse to build an array of more than ``MAX_ITEMS`` elements."""
+    if count > MAX_ITEMS:
+        raise EvaluationError(f"the array would have more than {MAX_ITEMS} elements")
 
 
 def joined(*parts: str | bytes) -> str | bytes:
