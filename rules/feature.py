@@ -64,7 +64,9 @@ class RulesFeature:
         self.taps: Sequence[Tap] = (SparkplugTap(aliases, lambda: services.schemas), RulesTap(engine))
         self.services: Sequence[ObjectService] = (self.service,)
         services.users_of_stream.append(self.service.users_of_stream)
+        services.path.append(self.service)
         services.users_of_schema.append(self.service.users_of_schema)
+        services.effects_of_schema.append(self.service.effects_of_schema)
 
     def start(self) -> None:
         """Load the rules of the configuration.

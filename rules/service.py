@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -12,10 +13,12 @@ from broker.core import jsontext
 from broker.core.errors import Conflict, InUse, Invalid, Problem, SluiceError, Unavailable
 from broker.core.feature import Services
 from broker.core.merge_patch import merged
+from broker.core.message import Message
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
-from broker.core.schema import FieldType
-from rules import tester
+from broker.core.path import Trial
+from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
+from rules import path, tester
 from rules.actions.spec import StreamAction, all_actions
 from rules.backtest import Backtests, wish
 from rules.case_runs import refuse_failures, report, run_cases
@@ -27,6 +30,7 @@ from rules.functions.registry import Functions
 from rules.making import MadeRule, RuleMaker, UnusableRule
 from rules.rates import MatchRates
 from rules.rule import Statement
+from rules.schema_effects import TypedRule, effects
 from rules.settings import RulesSettings
 from rules.spec import RuleSpec, checked_name, parse_spec
 from rules.sql.inference import Inferred
@@ -263,6 +267,17 @@ class RuleService:
         """The rules whose functions name a schema, as texts."""
         return [f"rule '{saved.spec.name}'" for saved in self._made() if schema in _schemas(saved.rule.statement)]
 
+    def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
+        """The rules that would be touched if schemas were as ``schemas`` has them."""
+        then = TypeChecker(
+            replace(self._services, schemas=schemas), self._functions, self._settings, self._statement_of
+        )
+        rules = (
+            TypedRule(saved.spec.name, saved.rule.statement, tuple(sorted(_streams(saved.spec))))
+            for saved in self._made()
+        )
+        return effects(rules, self._types, then)
+
     # Asking
 
     def test(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,6 +338,16 @@ class RuleService:
                 for name, kind in self._types.inferred(saved.rule.statement).columns:
                     columns[name] = unified(columns[name], kind) if name in columns else kind
         return [{"name": name, "type": kind.name} for name, kind in columns.items()]
+
+    # The path of a message
+
+    def on_topic(self, topic: str) -> Sequence[Spec]:
+        """The rules that run on messages on a topic; see ``broker.core.path``."""
+        return path.on_topic(self._made(), topic)
+
+    def try_on(self, message: Message) -> Trial:
+        """What the rules would make of a message."""
+        return path.try_on(self._made(), message, self._services.node, self._services.clock.now_ns() // 1_000_000)
 
     # Keeping and showing
 

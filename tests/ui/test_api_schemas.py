@@ -251,3 +251,19 @@ def test_a_schema_that_takes_long_to_compile_is_refused(api: Api) -> None:
     slow = {"properties": {f"p{n}": {"pattern": f"(?i)^\\pL{{1,40}}{n}$"} for n in range(300)}}
     refused = put(api, slow, 422)
     assert "hold up the broker" in refused["errors"][0]["message"]
+
+
+def test_rules_and_tables_are_told_what_a_change_would_do_to_them(api: Api) -> None:
+    closed = {**V1, "additionalProperties": False}
+    put(api, closed, 201, compatibility="none")
+    api.call("POST", "/validations", METERS, 201)
+    api.call(
+        "POST", "/rules", {"name": "hot", "sql": "SELECT payload.t AS t FROM \"meters/#\" WHERE payload.u = 'x'"}, 201
+    )
+    gone = {"type": "object", "required": ["t"], "properties": {"t": {"type": "string"}}, "additionalProperties": False}
+    found = api.call("POST", "/schemas/reading:check", {"source": json.dumps(gone)})["impact"]
+    assert [(item["user"], item["breaks"]) for item in found] == [("rule 'hot'", True), ("validation 'meters'", False)]
+    assert "column t was double and is string" in found[0]["why"]
+    assert "payload.u" in found[0]["why"] or "'u'" in found[0]["why"]
+    refused = api.call("PUT", "/schemas/reading", {"type": "json", "source": json.dumps(gone)}, 409)
+    assert "rule 'hot', which it would break" in refused["detail"]
