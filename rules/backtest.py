@@ -151,6 +151,13 @@ class Backtests:
         """One with its result. Raises ``NotFound``."""
         return self._job(id).as_dict()
 
+    async def over(self, id: str) -> dict[str, Any]:
+        """The same once it is over. Raises ``NotFound``."""
+        job = self._job(id)
+        if job.task is not None:
+            await asyncio.wait([job.task])
+        return job.as_dict()
+
     def cancel(self, id: str) -> dict[str, Any]:
         """End one; nothing happens when it is over. Raises ``NotFound``."""
         job = self._job(id)
