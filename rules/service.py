@@ -27,6 +27,7 @@ from rules.counts import Counts
 from rules.engine import RuleEngine
 from rules.explain import Explainer
 from rules.functions.registry import Functions
+from rules.in_spark import spark_form
 from rules.making import MadeRule, RuleMaker, UnusableRule
 from rules.rates import MatchRates
 from rules.rule import Statement
@@ -325,6 +326,18 @@ class RuleService:
     def program_of(self, name: str) -> str:
         """The Python source a rule was compiled to."""
         return self._usable(name).rule.statement.on_message.source
+
+    def spark_form(self, name: str) -> dict[str, Any]:
+        """``sql`` and ``columns`` of a rule as Spark SQL, or the ``problem`` that keeps it from being that."""
+        statement = self._usable(name).rule.statement
+        payload = self._types.payload(statement)
+        return spark_form(statement, payload, self._functions, rule=name, node=self._services.node)
+
+    def for_spark(self, name: str) -> dict[str, Any]:
+        """What the lake needs to run a rule on its own: ``name``, ``sql``, ``node`` and ``columns``."""
+        statement = self._usable(name).rule.statement
+        columns = [{"name": column, "type": kind.name} for column, kind in self._types.inferred(statement).columns]
+        return {"name": name, "sql": statement.sql, "node": self._services.node, "columns": columns}
 
     def inferred(self, name: str) -> Inferred:
         """Types of a rule's columns, and warnings."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.sections import Sections
 from broker.connection.settings import MqttSettings
+from broker.core import quarantine
 from broker.core.clock import SystemClock
 from broker.core.events import Events
 from broker.core.feature import Feature, Services
@@ -128,8 +129,9 @@ class Node:
             self.services,
             config.get("lake"),
             data_dir=data_dir,
-            columns_of=self.rules.service.output_columns_of_stream,
+            columns_of=self._columns_of_stream,
             positions=self.streams.positions,
+            rule_of=self.rules.service.for_spark,
         )
         self.quarantine = QuarantineDesk(self.streams, self.writer, self.server.publisher, self._quarantines)
         self.pipeline = PipelineView(self.services.path, self._ends_of, self.clock)
@@ -145,6 +147,13 @@ class Node:
         count = len(subscribers.entries) + len(subscribers.groups)
         told = {"stage": "subscribers", "name": "subscribers", "enabled": True, "topics": [], "count": count}
         return [*self.streams.on_topic(topic), {**told, "does": f"{count} subscriptions get the message"}]
+
+    def _columns_of_stream(self, stream: str) -> Sequence[Mapping[str, str]]:
+        """Name and type of the columns of a stream's rows: what rules write to it, and what quarantine does."""
+        found = {column["name"]: column for column in self.rules.service.output_columns_of_stream(stream)}
+        if stream in self._quarantines():
+            found |= {name: {"name": name, "type": kind.name} for name, kind in quarantine.COLUMNS.items()}
+        return list(found.values())
 
     def _quarantines(self) -> list[str]:
         return [*self.schema_validation.validations.quarantines(), *self.transforms.service.quarantines()]

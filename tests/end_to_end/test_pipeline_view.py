@@ -1,0 +1,122 @@
+"""Everything that acts on a topic, in one view, and a trial of all of it on one message."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.node import TOKEN, Node, running
+
+CONFIG = """
+schema_registry.schemas = [{ name = reading, type = json
+  source = { type = object, required = [temp], properties { temp { type = number } } } }]
+schema_validation.validations = [
+  { name = watch, topics = ["+/in"], strategy = all_pass, failure_action = drop, mode = shadow
+    checks = [{ type = sql, sql = "SELECT * WHERE payload.temp < 50" }] }
+  { name = gate, topics = ["a/#"], strategy = all_pass, failure_action = drop
+    checks = [{ type = json, schema = reading }] }
+  { name = off, topics = ["a/#"], enable = false, strategy = all_pass, failure_action = drop
+    checks = [{ type = json, schema = reading }] }
+]
+message_transformation.transformations = [
+  { name = convert, topics = ["a/in"], failure_action = drop
+    payload_decoder = { type = json }, payload_encoder = { type = json }
+    operations = [{ key = "payload.by", value = clientid }, { key = topic, value = "'b/out'" }] }
+]
+streams = [{ name = raw, topics = ["b/#"] }, { name = rows }]
+rule_engine.rules = [
+  { name = hot, sql = "SELECT payload.temp AS t, payload.by AS by FROM \\"b/#\\" WHERE payload.temp > 20"
+    actions = [{ type = stream, stream = rows }] }
+  { name = stop, sql = "SELECT 1 AS one FROM \\"b/#\\" WHERE payload.temp > 90", actions = [{ type = drop }] }
+]
+"""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running(tmp_path_factory.mktemp("pipeline-view") / "node", config=CONFIG) as node:
+        yield node
+
+
+def preview(node: Node, payload: str) -> Any:
+    return node.call("POST", "/pipeline:preview", {"message": {"topic": "a/in", "payload": payload, "clientid": "m7"}})
+
+
+def test_the_view_lists_what_acts_on_a_topic_in_order(node: Node) -> None:
+    stages = node.call("GET", "/pipeline?topic=a/in")["stages"]
+    assert [(stage["stage"], stage["name"], stage["enabled"]) for stage in stages] == [
+        ("validation", "watch", True), ("validation", "gate", True), ("validation", "off", False),
+        ("transformation", "convert", True), ("subscribers", "subscribers", True),
+    ]  # fmt: skip
+    assert stages[0]["on_failure"] == "shadow"
+    assert stages[0]["topics"] == ["+/in"]
+    behind = node.call("GET", "/pipeline?topic=b/out")["stages"]
+    assert [stage["name"] for stage in behind] == ["hot", "stop", "raw", "subscribers"]
+    for topic in ("a/%23", "", "a%00"):
+        node.call("GET", f"/pipeline?topic={topic}", expect=(400, 422))
+
+
+@pytest.mark.parametrize(
+    ("payload", "outcome", "steps"),
+    [
+        ('{"temp": 30}', "passed", ["passed", "passed", "changed", "rows", "no_result"]),
+        ('{"temp": 60}', "passed", ["shadow", "passed", "changed", "rows", "no_result"]),
+        ('{"temp": 95}', "drop", ["shadow", "passed", "changed", "rows", "drop"]),
+        ('{"temp": "x"}', "drop", ["shadow", "drop"]),
+        ("no json", "drop", ["shadow", "drop"]),
+    ],
+)
+def test_a_message_is_tried_on_everything(node: Node, payload: str, outcome: str, steps: list[str]) -> None:
+    answer = preview(node, payload)
+    assert answer["outcome"] == outcome
+    assert [step["outcome"] for step in answer["steps"]] == steps
+    if outcome == "passed":
+        temp = json.loads(payload)["temp"]
+        assert answer["message"]["topic"] == "b/out"
+        assert json.loads(answer["message"]["payload"]["data"]) == {"temp": temp, "by": "m7"}
+        assert answer["steps"][3]["rows"] == [{"t": temp, "by": "m7"}]
+
+
+def test_a_trial_counts_and_stores_nothing(node: Node) -> None:
+    before = [
+        node.call("GET", f"/{path}")["metrics"] for path in ("validations/gate", "transforms/convert", "rules/hot")
+    ]
+    preview(node, '{"temp": 30}')
+    after = [
+        node.call("GET", f"/{path}")["metrics"] for path in ("validations/gate", "transforms/convert", "rules/hot")
+    ]
+    assert [one["matched"] for one in before] == [one["matched"] for one in after] == [0, 0, 0]
+    assert node.call("GET", "/streams/rows/positions")["shards"][0]["next_offset"] == "0"
+
+
+def sluice(node: Node, *arguments: str) -> str:
+    environ = os.environ | {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": node.url}
+    command = [sys.executable, "-m", "broker.cli.main", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ, check=True)
+    return done.stdout
+
+
+def test_the_command_shows_both(node: Node) -> None:
+    shown = sluice(node, "pipeline", "a/in")
+    assert [line.split()[:2] for line in shown.splitlines()[1:4]] == [
+        ["validation", "watch"], ["validation", "gate"], ["validation", "off"],
+    ]  # fmt: skip
+    tried = sluice(node, "pipeline", "a/in", "-m", '{"temp": 30}', "--client", "m7")
+    assert "outcome: passed" in tried
+    assert '"by":"m7"' in tried
+    assert json.loads(sluice(node, "pipeline", "a/in", "-o", "json"))["topic"] == "a/in"
+
+
+def test_gates_are_switched_ordered_and_counted_from_the_command_line(node: Node) -> None:
+    node.call("POST", "/transforms", {"name": "late", "topics": "z", "failure_action": "drop", "operations": []})
+    assert "transform late disabled" in sluice(node, "transforms", "disable", "late")
+    assert node.call("GET", "/transforms/late")["enable"] is False
+    assert "transform late enabled" in sluice(node, "transforms", "enable", "late")
+    assert "matched" in sluice(node, "transforms", "metrics", "late", "--reset")
+    assert "convert, late" in sluice(node, "transforms", "reorder", "convert", "late")
