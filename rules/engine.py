@@ -15,6 +15,7 @@ from rules.rule import RowCall, Rule
 from rules.sql.columns import Occurrence
 from rules.sql.sources import RULE_PREFIX
 from rules.sql.values import string
+from rules.topic_index import TopicIndex
 
 _EVENT_QOS = (0, 1, 2)
 
@@ -37,6 +38,7 @@ class RuleEngine:
         self._ignores_sys_messages = ignores_sys_messages
         self._rules: list[Rule] = []
         self._by_event: dict[str, list[Rule]] = {}
+        self._by_topic: TopicIndex[Rule] = TopicIndex()
         self._deferrals = deferrals
         events.listen(self._on_event)
 
@@ -48,17 +50,20 @@ class RuleEngine:
         self._rules = [rule for rule in rules if rule.is_enabled]
         self._by_event = {}
         wanted: set[str] = set()
+        readers: dict[str, list[Rule]] = {}
+        for rule in self._rules:
+            for name in rule.statement.sources.rules:
+                readers.setdefault(name, []).append(rule)
         for rule in self._rules:
             sources = rule.statement.sources
             wanted |= sources.events | sources.ingress
             for name in sources.events:
                 self._by_event.setdefault(name, []).append(rule)
-            rule.readers = [
-                self._row_call(rule.name, reader)
-                for reader in self._rules
-                if rule.name in reader.statement.sources.rules
-            ]
+            rule.readers = [self._row_call(rule.name, reader) for reader in readers.get(rule.name, ())]
             rule.deferrals = self._deferrals
+        self._by_topic = TopicIndex(
+            (rule, [one.levels for one in rule.statement.sources.filters]) for rule in self._rules
+        )
         if self._deferrals is not None:
             self._deferrals.use(self._rules, {*names, *(rule.name for rule in self._rules)})
         self._events.want(frozenset(wanted))
@@ -67,7 +72,7 @@ class RuleEngine:
         """What to call for a message on this topic, a callable per rule that reads it."""
         if self._ignores_sys_messages and topic.startswith("$SYS/"):
             return []
-        return [rule.message_call() for rule in self._rules if rule.statement.sources.matches_topic(topic)]
+        return [rule.message_call() for rule in self._by_topic.matching(topic)]
 
     def _on_event(self, name: str, columns: Mapping[str, Any], about: Message | None) -> None:
         rules = self._by_event.get(name)

@@ -1,0 +1,22 @@
+"""The index finds what trying every filter finds."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.core.topic import levels_match
+from rules.topic_index import TopicIndex
+
+NAMES = ("a", "b", "", "$SYS", "c")
+TOPICS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).map("/".join)
+FILTERS = st.tuples(
+    st.lists(st.sampled_from((*NAMES, "+", "+")), min_size=1, max_size=4), st.sampled_from(((), ("#",)))
+).map(lambda parts: (*parts[0], *parts[1])) | st.just(("#",))
+
+
+@given(st.lists(st.lists(FILTERS, max_size=3), max_size=8), TOPICS)
+def test_it_finds_what_trying_every_filter_finds(filters: list[list[tuple[str, ...]]], topic: str) -> None:
+    index = TopicIndex(enumerate(filters))
+    wanted = [number for number, own in enumerate(filters) if any(levels_match(levels, topic) for levels in own)]
+    assert index.matching(topic) == wanted
