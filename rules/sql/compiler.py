@@ -86,7 +86,7 @@ def compile_for_templates(
     ``*`` makes those columns only, with the payload as bytes: 3 µs a message less. None where the rule gains nothing.
     """
     stars = [isinstance(item, exp.Star) for item in tree.expressions]
-    if "foreach" in tree.meta or stars[:1] != [True] or stars.count(True) > 1:
+    if "foreach" in tree.meta or jq_of(tree) is not None or stars[:1] != [True] or stars.count(True) > 1:
         return None
     return _Compiler(functions, _NamedColumns(names)).program(tree, surroundings)
 
