@@ -26,6 +26,7 @@ from broker.cli import (
     rule_types,
     rules,
     run,
+    schemas,
     status,
 )
 from broker.cli.errors import CommandError, from_sluice_error, show_error
@@ -120,6 +121,8 @@ def _application() -> typer.Typer:
             rule_backtest.add_to(group)
             rule_types.add_to(group)
             rule_functions.add_to(group)
+        if noun.plural == "schemas":
+            schemas.add_to(group)
         application.add_typer(group, name=noun.plural)
         application.add_typer(group, name=noun.singular, hidden=True)
     application.add_typer(gates.quarantine, name="quarantine")
