@@ -128,18 +128,18 @@ class BlockingWorker:
                 continue
             piece = process.stdout.read1(1 << 20)  # type: ignore[attr-defined]  # a BufferedReader by default
             if not piece:
-                return self._ended(process)
+                return self._ended(process, request)
             received += piece
             if len(received) >= LENGTH.size and len(received) - LENGTH.size >= LENGTH.unpack_from(received)[0]:
                 (_, outputs, error), *_ = decode_answers(received[LENGTH.size :])
                 return Answer(outputs, error)
 
-    def _ended(self, process: Popen) -> Answer:
+    def _ended(self, process: Popen, request: Request) -> Answer:
         assert process.stderr is not None
         errors = process.stderr.read()
         returncode = process.wait()
         self.close()
-        return Answer(None, why_it_ended(returncode, errors))
+        return Answer(None, why_it_ended(request, returncode, errors))
 
 
 def _send(process: Popen, data: bytes) -> None:

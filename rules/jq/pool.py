@@ -8,6 +8,7 @@ line, so that a rule whose programs never end does not keep others from their tu
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from asyncio.subprocess import PIPE, Process
 from collections import deque
@@ -35,6 +36,7 @@ _log = get_logger(__name__)
 
 _START_S: Final = 20.0
 """How long a process may take before it begins with its first program."""
+_STARTING_POLL_S: Final = 0.05
 _ERRORS_READ: Final = 4096
 
 
@@ -216,14 +218,17 @@ class _Worker:
         try:
             while True:
                 index, ends_s = self._deadline(progress, requests, left, sent_s)
-                await asyncio.wait((reading,), timeout=max(0.0, ends_s - time.monotonic()))
+                wait_s = max(0.0, ends_s - time.monotonic())
+                if progress.read(self._batch) is None:  # its clock begins when it does
+                    wait_s = min(wait_s, _STARTING_POLL_S)
+                await asyncio.wait((reading,), timeout=wait_s)
                 if reading.done():
                     return decode_answers(reading.result())
                 if self._deadline(progress, requests, left, sent_s) == (index, ends_s) and time.monotonic() >= ends_s:
                     await self.end()
                     raise _Killed(index, too_long(requests[index]), is_timeout=True)
         except (asyncio.IncompleteReadError, OSError):
-            raise await self._died(process, progress, left) from None
+            raise await self._died(process, progress, requests, left) from None
         finally:
             reading.cancel()
 
@@ -238,13 +243,14 @@ class _Worker:
             return min(left), time.monotonic() + _START_S
         return noted[0], noted[1] + requests[noted[0]].timeout_s
 
-    async def _died(self, process: Process, progress: Progress, left: set[int]) -> _Killed:
+    async def _died(self, process: Process, progress: Progress, requests: Sequence[Request], left: set[int]) -> _Killed:
         noted = progress.read(self._batch)
         index = noted[0] if noted is not None and noted[0] in left else min(left)
         errors = b"" if process.stderr is None else await process.stderr.read(_ERRORS_READ)
         returncode = await process.wait()
         await self.end()
-        return _Killed(index, why_it_ended(returncode, errors))
+        why = why_it_ended(requests[index], returncode, errors)
+        return _Killed(index, why, is_timeout=returncode == -signal.SIGALRM)
 
 
 async def _next_frame(stream: asyncio.StreamReader) -> bytes:

@@ -60,12 +60,12 @@ def frame(batch: int, requests: Sequence[Request]) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
-def why_it_ended(returncode: int | None, errors: bytes) -> str:
+def why_it_ended(request: Request, returncode: int | None, errors: bytes) -> str:
     """What the end of a process means for the program that it ran, as a sentence."""
     if any(sign in errors for sign in _MEMORY_SIGNS) or returncode == -signal.SIGKILL:
         return OUT_OF_MEMORY
     if returncode == -signal.SIGALRM:
-        return "the program ran longer than it may"
+        return too_long(request)
     if returncode is not None and returncode < 0:
         return f"the program crashed its worker ({signal.Signals(-returncode).name})"
     return f"the worker of the program ended with status {returncode}"
