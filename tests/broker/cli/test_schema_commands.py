@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.cli import exit_codes
 from broker.cli.main import main
 from tests.support.node import TOKEN, running
 
@@ -20,7 +21,10 @@ schema_registry {
     pasted { type = json, source = "{\\"type\\": \\"object\\"}" }
     bundled {
       type = protobuf
-      source { type = bundle, files = [ { path = "a.proto", root = true, contents = "message A { optional int32 n = 1; }" } ] }
+      source {
+        type = bundle
+        files = [ { path = "a.proto", root = true, contents = "message A { optional int32 n = 1; }" } ]
+      }
     }
   }
 }
@@ -74,7 +78,7 @@ def test_a_schema_is_checked_changed_and_taken_back(sluice: Sluice, tmp_path: Pa
     assert "in use" in sluice("schemas", "versions", "reading").splitlines()[1]
     assert sluice("schemas", "users", "reading") == ""
     sluice("schemas", "rm", "reading", "--yes", "--permanent")
-    sluice("schemas", "show", "reading", expect=4)
+    sluice("schemas", "show", "reading", expect=exit_codes.NOT_FOUND)
 
 
 def test_a_schema_is_learnt_from_a_file(sluice: Sluice, tmp_path: Path) -> None:
