@@ -81,6 +81,10 @@ class TypeChecker:
         """Types, lineage and reports of a statement by the schemas of this moment."""
         return self._inferred(statement, self._inputs(statement))
 
+    def payload(self, statement: Statement) -> FieldType:
+        """The type of the payloads that a statement reads."""
+        return payload_of(self._inputs(statement))
+
     def shown(self, statement: Statement, actions: Sequence[Any] = (), *, is_running: bool = True) -> Members:
         """The members of a rule as it is shown that depend on types.
 

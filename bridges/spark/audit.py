@@ -115,12 +115,18 @@ def _audit_once(spec: TableSpec, where: Positions) -> AuditReport:
     rows_seen, dead_seen = _places(table), _places(dead)
     ledger = _ledger_of(spec, table)
     for position in where.shards:
-        report.shards.append(_audit_shard(report, table, position, rows_seen, dead_seen, ledger))
+        report.shards.append(_audit_shard(report, table, position, rows_seen, dead_seen, ledger, spec.rule is not None))
     return report
 
 
 def _audit_shard(
-    report: AuditReport, table: LakeTable, position: ShardPosition, rows: pa.Table, dead: pa.Table, ledger: pa.Table
+    report: AuditReport,
+    table: LakeTable,
+    position: ShardPosition,
+    rows: pa.Table,
+    dead: pa.Table,
+    ledger: pa.Table,
+    has_rule: bool,
 ) -> ShardAudit:
     shard = position.shard
     in_rows = _offsets(rows, shard)
@@ -133,12 +139,15 @@ def _audit_shard(
     in_dead = _offsets(dead, shard)
     # Dead letters above the table's end are those of a batch that is being committed.
     in_dead = in_dead[in_dead < end]
-    offsets = np.concatenate([in_rows, in_dead])
+    # A rule may give several rows a record: a record is then there once, however many rows it has.
+    offsets = np.concatenate([np.unique(in_rows) if has_rule else in_rows, in_dead])
     inside = offsets[(offsets >= first) & (offsets < end)]
     times = np.bincount(inside - first, minlength=end - first)
     missing, doubled = np.flatnonzero(times == 0) + first, np.flatnonzero(times > 1) + first
     outside = len(offsets) - len(inside)
     filtered = _check_ledger(report, shard, first, end, ledger)
+    if has_rule:
+        filtered, missing = _account_for(report, shard, missing, ledger)
     expired = max(0, position.first - end)
     _say(report, shard, "is in neither the table nor its dead letters", "are in neither", missing)
     _say(report, shard, "is there more than once", "are there more than once", doubled)
@@ -174,6 +183,50 @@ def _check_ledger(report: AuditReport, shard: int, first: int, end: int, ledger:
     if at != end:
         report.problems.append(f"shard {shard}: the ledger ends at {at}, the table at {end}")
     return filtered
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Offsets of one commit that no later one replaced; ``is_whole`` when they are all that the commit had."""
+
+    start: int
+    end: int
+    filtered: int
+    is_whole: bool = True
+
+    def without(self, start: int, end: int) -> list[_Stretch]:
+        """What is left of it after a replay of a range."""
+        if end <= self.start or start >= self.end:
+            return [self]
+        left = [(self.start, min(self.end, start)), (max(self.start, end), self.end)]
+        return [_Stretch(one, other, self.filtered, False) for one, other in left if one < other]
+
+
+def _account_for(report: AuditReport, shard: int, missing: Any, ledger: pa.Table) -> tuple[int, Any]:
+    """Hold the records that gave no row against how many the rule filtered, commit by commit.
+
+    Gives how many were filtered, and the offsets of stretches in which more records are missing than that. Where a
+    replay replaced part of what a commit had, the number of the whole commit is the bound.
+    """
+    stretches: list[_Stretch] = []
+    mine = ledger.filter(pc.equal(ledger["shard"], shard)).sort_by("table_version").to_pylist()
+    for row in mine:
+        start, end = row["from_offset"], row["to_offset"]
+        stretches = [left for one in stretches for left in one.without(start, end)]
+        stretches.append(_Stretch(start, end, row["filtered"]))
+    accounted, lost = 0, []
+    for one in stretches:
+        here = missing[(missing >= one.start) & (missing < one.end)]
+        if len(here) > one.filtered:
+            lost.append(here)
+            continue
+        accounted += len(here)
+        if one.is_whole and len(here) < one.filtered:
+            report.problems.append(
+                f"shard {shard}: {one.filtered - len(here)} records of [{one.start}, {one.end}) have rows, and the "
+                f"rule had filtered them"
+            )
+    return accounted, np.sort(np.concatenate(lost)) if lost else missing[:0]
 
 
 def _ledger_of(spec: TableSpec, table: LakeTable) -> pa.Table:

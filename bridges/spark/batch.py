@@ -23,7 +23,7 @@ from bridges.spark.rule_text import RuleText
 from bridges.spark.tables.contract import Binding, CommitConflict, Details, LakeTable, ShardRange
 from bridges.spark.tables.formats import dead_letters_dir, open_dead_letters, open_or_create
 from bridges.spark.task import RAW_COLUMNS, RESULT_SCHEMA, ROWS_COLUMNS, Plan, TaskResult, writer
-from broker.core.errors import SluiceError
+from broker.core.errors import SluiceError, Unavailable
 from pyspark_sluice.client import Positions
 
 _ATTEMPTS = 8
@@ -51,10 +51,14 @@ class TableSpec:
 
     @classmethod
     def of_api(cls, spec: dict[str, Any], where: Positions) -> TableSpec:
-        """From the API's spec and the stream's positions."""
+        """From the API's spec and the stream's positions.
+
+        Raises:
+            Unavailable: the table's rule cannot be run now.
+        """
         columns: Sequence[Column] = RAW
         pending: Sequence[str] = ()
-        rule = RuleText.of_api(spec)
+        rule = _rule_of(spec)
         if where.kind == "rows" or rule:
             columns, pending = columns_of_api(spec.get("columns") or ())
         return cls(
@@ -80,6 +84,15 @@ class TableSpec:
 
             return ",".join(dict.fromkeys((*ROWS_COLUMNS, *RuleRun(self.rule).columns)))
         return ",".join(RAW_COLUMNS if self.kind == "topics" else ROWS_COLUMNS)
+
+
+def _rule_of(spec: dict[str, Any]) -> RuleText | None:
+    rule = spec.get("rule_text")
+    if not rule:
+        return None
+    if "problem" in rule:
+        raise Unavailable(f"rule {rule['name']!r} cannot be run: {rule['problem']}")
+    return RuleText(rule["name"], rule["sql"], rule["node"])
 
 
 @dataclass(frozen=True, slots=True)

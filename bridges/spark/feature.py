@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bridges.spark.local import LocalSpark
-from bridges.spark.service import ColumnsOf, LakeTableService, PositionsOf
+from bridges.spark.service import ColumnsOf, LakeTableService, PositionsOf, RuleOf
 from bridges.spark.settings import LakeSettings
 from broker.core.errors import ConfigError
 from broker.core.feature import Services
@@ -29,11 +29,14 @@ class LakeFeature:
         data_dir: Path,
         columns_of: ColumnsOf,
         positions: PositionsOf,
+        rule_of: RuleOf,
     ) -> None:
         self.settings = settings or LakeSettings()
         directory = (data_dir / (self.settings.directory or "lake")).resolve()
         self._section = services.section(SECTION)
-        self.service = LakeTableService(services, self._section, directory, columns_of=columns_of, positions=positions)
+        self.service = LakeTableService(
+            services, self._section, directory, columns_of=columns_of, positions=positions, rule_of=rule_of
+        )
         self.spark = LocalSpark(self.settings, directory, data_dir / "logs" / "lake.log")
         self.service.watch_job(self.spark.state)
         self.service.on_change(self._run_when_needed)

@@ -33,7 +33,7 @@ TOKEN_VARIABLE = "SLUICE_API_TOKEN"
 _TICK_S = 0.5
 _TABLES_EVERY_S = 3.0
 _REPORT_EVERY_S = 1.0
-_OWN_FIELDS = ("name", "stream", "format", "path", "columns")
+_OWN_FIELDS = ("name", "stream", "format", "path", "columns", "rule_text")
 """A change of one of these restarts a table's query; the rest of a spec is for people."""
 
 

@@ -1,5 +1,7 @@
 """A range of a stream again, into the table it fills: the same read, the same conversion, the same place.
 
+Where the table's rows are made by a rule, the rule as it is now runs again: so a corrected rule rebuilds its rows.
+
 The rows of the range are replaced in one commit, those of its dead letters in another; doing it twice leaves the same
 table. The streaming job goes on meanwhile: whoever commits second looks again.
 """
@@ -52,6 +54,10 @@ class ReplayReport:
     dead_letters_after: int | None = None
     version: int | None = None
     replay: str | None = None
+    rule: str | None = None
+    """The rule that runs again on the messages of the range."""
+    filtered_after: int | None = None
+    """Messages that gave no row since the rule's WHERE, or its topics, leave them out."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -60,11 +66,13 @@ class ReplayReport:
         """For people."""
         places = ", ".join(f"[{one.start}, {one.end}) of shard {one.shard}" for one in self.ranges) or "nothing"
         now = f"{self.rows_before} rows and {self.dead_letters_before} dead letters"
+        by = f" by rule {self.rule}" if self.rule else ""
         if self.dry_run:
-            return f"would replay {places}: {self.records} records, which are {now} of table {self.table} now"
+            return f"would replay {places}{by}: {self.records} records, which are {now} of table {self.table} now"
+        filtered = f", {self.filtered_after} filtered" if self.rule else ""
         return (
-            f"replayed {places}: {self.records} records, which were {now} of table {self.table}, are "
-            f"{self.rows_after} rows and {self.dead_letters_after} dead letters (version {self.version})"
+            f"replayed {places}{by}: {self.records} records, which were {now} of table {self.table}, are "
+            f"{self.rows_after} rows and {self.dead_letters_after} dead letters{filtered} (version {self.version})"
         )
 
 
@@ -77,6 +85,7 @@ def run(
     token: str,
     directory: Path,
     dry_run: bool = False,
+    rule: str | None = None,
     master: str = "local[2,4]",
     driver_memory: str = "1g",
 ) -> ReplayReport:
@@ -90,6 +99,7 @@ def run(
         token: its token.
         directory: takes Spark's scratch files.
         dry_run: count, and change nothing.
+        rule: another rule than the table's, to run on the messages of the range.
         master: Spark's master.
         driver_memory: memory of Spark's driver.
 
@@ -100,6 +110,8 @@ def run(
     """
     api = LakeApi(url, token)
     spec = api.table(table)
+    if rule is not None:
+        spec = _with_rule(spec, api.rule(rule))
     client = api.stream(spec["stream"], deadline_s=5.0)
     try:
         replayed = Replayed(TableSpec.of_api(spec, client.positions()))
@@ -115,10 +127,25 @@ def run(
     scratch = scratch_dir(directory / "_spark")
     session = start_session(master, driver_memory=driver_memory, work_dir=scratch)
     try:
-        return replayed.run(ranges, lambda ranges: _read(session, api, replayed.spec, ranges))
+        return replayed.run(ranges, lambda ranges: in_spark(session, api, replayed.spec, ranges))
     finally:
         session.stop()
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _with_rule(spec: dict[str, Any], rule: dict[str, Any]) -> dict[str, Any]:
+    """The table's spec with another rule.
+
+    Raises:
+        Invalid: the table has none: what its rows are made of is not in its stream.
+    """
+    if not spec.get("rule"):
+        raise Invalid(
+            f"table {spec['name']!r} is filled from what stream {spec['stream']!r} holds, and no rule runs for it; "
+            f"make a table with a rule and a stream of messages, which is filled from the first message that is kept"
+        )
+    node = spec["rule_text"].get("node", "")
+    return {**spec, "columns": rule["columns"], "rule_text": {"name": rule["name"], "sql": rule["sql"], "node": node}}
 
 
 class Replayed:
@@ -164,7 +191,8 @@ class Replayed:
         writer = self._writer
         dead = _count(writer.dead_letters, ranges) if writer.dead_letters else 0
         records = sum(one.end - one.start for one in ranges)
-        return ReplayReport(self.spec.name, True, tuple(ranges), records, _count(writer.table, ranges), dead)
+        rule = None if self.spec.rule is None else self.spec.rule.name
+        return ReplayReport(self.spec.name, True, tuple(ranges), records, _count(writer.table, ranges), dead, rule=rule)
 
     def run(self, ranges: Sequence[Range], read: Callable[[Sequence[Range]], RunTasks]) -> ReplayReport:
         """Read the ranges again and replace what they gave before.
@@ -188,6 +216,7 @@ class Replayed:
             dead_letters_after=sum(one.dead for one in details.ranges),
             version=version,
             replay=replay,
+            filtered_after=sum(one.filtered for one in details.ranges),
         )
 
     def _replace(self, ranges: Sequence[Range], results: Sequence[TaskResult], plan: Plan, details: Details) -> int:
@@ -257,7 +286,8 @@ def _count(table: LakeTable, ranges: Sequence[Range]) -> int:
     return found
 
 
-def _read(session: Any, api: LakeApi, spec: TableSpec, ranges: Sequence[Range]) -> RunTasks:
+def in_spark(session: Any, api: LakeApi, spec: TableSpec, ranges: Sequence[Range]) -> RunTasks:
+    """Run tasks over ranges of the table's stream, in a session."""
     from bridges.spark.session import parallelism
 
     starts = {one.shard: one.start for one in ranges}

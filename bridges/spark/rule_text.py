@@ -1,10 +1,8 @@
-"""A rule as it travels: from the API to the lake job, and from there to tasks. Imports nothing."""
+"""A rule as it travels: from the API to the lake job, and from there to tasks. Imports nothing of the broker."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +12,3 @@ class RuleText:
     name: str
     sql: str
     node: str = ""
-
-    @classmethod
-    def of_api(cls, spec: Mapping[str, Any]) -> RuleText | None:
-        """The rule of a table as the API tells it; None when the table has none."""
-        rule = spec.get("rule_text")
-        return cls(rule["name"], rule["sql"], rule["node"]) if rule else None

@@ -11,14 +11,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from bridges.spark.rule_text import RuleText
 from bridges.spark.table_spec import LakeTableSpec, checked, parse_spec, unwritable
-from broker.core.errors import Invalid, MissingDependency, Problem, SluiceError
+from broker.core.errors import Invalid, MissingDependency, NotFound, Problem, SluiceError
 from broker.core.feature import Services
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
 
 ColumnsOf = Callable[[str], Sequence[Mapping[str, str]]]
 """Name and type of the columns that rules write to a stream."""
+RuleOf = Callable[[str], Mapping[str, Any]]
+"""``name``, ``sql``, ``node`` and ``columns`` of a rule. Raises ``NotFound``."""
 PositionsOf = Callable[[str], Mapping[str, Any]]
 """Where a stream stands, as the API shows it."""
 JobState = Callable[[], Mapping[str, Any]]
@@ -40,7 +43,7 @@ _REPORTED = (
     "last_error",
     "columns",
 )
-_SHOWN_ONLY = frozenset({"columns", "state", "reason", "report", "lag_records", "rows", "dead_letters"})
+_SHOWN_ONLY = frozenset({"columns", "rule_text", "state", "reason", "report", "lag_records", "rows", "dead_letters"})
 """Members of a table as it is shown that say how it is doing; ignored when it is sent back."""
 
 
@@ -57,8 +60,10 @@ class LakeTableService:
         *,
         columns_of: ColumnsOf,
         positions: PositionsOf,
+        rule_of: RuleOf,
     ) -> None:
         self._services, self._section, self._directory = services, section, directory
+        self._rule_of = rule_of
         self._columns_of, self._positions = columns_of, positions
         self._objects: OrderedObjects[LakeTableSpec] = OrderedObjects(
             self.kind, section, lambda spec: spec.model_dump(mode="json")
@@ -99,6 +104,11 @@ class LakeTableService:
     def replace(self, name: str, spec: Spec) -> Spec:
         self._objects.check_changeable(name)
         before, parsed = self._objects.get(name), self._parsed({**spec, "name": name})
+        if parsed.path == before.path and bool(parsed.rule) != bool(before.rule):
+            text = f"the table at {before.path} has rows of {'a rule' if before.rule else 'the stream itself'}"
+            raise Invalid(
+                f"lake table {name!r} cannot be saved", [Problem(f"{text}; give another path with it", "/rule")]
+            )
         for member in ("stream", "format"):
             if parsed.path == before.path and getattr(parsed, member) != getattr(before, member):
                 text = f"the table at {before.path} has {member} {getattr(before, member)!r}; give another path with it"
@@ -158,11 +168,30 @@ class LakeTableService:
 
     def _parsed(self, spec: Spec) -> LakeTableSpec:
         parsed = parse_spec(spec, self._directory, self._services.streams.names(), _SHOWN_ONLY)
+        self._check_rule(parsed)
         for other in self._objects:
             if other.path == parsed.path and other.name != parsed.name:
                 text = f"lake table {other.name!r} lies in {parsed.path} already; choose another path"
                 raise Invalid(f"lake table {parsed.name!r} cannot be saved", [Problem(text, "/path")])
         return parsed
+
+    def _check_rule(self, spec: LakeTableSpec) -> None:
+        """Refuse a rule that there is not, or that Spark cannot run on this stream."""
+        if not spec.rule:
+            return
+        problems = []
+        if self._positions(spec.stream)["kind"] != "topics":
+            text = f"stream {spec.stream!r} holds rows of rules; a rule runs on a stream of messages"
+            problems.append(Problem(text, "/stream", suggestion="make a stream of the topics that the rule reads"))
+        try:
+            rule_run = _lake_module("bridges.spark.rule_run")
+            rule_run.RuleRun(RuleText(spec.rule, self._rule_of(spec.rule)["sql"]))
+        except NotFound as error:
+            problems.append(Problem(str(error), "/rule"))
+        except Invalid as error:
+            problems += [Problem(problem.message, "/rule") for problem in error.problems]
+        if problems:
+            raise Invalid(f"lake table {spec.name!r} cannot be saved", problems)
 
     def _put(self, parsed: LakeTableSpec) -> Spec:
         self._objects.put(parsed.name, parsed)
@@ -174,7 +203,16 @@ class LakeTableService:
             listener()
 
     def _job_spec(self, spec: LakeTableSpec) -> Spec:
-        return {**spec.model_dump(mode="json"), "columns": [dict(column) for column in self._columns_of(spec.stream)]}
+        """What the job is told: of a table with a rule also the rule, or why there is none."""
+        told = spec.model_dump(mode="json")
+        if not spec.rule:
+            return {**told, "columns": [dict(column) for column in self._columns_of(spec.stream)]}
+        try:
+            rule = self._rule_of(spec.rule)
+        except SluiceError as error:
+            return {**told, "columns": [], "rule_text": {"name": spec.rule, "problem": str(error)}}
+        columns = [dict(column) for column in rule["columns"]]
+        return {**told, "columns": columns, "rule_text": {key: rule[key] for key in ("name", "sql", "node")}}
 
     def _shown(self, spec: LakeTableSpec) -> Spec:
         status = self._status(spec)

@@ -24,6 +24,9 @@ class LakeTableSpec(Settings):
     stream: str
     format: Literal["delta", "iceberg"] = "delta"
     path: str = Field("", description="Directory of the table; made when the table is.")
+    rule: str = Field(
+        "", description="A rule that Spark runs on the messages of the stream; its rows are the table's. Default: none."
+    )
     description: str = ""
 
 

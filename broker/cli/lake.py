@@ -49,13 +49,17 @@ def replay(
     start: Annotated[str, typer.Option("--from", metavar="PLACE", help="First offset, or a time, 2026-01-31T12:00Z.")],
     end: Annotated[str, typer.Option("--to", metavar="PLACE", help="The offset after the last, or a time.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be replayed; change nothing.")] = False,
+    rule: Annotated[
+        str | None, typer.Option("--rule", metavar="NAME", help="Run this rule, not the one that the table has.")
+    ] = None,
     url: UrlOption = None,
     data_dir: DataDirOption = Path("data"),
     output: OutputOption = "table",
 ) -> None:
     """Read a range of a stream again into its table.
 
-    The rows of the range are replaced; the same range twice leaves the same table.
+    The rows of the range are replaced; the same range twice leaves the same table. For a table with a rule, the rule
+    as it is now runs again on the messages of the range.
     """
     from broker.cli.output import say
 
@@ -63,7 +67,7 @@ def replay(
     directory = (data_dir / LAKE_DIRECTORY).resolve()
     if not dry_run:
         say(f"replaying {table}; Spark takes some seconds to start")
-    options = {"url": target.url, "token": target.token or "", "directory": directory, "dry_run": dry_run}
+    options = {"url": target.url, "token": target.token or "", "directory": directory, "dry_run": dry_run, "rule": rule}
     _print_report(call("replay", table, start, end, **options), output)
 
 

@@ -19,25 +19,36 @@ from bridges.spark.rotating import RotatingFile
 from bridges.spark.service import LakeTableService
 from bridges.spark.settings import LakeSettings
 from bridges.spark.tables.contract import Binding
-from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound
+from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Unavailable
 from broker.core.feature import Services
 from broker.core.objects import MemorySection, ObjectService
+from pyspark_sluice.client import Positions
 from tests.bridges.spark.batches import records, tasks
 from tests.bridges.spark.conftest import ROOT
 
 COLUMNS = [{"name": "a", "type": "double"}]
 
 
+RULES = {"hot": 'SELECT payload.a AS a FROM "t/#"', "events": 'SELECT clientid FROM "$events/client/connected"'}
+
+
 class Streams:
     """The streams there are."""
 
     def names(self) -> Sequence[str]:
-        return ("hot", "cold")
+        return ("hot", "cold", "raw")
 
 
 def positions(stream: str) -> dict[str, Any]:
     shards = [{"shard": 0, "first_offset": "2", "next_offset": "12"}]
-    return {"stream": stream, "kind": "rows", "epoch": "e", "log": 1, "shards": shards}
+    kind = "topics" if stream == "raw" else "rows"
+    return {"stream": stream, "kind": kind, "epoch": "e", "log": 1, "shards": shards}
+
+
+def rule_of(name: str) -> dict[str, Any]:
+    if name not in RULES:
+        raise NotFound("rule", name)
+    return {"name": name, "sql": RULES[name], "node": "node-1", "columns": COLUMNS}
 
 
 def make_feature(directory: Path, section: MemorySection | None = None) -> LakeFeature:
@@ -46,7 +57,9 @@ def make_feature(directory: Path, section: MemorySection | None = None) -> LakeF
         Services,
         type("Given", (), {"streams": Streams(), "section": lambda _, name: kept, "users_of_stream": []})(),
     )
-    return LakeFeature(services, data_dir=directory, columns_of=lambda stream: COLUMNS, positions=positions)
+    return LakeFeature(
+        services, data_dir=directory, columns_of=lambda stream: COLUMNS, positions=positions, rule_of=rule_of
+    )
 
 
 @pytest.fixture
@@ -70,6 +83,28 @@ def test_tables_survive_a_restart(tmp_path: Path) -> None:
     assert again.service.get("readings")["format"] == "iceberg"
 
 
+def test_a_table_may_have_a_rule_which_the_job_is_told(service: LakeTableService) -> None:
+    made = service.create({"name": "readings", "stream": "raw", "rule": "hot"})
+    assert made["rule_text"] == {"name": "hot", "sql": RULES["hot"], "node": "node-1"}
+    assert made["columns"] == COLUMNS
+    service.replace("readings", made)
+    assert service.get("readings") == made
+    with pytest.raises(Invalid, match="cannot be saved"):
+        service.replace("readings", {"stream": "raw"})
+
+
+def test_a_table_whose_rule_is_gone_says_so(
+    service: LakeTableService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    service.create({"name": "readings", "stream": "raw", "rule": "hot"})
+    monkeypatch.delitem(RULES, "hot")
+    spec = service.get("readings")
+    assert spec["rule_text"] == {"name": "hot", "problem": "there is no rule 'hot'"}
+    where = Positions.parse({"ranges_url": "", "ticket": "", **positions("raw")})
+    with pytest.raises(Unavailable, match="rule 'hot' cannot be run: there is no rule 'hot'"):
+        TableSpec.of_api(spec, where)
+
+
 def test_a_broken_configuration_is_refused_with_every_problem(tmp_path: Path) -> None:
     section = MemorySection([{"name": "a"}, {"name": "b", "stream": "hot", "format": "csv"}])
     with pytest.raises(ConfigError) as caught:
@@ -84,13 +119,16 @@ def test_a_broken_configuration_is_refused_with_every_problem(tmp_path: Path) ->
         (
             {"name": "t", "stream": "hto"},
             "/stream",
-            "there is no stream 'hto'; make it first, or name one of: hot, cold",
+            "there is no stream 'hto'; make it first, or name one of: hot, cold, raw",
         ),
         ({"name": "a/b", "stream": "hot"}, "/name", "a name is letters, digits"),
         ({"name": "t", "stream": "hot", "format": "csv"}, "/format", "'csv'"),
         ({"name": "t", "stream": "hot", "paths": "x"}, "/paths", "paths is not known; did you mean 'path'?"),
         ({"name": "t", "stream": "hot", "path": "s3://bucket/t"}, "/path", "not at a URL"),
         ({"name": "t", "stream": "hot", "path": "/proc/t"}, "/path", "table path /proc/t cannot be written: "),
+        ({"name": "t", "stream": "raw", "rule": "hto"}, "/rule", "there is no rule 'hto'"),
+        ({"name": "t", "stream": "raw", "rule": "events"}, "/rule", "it reads events only, and a stream keeps"),
+        ({"name": "t", "stream": "hot", "rule": "hot"}, "/stream", "a rule runs on a stream of messages"),
     ],
 )
 def test_a_spec_that_cannot_be_used_is_refused(

@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
+from bridges.spark.audit import audit_spec
 from bridges.spark.batch import TableSpec, TableWriter
 from bridges.spark.columns import Column
-from bridges.spark.replay import Range, Replayed
+from bridges.spark.replay import Range, Replayed, run
 from bridges.spark.rule_text import RuleText
+from broker.core.errors import Invalid, NotFound
+from pyspark_sluice.client import Positions, StreamClient
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.stream_server import TOKEN, StreamServer
 
 HOT = 'SELECT payload.temp AS t, payload.temp * 1.8 + 32 AS f, clientid FROM "plant/#" WHERE payload.temp > 20'
 COLUMNS = [Column("t", "t", "double"), Column("f", "f", "double"), Column("clientid", "clientid", "string")]
+OUTPUT = [{"name": "t", "type": "double"}, {"name": "f", "type": "double"}, {"name": "clientid", "type": "string"}]
+PAYLOADS: list[bytes | dict[str, Any]] = [{"temp": 25.0}, {"temp": 5}, b"?", {"temp": 40.0}]
 EACH = 'FOREACH payload.items AS i DO i.n AS n INCASE i.n > 1 FROM "plant/#"'
 
 Make = Callable[..., TableSpec]
@@ -94,3 +103,80 @@ def test_a_corrected_rule_rebuilds_the_rows_of_a_range(make: Make) -> None:
         assert (report.records, report.rows_after, report.dead_letters_after) == (4, 1, 1)
         assert rows_of(right, "_offset", "f") == [(2, 86.0), (4, 40.0 * 1.9 + 32)]
         assert [offset for (offset,) in dead_letters_of(right, "_offset")] == [3]
+
+
+@pytest.fixture
+def kept(server: StreamServer, tmp_path: Path) -> dict[str, Any]:
+    """A table of a stream of messages, as the API tells it, with four messages in both."""
+    server.make("raw", kind="topics")
+    server.append("raw", PAYLOADS)
+    server.rules["fixed"] = {"name": "fixed", "sql": HOT.replace("1.8", "2"), "columns": OUTPUT}
+    api_spec = {
+        "name": "readings",
+        "stream": "raw",
+        "format": "delta",
+        "path": str(tmp_path / "readings"),
+        "rule": "hot",
+        "columns": OUTPUT,
+        "rule_text": {"name": "hot", "sql": HOT, "node": "node-1"},
+    }
+    server.tables["readings"] = api_spec
+    spec = TableSpec.of_api(api_spec, StreamClient(server.url, TOKEN, "raw", deadline_s=1).positions())
+    TableWriter(spec, "job").write(tasks(records(0, PAYLOADS)))
+    return api_spec
+
+
+def positions(server: StreamServer) -> Positions:
+    return StreamClient(server.url, TOKEN, "raw", deadline_s=1).positions()
+
+
+def test_an_audit_counts_what_the_rule_filtered(kept: dict[str, Any], server: StreamServer) -> None:
+    report = audit_spec(kept, positions(server))
+    assert report.problems == []
+    (shard,) = report.shards
+    assert (shard.rows, shard.dead_letters, shard.filtered, shard.missing) == (2, 1, 1, 0)
+
+
+def test_an_audit_finds_a_row_that_is_gone_and_one_that_should_not_be(
+    kept: dict[str, Any], server: StreamServer
+) -> None:
+    DeltaTable(kept["path"]).delete("_offset = 3")
+    report = audit_spec(kept, positions(server))
+    assert report.problems == ["shard 0: 2 records are in neither (1, 3)"]
+    DeltaTable(kept["path"]).update(updates={"_offset": "1"}, predicate="_offset = 0")
+    extra = DeltaTable(kept["path"]).to_pyarrow_table()
+    for offset in (0, 3):
+        at = extra.schema.get_field_index("_offset")
+        write_deltalake(kept["path"], extra.set_column(at, "_offset", pa.array([offset], pa.int64())), mode="append")
+    report = audit_spec(kept, positions(server))
+    assert report.problems == ["shard 0: 1 records of [0, 4) have rows, and the rule had filtered them"]
+
+
+def test_an_audit_after_a_replay_of_a_part_holds(kept: dict[str, Any], server: StreamServer) -> None:
+    stricter = {**kept, "rule_text": {**kept["rule_text"], "sql": HOT.replace("> 20", "> 26")}}
+    for start, end in ((0, 2), (1, 4), (0, 2)):
+        spec = TableSpec.of_api(stricter, positions(server))
+        Replayed(spec).run([Range(0, start, end)], lambda ranges: tasks(*map(read_again, ranges)))
+    report = audit_spec(kept, positions(server))
+    assert report.problems == []
+    assert (report.shards[0].rows, report.shards[0].filtered) == (1, 2)
+
+
+def read_again(one: Range) -> pa.RecordBatch:
+    return records(one.start, PAYLOADS[one.start : one.end])
+
+
+def test_a_replay_may_run_another_rule(kept: dict[str, Any], server: StreamServer, tmp_path: Path) -> None:
+    report = run("readings", "0", "4", url=server.url, token=TOKEN, directory=tmp_path, dry_run=True, rule="fixed")
+    assert (report.rule, report.records, report.rows_before) == ("fixed", 4, 2)
+    assert "would replay [0, 4) of shard 0 by rule fixed: 4 records" in report.text()
+    with pytest.raises(NotFound, match="there is no rule 'fxied'"):
+        run("readings", "0", "4", url=server.url, token=TOKEN, directory=tmp_path, dry_run=True, rule="fxied")
+
+
+def test_a_table_without_a_rule_cannot_be_replayed_with_one(
+    kept: dict[str, Any], server: StreamServer, tmp_path: Path
+) -> None:
+    kept["rule"] = ""
+    with pytest.raises(Invalid, match="no rule runs for it; make a table with a rule"):
+        run("readings", "0", "4", url=server.url, token=TOKEN, directory=tmp_path, dry_run=True, rule="fixed")

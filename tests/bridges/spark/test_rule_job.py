@@ -1,0 +1,56 @@
+"""A table with a rule in a real Spark: filled live, then rebuilt by the corrected rule."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridges.spark.api import LakeApi
+from bridges.spark.audit import audit_table
+from bridges.spark.batch import TableSpec
+from bridges.spark.query import QuerySettings, TableQuery
+from bridges.spark.replay import Range, Replayed, in_spark
+from tests.bridges.spark.batches import rows_of
+from tests.bridges.spark.stream_server import TOKEN, StreamServer
+from tests.bridges.spark.test_rule_tables import HOT, OUTPUT
+
+pytestmark = pytest.mark.spark
+DEADLINE_S = 120.0
+
+
+def test_a_rule_fills_its_table_and_a_corrected_one_rebuilds_it(
+    spark: Any, server: StreamServer, tmp_path: Path
+) -> None:
+    server.make("raw", kind="topics")
+    server.append("raw", [{"temp": number} for number in range(1000)])
+    wrong = _table(tmp_path, HOT.replace("1.8", "1.9"))
+    server.tables["readings"] = wrong
+    api = LakeApi(server.url, TOKEN)
+    query = TableQuery(spark, api, wrong, QuerySettings(tmp_path, 0.2, 300, 2, "test"), time.monotonic)
+    until = time.monotonic() + DEADLINE_S
+    while query.report()["offsets"].get("0") != "1000":
+        query.step()
+        assert time.monotonic() < until, query.report()
+        time.sleep(0.1)
+    query.stop()
+    assert (query.report()["rows"], query.report()["dead_letters"]) == (979, 0)
+
+    server.tables["readings"] = right = _table(tmp_path, HOT)
+    spec = TableSpec.of_api(right, api.stream("raw").positions())
+    report = Replayed(spec).run([Range(0, 500, 1000)], lambda ranges: in_spark(spark, api, spec, ranges))
+    assert (report.records, report.rows_after, report.filtered_after) == (500, 500, 0)
+    found = rows_of(spec, "_offset", "f")
+    assert found == [(n, n * (1.9 if n < 500 else 1.8) + 32) for n in range(21, 1000)]
+    assert audit_table("readings", url=server.url, token=TOKEN).problems == []
+
+
+def _table(directory: Path, sql: str) -> dict[str, Any]:
+    rule = {"name": "hot", "sql": sql, "node": "node-1"}
+    path = str(directory / "readings")
+    return {
+        "name": "readings", "stream": "raw", "format": "delta", "path": path, "rule": "hot", "columns": OUTPUT,
+        "rule_text": rule,
+    }  # fmt: skip
