@@ -53,7 +53,7 @@ def test_rows_are_acted_on_as_described(tmp_path: Path) -> None:
     start = commands(ROOT / "docs" / "tutorial.md", "1. Install and start")
     *_, alarm, stopped, fire = run([*start, *commands(HOW_TO / "act-on-rows.md")], tmp_path)
     assert 'alarm/attic {"temp": 31.5, "by": "m7"}' in alarm
-    shown = json.loads(alarm.splitlines()[-1])
+    shown = json.loads(alarm.strip().splitlines()[-1])
     stream, republish, bridge = shown["action_details"]
     assert [one["metrics"]["success"] for one in (stream, republish, republish["fallback_actions"][0])] == [2, 1, 1]
     assert (bridge["status"], bridge["metrics"]["discarded"]) == ("missing", 2)
