@@ -17,6 +17,7 @@ from ui.api.objects import Cursor, Kind, Limit, add_reorder, created_answer, exi
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name
 from ui.api.rule_filters import Filter
+from ui.api.rule_spark import add_spark
 from ui.api.wire import answer, read_object
 
 Force = Annotated[bool, Query(description="Save it even when it fails its test cases.")]
@@ -57,6 +58,8 @@ class RuleVerbs(ObjectService, BacktestVerbs, Protocol):
 
     def lineage(self, name: str) -> Spec: ...
 
+    def spark_form(self, name: str) -> Spec: ...
+
 
 class _Saving:
     """Saves rules: test cases are run first, off the event loop and with a deadline."""
@@ -95,6 +98,8 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedC
         _add_code(router, service)
     if hasattr(service, "lineage"):
         add_lineage(router, service)
+    if hasattr(service, "spark_form"):
+        add_spark(router, service)
     if hasattr(service, "metrics"):
         _add_metrics(router, service)
     if hasattr(service, "versions"):
