@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.session import ROOT, blocks, commands, run
+from tests.docs.session import ROOT, Block, blocks, commands, run
 
 HOW_TO = ROOT / "docs" / "how-to"
 
@@ -15,13 +15,32 @@ HOW_TO = ROOT / "docs" / "how-to"
 @pytest.mark.spark
 @pytest.mark.heavy
 @pytest.mark.timeout(500)
-def test_refused_messages_are_quarantined_in_a_table(tmp_path: Path) -> None:
+def test_refused_messages_are_quarantined_in_a_table_and_taken_again(tmp_path: Path) -> None:
     start = commands(ROOT / "docs" / "tutorial.md", "1. Install and start")
-    rows = run([*start, *commands(HOW_TO / "quarantine-refused-messages.md")], tmp_path)[-1].splitlines()
-    assert any(
-        row.startswith("meter-7 meters/attic meters payload.temp ") and row.endswith('{"temp": "hot"}') for row in rows
-    )
-    assert any(row.startswith("meter-7 meters/attic meters ") and row.endswith("not json") for row in rows)
+    *_, waiting, _table, rows, again = run([*start, *commands(HOW_TO / "quarantine-refused-messages.md")], tmp_path)
+    assert "payload.temp" in waiting
+    assert [row.split(" ")[:4] for row in rows.splitlines()] == [
+        ["meter-7", "meters/attic", "meters", "payload.temp"],
+        ["meter-7", "meters/attic", "meters", "payload"],
+    ]
+    counts = dict(line.split() for line in again.splitlines() if len(line.split()) == 2)
+    assert (counts["read"], counts["published"], counts["failed"], counts["refused"]) == ("2", "1", "1", "1")
+
+
+def test_what_happens_to_a_message_is_shown(tmp_path: Path) -> None:
+    start = commands(ROOT / "docs" / "tutorial.md", "1. Install and start")
+    *_, stages, tried = run([*start, *commands(HOW_TO / "see-what-happens-to-a-message.md")], tmp_path)
+    named = [line.split()[1] for line in stages.splitlines()[1:] if line]
+    assert named == ["meters", "site", "hot", "subscribers"]
+    assert '"site":"berlin"' in tried
+    assert "outcome: passed" in tried
+    assert "outcome: drop" in tried
+
+
+def test_client_attributes_page_has_settings_that_can_be_used(tmp_path: Path) -> None:
+    texts = [block.text for block in blocks(HOW_TO / "client-attributes.md") if block.info == "hocon"]
+    (tmp_path / "sluice.conf").write_text("\n".join(texts))
+    assert "OK" in run([Block("sh", "sluice config check sluice.conf", "")], tmp_path)[-1]
 
 
 @pytest.mark.spark
