@@ -58,14 +58,19 @@ def check(sql: str, payload: bytes) -> None:
     except Invalid:  # a literal that cannot be: told when the rule is saved
         assume(False)
     on_event = compile_for_events(tree, FUNCTIONS, SURROUNDINGS)
+    explained = compile_for_events(tree, FUNCTIONS, SURROUNDINGS, lambda *_: None)
     message = Message("t/a", payload, 1, False, CLIENT, 5_000_000)
     columns = all_columns(message, "n1", {"rule_id": "r"}, lambda: 7)
     wanted = outcome(Interpreter(FUNCTIONS, columns).run, tree)
-    for got in (outcome(on_message.run, message), outcome(on_event.run, Occurrence(columns))):
+    for got in (
+        outcome(on_message.run, message),
+        outcome(on_event.run, Occurrence(columns)),
+        outcome(explained.run, Occurrence(columns)),
+    ):
         assert got is wanted or identical(got, wanted), (sql, payload, got, wanted)
 
 
-@settings(max_examples=400, deadline=None, report_multiple_bugs=False)
+@settings(max_examples=250, deadline=None, report_multiple_bugs=False)
 @given(STATEMENTS, PAYLOADS)
 def test_compiled_gives_what_is_interpreted(tree: Any, payload: str) -> None:
     check(text_of_statement(tree), payload.encode("latin-1"))
