@@ -8,6 +8,7 @@ import regex
 
 from rules.functions.registry import Data, Int, Items, StrictText, Text, at_least, choice, failure, function
 from rules.functions.spark_form import NOT_ASCII, SparkForm, spark_text
+from rules.sql.limits import MAX_ITEMS
 from rules.sql.values import (
     NUMBERS,
     STRINGS,
@@ -89,7 +90,6 @@ def lower(s: Text) -> str:
 @function(returns="string", spark=(SparkForm(("string",), "upper({0})", "string", unless=NOT_ASCII),))
 def upper(s: Text) -> str:
     """The text in upper case."""
-    check_size(len(s))
     return s.upper()
 
 
@@ -179,7 +179,8 @@ def split(s: Text, separator: Text, how: SplitHow = "") -> list[str]:
     """The pieces between separators; empty ones are dropped unless ``notrim`` is asked for."""
     if not separator:
         return [s]
-    check_items(s.count(separator))
+    if len(s) > MAX_ITEMS:
+        check_items(s.count(separator))
     if how.startswith("leading"):
         pieces = s.split(separator, 1)
     elif how.startswith("trailing"):
@@ -198,7 +199,8 @@ def tokens(s: Text, separators: Text, crlf: NoCrLf = "") -> list[str]:
     first = marks[0]
     if len(marks) > 1:
         s = s.translate(dict.fromkeys(map(ord, marks), first))
-    check_items(s.count(first))
+    if len(s) > MAX_ITEMS:
+        check_items(s.count(first))
     return [piece for piece in s.split(first) if piece]
 
 

@@ -253,18 +253,28 @@ def _offset_text(shift: int, specifier: str) -> str:
 
 
 def _parsed(name: str, template: str, text: str) -> dict[str, str]:
-    """Pieces of the text by specifier: fixed widths, literal characters are skipped without being compared."""
+    """Pieces of the text by specifier; a text may end early."""
     parts: dict[str, str] = {}
-    at = position = 0
-    while at < len(template) and position < len(text):
-        match = _SPECIFIER.match(template, at)
-        if match is None:
-            at, position = at + 1, position + 1
-            continue
-        key = match[1]
-        piece = text[position : position + _WIDTHS[key]]
-        if not key.endswith("z") and not (piece.isascii() and piece.isdigit() and len(piece) == _WIDTHS[key]):
+    length = len(text)
+    for key, start, width in _fields(template):
+        if start >= length:
+            break
+        piece = text[start : start + width]
+        if key not in _ZONES and not (len(piece) == width and piece.isascii() and piece.isdigit()):
             raise failure(name, f"%{key} cannot be read from {piece!r}")
         parts[key] = piece
-        at, position = match.end(), position + len(piece)
     return parts
+
+
+@lru_cache(maxsize=_MAX_TEMPLATES)
+def _fields(template: str) -> tuple[tuple[str, int, int], ...]:
+    """Specifier, place and width in the text: all widths are fixed, literal characters are skipped, not compared."""
+    if len(template) > MAX_WIDTH:
+        raise failure("date_to_unix_ts", f"a format has at most {MAX_WIDTH} characters")
+    fields: list[tuple[str, int, int]] = []
+    at = place = 0
+    for match in _SPECIFIER.finditer(template):
+        place += match.start() - at
+        fields.append((match[1], place, _WIDTHS[match[1]]))
+        at, place = match.end(), place + _WIDTHS[match[1]]
+    return tuple(fields)
