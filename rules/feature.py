@@ -66,6 +66,7 @@ class RulesFeature:
         services.users_of_stream.append(self.service.users_of_stream)
         services.path.append(self.service)
         services.users_of_schema.append(self.service.users_of_schema)
+        services.users_of_sink.append(self.service.users_of_sink)
         services.effects_of_schema.append(self.service.effects_of_schema)
 
     def start(self) -> None:
@@ -80,6 +81,8 @@ class RulesFeature:
             raise ConfigError([*refused, *failed])
         for sentence in failed:
             _log.error("rule.unusable", problem=sentence)
+        for name, problem in self.service.mistyped().items():
+            _log.warning("rule.mistyped", rule=name, problem=problem)
         loop = _running_loop()
         if loop is not None:
             self._tick_on(loop)

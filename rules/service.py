@@ -19,7 +19,7 @@ from broker.core.ordered import OrderedObjects
 from broker.core.path import Trial
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from rules import path, tester
-from rules.actions.spec import StreamAction, all_actions
+from rules.actions.spec import BridgeAction, StreamAction, all_actions
 from rules.backtest import Backtests, wish
 from rules.case_runs import refuse_failures, report, run_cases
 from rules.chains import Link, chain_problems, readers_of
@@ -28,7 +28,7 @@ from rules.engine import RuleEngine
 from rules.explain import Explainer
 from rules.functions.registry import Functions
 from rules.in_spark import spark_form
-from rules.making import MadeRule, RuleMaker, UnusableRule
+from rules.making import MadeRule, RuleMaker, UnusableRule, calls_jq
 from rules.rates import MatchRates
 from rules.rule import Statement
 from rules.schema_effects import TypedRule, effects
@@ -95,6 +95,11 @@ class RuleService:
         return [
             self._objects.refusal({"name": name}, SluiceError(sentence)) for name, sentence in self._outcasts.items()
         ]
+
+    def mistyped(self) -> Mapping[str, str]:
+        """The rules that run and could not be saved as schemas are now, by name, with the first reason."""
+        errors = {saved.name: self._types.check(saved.rule.statement).errors for saved in self._made()}
+        return {name: str(found[0]) for name, found in errors.items() if found}
 
     def list(self) -> Sequence[Spec]:
         return [self._shown(saved) for saved in self._objects]
@@ -263,6 +268,10 @@ class RuleService:
     def users_of_stream(self, stream: str) -> Sequence[str]:
         """The rules that write to a stream, as texts."""
         return [f"rule '{saved.spec.name}'" for saved in self._made() if stream in _streams(saved.spec)]
+
+    def users_of_sink(self, sink: str) -> Sequence[str]:
+        """The rules that hand rows to a bridge, ``<type>:<name>``, as texts."""
+        return [f"rule '{saved.spec.name}'" for saved in self._made() if sink in _sinks(saved.spec)]
 
     def users_of_schema(self, schema: str) -> Sequence[str]:
         """The rules whose functions name a schema, as texts."""
@@ -459,14 +468,11 @@ class RuleService:
 
     def _links(self) -> dict[str, Link]:
         """What each rule reads, for what must hold between them."""
-        return {
-            one.name: Link(one.rule.statement.sources, one.spec.decides) if isinstance(one, MadeRule) else Link(None)
-            for one in self._objects
-        }
+        return {one.name: _link(one) if isinstance(one, MadeRule) else Link(None) for one in self._objects}
 
     def _check_chains(self, saved: MadeRule) -> None:
         """Raise ``Invalid`` when the rule cannot stand among the others, or one that reads it no longer could."""
-        links = {**self._links(), saved.name: Link(saved.rule.statement.sources, saved.spec.decides)}
+        links = {**self._links(), saved.name: _link(saved)}
         problems = chain_problems(saved.name, links)
         for other in () if problems else links:
             if other != saved.name and other not in self._outcasts:
@@ -517,6 +523,11 @@ class RuleService:
         }
 
 
+def _link(saved: MadeRule) -> Link:
+    statement = saved.rule.statement
+    return Link(statement.sources, decides=saved.spec.decides, may_be_late=calls_jq(statement.tree))
+
+
 def _saved_spec(saved: MadeRule | UnusableRule) -> Spec:
     """What is written to the configuration; cases keep the one expectation that they have."""
     if isinstance(saved, UnusableRule):
@@ -536,6 +547,10 @@ def _version_of(saved: MadeRule | UnusableRule) -> Spec:
 
 def _streams(spec: RuleSpec) -> set[str]:
     return {action.stream for action in all_actions(spec.actions) if isinstance(action, StreamAction)}
+
+
+def _sinks(spec: RuleSpec) -> set[str]:
+    return {action.bridge for action in all_actions(spec.actions) if isinstance(action, BridgeAction)}
 
 
 def _schemas(statement: Statement) -> set[str]:

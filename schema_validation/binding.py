@@ -12,23 +12,30 @@ from broker.core.topic import TopicFilter
 from rules.sql.types import unified_all
 from schema_validation.serdes.avro import AvroSerde
 from schema_validation.serdes.json_schema import JsonSchemaSerde
+from schema_validation.serdes.json_types import meet
 from schema_validation.serdes.protobuf import ProtobufSerde
 from schema_validation.spec import CheckSpec, ProtobufCheckSpec, SqlCheckSpec
 from schema_validation.validation import Validation
 
 
 def payload_type(validations: Iterable[Validation], topic_filter: str, schemas: SchemaLookup) -> FieldType | None:
-    """The type by the first schema check that every message on these topics has passed."""
+    """The type of what has passed every schema check that guards these topics."""
     try:
         wanted = TopicFilter.parse(topic_filter).levels
     except PeerError:
         return None
+    met: FieldType | None = None
     for validation in validations:
         if _guards(validation) and any(covers(own.levels, wanted) for own in validation.filters):
-            found = _type_of(validation, schemas)
-            if found is not None:
-                return found
-    return None
+            met = _met(met, _type_of(validation, schemas))
+    return met
+
+
+def _met(one: FieldType | None, other: FieldType | None) -> FieldType | None:
+    """The type of payloads that pass two checks; the first where they are written differently."""
+    if one is None or other is None:
+        return one if other is None else other
+    return replace(meet(one, other), coding=one.coding) if one.coding == other.coding else one
 
 
 def _guards(validation: Validation) -> bool:
@@ -37,11 +44,14 @@ def _guards(validation: Validation) -> bool:
 
 
 def _type_of(validation: Validation, schemas: SchemaLookup) -> FieldType | None:
-    """The type by one check where all must pass, what all have in common where any may."""
+    """The type by all checks together, or what they have in common where any one suffices."""
     kinds = [_type_by(check, schemas) for check in validation.spec.checks]
     known = [kind for kind in kinds if kind is not None]
     if validation.spec.strategy == "all_pass":
-        return known[0] if known else None
+        met: FieldType | None = None
+        for kind in known:
+            met = _met(met, kind)
+        return met
     if len(known) < len(kinds) or len({kind.coding for kind in known}) > 1:
         return None
     return replace(unified_all(known), coding=known[0].coding)

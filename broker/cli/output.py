@@ -56,6 +56,13 @@ def print_line(text: str, *, style: str = "") -> None:
     console().print(Text(_printable(text), style=style), soft_wrap=True)
 
 
+def problem_text(problem: Mapping[str, Any]) -> str:
+    """An entry of ``warnings`` or ``errors`` as a sentence that begins with its place."""
+    place = f"line {problem['line']}, column {problem['column']}: " if "line" in problem else f"{problem['pointer']}: "
+    tail = f"; {problem['suggestion']}" if "suggestion" in problem else ""
+    return f"{place}{problem['message']}{tail}"
+
+
 def say(text: str) -> None:
     """A remark that is no data, to standard error."""
     print(text, file=sys.stderr)

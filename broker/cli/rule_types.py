@@ -99,14 +99,14 @@ def _about(name: Any) -> Iterator[None]:
 
 
 def _print_report(report: Mapping[str, Any]) -> None:
-    from broker.cli.output import print_line
+    from broker.cli.output import print_line, problem_text
 
     if report["name"] is not None:
         print_line(f"rule {report['name']}", style="bold")
     _print_lineage(report["lineage"])
     print_line(f"spark schema: {report['spark_schema'] or 'not known'}")
     for warning in report["warnings"]:
-        print_line(_sentence(warning), style="yellow")
+        print_line(f"warning: {problem_text(warning)}", style="yellow")
 
 
 def _print_lineage(found: Mapping[str, Any]) -> None:
@@ -126,9 +126,3 @@ def _steps(path: str | None) -> str:
     if path is None:
         return ""
     return path if path.startswith("[") else f".{path}"
-
-
-def _sentence(problem: Mapping[str, Any]) -> str:
-    place = f"line {problem['line']}, column {problem['column']}: " if "line" in problem else f"{problem['pointer']}: "
-    tail = f"; {problem['suggestion']}" if "suggestion" in problem else ""
-    return f"warning: {place}{problem['message']}{tail}"

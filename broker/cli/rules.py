@@ -111,7 +111,7 @@ def apply(
 
 def _save(file: str, url: str | None, data_dir: Path, *, as_json: bool, force: bool, only_new: bool) -> None:
     from broker.cli.client import name_path
-    from broker.cli.output import print_json, print_line
+    from broker.cli.output import print_json, print_line, problem_text, say
 
     query, saved = "?force=true" if force else "", []
     with api_client(url, data_dir) as client:
@@ -125,6 +125,8 @@ def _save(file: str, url: str | None, data_dir: Path, *, as_json: bool, force: b
             saved.append(rule)
             if not as_json:
                 print_line(f"rule {name} {'created' if is_new else 'replaced'}")
+                for warning in rule.get("warnings", ()):
+                    say(f"warning: {problem_text(warning)}")
     if as_json:
         print_json({"items": saved})
 

@@ -28,8 +28,9 @@ from rules.sql.operand_checks import (
     membership_issue,
     negation_issue,
 )
+from rules.sql.printer import text_of_tree
 from rules.sql.steps import Issue, descend
-from rules.sql.tree import Path, Tree, bare, jq_of, operands, path_of, place_of, text_of_tree, value_path
+from rules.sql.tree import Path, Tree, bare, jq_of, operands, path_of, place_of, value_path
 from rules.sql.types import (
     BOOLEAN,
     DOUBLE,
@@ -54,6 +55,10 @@ _ARITHMETIC: Final = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)
 _COMPARISONS: Final = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 _TESTS: Final = (exp.And, exp.Or, exp.Not, exp.In, exp.Is, exp.Between, exp.Like, exp.Escape)
 _PRESENCE: Final = ("is_null", "is_not_null", "is_null_var", "is_not_null_var")
+
+
+_MOST_WARNINGS: Final = 50
+"""After so many reports only mistakes are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,7 +521,8 @@ class _Inference:
             return
         line, column = place_of(node)
         report = Report(Problem(issue.message, "/sql", line, column, issue.suggestion), issue.is_mistake)
-        if report not in self._reports:
+        is_one_too_many = not issue.is_mistake and len(self._reports) >= _MOST_WARNINGS
+        if not is_one_too_many and report not in self._reports:
             self._reports.append(report)
 
 

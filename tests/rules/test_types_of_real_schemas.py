@@ -167,13 +167,39 @@ def test_validations_that_let_others_pass_bind_nothing(bench: Bench, members: di
     assert bench.columns("SELECT payload.tmep AS t") == {"t": "STRING"}
 
 
+def test_several_validations_and_alternatives(bench: Bench) -> None:
+    bench.bind("json", {"type": "object", "properties": {"temp": {"type": "number"}}})
+    other = {"type": "object", "required": ["seq"], "properties": {"seq": {"type": "integer"}, "temp": {}}}
+    bench.schemas.schemas.create({"name": "o", "type": "json", "source": json.dumps(other)})
+    validation = {"name": "w", "topics": ["m/#"], "strategy": "all_pass", "failure_action": "drop"}
+    bench.schemas.validations.create({**validation, "checks": [{"type": "json", "schema": "o"}]})
+    sql = "SELECT payload.temp AS t, payload.seq AS s"
+    assert bench.columns(sql) == {"t": "DOUBLE", "s": "BIGINT"}
+    bench.schemas.validations.delete("w")
+    checks = [{"type": "json", "schema": "o"}, {"type": "json", "schema": "s"}]
+    bench.schemas.validations.replace("v", {**validation, "name": "v", "strategy": "any_pass", "checks": checks})
+    assert bench.columns(sql) == {"t": "STRING", "s": "STRING"}
+    assert "did you mean 'temp'?" in bench.mistake("SELECT payload.tmep AS t")
+
+
+def test_a_transformation_in_shadow_mode_changes_no_types(bench: Bench) -> None:
+    bench.bind("json", {"type": "object", "properties": {"temp": {"type": "number"}}})
+    shared = {"name": "x", "topics": ["m/#"], "failure_action": "drop", "mode": "shadow"}
+    bench.transforms.service.create({**shared, "operations": [{"key": "payload.temp", "value": "'warm'"}]})
+    assert bench.columns("SELECT payload.temp AS t") == {"t": "DOUBLE"}
+    enforced = {**shared, "mode": "enforce", "operations": [{"key": "payload.temp", "value": "'warm'"}]}
+    bench.transforms.service.replace("x", enforced)
+    assert bench.columns("SELECT payload.temp AS t") == {"t": "STRING"}
+
+
 def test_saved_rules_show_what_a_new_schema_says(bench: Bench) -> None:
     bench.bind("json", {"type": "object", "properties": {"temp": {"type": "number"}}, "additionalProperties": False})
     bench.rules.create({"name": "r", "sql": "SELECT payload.temp AS t FROM 'm/+'", "actions": [{"type": "console"}]})
     celsius = {"type": "object", "properties": {"celsius": {"type": "integer"}}, "additionalProperties": False}
-    bench.schemas.schemas.replace("s", {"type": "json", "source": json.dumps(celsius)})
+    bench.schemas.schemas.replace("s", {"type": "json", "source": json.dumps(celsius)}, force=True)
     shown = bench.rules.get("r")
     assert (shown["state"], shown["warnings"][0]["suggestion"]) == ("mistyped", "it has celsius")
+    assert bench.rules.mistyped() == {"r": shown["problem"]}
     bench.schemas.validations.delete("v")
     shown = bench.rules.get("r")
     assert (shown["state"], shown["warnings"]) == ("running", [])

@@ -125,3 +125,12 @@ def test_commands_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "check", "b.conf", "--json"]) == exit_codes.FAILED
     assert json.loads(capsys.readouterr().err)["code"] == "sql_syntax"
     assert main(["rules", "check"]) == exit_codes.USAGE
+
+
+@pytest.mark.usefixtures("api")
+def test_applying_a_rule_tells_its_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("rule.conf").write_text(
+        "name = r, sql = \"SELECT clientId AS c FROM 'meters/#'\", actions = [{type = console}]"
+    )
+    assert main(["rules", "apply", "-f", "rule.conf"]) == 0
+    assert "warning: line 1, column 8: what the rule reads has no column 'clientId'" in capsys.readouterr().err

@@ -11,6 +11,8 @@ from transforms.messages.transformation import Transformation
 def type_after(transformation: Transformation, before: FieldType) -> FieldType | None:
     """The type of payloads after a transformation; None when nothing is known of it any more."""
     spec = transformation.spec
+    if spec.mode == "shadow":
+        return before
     written = [operation.key for operation in transformation.operations if operation.root == "payload"]
     if spec.payload_decoder != spec.payload_encoder and spec.payload_encoder.type != "json":
         return None
