@@ -25,7 +25,7 @@ from broker.core.errors import Invalid, Problem
 from broker.core.message import Message
 from broker.core.topic import levels_match
 from broker.core.wire import from_wire
-from rules.functions.library import standard
+from rules.functions.plugin_loading import standard_with_plugins
 from rules.functions.registry import Functions
 from rules.sql.compiler import Program, Surroundings, compile_for_messages
 from rules.sql.parser import parse
@@ -75,7 +75,7 @@ class RuleRun:
             raise Invalid(f"rule {rule.name!r} cannot run in Spark", problems)
         self._message: Message | None = None
         surroundings = Surroundings(rule.node, {"rule_id": rule.name}, self._now_ms)
-        self._program = compile_for_messages(tree, functions or standard(), surroundings)
+        self._program = compile_for_messages(tree, functions or standard_with_plugins(), surroundings)
         self._needs = _Needs.of(self._program)
         self._matching: dict[str, bool] = {}
         self._clients: dict[Any, Client] = {}

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
 
+from rules.functions.library import standard
 from rules.functions.plugin import ATTRIBUTE
 from rules.functions.registry import STANDARD_ORIGIN, Function, Functions
 
@@ -42,6 +43,13 @@ class Plugin:
 def installed() -> Iterable[EntryPoint]:
     """The entry points of all plugins, in an order that does not depend on the file system."""
     return sorted(entry_points(group=GROUP), key=lambda found: (found.name, found.value))
+
+
+def standard_with_plugins() -> Functions:
+    """The standard functions and those of installed plugins, for where rules run outside a node."""
+    functions = standard()
+    load_plugins(functions, installed())
+    return functions
 
 
 def load_plugins(functions: Functions, found: Iterable[EntryPoint]) -> list[Plugin]:

@@ -19,7 +19,7 @@ import pytest
 from rules.functions import plugin as plugin_module
 from rules.functions.library import standard
 from rules.functions.plugin import Int, Refusal, Text, function
-from rules.functions.plugin_loading import GROUP, Plugin, load_plugins
+from rules.functions.plugin_loading import GROUP, Plugin, load_plugins, standard_with_plugins
 from rules.functions.registry import Functions
 from rules.sql.values import EvaluationError
 from tests.support.calls import evaluate, refused
@@ -127,6 +127,11 @@ def test_the_example_is_found_where_it_is_installed(installed_example: Path, mon
         evaluate("dew_point(20, payload.h)", functions, payload={"h": 0})
     (problem,) = refused("dew_point(payload.t, 50, 'rankine')", functions)
     assert problem.message == "dew_point: argument 3 must be one of 'celsius', 'kelvin', not 'rankine'"
+
+
+def test_rules_outside_a_node_call_it_too(installed_example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(installed_example))
+    assert evaluate("meters.fahrenheit(10)", standard_with_plugins()) == 50.0
 
 
 @pytest.mark.timeout(120)
