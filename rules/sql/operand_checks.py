@@ -12,8 +12,9 @@ from typing import Final
 from sqlglot import exp
 
 from broker.core.schema import UNKNOWN, FieldType
+from rules.sql.printer import OPERATORS, text_of_tree
 from rules.sql.steps import Issue
-from rules.sql.tree import OPERATORS, Tree, bare, text_of_tree
+from rules.sql.tree import Tree, bare
 from rules.sql.types import DOUBLE, LONG, NUMERIC, STRING, described, family, nearest
 from rules.sql.values import number_of_text
 

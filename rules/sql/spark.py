@@ -25,8 +25,9 @@ from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Functions
 from rules.functions.spark_form import EXACT, SparkForm
 from rules.sql import like
+from rules.sql.printer import text_of_tree
 from rules.sql.sources import Sources
-from rules.sql.tree import Path, Tree, bare, path_of, place_of, text_of_tree
+from rules.sql.tree import Path, Tree, bare, path_of, place_of
 
 RECORDS: Final = "records"
 """What the statement reads: a view with the columns of the source ``sluice``."""

@@ -27,9 +27,6 @@ from typing import Any, TypeVar
 
 from sqlglot import exp
 
-from rules.sql.printer import OPERATORS as OPERATORS
-from rules.sql.printer import text_of_tree as text_of_tree
-
 Tree = exp.Expr
 Node = TypeVar("Node", bound=Tree)
 
