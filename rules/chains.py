@@ -16,10 +16,12 @@ MAX_LENGTH: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a rule reads, None when its SQL cannot be used, and whether it may drop the message."""
+    """What a rule reads, None when its SQL cannot be used; whether it may drop the message; and whether its rows may
+    come when the message is on its way already, since a worker makes them."""
 
     sources: Sources | None
     decides: bool = False
+    may_be_late: bool = False
 
 
 def chain_problems(name: str, rules: Mapping[str, Link]) -> list[Problem]:
@@ -39,15 +41,7 @@ def chain_problems(name: str, rules: Mapping[str, Link]) -> list[Problem]:
     if _length(name, rules, {}) > MAX_LENGTH:
         longest = max(sources.rules, key=lambda other: _length(other, rules, {}))
         return [_at(sources, longest, f"more than {MAX_LENGTH} rules would read one another in a row")]
-    if rules[name].decides:
-        return [
-            _at(
-                sources, other, f"rule '{name}' stops messages, and rule '{other}' runs on events, where there are none"
-            )
-            for other in _read_by(sources)
-            if _runs_on_events(other, rules)
-        ]
-    return []
+    return _undecidable(name, sources, rules) if rules[name].decides else []
 
 
 def readers_of(name: str, rules: Mapping[str, Link]) -> list[str]:
@@ -92,18 +86,30 @@ def _length(name: str, rules: Mapping[str, Link], known: dict[str, int]) -> int:
     return known[name]
 
 
-def _runs_on_events(name: str, rules: Mapping[str, Link]) -> bool:
+def _undecidable(name: str, sources: Sources, rules: Mapping[str, Link]) -> list[Problem]:
+    """Why a rule that stops messages could not: there is none, or it has gone on by then."""
+    if rules[name].may_be_late:
+        text = f"'{name}' stops messages, and jq may run in a worker, when the message has gone on"
+        return [Problem(text, "/sql", 1, 1, "decide with SQL only")]
+    problems = []
+    for other in _read_by(sources):
+        behind = [rules[one] for one in _all_behind(other, rules) if one in rules]
+        if any(link.sources is not None and (link.sources.events or link.sources.ingress) for link in behind):
+            problems.append(_at(sources, other, f"'{name}' stops messages, and rule '{other}' runs on events"))
+        if any(link.may_be_late for link in behind):
+            problems.append(_at(sources, other, f"'{name}' stops messages, and rows of '{other}' may come late, by jq"))
+    return problems
+
+
+def _all_behind(name: str, rules: Mapping[str, Link]) -> set[str]:
+    """A rule and all whose rows lead to it."""
     seen, waiting = {name}, [name]
     while waiting:
-        one = waiting.pop()
-        link = rules.get(one)
-        if link is not None and link.sources is not None and (link.sources.events or link.sources.ingress):
-            return True
-        for other in _reads(one, rules):
+        for other in _reads(waiting.pop(), rules):
             if other not in seen:
                 seen.add(other)
                 waiting.append(other)
-    return False
+    return seen
 
 
 def _unknown(name: str, other: str, rules: Mapping[str, Link]) -> Problem:

@@ -87,10 +87,16 @@ def message_columns(message: Message) -> Columns:
         "topic": message.topic,
         "payload": payload,
         "qos": message.qos,
-        "flags": {"retain": message.retain, "dup": message.dup},
+        "flags": flag_columns(message),
         "pub_props": property_columns(message.properties),
         "publish_received_at": message.received_ns // 1_000_000,
     }
+
+
+def flag_columns(message: Message) -> dict[str, bool]:
+    """Its flags; ``sys`` is there on messages of the broker about itself."""
+    flags = {"retain": message.retain, "dup": message.dup}
+    return {**flags, "sys": True} if message.topic.startswith("$SYS/") else flags
 
 
 def property_columns(properties: Properties | None) -> Columns:

@@ -52,6 +52,8 @@ class Services:
     when it is not known."""
     users_of_stream: list[Callable[[str], Sequence[str]]] = field(default_factory=list)
     """Asked before a stream is deleted: who names it (``rule 'hot'``)."""
+    users_of_sink: list[Callable[[str], Sequence[str]]] = field(default_factory=list)
+    """Asked before a bridge ``<type>:<name>`` is deleted: who hands rows to it (``rule 'hot'``)."""
 
 
 class Feature(Protocol):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker.core import jsontext
+from broker.core.events import flag_columns
 from broker.core.message import Message
 from rules.sql.values import UNDEFINED, string
 
@@ -60,9 +61,8 @@ def present(value: Any) -> Any:
     return UNDEFINED if value is None else value
 
 
-def flags(message: Message) -> dict[str, bool]:
-    """The column ``flags``."""
-    return {"retain": message.retain, "dup": message.dup}
+flags = flag_columns
+"""The column ``flags``."""
 
 
 def properties(message: Message) -> dict[str, Any]:

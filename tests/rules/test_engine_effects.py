@@ -117,6 +117,14 @@ def test_there_is_nothing_to_drop_on_events(node: Any) -> None:
     assert [problem.pointer for problem in refused.value.problems] == ["/actions/1"]
 
 
+def test_jq_does_not_decide_since_its_rows_may_come_late(node: Any) -> None:
+    with pytest.raises(Invalid, match="jq may run in a worker"):
+        node.rule("SELECT jq('.x', payload) AS x FROM 't'", DROP)
+    node.rule("SELECT jq('.x', payload) AS x FROM 't'", name="late")
+    with pytest.raises(Invalid, match="rows of 'late' may come late"):
+        node.rule("SELECT * FROM '$rules/late'", DROP)
+
+
 def test_the_order_names_every_rule_once(node: Any) -> None:
     for name in ("a", "b", "c"):
         node.rule("SELECT * FROM '#'", name=name)

@@ -60,6 +60,12 @@ def test_streams_of_fallbacks_are_in_use(node: Any) -> None:
     assert node.services.users_of_stream[0]("hot") == ["rule 'r1'"]
 
 
+def test_bridges_are_in_use_also_as_fallbacks(node: Any) -> None:
+    node.rule("SELECT topic FROM 'in'", {**COLD, "fallback_actions": ["kafka:orders"]})
+    assert node.services.users_of_sink[0]("kafka:orders") == ["rule 'r1'"]
+    assert node.services.users_of_sink[0]("kafka:other") == []
+
+
 def test_counters_of_actions_have_labels_of_their_own_and_go_with_them(node: Any) -> None:
     node.rule("SELECT topic FROM 'in'", {**COLD, "fallback_actions": [HOT]}, {"type": "console"})
     node.send("in", b"")
