@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+)  # fmt: skip
 
 from broker.config.spec_problems import spec_problems
 from broker.core.errors import Invalid
 from rules.actions.spec import TYPES, AnyAction, Effect, in_our_form
 from rules.cases import MAX_CASES, TestCase
+from rules.jq_rules import is_jq, with_sql
 
 _NAME = re.compile(r"[0-9A-Za-z][-0-9A-Za-z_.]*", re.ASCII)
 MAX_NAME_BYTES = 254
@@ -21,10 +30,16 @@ class _Model(BaseModel):
 
 
 class RuleSpec(_Model):
-    """A rule: its SQL and what to do with the rows, in order."""
+    """A rule: its SQL and what to do with the rows, in order.
+
+    With the language jq, ``sql`` is what ``jq`` and ``from`` stand for (``rules.jq_rules``).
+    """
 
     name: str
+    language: Literal["sql", "jq"] = "sql"
     sql: str
+    jq: str | None = None
+    reads: list[str] = Field(default_factory=list, alias="from")
     actions: list[AnyAction] = Field(default_factory=list)
     enable: bool = True
     description: str = ""
@@ -50,6 +65,17 @@ class RuleSpec(_Model):
         if _NAME.fullmatch(value) and len(value) <= MAX_NAME_BYTES:
             return value
         raise ValueError("must begin with a letter or digit and hold letters, digits, '-', '_' and '.' only")
+
+    @model_serializer(mode="wrap")
+    def _as_sent(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Members that only rules in jq have stay away from others."""
+        members: dict[str, Any] = dump(self)
+        reads = members.pop("reads", [])
+        if self.language == "jq":
+            return {**members, "from": reads}
+        for name in ("language", "jq"):
+            members.pop(name, None)
+        return members
 
     @property
     def decides(self) -> bool:
@@ -88,7 +114,10 @@ def parse_spec(spec: dict[str, Any]) -> RuleSpec:
     Raises:
         Invalid: with every problem, each with a JSON pointer.
     """
+    members = {key: value for key, value in spec.items() if key not in READ_ONLY}
+    if is_jq(spec):
+        members = with_sql({**members, "from": spec.get("from")})
     try:
-        return RuleSpec.model_validate({key: value for key, value in spec.items() if key not in READ_ONLY})
+        return RuleSpec.model_validate(members)
     except ValidationError as error:
         raise Invalid("the rule cannot be saved", spec_problems(error, RuleSpec, TYPES)) from None

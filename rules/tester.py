@@ -7,11 +7,13 @@ from typing import Any
 
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
+from broker.core.events import EVENT_TYPES
 from broker.core.template import Template
 from broker.core.wire import from_wire, payload_from_wire, to_wire
 from rules.engine import as_strings
 from rules.functions.registry import Functions
 from rules.jq.blocking import OutOfTime, evaluate
+from rules.jq_rules import is_jq, with_sql
 from rules.rule import Statement, compile_statement, plain_text
 from rules.sql.columns import Occurrence
 from rules.sql.compiler import Program, Result, Row, Surroundings
@@ -51,7 +53,16 @@ def render(body: Any) -> dict[str, str]:
 
 def sql_and_event(body: Any) -> tuple[str, Mapping[str, Any]]:
     """The SQL and the event of a request. Raises ``Invalid`` with all that is wrong with them."""
+    if isinstance(body, Mapping) and is_jq(body):
+        body = with_sql({"from": _own_source(body.get("event")), **body})
     return _members(body, "the test cannot be run", "sql", "event")
+
+
+def _own_source(event: Any) -> list[str]:
+    """What FROM must name to take an event: what a program that is tried reads where nothing else is said."""
+    given = event if isinstance(event, Mapping) else {}
+    kind = EVENT_TYPES.get(str(given.get("event", PUBLISH)))
+    return [str(given.get("topic", "")) if kind is None else kind.topic]
 
 
 def _members(body: Any, what: str, text_name: str, object_name: str) -> tuple[str, Mapping[str, Any]]:

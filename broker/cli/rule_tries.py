@@ -62,7 +62,7 @@ def run_sql(
     event: Event = None,
     topic: Topic = None,
     payload: Payload = None,
-    language: Annotated[str, typer.Option("--language", help="sql, or jq for a rule in jq alone.")] = "sql",
+    language: Annotated[str, typer.Option("--language", help="sql, or jq: --sql is a program in jq then.")] = "sql",
     url: UrlOption = None,
     data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
@@ -75,7 +75,7 @@ def run_sql(
         raise CommandError("give the SQL", exit_codes.USAGE, hint="sluice rules run --sql 'SELECT ...' --event FILE")
     body: dict[str, Any] = {"sql": sql_text(sql), "event": _event(event, topic, payload)}
     if language != "sql":
-        body["language"] = language
+        body |= {"language": language, language: body.pop("sql")}
     with api_client(url, data_dir) as client:
         outcome = client.post("/rules:test", body)
     if as_json or output == "json":

@@ -41,6 +41,17 @@ def json_decode(text: Any) -> Any:
         raise failure("json_decode", str(error)) from None
 
 
+@function()
+def json_or_text(x: Any) -> Any:
+    """The value of a JSON text; any other text or value as it is."""
+    if type(x) is not str and type(x) is not bytes:
+        return x
+    try:
+        return jsontext.decode(x)
+    except jsontext.JsonError:
+        return x
+
+
 def _jq_program(value: Any) -> str:
     if type(value) is not str:
         raise ValueError(f"a jq program, not {type_name(value)}")

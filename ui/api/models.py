@@ -114,7 +114,10 @@ class RuleSpec(_Open):
     """SQL over messages and events, and what to do with its rows."""
 
     name: str
-    sql: str = Field(examples=['SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20'])
+    language: Literal["sql", "jq"] = "sql"
+    jq: str | None = Field(None, description="The program, with the language jq.", examples=["{t: .payload.t}"])
+    reads: list[str] | None = Field(None, alias="from", description="What it reads, with the language jq.")
+    sql: str | None = Field(None, examples=['SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20'])
     actions: list[dict[str, Any]] = []
     enable: bool = True
     description: str = ""
@@ -151,7 +154,10 @@ class TableSpec(_Open):
 class RuleTest(_Open):
     """A rule's SQL and the columns of the event to run it on."""
 
-    sql: str
+    language: Literal["sql", "jq"] = "sql"
+    jq: str | None = None
+    reads: list[str] | None = Field(None, alias="from")
+    sql: str | None = None
     event: dict[str, Any] = {}
 
 
