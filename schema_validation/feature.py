@@ -8,6 +8,8 @@ from broker.core.errors import ConfigError
 from broker.core.feature import Services
 from broker.core.objects import ObjectService
 from broker.core.stage import Gate, Tap
+from schema_validation.confluent import LocalRegistry
+from schema_validation.external_service import ExternalService
 from schema_validation.recent import Recent, Sampler
 from schema_validation.service import SchemaService
 from schema_validation.settings import SchemaRegistrySettings, SchemaValidationSettings
@@ -15,6 +17,7 @@ from schema_validation.stage import ValidationGate
 from schema_validation.validation_service import ValidationService
 
 SCHEMAS = "schema_registry.schemas"
+EXTERNAL = "schema_registry.external"
 MODES = "schema_registry.modes"
 VALIDATIONS = "schema_validation.validations"
 
@@ -38,13 +41,17 @@ class SchemaValidationFeature:
         gate = ValidationGate(services.events, services.metrics)
         self.schemas = SchemaService(services, self._schema_section, services.section(MODES), registry)
         services.schemas = self.schemas.registry
+        self._external_section = services.section(EXTERNAL)
+        local = LocalRegistry(self.schemas.serde_of_id, self.schemas.id_of_source)
+        self.external = ExternalService(self._external_section, local)
+        self.schemas.registry.externals = self.external.registries
         self.validations = ValidationService(services, self._validation_section, gate)
         self.schemas.registry.payload_type_of = self.validations.payload_type
         sampler = Sampler(self.validations.bound_filters, registry.sample_messages, registry.sample_bytes)
         self.schemas.trials.recent = Recent(services, sampler, self.validations.bindings)
         self.gates: Sequence[Gate] = (sampler, gate)
         self.taps: Sequence[Tap] = ()
-        self.services: Sequence[ObjectService] = (self.schemas, self.validations)
+        self.services: Sequence[ObjectService] = (self.schemas, self.validations, self.external)
         services.path.append(self.validations)
         services.users_of_schema.append(self.validations.users_of_schema)
         services.effects_of_schema.append(self.validations.effects_of_schema)
@@ -52,10 +59,12 @@ class SchemaValidationFeature:
 
     def start(self) -> None:
         """Load schemas, then validations, of the configuration."""
-        problems = self.schemas.load(self._schema_section.load())
+        problems = self.external.load(self._external_section.load())
+        problems += self.schemas.load(self._schema_section.load())
         problems += self.validations.load(self._validation_section.load())
         if problems:
             raise ConfigError(problems)
 
     def stop(self) -> None:
-        """There is nothing to give up."""
+        """Give up the connections to registries elsewhere."""
+        self.external.close()

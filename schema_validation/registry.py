@@ -46,9 +46,9 @@ class Registry:
         return found.current.serde
 
     def source(self, name: str) -> tuple[str, str]:
-        """The type and the text of a schema's version in use. Raises ``NotFound`` with a suggestion."""
+        """The type and the text of a schema's version in use, what it refers to put in. Raises ``NotFound``."""
         found = self.schema(name)
-        source = found.current.source
+        source = found.current.flat
         return found.kind, source if isinstance(source, str) else ""
 
     def external(self, name: str) -> ExternalRegistry:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from broker.core.errors import AlreadyExists, InUse, Invalid, Problem
+from broker.core.errors import AlreadyExists, InUse, Invalid, NotFound, Problem
 from broker.core.feature import Services
 from broker.core.objects import MemorySection, ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
@@ -16,6 +16,7 @@ from schema_validation.impact import Impact
 from schema_validation.modes import Modes
 from schema_validation.references import Referred
 from schema_validation.registry import Ids, Registry
+from schema_validation.serdes.base import SchemaSerde
 from schema_validation.settings import SchemaRegistrySettings
 from schema_validation.trials import Trials
 from schema_validation.versions import Schema, SchemaVersion, next_schema, restored, without_versions
@@ -195,6 +196,17 @@ class SchemaService:
         old, new = _version_of(schema, before), _version_of(schema, after)
         changes = difference(schema.kind, old.flat, new.flat)
         return {"before": old.number, "after": new.number, "changes": [change.as_dict() for change in changes]}
+
+    def serde_of_id(self, number: int) -> SchemaSerde | None:
+        """What codes data by a global id, of deleted versions too."""
+        return next((version.serde for _, version in self.ids.places(number)), None)
+
+    def id_of_source(self, name: str, source: str) -> int:
+        """The global id of a schema's version that has this text. Raises ``NotFound``."""
+        for version in self.registry.schema(name).live:
+            if source in (version.source, version.flat):
+                return version.id
+        raise NotFound("version of schema " + repr(name), "with this source")
 
     def users(self, name: str) -> Answer:
         """Who names the schema, and which other schemas refer to it."""

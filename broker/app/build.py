@@ -183,6 +183,7 @@ class Node:
 
 _PATHS: Final = {
     "schemas": "schema",
+    "schema-registries": "schema registry",
     "validations": "validation",
     "transforms": "transformation",
     "rules": "rule",

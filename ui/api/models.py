@@ -77,6 +77,16 @@ class SchemaSpec(_Open):
     source: str | dict[str, Any] = Field(examples=['{"type": "object", "required": ["t"]}'])
 
 
+class SchemaRegistrySpec(_Open):
+    """A Confluent-compatible schema registry elsewhere. Secrets are shown as stars; stars sent back keep them."""
+
+    name: str
+    type: Literal["confluent"] = "confluent"
+    url: str
+    auth: Literal["none"] | dict[str, Any] = "none"
+    request_timeout_s: float = 5.0
+
+
 class ValidationSpec(_Open):
     """Checks for messages on topics, and what to do when they fail."""
 

@@ -31,6 +31,7 @@ class Kind:
 
 KINDS: Sequence[Kind] = (
     Kind("schemas", "Schema", "Schemas", "Schemas", models.SchemaSpec),
+    Kind("schema-registries", "SchemaRegistry", "SchemaRegistries", "Schemas", models.SchemaRegistrySpec),
     Kind("validations", "Validation", "Validations", "Validations", models.ValidationSpec),
     Kind("transforms", "Transform", "Transforms", "Transforms", models.TransformSpec),
     Kind("rules", "Rule", "Rules", "Rules", models.RuleSpec),

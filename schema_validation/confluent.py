@@ -1,0 +1,262 @@
+"""Confluent-compatible registries elsewhere: schemas by the number that travels with the data.
+
+What a number stands for never changes, so it is asked for once and kept. Asking waits for the network and never holds
+up the event loop: there the first message with a number that is not known yet fails, saying so, and the schema is
+fetched meanwhile. Redirects are not followed, answers and times are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import Annotated, Any, Literal
+from urllib.parse import quote, urlsplit
+
+import httpx
+from pydantic import Field, field_validator
+
+from broker.config.model import Settings
+from broker.config.secrets import Secret
+from broker.core import jsontext
+from broker.core.errors import Invalid, NotFound
+from broker.core.schema import SchemaError, Serde
+from schema_validation.references import Reference, Referred, standing_alone
+from schema_validation.schemas import BUILDERS, compile_source
+
+MAX_KEPT = 1000
+"""Schemas of one registry that are kept; the one not used for longest makes room."""
+MAX_ANSWER_BYTES = 4 * 1024 * 1024
+MAX_DEPTH = 16
+"""Deepest chain of references."""
+FAILED_S = 10.0
+"""How long a number that could not be fetched is not asked for again."""
+_MOST_UNDER_WAY = 64
+_KINDS = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
+
+
+class BasicAuth(Settings):
+    mechanism: Literal["basic"]
+    username: str
+    password: Secret
+
+
+class BearerAuth(Settings):
+    mechanism: Literal["bearer"]
+    token: Secret
+
+
+Auth = Annotated[BasicAuth | BearerAuth, Field(discriminator="mechanism")]
+
+
+class ConfluentSpec(Settings):
+    """A registry elsewhere, as people write it."""
+
+    name: str
+    type: Literal["confluent"] = "confluent"
+    url: str
+    auth: Literal["none"] | Auth = "none"
+    request_timeout_s: float = Field(default=5.0, gt=0, le=60)
+    description: str = ""
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("it must begin with http:// or https:// and name a host")
+        if parts.username or parts.password or parts.fragment or parts.query:
+            raise ValueError("user, query and fragment do not belong into it; use auth")
+        return value.rstrip("/")
+
+
+class ConfluentRegistry:
+    """A ``broker.core.schema.ExternalRegistry``. Used on the event loop and on threads."""
+
+    def __init__(self, spec: ConfluentSpec) -> None:
+        self.spec = spec
+        self.last_error: str | None = None
+        self._serdes: OrderedDict[int, Serde] = OrderedDict()
+        self._failed: dict[int, tuple[float, str]] = {}
+        self._under_way: set[int] = set()
+        self._lock = Lock()
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix=f"registry {spec.name}")
+        self._http = httpx.Client(
+            base_url=spec.url,
+            timeout=spec.request_timeout_s,
+            follow_redirects=False,
+            headers={"Accept": "application/vnd.schemaregistry.v1+json, application/json"} | _bearer(spec.auth),
+            auth=_basic(spec.auth),
+            trust_env=False,
+        )
+
+    def serde(self, schema_id: int) -> Serde:
+        """The serde of a schema by its number. Waits, but for the event loop, which is told to try again."""
+        known = self._serdes.get(schema_id)
+        if known is not None:
+            return known
+        failed = self._failed.get(schema_id)
+        if failed is not None and time.monotonic() < failed[0]:
+            raise SchemaError(failed[1])
+        if not _is_on_loop():
+            return self._fetched(schema_id)
+        self._fetch_meanwhile(schema_id)
+        raise SchemaError(
+            f"schema {schema_id} of registry '{self.spec.name}' is being fetched, and is known in a moment"
+        )
+
+    def register(self, subject: str, source: str) -> int:
+        """The number of an Avro schema under a subject, registered when it is not yet."""
+        if _is_on_loop():
+            raise SchemaError(f"registering at '{self.spec.name}' waits for the network, which a rule must not")
+        body = {"schema": source, "schemaType": "AVRO"}
+        answer = self._call("POST", f"/subjects/{quote(subject, safe='')}/versions", body)
+        number = answer.get("id") if isinstance(answer, dict) else None
+        if not isinstance(number, int):
+            raise self._refused("its answer has no id")
+        return number
+
+    @property
+    def known(self) -> int:
+        """How many schemas are kept."""
+        return len(self._serdes)
+
+    def close(self) -> None:
+        """Give up the connections; what is under way ends by itself."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._http.close()
+
+    def _fetch_meanwhile(self, schema_id: int) -> None:
+        with self._lock:
+            if schema_id in self._under_way or len(self._under_way) >= _MOST_UNDER_WAY:
+                return
+            self._under_way.add(schema_id)
+        self._pool.submit(self._fetch_quietly, schema_id)
+
+    def _fetch_quietly(self, schema_id: int) -> None:
+        try:
+            self._fetched(schema_id)
+        except SchemaError:  # it is kept among those that failed, for the next message to tell
+            pass
+        finally:
+            with self._lock:
+                self._under_way.discard(schema_id)
+
+    def _fetched(self, schema_id: int) -> Serde:
+        try:
+            serde = self._compiled(schema_id)
+        except SchemaError as error:
+            with self._lock:
+                while len(self._failed) >= MAX_KEPT:
+                    del self._failed[next(iter(self._failed))]
+                self._failed[schema_id] = (time.monotonic() + FAILED_S, str(error))
+            self.last_error = str(error)
+            raise
+        with self._lock:
+            self._failed.pop(schema_id, None)
+            self._serdes[schema_id] = serde
+            while len(self._serdes) > MAX_KEPT:
+                self._serdes.popitem(last=False)
+        return serde
+
+    def _compiled(self, schema_id: int) -> Serde:
+        found = self._call("GET", f"/schemas/ids/{schema_id}")
+        kind, source = self._content(found)
+        try:
+            flat = standing_alone(kind, source, self._referred(found, 0))
+            return compile_source(kind, flat, f"schema {schema_id} of registry '{self.spec.name}'")
+        except (Invalid, ValueError) as error:
+            raise self._refused(f"schema {schema_id} cannot be used: {error}") from None
+
+    def _referred(self, found: Mapping[str, Any], depth: int) -> tuple[Referred, ...]:
+        if depth > MAX_DEPTH:
+            raise self._refused(f"references are deeper than {MAX_DEPTH}")
+        made = []
+        for item in found.get("references") or ():
+            subject, version = str(item.get("subject")), item.get("version")
+            inner = self._call("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}")
+            kind, source = self._content(inner)
+            below = self._referred(inner, depth + 1)
+            reference = Reference(str(item.get("name")), subject, version if isinstance(version, int) else 0)
+            made.append(Referred(reference, kind, source, standing_alone(kind, source, below), below))
+        return tuple(made)
+
+    def _content(self, found: Any) -> tuple[str, str]:
+        if not isinstance(found, dict) or not isinstance(found.get("schema"), str):
+            raise self._refused("its answer holds no schema")
+        kind = _KINDS.get(str(found.get("schemaType") or "AVRO"))
+        if kind not in BUILDERS:
+            raise self._refused(f"schemas of type {found.get('schemaType')} are not known here")
+        return str(kind), found["schema"]
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        try:
+            with self._http.stream(method, path, json=body) as response:
+                data = self._read(response)
+        except httpx.TimeoutException:
+            raise self._refused(f"it did not answer within {self.spec.request_timeout_s:g} s") from None
+        except RuntimeError:  # as after close: it was changed or deleted meanwhile
+            raise self._refused("it was closed") from None
+        except httpx.HTTPError as error:
+            raise self._refused(f"it cannot be reached ({error or type(error).__name__})") from None
+        try:
+            answer = jsontext.decode(data)
+        except jsontext.JsonError:
+            answer = None
+        if response.status_code == 200 and answer is not None:
+            return answer
+        said = answer.get("message") if isinstance(answer, dict) else None
+        raise self._refused(f"it answered {response.status_code}" + (f": {str(said)[:200]}" if said else ""))
+
+    def _read(self, response: httpx.Response) -> bytes:
+        chunks, size = [], 0
+        for chunk in response.iter_bytes():
+            size += len(chunk)
+            if size > MAX_ANSWER_BYTES:
+                raise self._refused(f"its answer is larger than {MAX_ANSWER_BYTES} bytes")
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    def _refused(self, why: str) -> SchemaError:
+        return SchemaError(f"schema registry '{self.spec.name}': {why}")
+
+
+class LocalRegistry:
+    """The broker's own registry under the name ``local``: the numbers that its Confluent face gives out."""
+
+    def __init__(self, serde_of: Any, number_of: Any) -> None:
+        self._serde_of, self._number_of = serde_of, number_of
+
+    def serde(self, schema_id: int) -> Serde:
+        """The serde of a schema by its global id."""
+        found: Serde | None = self._serde_of(schema_id)
+        if found is None:
+            raise SchemaError(f"no schema here has the id {schema_id}")
+        return found
+
+    def register(self, subject: str, source: str) -> int:
+        """The id of a schema that is registered under this name already."""
+        try:
+            number: int = self._number_of(subject, source)
+        except NotFound as error:
+            raise SchemaError(str(error)) from None
+        return number
+
+
+def _is_on_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _basic(auth: Any) -> httpx.BasicAuth | None:
+    return httpx.BasicAuth(auth.username, auth.password.reveal()) if isinstance(auth, BasicAuth) else None
+
+
+def _bearer(auth: Any) -> dict[str, str]:
+    return {"Authorization": f"Bearer {auth.token.reveal()}"} if isinstance(auth, BearerAuth) else {}
