@@ -254,7 +254,8 @@ class Backtests:
 def wish(body: Any, spec_of: Callable[[str], Spec], check: Callable[[Spec], None], settings: RulesSettings) -> Wish:
     """The wish that a request holds.
 
-    ``name`` and ``sql`` compare new SQL with the rule; ``sql`` alone, or ``name`` alone, with nothing.
+    ``name`` and ``sql`` compare new SQL with the rule; ``sql`` alone, or ``name`` alone, with nothing. In place of SQL
+    a program in jq may stand (``language``, ``jq``), and in ``sources`` what it reads, else what the rule reads.
 
     Raises:
         Invalid: with all that is wrong with it.
@@ -267,7 +268,7 @@ def wish(body: Any, spec_of: Callable[[str], Spec], check: Callable[[Spec], None
         for member, value in (("name", name), ("sql", sql))
         if value is not None and not isinstance(value, str)
     ]
-    if name is None and sql is None:
+    if name is None and sql is None and given.get("language") != "jq":
         problems.append(Problem("give the name of a rule, SQL, or both", "/sql"))
     if not isinstance(stream, str):
         problems.append(Problem("the name of a stream is wanted", "/stream"))
@@ -278,15 +279,23 @@ def wish(body: Any, spec_of: Callable[[str], Spec], check: Callable[[Spec], None
     if problems or not isinstance(stream, str):
         raise Invalid(_WHAT, problems)
     running = spec_of(name) if isinstance(name, str) else None
-    others = {key: given[key] for key in ("language",) if key in given}
     known = {key: value for key, value in (running or {"name": "backtest"}).items() if key in _EVALUATED}
-    after = known if sql is None else {**known, **others, "sql": sql}
+    new = _new(given, known)
+    after = known if new is None else {"name": known["name"], **new}
     check(after)
-    return Wish(known if running and sql is not None else None, after, stream, start, end, limit, samples, timeout_s)
+    before = known if running and new is not None else None
+    return Wish(before, after, stream, start, end, limit, samples, timeout_s)
 
 
-_EVALUATED: Final = ("name", "sql", "language")
-"""Members of a rule that say what it evaluates."""
+_EVALUATED: Final = ("name", "sql", "language", "jq", "from")
+"""Members of a rule that say what it evaluates; ``jq`` and ``from`` those of one in jq alone."""
+
+
+def _new(given: Mapping[str, Any], known: Spec) -> Spec | None:
+    """What is to be evaluated in place of the rule; None when the rule itself is."""
+    if given.get("language") == "jq":
+        return {"language": "jq", "jq": given.get("jq"), "from": given.get("sources", known.get("from"))}
+    return {"sql": given["sql"]} if given.get("sql") is not None else None
 
 
 def _place(given: Mapping[str, Any], member: str, problems: list[Problem]) -> int | datetime | None:
