@@ -9,19 +9,25 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
+from sqlglot import exp
 
 from broker.core.client import Client
 from broker.core.errors import SluiceError
 from broker.core.message import Message
 from broker.core.schema import FieldType
 from rules.functions.library import standard
+from rules.functions.registry import Function
+from rules.sql.call_types import result_type
 from rules.sql.compiler import Surroundings, compile_for_messages
 from rules.sql.inference import infer
 from rules.sql.inputs import message_input
+from rules.sql.operand_checks import Operand
 from rules.sql.parser import parse
-from rules.sql.values import UNDEFINED
+from rules.sql.types import unified_all
+from rules.sql.values import UNDEFINED, Bits
 from schema_validation.serdes.base import DataRefused
 from schema_validation.serdes.json_schema import JsonSchemaSerde
 
@@ -127,13 +133,13 @@ _CALLS = [
     "abs({})", "upper({})", "length({})", "nth(1, {})", "first({})", "last({})", "sublist(1, {})", "str({})", "int({})",
     "float({})", "bool({})", "map({})", "map_get('a.b', {})", "mget('a', {}, 1)", "map_keys({})", "map_values({})",
     "map_to_entries({})", "split({}, '/')", "is_null({})", "json_encode({})", "payload('a.b')", "json_decode(payload)",
-    "topic(1)", "flags()", "flag('retain')", "coalesce({})", "round({})", "floor({})", "map_size({})",
+    "topic(1)", "flags()", "flag('retain')", "coalesce({})", "round({})", "floor({})", "map_size({})", "({} is null)", "({} like 'o%')",
 ]  # fmt: skip
 _PAIRS = [
     "({} + {})", "({} - {})", "({} * {})", "({} / {})", "({} div {})", "({} = {})", "({} != {})", "({} < {})",
     "({} || {})", "({} in ({}))", "coalesce({}, {})", "coalesce_ne({}, {})", "map_put('a.c', {}, {})",
     "mput('b', {}, {})", "[{}, {}]", "{{a: {}, b: {}}}", "contains({}, {})",
-    "case when payload.a = 1 then {} else {} end", "case {} when 1 then {} end", "div({}, {})",
+    "case when payload.a = 1 then {} else {} end", "case {} when 1 then {} end", "div({}, {})", "({} between {} and 5)",
 ]  # fmt: skip
 
 
@@ -190,7 +196,7 @@ def check(schema: Schema, payload: Any, sql: str) -> None:
             assert holds(kind, row.get(name, UNDEFINED)), (sql, name, kind, row.get(name, UNDEFINED))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(
     (_objects(_typed()) | _objects(_typed()) | _typed()).flatmap(lambda typed: st.tuples(st.just(typed[0]), typed[1])),
     _STATEMENTS,
@@ -201,3 +207,56 @@ def check(schema: Schema, payload: Any, sql: str) -> None:
 def test_the_type_of_a_column_holds_for_its_values(data: tuple[Schema, Any], sql: str) -> None:
     schema, payload = data
     check(schema, payload, sql)
+
+
+# Functions by themselves
+
+_SCALAR_VALUES = (
+    st.integers(-3, 300)
+    | st.floats(-1e6, 1e6)
+    | st.booleans()
+    | st.none()
+    | st.sampled_from(
+        [UNDEFINED, "", "on", "12", "a/b", '{"a": {"b": 1}}', "[1, 2]", "second", "%Y-%m-%d", "+08:00", "a"]
+    )
+)
+_VALUES = st.recursive(
+    _SCALAR_VALUES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def type_of(value: Any) -> FieldType:
+    """The closest type of a value."""
+    if value is UNDEFINED or value is None:
+        return FieldType("null")
+    if isinstance(value, dict):
+        return FieldType("struct", False, {name: type_of(inner) for name, inner in value.items()}, open=False)
+    if isinstance(value, list):
+        return FieldType("array", False, item=unified_all(map(type_of, value)))
+    names = {bool: "boolean", int: "long", float: "double", str: "string", bytes: "string"}
+    return FieldType(names[type(value)], nullable=False)
+
+
+@pytest.mark.parametrize("function", list(FUNCTIONS), ids=lambda function: function.name)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_the_type_of_a_function_s_result_holds(function: Function, data: Any) -> None:
+    most = function.least + 2 if function.most is None else function.most
+    arguments = [data.draw(_VALUES) for _ in range(data.draw(st.integers(function.least, most)))]
+    event = [] if function.column is None else [data.draw(_COLUMNS.get(function.column, st.just(UNDEFINED)))]
+    try:
+        result = function.call(*event, *arguments)
+    except SluiceError:
+        return
+    operands = [Operand(exp.column("x"), type_of(value)) for value in arguments]
+    kind = result_type(function, operands)
+    assert isinstance(result, Bits) or holds(kind, result), (function.name, arguments, kind, result)
+
+
+_COLUMNS = {
+    "topic": st.sampled_from(["a/b", UNDEFINED]),
+    "flags": st.sampled_from([{"retain": True, "dup": False}, UNDEFINED]),
+    "qos": st.sampled_from([1, UNDEFINED]),
+}
