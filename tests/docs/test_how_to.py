@@ -89,3 +89,17 @@ def test_rules_are_checked_against_schemas(tmp_path: Path) -> None:
         if block.info == "text":
             for line in block.text.splitlines():
                 assert " ".join(line.split()) in shown, output
+
+
+@pytest.mark.spark
+@pytest.mark.heavy
+@pytest.mark.timeout(500)
+def test_a_rule_runs_over_history_and_again_once_corrected(tmp_path: Path) -> None:
+    tutorial = ROOT / "docs" / "tutorial.md"
+    start = [*commands(tutorial, "1. Install and start"), *commands(tutorial, "2. Say what a message must look like")]
+    *_, dry_run, replayed, statement = run([*start, *commands(HOW_TO / "run-a-rule-over-history.md")], tmp_path)
+    assert "would replay [0, 4) of shard 0 by rule warm: 4 records, which are 2 rows and 0 dead letters" in dry_run
+    assert "are 2 rows and 0 dead letters, 2 filtered" in replayed
+    assert "4 records = 2 rows + 0 dead letters + 2 filtered" in replayed
+    assert '"fahrenheit":76.1' in replayed
+    assert "from_json(" in statement
