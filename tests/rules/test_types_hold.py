@@ -133,7 +133,8 @@ _CALLS = [
     "abs({})", "upper({})", "length({})", "nth(1, {})", "first({})", "last({})", "sublist(1, {})", "str({})", "int({})",
     "float({})", "bool({})", "map({})", "map_get('a.b', {})", "mget('a', {}, 1)", "map_keys({})", "map_values({})",
     "map_to_entries({})", "split({}, '/')", "is_null({})", "json_encode({})", "payload('a.b')", "json_decode(payload)",
-    "topic(1)", "flags()", "flag('retain')", "coalesce({})", "round({})", "floor({})", "map_size({})", "({} is null)", "({} like 'o%')",
+    "topic(1)", "flags()", "flag('retain')", "coalesce({})", "round({})", "floor({})", "map_size({})",
+    "({} is null)", "({} like 'o%')",
 ]  # fmt: skip
 _PAIRS = [
     "({} + {})", "({} - {})", "({} * {})", "({} / {})", "({} div {})", "({} = {})", "({} != {})", "({} < {})",
