@@ -27,6 +27,18 @@ def test_refused_messages_are_quarantined_in_a_table_and_taken_again(tmp_path: P
     assert (counts["read"], counts["published"], counts["failed"], counts["refused"]) == ("2", "1", "1", "1")
 
 
+def test_a_schema_is_changed_and_taken_back(tmp_path: Path) -> None:
+    start = commands(ROOT / "docs" / "tutorial.md", "1. Install and start")
+    checked, changed, learnt, subjects = run([*start, *commands(HOW_TO / "change-a-schema.md")], tmp_path)[-4:]
+    assert "temp was number and is string" in checked
+    assert "touches    validation 'meters'" in checked
+    assert "of 1 recent ones 1 would be refused that pass now" in checked
+    assert "temp was number and is string" in changed
+    assert "schema meter uses version 1" in changed
+    assert '"temp":{"type":"number"}' in learnt
+    assert '["meter"]' in subjects
+
+
 def test_what_happens_to_a_message_is_shown(tmp_path: Path) -> None:
     start = commands(ROOT / "docs" / "tutorial.md", "1. Install and start")
     *_, stages, tried = run([*start, *commands(HOW_TO / "see-what-happens-to-a-message.md")], tmp_path)
@@ -103,3 +115,17 @@ def test_a_rule_runs_over_history_and_again_once_corrected(tmp_path: Path) -> No
     assert "4 records = 2 rows + 0 dead letters + 2 filtered" in replayed
     assert '"fahrenheit":76.1' in replayed
     assert "from_json(" in statement
+
+
+def test_a_rule_is_changed_safely(tmp_path: Path) -> None:
+    output = run(commands(HOW_TO / "change-a-rule-safely.md"), tmp_path)
+    _, _, tried, explained, tested, compared, versions, locked, counted = output
+    assert '{"f": 69.8' in tried
+    assert "✗ WHERE payload.temp > 20" in explained
+    assert "3 passed, 0 failed" in tested
+    assert "expected 1 row, got no result" in tested
+    assert "exit code 1" in tested
+    assert "2 unchanged, 1 added, 0 lost, 0 changed" in compared
+    assert "rule warm is version 1 again, as version 3" in versions
+    assert locked.split() == ["200", "412"]
+    assert "matched.rate.last5m" in counted
