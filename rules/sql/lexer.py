@@ -14,6 +14,8 @@ from broker.core.errors import Invalid, Problem
 from rules.sql import jqtext
 
 MAX_SQL_CHARACTERS: Final = 100_000
+MAX_TOKENS: Final = 20_000
+"""Most words and signs; so many are compiled in half a second."""
 
 KEYWORDS: Final = frozenset(
     {"AND", "AS", "CASE", "ELSE", "ELSIF", "END", "FOREACH", "FROM", "DO", "IF", "IN", "INCASE", "NOT", "OR", "SELECT"}
@@ -102,6 +104,9 @@ class Tokens:
 
     def __getitem__(self, number: int) -> Token:
         while len(self._found) <= number:
+            if len(self._found) > MAX_TOKENS:
+                place = self._line, self._offset - self._line_start + 1
+                raise syntax_error(f"the text has more than {MAX_TOKENS} words and signs", *place)
             self._found.append(self._next())
         return self._found[number]
 

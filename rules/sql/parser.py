@@ -17,7 +17,7 @@ from rules.sql.lexer import Token, Tokens, shortened, syntax_error
 from rules.sql.tree import Node, Tree, place
 
 MAX_DEPTH = 40
-"""Deepest nesting of expressions; the parser takes eleven Python frames for each level."""
+"""Deepest nesting of expressions; the parser takes fourteen Python frames for each level."""
 MAX_CHAIN = 150
 """Most sums, products or steps of a path in a row, which are a tree as deep."""
 MAX_CONDITIONS = 1_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -82,3 +83,17 @@ def test_every_output_is_a_row() -> None:
 )
 def test_a_block_gives_the_list_of_outputs(expression: str, want: Any) -> None:
     assert value(expression) == want
+
+
+def test_a_saved_rule_writes_a_row_per_output(node: Any) -> None:
+    node.rule(
+        "SELECT clientid, payload.l AS l JQ .l[] as $x | {clientid, $x} FROM t", {"type": "stream", "stream": "hot"}
+    )
+    node.send("t", b'{"l":[1,2]}')
+    node.send("t", b'{"l":[]}')
+    node.send("t", b'{"l":5}')
+    assert [json.loads(record.payload) for record in node.streams.records["hot"]] == [
+        {"clientid": "c1", "x": 1},
+        {"clientid": "c1", "x": 2},
+    ]
+    assert (node.count("passed"), node.count("failed.no_result"), node.count("failed.exception")) == (1, 1, 1)

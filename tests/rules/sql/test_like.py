@@ -38,10 +38,10 @@ def test_it_matches_what_the_regular_expression_does(pattern: str, text: str, es
 
 def test_no_pattern_is_slow() -> None:
     text, pattern = "a" * 100_000, "%" + "a%" * 200 + "b"
-    start = time.perf_counter()
+    start = time.process_time()
     assert not matcher(pattern)(text)
     assert not matcher("%" + "_a%" * 100 + "b%")(text)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_what_is_not_there_is_like_nothing_and_a_number_is_an_error() -> None:
