@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, cast
 from broker.codec.outgoing import Outgoing
 from broker.core import jsontext
 from broker.core.client import Client
-from broker.core.message import Message, Properties
+from broker.core.message import Message
 from broker.core.stream import StreamRecord
 from broker.routing.router import Target
 from broker.session.session import Delivery, Session
@@ -25,6 +25,8 @@ REFILL_RECORDS: Final = 256
 
 _Token = tuple[Outgoing, tuple[Target[Session], ...]]
 _BASE64: Final = "$base64"
+_VIA: Final = "$via"
+"""Beside the properties: the rules that a message came through, so that none runs on what it published itself."""
 
 
 class Defer(Protocol):
@@ -133,24 +135,31 @@ def _record(message: Message, addressee: str | None) -> StreamRecord:
         message.retain,
         client.client_id,
         client.username,
-        _properties_text(message.properties),
+        _properties_text(message),
         addressee,
     )
 
 
 def _message(record: StreamRecord) -> Message:
     client = Client(record.client_id, record.username)
-    properties = _properties_of(record.properties)
-    return Message(record.topic, record.payload, record.qos, record.retain, client, record.ts_us * 1000, properties)
+    properties, via = _properties_of(record.properties), ()
+    if properties is not None and _VIA in properties:
+        via = tuple(properties.pop(_VIA))
+    received_ns = record.ts_us * 1000
+    return Message(
+        record.topic, record.payload, record.qos, record.retain, client, received_ns, properties or None, via=via
+    )
 
 
-def _properties_text(properties: Properties | None) -> str | None:
-    if not properties:
+def _properties_text(message: Message) -> str | None:
+    if not (message.properties or message.via):
         return None
     plain: dict[str, Any] = {
         name: {_BASE64: b64encode(value).decode()} if isinstance(value, bytes) else value
-        for name, value in properties.items()
+        for name, value in (message.properties or {}).items()
     }
+    if message.via:
+        plain[_VIA] = message.via
     return jsontext.encode(plain).decode()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.codec.packets import Publish, SubscriptionRequest
+from broker.codec.packets import Disconnect, PubAck, Publish, SubscriptionRequest
 from broker.core.errors import Invalid
 from tests.support.mqtt_server import on_loop
 from tests.support.rules_server import running_rules
@@ -240,6 +240,26 @@ async def test_rules_that_publish_to_each_other_stop() -> None:
         assert [(await client.expect(Publish)).topic for _ in range(4)] == ["a", "c", "b", "a"]
         await client.silence()
         assert [node.count(name, "matched") for name in "abc"] == [1, 1, 1]
+
+
+@on_loop
+async def test_a_message_out_of_the_log_still_tells_which_rules_it_came_through() -> None:
+    async with running_rules() as node:
+        node.rule("r1", "SELECT * FROM '$events/message/delivered'", {"type": "republish", "topic": "seen", "qos": 1})
+        expiry = {"Session-Expiry-Interval": 600}
+        away = await node.server.client("away", 5, properties=expiry)
+        await away.subscribe(SubscriptionRequest("seen", 1))
+        away.send(Disconnect())
+        await away.closed()
+        client = await node.server.client("c1", 5)
+        await client.subscribe(SubscriptionRequest("t"))
+        client.send(Publish("t", b"x"))
+        await client.expect(Publish)
+        back = await node.server.client("away", 5, clean_start=False, properties=expiry)
+        got = await back.expect(Publish)
+        back.send(PubAck(got.packet_id))
+        await back.silence()
+        assert (got.topic, got.properties, node.count("r1", "matched")) == ("seen", {}, 1)
 
 
 @on_loop
