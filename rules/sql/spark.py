@@ -290,7 +290,8 @@ class _Transpiler:
         sign, exact = _ARITHMETIC[type(node)]
         left, right = self._expression(node.this), self._expression(node.expression)
         if sign == "+" and "string" in (left.kind, right.kind):
-            return self._joined(node)
+            joined = self._joined(node)
+            return _Value(joined.sql, "string", False, joined.unsure + _no_string(left, right))
         _need_numbers(node, left, right)
         doubts = left.doubts_unless_there + right.doubts_unless_there
         if left.kind == right.kind == "long":
@@ -484,12 +485,7 @@ class _Transpiler:
     def _call_of(self, name: str, arguments: Sequence[Tree], node: Tree) -> _Value:
         found = self._functions.get(name)
         if found is None or not found.spark:
-            why = (
-                "it gives another result each time"
-                if found is not None and not found.is_pure
-                else "it has no Spark form"
-            )
-            raise NotInSpark(f"{name}: {why}", node)
+            raise NotInSpark(f"{name} has no Spark form", node)
         given: list[Tree | _Value] = list(arguments)
         if found.column is not None:
             given.insert(0, self._path(Path(found.column), node))
@@ -638,6 +634,14 @@ def _takes(takes: str, value: _Value, node: Tree | _Value) -> bool:
     if takes == "printable":
         return value.kind in ("string", "long", "boolean")
     return value.kind == takes or (takes == "double" and value.kind in _NUMERIC)
+
+
+def _no_string(*values: _Value) -> tuple[str, ...]:
+    """Where ``+`` finds no string on either side, since those that may be one are not there."""
+    strings = [value for value in values if value.kind == "string"]
+    if not all(value.may_be_null for value in strings):
+        return ()
+    return (f"({' AND '.join(f'{value.sql} IS NULL' for value in strings)})",)
 
 
 def _need_numbers(node: Tree, *values: _Value) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from broker.core.schema import FieldType
@@ -231,8 +231,8 @@ def test_expressions_on_payloads_that_are_meant_to_confuse(interpreting: Any, ch
 
 @pytest.mark.parametrize("chunk", range(len(CHUNKS)))
 def test_expressions_on_random_payloads(interpreting: Any, chunk: int) -> None:
-    @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False)
-    @given(st.lists(RECORDS, min_size=150, max_size=150))
+    @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+    @given(st.lists(RECORDS, min_size=80, max_size=80))
     def check(records: list[Record]) -> None:
         _compare(interpreting, [_select(expression) for expression in CHUNKS[chunk]], records)
 
