@@ -170,7 +170,7 @@ TESTS = (
 
 @st.composite
 def targets(draw: Any) -> Tree:
-    path = draw(paths(("a", "b", "x", "payload", "clientid"), is_target=True))
+    path: Tree = draw(paths(("a", "b", "x", "payload", "clientid"), is_target=True))
     return path.this if isinstance(path, exp.Column) else path
 
 

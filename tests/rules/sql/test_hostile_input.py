@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from broker.core.errors import Invalid
 from rules.rule import compile_statement
 from rules.sql.inference import infer
-from rules.sql.lexer import MAX_SQL_CHARACTERS
+from rules.sql.lexer import MAX_SQL_CHARACTERS, MAX_TOKENS
 from rules.sql.parser import MAX_CHAIN, MAX_CONDITIONS, MAX_DEPTH, parse
 from rules.sql.printer import text_of_statement
 from tests.rules.sql.evaluation import FAILED, FUNCTIONS, SURROUNDINGS, holds, result, row, value
@@ -115,6 +116,12 @@ def test_the_deepest_that_parses_is_served_on_a_deep_stack(begin: str, end: str)
             break
     assert served >= 10
     assert "nest" in refusal
+
+
+def test_the_limits_are_told() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "rule-language.md").read_text()
+    for limit in (MAX_SQL_CHARACTERS, MAX_TOKENS, MAX_DEPTH, MAX_CHAIN, MAX_CONDITIONS):
+        assert f" {limit:,} " in page.replace("\n", " ")
 
 
 NESTED = "[" * DEEP + "]" * DEEP
