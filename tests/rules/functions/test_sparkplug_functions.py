@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import queue
+from pathlib import Path
 from typing import Any
 
+import paho.mqtt.client as paho
 import pytest
 
 from broker.core.client import Client
 from broker.core.errors import Invalid, NotFound
 from broker.core.message import Message
+from broker.core.ordered import name_problem
 from broker.core.schema import SPARKPLUG_B, FieldType, Serde
 from rules.functions.library import standard
 from rules.functions.registry import Functions
 from rules.functions.sparkplug import Aliases, SparkplugTap, source_of, sparkplug_functions
 from rules.sql import limits
 from rules.sql.values import EvaluationError
+from schema_validation.registry import Registry
 from schema_validation.serdes.sparkplug import sparkplug_serde
 from tests.support.calls import evaluate
+from tests.support.node import running
 
 NODE, DEVICE = "spBv1.0/plant/{}/edge1", "spBv1.0/plant/{}/edge1/pump"
 
@@ -162,6 +169,40 @@ def test_a_trial_teaches_nothing(setting: Setting) -> None:
     setting.functions.when_tried(lambda: sparkplug_functions(BuiltIn, setting.aliases.copy()))
     evaluate("spb_decode(payload)", setting.functions.trial(), topic=NODE.format("NBIRTH"), payload=BIRTH)
     assert len(setting.aliases) == 0
+
+
+def test_the_schema_is_built_in_under_a_name_no_user_can_take() -> None:
+    registry = Registry(lambda name: None, lambda: ())
+    assert registry.serde(SPARKPLUG_B) is sparkplug_serde()
+    assert name_problem(SPARKPLUG_B) is not None
+
+
+@pytest.mark.timeout(60)
+def test_a_broker_learns_from_births_that_no_rule_reads(tmp_path: Path) -> None:
+    sql = 'SELECT spb_decode(payload) AS d FROM "spBv1.0/+/NDATA/#"'
+    action = {"type": "republish", "topic": "names", "payload": "${d.metrics}"}
+    with running(tmp_path / "data") as node:
+        node.call("POST", "/rules", {"name": "spb", "sql": sql, "actions": [action]})
+        heard: queue.Queue[Any] = queue.Queue()
+        client = paho.Client(paho.CallbackAPIVersion.VERSION2)
+
+        def connected(*_: Any) -> None:
+            client.subscribe("names", 1)
+
+        def subscribed(*_: Any) -> None:
+            client.publish(NODE.format("NBIRTH"), BIRTH, 1)
+            client.publish(NODE.format("NDATA"), DATA, 1)
+
+        client.on_connect, client.on_subscribe = connected, subscribed
+        client.on_message = lambda _client, _data, message: heard.put(message.payload)
+        client.connect(*node.mqtt)
+        client.loop_start()
+        try:
+            first, second = json.loads(heard.get(timeout=20))
+        finally:
+            client.loop_stop()
+    assert (first["name"], first["float_value"]) == ("temp", 21.5)
+    assert "name" not in second
 
 
 def test_properties_and_data_sets_are_zipped(setting: Setting) -> None:
