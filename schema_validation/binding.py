@@ -58,7 +58,7 @@ def _type_of(validation: Validation, schemas: SchemaLookup) -> FieldType | None:
 
 
 def _type_by(check: CheckSpec, schemas: SchemaLookup) -> FieldType | None:
-    if isinstance(check, SqlCheckSpec):
+    if isinstance(check, SqlCheckSpec) or check.wire_format != "none":
         return None
     try:
         serde = schemas.serde(check.schema_name)

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from broker.core.errors import NotFound
 from broker.core.jsontext import JsonError
 from broker.core.message import Message
-from broker.core.schema import SchemaLookup
+from broker.core.schema import SchemaLookup, TaggedSchemas
 from schema_validation.serdes.base import Misfit, SchemaSerde
 from schema_validation.serdes.json_schema import JsonSchemaSerde
 from schema_validation.spec import ProtobufCheckSpec, SchemaCheckSpec
@@ -47,7 +47,10 @@ def schema_check(index: int, spec: SchemaCheckSpec, schemas: SchemaLookup) -> Ch
     """The check of a payload by a schema. A schema that is not there, or is of another type, fails every message."""
     message_type = spec.message_type if isinstance(spec, ProtobufCheckSpec) else None
     try:
-        serde = schemas.serde(spec.schema_name)
+        if spec.wire_format == "confluent" and isinstance(schemas, TaggedSchemas):
+            serde = schemas.tagged(spec.schema_name)
+        else:
+            serde = schemas.serde(spec.schema_name)
     except NotFound as error:
         return _always(CheckFailure(index, spec.type, spec.schema_name, "", str(error), True))
     if isinstance(serde, JsonSchemaSerde) and spec.type == "json":

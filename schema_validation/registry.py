@@ -14,6 +14,7 @@ from schema_validation.references import Reference, Referred
 from schema_validation.schemas import check_members
 from schema_validation.serdes.base import SchemaSerde
 from schema_validation.serdes.sparkplug import sparkplug_serde
+from schema_validation.tagged import TaggedSerde
 from schema_validation.versions import Schema, SchemaVersion, candidate_of
 
 PayloadType = Callable[[str, SchemaLookup], "FieldType | None"]
@@ -44,6 +45,10 @@ class Registry:
                 return sparkplug_serde()
             raise self._missing(name)
         return found.current.serde
+
+    def tagged(self, name: str) -> SchemaSerde:
+        """The serde of a schema for data with Confluent's tag in front. Raises ``NotFound`` with a suggestion."""
+        return TaggedSerde(self.schema(name))
 
     def source(self, name: str) -> tuple[str, str]:
         """The type and the text of a schema's version in use, what it refers to put in. Raises ``NotFound``."""

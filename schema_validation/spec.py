@@ -23,17 +23,20 @@ class SqlCheckSpec(Settings):
 class JsonCheckSpec(Settings):
     type: Literal["json"]
     schema_name: str = Field(alias="schema", min_length=1)
+    wire_format: Literal["none", "confluent"] = "none"
 
 
 class AvroCheckSpec(Settings):
     type: Literal["avro"]
     schema_name: str = Field(alias="schema", min_length=1)
+    wire_format: Literal["none", "confluent"] = "none"
 
 
 class ProtobufCheckSpec(Settings):
     type: Literal["protobuf"]
     schema_name: str = Field(alias="schema", min_length=1)
     message_type: str = Field(min_length=1)
+    wire_format: Literal["none", "confluent"] = "none"
 
 
 SchemaCheckSpec = JsonCheckSpec | AvroCheckSpec | ProtobufCheckSpec

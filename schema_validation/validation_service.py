@@ -126,7 +126,7 @@ class ValidationService:
             Binding(own.filter, getattr(check, "message_type", None))
             for item in self._objects
             for check in _schema_checks(item)
-            if check.schema_name == schema
+            if check.schema_name == schema and check.wire_format == "none"
             for own in item.filters
         ]
 

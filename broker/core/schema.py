@@ -120,6 +120,15 @@ class ExternalRegistry(Protocol):
 
 
 @runtime_checkable
+class TaggedSchemas(Protocol):
+    """A lookup whose schemas also code data with a tag in front that names the version."""
+
+    def tagged(self, name: str) -> Serde:
+        """The serde of a schema for data with Confluent's tag. Raises ``broker.core.errors.NotFound``."""
+        ...
+
+
+@runtime_checkable
 class ExternalRegistries(Protocol):
     """A lookup that also knows registries elsewhere, and the sources of its own schemas."""
 

@@ -100,6 +100,17 @@ class ProtobufSerde:
     def has_message_type(self, message_type: str) -> bool:
         return message_type in self._types
 
+    def index_path(self, message_type: str) -> list[int]:
+        """Where a message type stands in its file: its index, within the messages around it. It must be there."""
+        path: list[int] = []
+        inner = self._types[message_type]
+        while inner is not None:
+            around = inner.containing_type
+            siblings = around.nested_types if around is not None else inner.file.message_types_by_name.values()
+            path.insert(0, [sibling.full_name for sibling in siblings].index(inner.full_name))
+            inner = around
+        return path
+
     def misfit(self, data: bytes, message_type: str | None = None) -> Misfit | None:
         try:
             self.decode(data, message_type)

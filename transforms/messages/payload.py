@@ -13,7 +13,7 @@ from typing import Any
 from broker.core import jsontext
 from broker.core.errors import NotFound
 from broker.core.message import Message
-from broker.core.schema import SchemaError, SchemaLookup, Serde
+from broker.core.schema import SchemaError, SchemaLookup, Serde, TaggedSchemas
 from transforms.messages.failure import TransformationFailed
 from transforms.messages.spec import AvroCodec, JsonCodec, NoCodec, ProtobufCodec
 
@@ -174,6 +174,8 @@ def _to_schema(codec: AvroCodec | ProtobufCodec, schemas: SchemaLookup) -> Encod
 
 def _serde(codec: AvroCodec | ProtobufCodec, schemas: SchemaLookup) -> Serde | None:
     try:
+        if codec.wire_format == "confluent" and isinstance(schemas, TaggedSchemas):
+            return schemas.tagged(codec.schema_name)
         return schemas.serde(codec.schema_name)
     except NotFound:
         return None

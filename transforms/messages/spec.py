@@ -29,12 +29,14 @@ class JsonCodec(Settings):
 class AvroCodec(Settings):
     type: Literal["avro"]
     schema_name: str = Field(alias="schema", min_length=1)
+    wire_format: Literal["none", "confluent"] = "none"
 
 
 class ProtobufCodec(Settings):
     type: Literal["protobuf"]
     schema_name: str = Field(alias="schema", min_length=1)
     message_type: str = Field(min_length=1)
+    wire_format: Literal["none", "confluent"] = "none"
 
 
 CodecSpec = Annotated[NoCodec | JsonCodec | AvroCodec | ProtobufCodec, Field(discriminator="type")]

@@ -1,0 +1,107 @@
+"""Payloads with Confluent's tag in front: a zero byte, the schema's id in four bytes, big end first, then the data.
+
+The version that the id names decodes, whichever is in use; encoding writes the id of the version in use. Of Protobuf
+the path of the message type stands between the two, as zigzag varints: their count, then the indexes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from broker.core.schema import FieldType
+from schema_validation.serdes.base import DataRefused, Misfit, SchemaSerde
+from schema_validation.serdes.protobuf import ProtobufSerde
+from schema_validation.versions import Schema
+
+_TAG = struct.Struct(">BI")
+_MOST_INDEXES = 32
+
+
+class TaggedSerde:
+    """The versions of a schema by their ids; a ``schema_validation.serdes.base.SchemaSerde``."""
+
+    def __init__(self, schema: Schema) -> None:
+        current = schema.current
+        self.kind, self.label, self._name = schema.kind, current.serde.label, schema.name
+        self._current, self._current_id = current.serde, current.id
+        self._by_id = {version.id: version.serde for version in schema.versions}
+
+    def decode(self, data: bytes, message_type: str | None = None) -> Any:
+        serde, body = self._opened(data)
+        return serde.decode(body, message_type)
+
+    def encode(self, value: Any, message_type: str | None = None) -> bytes:
+        body = self._current.encode(value, message_type)
+        path = b""
+        if isinstance(self._current, ProtobufSerde) and message_type is not None:
+            path = _written_path(self._current.index_path(message_type))
+        return _TAG.pack(0, self._current_id) + path + body
+
+    def has_message_type(self, message_type: str) -> bool:
+        return self._current.has_message_type(message_type)
+
+    def misfit(self, data: bytes, message_type: str | None = None) -> Misfit | None:
+        try:
+            serde, body = self._opened(data)
+        except DataRefused as error:
+            return error.misfit
+        return serde.misfit(body, message_type)
+
+    def field_type(self, message_type: str | None = None) -> FieldType:
+        return self._current.field_type(message_type)
+
+    def facts(self) -> dict[str, Any]:
+        return self._current.facts()
+
+    def _opened(self, data: bytes) -> tuple[SchemaSerde, bytes]:
+        """What decodes the data, and the data without its tag."""
+        if len(data) < _TAG.size or data[0] != 0:
+            raise self._refused("it has no tag: it does not begin with a zero byte and a schema's id")
+        number = _TAG.unpack_from(data)[1]
+        serde = self._by_id.get(number)
+        if serde is None:
+            raise self._refused(f"its tag names the schema id {number}, which is no version of {self._name!r}")
+        start = _TAG.size if self.kind != "protobuf" else self._after_path(data)
+        return serde, data[start:]
+
+    def _after_path(self, data: bytes) -> int:
+        """Where the message begins: behind the count and the indexes, or the single zero that stands for ``[0]``."""
+        try:
+            count, at = _varint(data, _TAG.size)
+            if not 0 <= count <= _MOST_INDEXES:
+                raise IndexError
+            for _ in range(count):
+                _, at = _varint(data, at)
+        except IndexError:
+            raise self._refused("its tag has no path of a message type") from None
+        return at
+
+    def _refused(self, detail: str) -> DataRefused:
+        return DataRefused(self.label, Misfit("payload", detail))
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A zigzag varint, and what follows it. Raises ``IndexError``."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        if shift > 35:
+            raise IndexError
+
+
+def _written_path(indexes: list[int]) -> bytes:
+    if indexes == [0]:
+        return b"\x00"
+    written = bytearray()
+    for number in (len(indexes), *indexes):
+        value = number << 1
+        while value >= 0x80:
+            written.append(value & 0x7F | 0x80)
+            value >>= 7
+        written.append(value)
+    return bytes(written)
