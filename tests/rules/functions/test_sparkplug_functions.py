@@ -9,6 +9,7 @@ from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from broker.core.client import Client
 from broker.core.errors import Invalid, NotFound
@@ -184,7 +185,7 @@ def test_a_broker_learns_from_births_that_no_rule_reads(tmp_path: Path) -> None:
     with running(tmp_path / "data") as node:
         node.call("POST", "/rules", {"name": "spb", "sql": sql, "actions": [action]})
         heard: queue.Queue[Any] = queue.Queue()
-        client = paho.Client(paho.CallbackAPIVersion.VERSION2)
+        client = paho.Client(CallbackAPIVersion.VERSION2)
 
         def connected(*_: Any) -> None:
             client.subscribe("names", 1)
