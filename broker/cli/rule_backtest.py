@@ -6,17 +6,19 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.client import ApiClient
 from broker.cli.errors import CommandError
 from broker.cli.objects import hinting
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.rule_tries import Sql, sql_text
 from broker.cli.rules import DATA_DIR
+
+if TYPE_CHECKING:
+    from broker.cli.client import ApiClient
 
 _POLL_S = 0.25
 _SAY_EVERY_S = 10.0
