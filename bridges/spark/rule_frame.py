@@ -84,8 +84,11 @@ def _runner(
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         compiled = RuleRun(rule)
-        for batch in batches:
-            yield _frame_batch(compiled, batch, columns)
+        try:
+            for batch in batches:
+                yield _frame_batch(compiled, batch, columns)
+        finally:
+            compiled.close()
 
     return run
 

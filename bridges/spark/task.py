@@ -154,6 +154,8 @@ class PartitionWriter:
 
     def finish(self) -> TaskResult:
         """Close the files."""
+        if self._rule is not None:
+            self._rule.close()
         self._result.files = self._rows.close(self._columns)
         self._result.dead_files = self._dead.close(DEAD_LETTER)
         return self._result

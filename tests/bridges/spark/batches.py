@@ -13,7 +13,7 @@ from bridges.spark.batch import RunTasks, TableSpec
 from bridges.spark.columns import Column
 from bridges.spark.tables.contract import Binding
 from bridges.spark.tables.formats import dead_letters_dir, open_table
-from bridges.spark.task import ROWS_COLUMNS, PartitionWriter, Plan, TaskResult
+from bridges.spark.task import RAW_COLUMNS, PartitionWriter, Plan, TaskResult
 from pyspark_sluice.records import arrow_schema, project
 from tests.bridges.spark.stream_server import record_table
 
@@ -27,10 +27,10 @@ def table_spec(directory: Path, table_format: str = "delta", columns: Sequence[C
 
 
 def records(first: int, payloads: Sequence[bytes | dict[str, Any]], shard: int = 0) -> pa.RecordBatch:
-    """Records of one shard as the source gives them."""
+    """Records of one shard as the source gives them, all columns."""
     data = [item if isinstance(item, bytes) else json.dumps(item).encode() for item in payloads]
     batch = record_table(first, data).combine_chunks().to_batches()[0]
-    return project(batch, shard, arrow_schema(ROWS_COLUMNS))
+    return project(batch, shard, arrow_schema(RAW_COLUMNS))
 
 
 def tasks(*parts: pa.RecordBatch) -> RunTasks:

@@ -93,6 +93,15 @@ def test_topics_that_the_rule_does_not_read_are_filtered(make: Make) -> None:
     assert rows_of(spec, "_offset", "topic") == [(2, "plant/7/meter/2")]
 
 
+def test_jq_programs_run_those_that_may_not_end_too(make: Make) -> None:
+    sql = """SELECT jq('.n + 1', payload) AS a, jq('def f: if . > 9 then . else . + 1 | f end; .n | f', payload) AS b
+        FROM "plant/#" """
+    spec = make(sql, [], pending=("a", "b"))
+    TableWriter(spec, "job").write(tasks(records(0, [{"n": 1}, {"n": "x"}, {"n": 30}])))
+    assert rows_of(spec, "_offset", "a", "b") == [(0, "[2]", "[10]"), (2, "[31]", "[30]")]
+    assert [offset for (offset,) in dead_letters_of(spec, "_offset")] == [1]
+
+
 def test_a_corrected_rule_rebuilds_the_rows_of_a_range(make: Make) -> None:
     wrong = make(HOT.replace("1.8", "1.9"), COLUMNS)
     payloads = [{"temp": 25.0}, {"temp": 5}, {"temp": 30.0}, b"?", {"temp": 40.0}]
