@@ -30,6 +30,12 @@ NOUNS: Sequence[Noun] = (
     Noun("rules", "rule", "/rules", {"name": "name", "enabled": "enable", "sql": "sql", "actions": "actions"}),
     Noun("schemas", "schema", "/schemas", {"name": "name", "type": "type", "version": "version"}),
     Noun(
+        "schema-registries",
+        "schema-registry",
+        "/schema-registries",
+        {"name": "name", "type": "type", "url": "url", "cached": "cached", "last error": "last_error"},
+    ),
+    Noun(
         "validations",
         "validation",
         "/validations",

@@ -22,6 +22,7 @@ TOKEN = "a-token-of-the-tests"
 ROWS: list[Spec] = [{"meter": f"m{n}", "kwh": n + 0.5, "at": "2026-01-01T00:00:00Z"} for n in range(30)]
 SHELVES = {
     "schemas": "schema",
+    "schema-registries": "schema registry",
     "validations": "validation",
     "transforms": "transformation",
     "rules": "rule",
