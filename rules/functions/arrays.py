@@ -8,16 +8,18 @@ from rules.functions.registry import NOT_LITERAL, Int, Items, Literals, failure,
 from rules.sql.values import identical
 
 
-def _not_zero(values: Literals) -> tuple[int, str] | None:
-    return (0, "elements count from 1, and from the end with -1; there is no element 0") if values[0] == 0 else None
+def _from_one(values: Literals) -> tuple[int, str] | None:
+    if values[0] is NOT_LITERAL or values[0] >= 1:
+        return None
+    return (0, "elements count from 1; a[-1] is the last one of an array a")
 
 
-@function(check=_not_zero)
+@function(check=_from_one)
 def nth(n: Int, items: Items) -> Any:
-    """The n-th element, counted from 1, or from the end with -1; fails beyond the ends."""
-    if n == 0 or not -len(items) <= n <= len(items):
+    """The n-th element, counted from 1; fails where there is none."""
+    if not 1 <= n <= len(items):
         raise failure("nth", f"there is no element {n} in an array of {len(items)}")
-    return items[n - 1 if n > 0 else n]
+    return items[n - 1]
 
 
 @function(returns="long")
