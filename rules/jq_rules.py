@@ -55,5 +55,5 @@ def _problems(program: str) -> list[Problem]:
     try:
         PROGRAMS.get(program)
     except ProgramError as error:
-        return [Problem(str(error), "/jq", error.line, error.column)]
+        return [Problem(error.sentence, "/jq", error.line, error.column)]
     return []

@@ -54,7 +54,11 @@ class DurableQueue(Protocol):
         ...
 
     def advance(self, next_offset: int) -> None:
-        """Everything below this offset is done: part of the commit group that is gathering."""
+        """Everything below this offset is done: part of the commit group that is gathering.
+
+        Wait for ``committed`` before the next advance: were that in a later group, which is written although this one
+        was not, what this one held would be lost.
+        """
         ...
 
     async def committed(self) -> None:

@@ -104,16 +104,13 @@ class StoredQueue:
         self._bytes -= self._bytes * min(left, next_offset - self._done) // left
         self._done = next_offset
         self._writer.put(_key(self.log), b"%d" % next_offset)
+        self._writer.when_committed(lambda error: None if error is not None else self._advanced(next_offset))
 
     async def committed(self) -> None:
         """Wait until what was appended and advanced so far is committed. Raises ``Unavailable`` when it is not."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        advanced_to = self._done
 
         def tell(error: BaseException | None) -> None:
-            if error is None:
-                self._committed_done = max(self._committed_done, advanced_to)
-                self._trim()
             if done.done():
                 return
             if error is None:
@@ -142,6 +139,10 @@ class StoredQueue:
             self._next += records
             self._bytes += size
             self._arrived.set()
+
+    def _advanced(self, next_offset: int) -> None:
+        self._committed_done = max(self._committed_done, next_offset)
+        self._trim()
 
     def _trim(self) -> None:
         """Forget what is done, on the writer thread."""

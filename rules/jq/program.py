@@ -48,10 +48,10 @@ class JqError(ValueError):
 
 
 class ProgramError(JqError):
-    """A program that does not compile. ``line`` and ``column`` count from 1 inside of it."""
+    """A program that does not compile: ``sentence`` at ``line`` and ``column``, which count from 1 inside of it."""
 
     def __init__(self, text: str, line: int = 1, column: int = 1) -> None:
-        self.line, self.column = line, column
+        self.sentence, self.line, self.column = text, line, column
         super().__init__(f"{text}, at line {line}, column {column} of the program")
 
 

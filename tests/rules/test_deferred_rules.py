@@ -1,0 +1,204 @@
+"""What rules put off: in order, once, bounded, and again when the store failed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from broker.core.client import Client
+from broker.core.clock import SystemClock
+from broker.core.errors import Unavailable
+from broker.core.message import Message
+from broker.core.stream import StreamRecord
+from broker.observe.metrics import Metrics
+from broker.storage.memory import MemoryStore
+from broker.storage.store import Batch, Committed, LogShard
+from broker.storage.writer import Writer
+from broker.streams.queues import StoredQueues
+from rules.deferred import Bounds, Deferrals
+from rules.functions.library import standard
+from rules.jq.pool import WorkerPool
+from rules.rule import Statement, compile_statement
+from rules.sql.columns import Occurrence
+from rules.sql.compiler import Program, Result, Surroundings
+from rules.sql.values import defined, json_bytes
+
+ROWS = LogShard(20)
+SQL = """SELECT jq('if .n < 0 then last(range(infinite)) else .n, ([splits(",")?] | length) end', payload, 300)[1] AS n,
+topic, timestamp, clientid FROM "t/#" """
+
+
+class Store(MemoryStore):
+    """Refuses the commits that hold rows as long as it is told to."""
+
+    refuses = 0
+
+    def commit(self, batch: Batch) -> Committed:
+        if self.refuses and ROWS in batch.appends:
+            self.refuses -= 1
+            raise Unavailable("disk full")
+        return super().commit(batch)
+
+
+class Rule:
+    """As much of a rule as is asked for here: rows go to a log of the store, failures to a list."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.name, self._writer = "r", writer
+        surroundings = Surroundings("n", {"rule_id": "r"}, lambda: 0)
+        self.statement: Statement = compile_statement(SQL, standard(), surroundings)
+        self.errors: list[str] = []
+
+    @property
+    def event_program(self) -> Program:
+        return self.statement.on_event
+
+    def settle(self, outcome: Result | Exception, message: Message) -> None:
+        if isinstance(outcome, Exception):
+            self.errors.append(str(outcome))
+            return
+        assert isinstance(outcome, dict)
+        self._writer.append(ROWS, StreamRecord(1, message.topic, json_bytes(defined(outcome)), 0, False, ""))
+
+
+class World:
+    def __init__(self, store: Store | None = None, most: int = 1000) -> None:
+        self.store, self.metrics = store or Store(), Metrics()
+        self.writer = Writer(self.store, asyncio.get_running_loop())
+        self.rule = Rule(self.writer)
+        queues = StoredQueues(self.writer, SystemClock(), self.metrics)
+        self.deferrals = Deferrals("n", queues, WorkerPool(1), Bounds(most, 1 << 20), self.metrics)
+        self.deferrals.use([self.rule], ["r"])
+        self.deferrals.begin()
+
+    def put_off(self, *numbers: int) -> None:
+        for number in numbers:
+            message = Message(
+                "t/1", b'{"n":%d}' % number, 1, False, Client("c", "u"), 5, {"User-Property": [("a", "b")]}
+            )
+            self.deferrals.put_off("r", message, message, 77)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(record.payload) for _, record in self.store.read(ROWS, 0, 10_000)]
+
+    def numbers(self) -> list[int]:
+        return [row["n"] for row in self.rows()]
+
+    async def writer_committed(self) -> None:
+        done = asyncio.get_running_loop().create_future()
+        self.writer.when_committed(done.set_result)
+        await done
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not condition():  # noqa: ASYNC110 - what a store and processes do
+                await asyncio.sleep(0.01)
+
+    async def end(self) -> None:
+        await self.deferrals.end()
+        await self.writer.close()
+
+
+def in_a_world(check: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(check())
+
+
+def test_rows_come_once_and_in_order_with_the_columns_of_the_publish() -> None:
+    async def check() -> None:
+        world = World()
+        world.put_off(*range(300))
+        assert "r" in world.deferrals.busy
+        await world.until(lambda: not world.deferrals.busy)
+        assert world.numbers() == list(range(300))
+        assert world.rows()[0] == {"n": 0, "topic": "t/1", "timestamp": 77, "clientid": "c"}
+        assert world.deferrals.backlog("r") == 0
+        await world.end()
+
+    in_a_world(check)
+
+
+def test_a_failed_commit_is_made_up_for_without_doubling() -> None:
+    async def check() -> None:
+        world = World()
+        world.store.refuses = 2
+        world.put_off(*range(50))
+        await world.until(lambda: not world.deferrals.busy)
+        assert world.numbers() == list(range(50))
+        assert world.store.refuses == 0
+        await world.end()
+
+    in_a_world(check)
+
+
+def test_what_was_not_done_is_done_after_the_next_start() -> None:
+    async def check() -> None:
+        world = World()
+        world.put_off(1, -1, -1, -1, -1, 2)
+        await world.writer_committed()
+        await world.end()
+        again = World(world.store)
+        assert "r" in again.deferrals.busy
+        again.put_off(3)
+        await again.until(lambda: not again.deferrals.busy)
+        assert again.numbers() == [1, 2, 3]
+        assert [error[-33:] for error in again.rule.errors] == ["ran longer than 0.3 s and was ended"[-33:]] * 4
+        await again.end()
+
+    in_a_world(check)
+
+
+def test_a_full_queue_refuses() -> None:
+    async def check() -> None:
+        world = World(most=2)
+        world.put_off(-1, -1)
+        with pytest.raises(Unavailable, match="the queue 'rules/r' is full"):
+            world.put_off(1)
+        assert world.metrics.value("queue_dropped", queue="rules/r", reason="queue_full") == 1
+        await world.end()
+
+    in_a_world(check)
+
+
+def test_an_event_is_put_off_with_its_columns() -> None:
+    async def check() -> None:
+        world = World()
+        message = Message("$events/x", b"", 0, False, Client("c"), 5)
+        world.deferrals.put_off("r", Occurrence({"payload": '{"n":4}', "topic": "seen", "timestamp": 3}), message, 77)
+        await world.until(lambda: not world.deferrals.busy)
+        assert world.rows()[0]["n"] == 4
+        assert (world.rows()[0]["topic"], world.rows()[0]["timestamp"]) == ("seen", 3)
+        await world.end()
+
+    in_a_world(check)
+
+
+def test_a_deleted_rule_takes_its_queue_with_it() -> None:
+    async def check() -> None:
+        world = World()
+        world.put_off(-1, 1)
+        await world.writer_committed()
+        world.deferrals.use([], [])
+        assert world.metrics.value("rule_deferred_dropped", reason="rule_deleted") == 2
+        assert not world.deferrals.busy
+        await world.end()
+
+    in_a_world(check)
+
+
+def test_a_disabled_rule_keeps_its_queue() -> None:
+    async def check() -> None:
+        world = World()
+        world.put_off(-1, 1)
+        await world.writer_committed()
+        world.deferrals.use([], ["r"])
+        assert world.deferrals.backlog("r") == 2
+        world.deferrals.use([world.rule], ["r"])
+        await world.until(lambda: not world.deferrals.busy)
+        assert world.numbers() == [1]
+        await world.end()
+
+    in_a_world(check)
