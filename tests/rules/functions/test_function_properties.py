@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from broker.core import jsontext
 from rules.functions.library import standard
+from rules.functions.registry import Function
 from rules.sql.values import UNDEFINED, Bits, EvaluationError, string
 from tests.support.calls import same
 
@@ -415,13 +416,19 @@ def test_any_format_of_a_date_gives_text_or_a_sentence(template: str, value: int
 # All of them
 
 
-@given(st.sampled_from(sorted(function.name for function in FUNCTIONS)), st.lists(all_values, max_size=5))
-def test_no_arguments_make_a_function_raise_anything_else(name: str, arguments: list[Any]) -> None:
-    found = FUNCTIONS.get(name)
-    assert found is not None
-    assume(found.takes(len(arguments)))
-    column = [UNDEFINED] if found.column is not None else []
-    assert refusal(name, *column, *arguments) != ""
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[Function, list[Any]]:
+    """Any function with as many arguments as it takes."""
+    function = draw(st.sampled_from(list(FUNCTIONS)))
+    most = function.least + 4 if function.most is None else function.most
+    return function, draw(st.lists(all_values, min_size=function.least, max_size=most))
+
+
+@given(calls())
+def test_no_arguments_make_a_function_raise_anything_else(called: tuple[Function, list[Any]]) -> None:
+    function, arguments = called
+    column = [UNDEFINED] if function.column is not None else []
+    assert refusal(function.name, *column, *arguments) != ""
 
 
 def test_base64_is_as_strict_as_the_library() -> None:
