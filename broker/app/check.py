@@ -8,12 +8,14 @@ from pathlib import Path
 from broker.app.build import Node
 from broker.config.root import Config
 from broker.core.errors import ConfigError
+from broker.observe.log import silenced
 from broker.storage.memory import MemoryStore
 
 
 def object_problems(config: Config, data_dir: Path) -> list[str]:
     """A sentence for each listener and object that a broker would refuse to start with."""
-    return asyncio.run(_object_problems(config, data_dir))
+    with silenced():
+        return asyncio.run(_object_problems(config, data_dir))
 
 
 async def _object_problems(config: Config, data_dir: Path) -> list[str]:

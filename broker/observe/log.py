@@ -16,7 +16,8 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
@@ -98,6 +99,17 @@ def setup(
     root.setLevel(_LEVELS[level])
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, _LEVELS[level]))
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Write nothing meanwhile: for a trial whose problems are told in another way."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 class _Handler(logging.StreamHandler[TextIO]):

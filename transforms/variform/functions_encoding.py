@@ -110,9 +110,9 @@ def _ranged(name: str, value: int, least: Any, most: Any) -> int:
 @function("json_value", 2)
 def json_value_at(value: Any, path: Any) -> Any:
     """The value at a path (``a.b``) of JSON text, null when it is absent or the text is no JSON."""
-    keys = _keys("json_value", path)
+    keys, source = _keys("json_value", path), text("json_value", value)
     try:
-        found = json_value(text("json_value", value))
+        found = json_value(source)
     except ValueError:
         return None
     return _walk(found, keys)

@@ -96,6 +96,7 @@ def split(value: Any, separator: Any, option: Any = "") -> list[str]:
     whole, cut, how = text("split", value), text("split", separator), text("split", option)
     if how not in ("", "notrim", "leading", "trailing", "leading_notrim", "trailing_notrim"):
         raise badarg("split", f"unknown option {how!r}")
+    bounded("split", whole.count(cut) if cut else 0)
     if not cut:
         parts = [whole]
     elif how.startswith("leading"):
@@ -117,7 +118,9 @@ def tokens(value: Any, separators: Any, option: Any = None) -> list[str]:
         cuts += "\r\n"
     if not cuts:
         return [whole] if whole else []
-    return [part for part in re.split("[" + re.escape(cuts) + "]", whole) if part]
+    parts = [part for part in re.split("[" + re.escape(cuts) + "]", whole) if part]
+    bounded("tokens", len(parts))
+    return parts
 
 
 @function("concat", 1, 2)
@@ -137,7 +140,7 @@ def join_to_string(first: Any, *items: Any) -> str:
 @function("any_to_str", 1)
 def any_to_str(value: Any) -> str:
     """The text of any value."""
-    return to_text(value)
+    return joined("any_to_str", "", [value])
 
 
 @function("pad", 2, 4)

@@ -6,7 +6,7 @@ from typing import Any
 
 from transforms.variform.errors import badarg
 from transforms.variform.registry import function
-from transforms.variform.values import joined, text, to_text
+from transforms.variform.values import bounded, joined, text, to_text
 
 
 @function("topic_join", 1, 2)
@@ -25,7 +25,9 @@ def topic_join(first: Any, *word: Any) -> str:
 @function("topic_split", 1)
 def topic_split(topic: Any) -> list[str]:
     """The levels of a topic, empty ones kept."""
-    return to_text(topic).split("/")
+    name = to_text(topic)
+    bounded("topic_split", name.count("/"))
+    return name.split("/")
 
 
 @function("topic_match", 2)
