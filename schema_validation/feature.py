@@ -64,7 +64,9 @@ class SchemaValidationFeature:
         problems += self.validations.load(self._validation_section.load())
         if problems:
             raise ConfigError(problems)
+        self.validations.ticks.start()
 
     def stop(self) -> None:
-        """Give up the connections to registries elsewhere."""
+        """Give up the connections to registries elsewhere, and end the sampling of rates."""
+        self.validations.ticks.stop()
         self.external.close()

@@ -10,7 +10,7 @@ from broker.core.events import Events, message_columns
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
 from broker.core.stage import GateCall, Refusal
-from broker.observe.gate_counters import STOPPING, GateBook, GateCounters, write_failure
+from broker.observe.gate_counters import STOPPING, GateBook, write_failure
 from broker.observe.log import get_logger
 from broker.observe.metrics import Counter, Metrics
 from schema_validation.checks import Check, CheckFailure
@@ -20,11 +20,6 @@ log = get_logger(__name__)
 
 EVENT = "schema.validation_failed"
 REASON = "validation_failed"
-
-
-def counters_of(metrics: Metrics, name: str) -> GateCounters:
-    """The counters of a validation, by its name."""
-    return GateCounters.of(metrics, "schema_validation", "validation_name", name)
 
 
 def refusal(validation: Validation, failure: CheckFailure) -> Refusal:

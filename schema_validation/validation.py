@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.core.errors import Invalid, Problem
-from broker.core.objects import Spec
 from broker.core.schema import SchemaLookup
 from broker.core.topic import TopicFilter
 from rules.sql.compiler import Surroundings
@@ -32,10 +31,6 @@ class Validation:
     def matches(self, topic: str) -> bool:
         """Whether any of its filters matches the topic."""
         return any(topic_filter.matches(topic) for topic_filter in self.filters)
-
-    def as_spec(self) -> Spec:
-        """The validation as it is saved and shown, defaults filled in."""
-        return self.spec.model_dump(by_alias=True)
 
     def bind(self, schemas: SchemaLookup) -> Check:
         """What decides over a message, with the schemas of this moment."""

@@ -3,113 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from broker.core import wire
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.message import Message
-from broker.core.objects import ObjectSection, Spec
-from broker.core.ordered import OrderedObjects
+from broker.core.objects import ObjectSection
 from broker.core.path import Trial
-from broker.core.quarantine import quarantine, quarantine_problems
+from broker.core.quarantine import quarantine_problems
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup, TrialSchemas
 from broker.core.topic import TopicFilter
-from broker.observe.gate_counters import GateBook
+from broker.observe.gate_objects import GateObjects
 from rules.sql.compiler import Surroundings
 from schema_validation.binding import payload_type
 from schema_validation.recent import Binding
 from schema_validation.spec import CheckSpec, SchemaCheckSpec, SqlCheckSpec, key_of
-from schema_validation.stage import ValidationGate, counters_of, internal_failure
+from schema_validation.stage import ValidationGate, internal_failure
 from schema_validation.validation import Validation, compile_validation, missing_schemas
 
 Answer = dict[str, Any]
 
 
-class ValidationService:
+class ValidationService(GateObjects[Validation]):
     """A ``broker.core.objects.ObjectService`` for validations, in their order."""
 
     kind = "validation"
+    metric = "schema_validation"
+    label = "validation_name"
 
     def __init__(self, services: Services, section: ObjectSection, gate: ValidationGate) -> None:
-        self._services, self._gate = services, gate
+        super().__init__(services, section, gate)
         self._surroundings = Surroundings(services.node, {}, lambda: services.clock.now_ns() // 1_000_000)
-        self._objects: OrderedObjects[Validation] = OrderedObjects(self.kind, section, Validation.as_spec)
-        self._books: dict[str, GateBook] = {}
-
-    def load(self, specs: Sequence[Spec]) -> list[str]:
-        """Take the validations of the configuration; gives a sentence for each that cannot be used."""
-        problems: list[str] = []
-        for spec in specs:
-            try:
-                made = self._compiled(spec)
-                self._objects.check_free(made.name)
-                self._objects.adopt(made.name, made)
-            except (Invalid, ValueError) as error:
-                problems.append(self._objects.refusal(spec, error))
-        self._changed()
-        return problems
-
-    def list(self) -> Sequence[Spec]:
-        return [self._shown(item) for item in self._objects]
-
-    def get(self, name: str) -> Spec:
-        return self._shown(self._objects.get(name))
-
-    def create(self, spec: Spec) -> Spec:
-        made = self._compiled(spec)
-        self._objects.check_free(made.name)
-        return self._put(made)
-
-    def replace(self, name: str, spec: Spec) -> Spec:
-        """Change a validation. It keeps its place in the order; its counters begin anew."""
-        self._objects.check_changeable(name)
-        made = self._compiled({**spec, "name": spec.get("name", name)})
-        if made.name != name:
-            raise Invalid("a validation keeps its name", [Problem(f"expected {name!r}", "/name")])
-        self._put(made)
-        self._books[name].reset()
-        return self._shown(made)
-
-    def delete(self, name: str) -> None:
-        self._objects.remove(name)
-        self._services.metrics.remove(validation_name=name)
-        self._books.pop(name, None)
-        self._changed()
-
-    def enable(self, name: str, enabled: bool) -> Spec:
-        """Switch a validation on or off."""
-        self._objects.check_changeable(name)
-        validation = self._objects.get(name)
-        return self._put(replace(validation, spec=validation.spec.model_copy(update={"enable": enabled})))
-
-    def reorder(self, names: Sequence[str]) -> None:
-        """Bring all validations into this order. Raises ``Invalid`` unless each is named exactly once."""
-        self._objects.reorder(names)
-        self._changed()
-
-    def metrics(self, name: str) -> Spec:
-        """What it counted since the start, or since it was changed."""
-        self._objects.get(name)
-        return self._books[name].counters.as_dict()
-
-    def reset_metrics(self, name: str) -> None:
-        """Set the counters of one validation to zero."""
-        self._objects.get(name)
-        self._books[name].reset()
-
-    def quarantines(self) -> Sequence[str]:
-        """The streams in which validations keep what they stop."""
-        return [item.spec.quarantine for item in self._objects if item.spec.quarantine is not None]
-
-    def users_of_stream(self, stream: str) -> Sequence[str]:
-        """The validations that keep what they stop in a stream, as texts."""
-        return [f"validation '{item.name}'" for item in self._objects if item.spec.quarantine == stream]
-
-    def users_of_schema(self, schema: str) -> Sequence[str]:
-        """The validations whose checks name a schema, as texts."""
-        return [f"validation '{item.name}'" for item in self._objects if item.names_schema(schema)]
 
     def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
         """The validations that name a schema, and which of them would fail every message with such schemas."""
@@ -140,22 +65,6 @@ class ValidationService:
         for change in self._services.payload_changes:
             found = None if found is None else change(topic_filter, found)
         return found
-
-    def on_topic(self, topic: str) -> Sequence[Spec]:
-        """The validations that run on messages published on a topic, in order, those switched off among them."""
-        return [
-            {
-                "stage": "validation",
-                "name": item.name,
-                "enabled": item.spec.enable,
-                "topics": [one.filter for one in item.filters if one.matches(topic)],
-                "mode": item.spec.mode,
-                "on_failure": item.spec.effective_action,
-                "does": f"{item.spec.strategy}: {', '.join(map(_told, item.spec.checks))}",
-            }
-            for item in self._objects
-            if item.matches(topic)
-        ]
 
     def try_on(self, message: Message) -> Trial:
         """Run the validations on a message that nobody published."""
@@ -207,28 +116,8 @@ class ValidationService:
             raise Invalid(f"validation {made.name!r} cannot be saved", problems)
         return made
 
-    def _put(self, made: Validation) -> Spec:
-        self._objects.put(made.name, made)
-        self._changed()
-        return self._shown(made)
-
-    def _shown(self, item: Validation) -> Spec:
-        return {**item.as_spec(), **self._books[item.name].as_members()}
-
-    def _book(self, item: Validation) -> GateBook:
-        """The book of a validation, kept over changes."""
-        book = self._books.get(item.name)
-        if book is None:
-            book = self._books[item.name] = GateBook(counters_of(self._services.metrics, item.name))
-        stream = item.spec.quarantine
-        append = None if stream is None else self._services.streams.appender(stream)
-        book.keep = None if append is None else quarantine(append, "validation", item.name)
-        return book
-
-    def _changed(self) -> None:
-        self._gate.schemas = self._services.schemas
-        self._gate.use([(item, self._book(item)) for item in self._objects])
-        self._services.plans.invalidate()
+    def _does(self, item: Validation) -> str:
+        return f"{item.spec.strategy}: {', '.join(map(_told, item.spec.checks))}"
 
 
 def _told(check: CheckSpec) -> str:

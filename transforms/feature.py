@@ -38,6 +38,8 @@ class TransformsFeature:
         """Load the transformations of the configuration."""
         if problems := self.service.load(self._section.load()):
             raise ConfigError(problems)
+        self.service.ticks.start()
 
     def stop(self) -> None:
-        """There is nothing to give up."""
+        """End the sampling of rates."""
+        self.service.ticks.stop()

@@ -20,7 +20,7 @@ attribute; texts are never parsed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,12 +63,20 @@ class SluiceError(Exception):
 
 
 class Invalid(SluiceError):
-    """What was sent cannot be saved or evaluated."""
+    """What was sent cannot be saved or evaluated. ``members`` are what else a program may want to read of it."""
 
     code = "invalid"
 
-    def __init__(self, what: str, problems: Sequence[Problem] = (), *, code: str | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        problems: Sequence[Problem] = (),
+        *,
+        code: str | None = None,
+        members: Mapping[str, Any] | None = None,
+    ) -> None:
         self.what = what
+        self.members = dict(members or {})
         self.problems = tuple(problems) or (Problem(what),)
         if code is not None:
             self.code = code

@@ -6,6 +6,7 @@ Nothing changes when something raises: the new list is saved first and taken ove
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Generic, TypeVar
@@ -98,12 +99,10 @@ class OrderedObjects(Generic[T]):
         """Bring all objects into this order; every name must be there exactly once.
 
         Raises:
-            Invalid: with a problem for each name that is unknown, missing or given twice.
+            Invalid: with a problem for each name that is unknown, missing or given twice, and lists of those.
             ReadOnly: objects that a file fixes would not come first, as they do at the next start.
         """
-        problems = [*self._unknown(names), *self._missing(names), *self._doubled(names)]
-        if problems:
-            raise Invalid(f"the order must name every {self.kind} exactly once", problems)
+        self._check_order(names)
         fixed = [spec["name"] for spec in self._section.load() if self._section.fixed_by(spec["name"])]
         if list(names[: len(fixed)]) != fixed:
             text = (
@@ -112,16 +111,21 @@ class OrderedObjects(Generic[T]):
             raise ReadOnly(f"{text}; change it there, or order the others behind")
         self._commit({name: self._objects[name] for name in names})
 
-    def _unknown(self, names: Sequence[str]) -> list[Problem]:
-        unknown = [name for name in dict.fromkeys(names) if name not in self._objects]
-        return [Problem(f"there is no {self.kind} {name!r}", "/order") for name in unknown]
-
-    def _missing(self, names: Sequence[str]) -> list[Problem]:
-        return [Problem(f"{name!r} is missing", "/order") for name in self._objects if name not in set(names)]
-
-    def _doubled(self, names: Sequence[str]) -> list[Problem]:
-        doubled = {name for name in names if list(names).count(name) > 1}
-        return [Problem(f"{name!r} is given more than once", "/order") for name in sorted(doubled)]
+    def _check_order(self, names: Sequence[str]) -> None:
+        given = Counter(names)
+        wrong = {
+            "not_found": [name for name in given if name not in self._objects],
+            "not_reordered": [name for name in self._objects if name not in given],
+            "duplicated": [name for name, count in given.items() if count > 1],
+        }
+        if not any(wrong.values()):
+            return
+        problems = [
+            *(Problem(f"there is no {self.kind} {name!r}", "/order") for name in wrong["not_found"]),
+            *(Problem(f"{name!r} is missing", "/order") for name in wrong["not_reordered"]),
+            *(Problem(f"{name!r} is given more than once", "/order") for name in wrong["duplicated"]),
+        ]
+        raise Invalid(f"the order must name every {self.kind} exactly once", problems, members=wrong)
 
     def _commit(self, objects: dict[str, T]) -> None:
         self._section.save([self._write(item) for item in objects.values()])

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from broker.core.message import Message
 from broker.core.quarantine import Quarantine
+from broker.observe.counter_rates import CounterRate
 from broker.observe.log import Logger
 from broker.observe.metrics import Counter, Metrics
 
@@ -60,6 +61,8 @@ class GateBook:
 
     counters: GateCounters
     keep: Quarantine | None = None
+    rate: CounterRate = field(default_factory=CounterRate)
+    """Of the messages that match."""
     recent: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT_FAILURES))
     """The last failures, oldest first, without payloads."""
 
@@ -83,11 +86,25 @@ class GateBook:
     def reset(self) -> None:
         """Begin anew, as when what is counted changes."""
         self.counters.reset()
+        self.rate.reset()
         self.recent.clear()
+
+    def sample(self, now_s: float) -> None:
+        """Take a sample for the rates; called every ``counter_rates.STEP_S``."""
+        self.rate.note(self.counters.matched.value, now_s)
+
+    def metrics(self) -> dict[str, float]:
+        """Counters, and how many messages matched a second: in the last step, over five minutes, at most."""
+        return {
+            **self.counters.as_dict(),
+            "rate": round(self.rate.last, 2),
+            "rate_last5m": round(self.rate.average, 2),
+            "rate_max": round(self.rate.most, 2),
+        }
 
     def as_members(self) -> dict[str, Any]:
         """Members of the object as it is shown."""
-        return {"metrics": self.counters.as_dict(), "recent_failures": list(self.recent)}
+        return {"metrics": self.metrics(), "recent_failures": list(self.recent)}
 
 
 def write_failure(log: Logger, level: str, event: str, **fields: Any) -> None:

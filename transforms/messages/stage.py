@@ -25,11 +25,6 @@ EVENT = "message.transformation_failed"
 REASON = "transformation_failed"
 
 
-def counters_of(metrics: Metrics, name: str) -> GateCounters:
-    """The counters of a transformation, by its name."""
-    return GateCounters.of(metrics, "message_transformation", "transformation_name", name)
-
-
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A transformation that failed on one message, and what became of the message by it."""

@@ -10,7 +10,6 @@ from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.message import Message
-from broker.core.objects import Spec
 from broker.core.schema import SchemaLookup, TypedSerde
 from broker.core.topic import TopicFilter
 from transforms.messages.context import fixed_readers, user_properties
@@ -48,9 +47,10 @@ class Transformation:
         """Whether any of its filters matches the topic."""
         return any(topic_filter.matches(topic) for topic_filter in self.filters)
 
-    def as_spec(self) -> Spec:
-        """The transformation as it is saved and shown, defaults filled in."""
-        return self.spec.model_dump(by_alias=True)
+    def names_schema(self, schema: str) -> bool:
+        """Whether its decoder or encoder names a schema."""
+        codecs = (self.spec.payload_decoder, self.spec.payload_encoder)
+        return any(getattr(codec, "schema_name", None) == schema for codec in codecs)
 
 
 def compile_transformation(spec: Mapping[str, Any], pointer: str = "") -> Transformation:

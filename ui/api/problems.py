@@ -141,7 +141,7 @@ def _from_ours(error: SluiceError, request_id: str) -> Response:
     more: dict[str, Any] = {}
     headers: dict[str, str] = {}
     if isinstance(error, Invalid):
-        errors = error.problems
+        errors, more = error.problems, error.members
     elif isinstance(error, ConfigError):
         errors = [Problem(sentence) for sentence in error.problems]
     elif isinstance(error, InUse):
