@@ -139,34 +139,54 @@ _SCHEMA: Final = """## Schema
 | `description` | string | `""` | For people. |"""
 _MEANINGS: Final = {
     "actions": "What is done with each row, in order.",
+    "bridge": "The bridge that takes the rows, as `<type>:<name>`.",
     "checks": "Run in order until the strategy is decided.",
     "description": "For people.",
+    "direct_dispatch": (
+        "Straight to the subscribers: no validation, transformation, rule, stream or retained store sees the message."
+    ),
     "enable": "Whether it runs.",
+    "error": "The event makes the rule fail; a text must stand in what is said.",
+    "event": "The event: `event` and `topic`, and columns by name, as `rules:test` takes them.",
+    "expect": "What the rule must make of it.",
     "failure_action": "What becomes of a message that fails; `disconnect` also closes its sender's connection.",
+    "fallback_actions": "Run, each of them, when the action fails.",
     "format": "The format of the table.",
+    "from": "Sources of a rule in jq: topic filters and event topics.",
+    "jq": "The program of a rule in jq; every object it gives is a row.",
     "key": "What is written: `topic`, `qos`, `retain`, `payload`, `payload.a.b` or `user_property.NAME`.",
+    "language": "The language of the rule.",
     "level": "The level of the log line.",
     "log_failure": "How failures are logged.",
     "message_type": "The message type of the Protobuf schema.",
+    "mode": "`shadow` counts and tells failures, and lets every message pass as it was.",
     "mqtt_properties": "Templates of MQTT 5 properties by name.",
     "name": "Unique among its kind; does not change.",
+    "no_result": "FROM or WHERE does not match.",
     "operations": "Run in order; all of them take effect or none.",
     "payload": "A template: `${column}`, `${column.member}`, `${.}` for the whole row as JSON.",
     "payload_decoder": "How the payload is read.",
     "payload_encoder": "How the payload is written.",
-    "retention": "How long records are kept; by default as `stream_defaults` says.",
     "qos": "0, 1, 2 or a placeholder.",
+    "quarantine": "A stream of rows that keeps the messages it stops.",
     "retain": "true, false or a placeholder.",
+    "retention": "How long records are kept; by default as `stream_defaults` says.",
+    "rows": "Exactly these rows, in order.",
     "schema": "The name of a registered schema.",
     "sql": "SQL of the rule language.",
     "strategy": "Whether all checks must pass, or one.",
     "stream": "The name of a stream.",
     "tags": "For people.",
+    "tests": "Test cases; the rule is saved only when they hold.",
     "topic": "A template of the topic.",
     "topics": "Topic filters of the messages it is for.",
     "type": "Says which of the kinds this is.",
+    "undefined_vars": (
+        "What a placeholder without a value writes; `drop` leaves the row out, `fail` fails the action."
+    ),
     "user_properties": "Templates of user properties by name, or a placeholder of a map.",
     "value": "An expression of [variform](variform.md).",
+    "wire_format": "`confluent` reads the schema's identifier in front of the payload.",
 }
 """Of members whose model does not say it."""
 
@@ -392,6 +412,7 @@ def _use(node: Node) -> None:
     services["validations"].create({**stage, "strategy": "all_pass", "checks": [check]})
     services["transforms"].create(stage)
     services["rules"].create({"name": "s", "sql": 'SELECT * FROM "#"'})
+    node.services.queues.open("s", max_records=1, max_bytes=1)
     publisher = node.server.publisher
     for payload in (b"{}", b"broken"):
         publisher.publish(Message("t", payload, 0, False, Client("c"), 0))

@@ -7,7 +7,6 @@ taken again led to, so that none is taken twice. A message that fails again goes
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -90,7 +89,7 @@ class QuarantineDesk:
                         self._take(record, append, counts, failures, {"shard": shard, "offset": offset})
                         position = offset + 1
                 self._writer.put(self._key(stream, shard), b"%d" % position)
-                await self._committed()
+                await self._writer.committed()
         return {"stream": stream, **counts, "failures": failures, "waiting": self._state(stream)["waiting"]}
 
     def _take(
@@ -110,20 +109,6 @@ class QuarantineDesk:
         append(quarantined(message, refusal.stage, refusal.name, refusal.text, "", action))
         if len(failures) < _FAILURES_TOLD:
             failures.append({**place, "topic": message.topic, "reason": refusal.text})
-
-    async def _committed(self) -> None:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def finish(error: BaseException | None) -> None:
-            if done.cancelled():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        self._writer.when_committed(finish)
-        await done
 
     def _state(self, stream: str) -> Answer:
         return {"stream": stream, "waiting": sum(end - position for position, end in self._waiting(stream))}

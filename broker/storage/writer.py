@@ -187,6 +187,21 @@ class Writer:
         else:
             self._loop.call_soon(done, None)
 
+    async def committed(self) -> None:
+        """Wait until everything appended so far is committed. Raises the error of a commit that failed."""
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def tell(error: BaseException | None) -> None:
+            if done.done():  # whoever waited was cancelled
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self.when_committed(tell)
+        await done
+
     def listen(self, log: int, listener: Listener) -> None:
         """Call ``listener(first offset, records, tokens)`` after each commit that appended to the log, in order, once a
         shard."""

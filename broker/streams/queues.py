@@ -108,18 +108,7 @@ class StoredQueue:
 
     async def committed(self) -> None:
         """Wait until what was appended and advanced so far is committed. Raises ``Unavailable`` when it is not."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def tell(error: BaseException | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        self._writer.when_committed(tell)
-        await done
+        await self._writer.committed()
 
     def rewind(self) -> None:
         """Read again from the last ``advance`` that was committed."""
