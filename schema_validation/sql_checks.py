@@ -13,7 +13,10 @@ from typing import Any
 from broker.core.errors import Invalid, Problem
 from broker.core.jsontext import JsonError
 from broker.core.message import Message
+from broker.core.schema import SchemaLookup
 from rules.functions.library import standard
+from rules.functions.registry import Functions
+from rules.functions.schemas import schema_functions
 from rules.sql.compiler import Surroundings, compile_for_messages
 from rules.sql.lexer import Token, tokens
 from rules.sql.parser import parse
@@ -51,11 +54,22 @@ class SqlCheck:
         return check
 
 
-def compile_sql_check(sql: str, surroundings: Surroundings, pointer: str, *, strict: bool) -> SqlCheck:
+def check_functions(schemas: Callable[[], SchemaLookup]) -> Functions:
+    """The functions that conditions may call: those of rules, over the schemas of the moment of a call."""
+    functions = standard()
+    for function in schema_functions(schemas):
+        functions.add(function)
+    return functions
+
+
+def compile_sql_check(
+    sql: str, functions: Functions, surroundings: Surroundings, pointer: str, *, strict: bool
+) -> SqlCheck:
     """Compile a condition.
 
     Args:
         sql: the text.
+        functions: those it may call.
         surroundings: node and clock, as for rules.
         pointer: where the text stands in what was sent, for problems.
         strict: refuse unknown functions; otherwise they make every message fail, as they would at run time.
@@ -74,7 +88,7 @@ def compile_sql_check(sql: str, surroundings: Surroundings, pointer: str, *, str
     except Invalid as error:
         raise _at(error, pointer, at) from None
     try:
-        return SqlCheck(compile_for_messages(tree, standard(), surroundings).run)
+        return SqlCheck(compile_for_messages(tree, functions, surroundings).run)
     except Invalid as error:
         if strict:
             raise _at(error, pointer, at) from None

@@ -9,6 +9,7 @@ from typing import Any
 from broker.core.errors import Invalid, Problem
 from broker.core.schema import SchemaLookup
 from broker.core.topic import TopicFilter
+from rules.functions.registry import Functions
 from rules.sql.compiler import Surroundings
 from schema_validation.checks import Check, all_pass, any_pass, missing_schema, schema_check
 from schema_validation.spec import SqlCheckSpec, ValidationSpec, parse_spec
@@ -47,9 +48,14 @@ class Validation:
 
 
 def compile_validation(
-    spec: Mapping[str, Any], surroundings: Surroundings, pointer: str = "", *, strict: bool = True
+    spec: Mapping[str, Any],
+    functions: Functions,
+    surroundings: Surroundings,
+    pointer: str = "",
+    *,
+    strict: bool = True,
 ) -> Validation:
-    """Check and compile what was sent; ``strict`` refuses SQL with unknown functions.
+    """Check and compile what was sent; ``functions`` are for SQL, and ``strict`` refuses SQL with unknown ones.
 
     Raises:
         Invalid: with every problem; for SQL line, column and suggestion.
@@ -60,7 +66,8 @@ def compile_validation(
     for index, check in enumerate(checked.checks):
         if isinstance(check, SqlCheckSpec):
             try:
-                sql[index] = compile_sql_check(check.sql, surroundings, f"{pointer}/checks/{index}/sql", strict=strict)
+                place = f"{pointer}/checks/{index}/sql"
+                sql[index] = compile_sql_check(check.sql, functions, surroundings, place, strict=strict)
             except Invalid as error:
                 problems += error.problems
     if problems:

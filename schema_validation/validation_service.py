@@ -19,6 +19,7 @@ from rules.sql.compiler import Surroundings
 from schema_validation.binding import payload_type
 from schema_validation.recent import Binding
 from schema_validation.spec import CheckSpec, SchemaCheckSpec, SqlCheckSpec, key_of
+from schema_validation.sql_checks import check_functions
 from schema_validation.stage import ValidationGate, internal_failure
 from schema_validation.validation import Validation, compile_validation, missing_schemas
 
@@ -34,6 +35,7 @@ class ValidationService(GateObjects[Validation]):
 
     def __init__(self, services: Services, section: ObjectSection, gate: ValidationGate) -> None:
         super().__init__(services, section, gate)
+        self._functions = check_functions(lambda: services.schemas)
         self._surroundings = Surroundings(services.node, {}, lambda: services.clock.now_ns() // 1_000_000)
 
     def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
@@ -91,11 +93,12 @@ class ValidationService(GateObjects[Validation]):
         if not isinstance(specs, Sequence) or isinstance(specs, str):
             raise Invalid("validations are a list", [Problem("a list is wanted", "/validations")])
         made: dict[str, Validation] = {}
+        functions = check_functions(lambda: schemas)
         problems: list[Problem] = []
         for index, spec in enumerate(specs):
             pointer = f"/validations/{index}"
             try:
-                item = compile_validation(spec, self._surroundings, pointer, strict=False)
+                item = compile_validation(spec, functions, self._surroundings, pointer, strict=False)
             except Invalid as error:
                 problems += error.problems
                 continue
@@ -109,7 +112,7 @@ class ValidationService(GateObjects[Validation]):
         return tuple(made.values())
 
     def _compiled(self, spec: Mapping[str, Any]) -> Validation:
-        made = compile_validation(spec, self._surroundings)
+        made = compile_validation(spec, self._functions, self._surroundings)
         problems = missing_schemas(made, self._services.schemas)
         problems += quarantine_problems(made.spec.quarantine, self._services.streams)
         if problems:
