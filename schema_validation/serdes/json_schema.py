@@ -1,33 +1,60 @@
 """JSON Schema: validated by jsonschema-rs, which decides and, for a message that is refused, says where and why.
 
-It is built with a retriever that refuses: a remote ``$ref`` is never fetched, the schema is refused instead. Patterns
-run in a linear or bounded engine. The reference implementation in Python (jsonschema) is held equal to it by tests; it
-does not explain refused payloads: it is not bounded (``pattern``, ``uniqueItems``), 50 times slower, and where the
-two disagree it would explain a verdict that is not its own.
+It is built offline: a remote ``$ref`` is never fetched, the schema is refused instead. Patterns run in a linear engine,
+those with look-around or references back in a bounded one. What could make a small payload take long (``json_bounds``)
+is refused, when the schema is saved or when such a payload comes. The reference implementation in Python (jsonschema)
+is held equal to it by tests; it does not explain refused payloads: it is not bounded (``pattern``, ``uniqueItems``), 50
+times slower, and where the two disagree it would explain a verdict that is not its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from typing import Any
 
 import jsonschema_rs
+from jsonschema import Draft3Validator
 
 from broker.core import jsontext
 from broker.core.schema import FieldType
 from schema_validation.serdes.base import MAX_SOURCE_BYTES, DataRefused, Misfit, SourceError, path_text, short
+from schema_validation.serdes.json_bounds import bounds_of, longest_texts, size_of
+from schema_validation.serdes.json_draft3 import DRAFT_3, as_draft_4
 from schema_validation.serdes.json_types import field_type_of
 
 DEFAULT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 DRAFTS = {
+    DRAFT_3: "draft 03",
     "http://json-schema.org/draft-04/schema": "draft 04",
     "http://json-schema.org/draft-06/schema": "draft 06",
     "http://json-schema.org/draft-07/schema": "draft 07",
     "https://json-schema.org/draft/2019-09/schema": "draft 2019-09",
     DEFAULT_DRAFT: "draft 2020-12",
 }
+FORMATS = ("date-time", "email", "ipv4", "ipv6")
+"""The formats that are asserted; the others say something to people only."""
 
+MAX_STEPS = 10_000
+"""Most subschemas that one value may meet, references followed; a schema that could make it more is refused."""
+_FREE_STEPS = 200
+"""Up to so many nothing is counted when a payload comes."""
+_MAX_WORK = 10_000_000
+"""Most steps times values of a payload, about 0.2 s."""
+_MAX_EXPLAINED = 5_000
+"""Most values of a payload for which all errors, or those of alternatives, are searched: 60 ms."""
+_MAX_REPEATED = 1_000
+"""How often the search for a reason may come to the same value."""
+_MAX_TEXT, _MAX_TEXTS = 1_000, 64 * 1024
+"""Longest text, and of all texts together, that patterns with look-around are tried on: they take quadratic time."""
+
+_NOT_ASSERTED = (
+    "date", "duration", "hostname", "idn-email", "idn-hostname", "iri", "iri-reference", "json-pointer", "regex",
+    "relative-json-pointer", "time", "uri", "uri-reference", "uri-template", "uuid",
+)  # fmt: skip
+_LINEAR = jsonschema_rs.RegexOptions(size_limit=4 << 20, dfa_size_limit=4 << 20)
+_BOUNDED = jsonschema_rs.FancyRegexOptions(backtrack_limit=1_000, size_limit=4 << 20, dfa_size_limit=4 << 20)
 _MASK = "\x00"
 
 
@@ -40,13 +67,20 @@ class JsonSchemaSerde:
         """Compile a schema.
 
         Raises:
-            SourceError: it is no JSON object, breaks its meta-schema, or refers to something that is not in it.
+            SourceError: it is no JSON object, breaks its meta-schema, refers to something that is not in it, or could
+                make a payload take too long.
         """
         self.label = label
         self.schema = _parsed(source)
         self._draft = _draft_of(self.schema)
-        self._validator = _built(self.schema)
-        self.is_valid: Callable[[Any], bool] = self._validator.is_valid
+        self._known = _in_known_draft(self.schema, self._draft)
+        self._bounds = bounds_of(self._known)
+        if self._bounds.steps > MAX_STEPS:
+            raise SourceError(f"its references and alternatives unfold to more than {MAX_STEPS} subschemas for a value")
+        self._validator, self._has_linear_patterns = _built(self._known)
+        is_free = self._has_linear_patterns and self._bounds.steps <= _FREE_STEPS
+        self.is_valid: Callable[[Any], bool] = self._validator.is_valid if is_free else self._is_valid_in_time
+        self._is_free = is_free
 
     def decode(self, data: bytes, message_type: str | None = None) -> Any:
         try:
@@ -75,18 +109,31 @@ class JsonSchemaSerde:
 
     def explain(self, value: Any) -> Misfit:
         """What is wrong with a value that ``is_valid`` refused: the first thing found."""
-        found = self.errors(value, 1)
-        return found[0] if found else Misfit("payload", "does not fit the schema")
+        if why := self._too_long(value):
+            return Misfit("payload", why)
+        count, depth = size_of(value, _MAX_EXPLAINED)
+        is_large = count > _MAX_EXPLAINED and self._bounds.alternatives
+        if is_large or self._bounds.growth**depth > _MAX_REPEATED:
+            return Misfit("payload", "does not fit the schema; it is too large or too deep to find out where")
+        try:
+            self._validator.validate(value)
+        except jsonschema_rs.ValidationError as error:
+            return _misfit(error, value)
+        except ValueError as error:
+            return Misfit("payload", str(error))
+        return Misfit("payload", "does not fit the schema")
 
     def errors(self, value: Any, most: int = 20) -> list[Misfit]:
-        """What is wrong with a value, at most so many things."""
-        try:
-            return [_misfit(error) for error in islice(self._validator.iter_errors(value), most)]
-        except ValueError as error:
-            return [Misfit("payload", str(error))]
+        """What is wrong with a value, at most so many things; of a large one the first."""
+        if self.is_valid(value):
+            return []
+        count, depth = size_of(value, _MAX_EXPLAINED)
+        if count > _MAX_EXPLAINED or self._bounds.growth**depth > _MAX_REPEATED or self._too_long(value):
+            return [self.explain(value)]
+        return [_misfit(error, value) for error in islice(self._validator.iter_errors(value), most)]
 
     def field_type(self, message_type: str | None = None) -> FieldType:
-        return field_type_of(self.schema)
+        return field_type_of(self._known)
 
     def facts(self) -> dict[str, Any]:
         return {"draft": DRAFTS[self._draft]}
@@ -98,6 +145,25 @@ class JsonSchemaSerde:
             raise DataRefused(self.label, Misfit("payload", str(error))) from None
         if not fits:
             raise DataRefused(self.label, self.explain(value))
+
+    def _is_valid_in_time(self, value: Any) -> bool:
+        return self._too_long(value) is None and bool(self._validator.is_valid(value))
+
+    def _too_long(self, value: Any) -> str | None:
+        """Why a value could take too long to check; None where it cannot."""
+        if self._is_free:
+            return None
+        most = _MAX_WORK // self._bounds.steps
+        if self._bounds.steps > _FREE_STEPS and size_of(value, most)[0] > most:
+            return f"by a schema with so many subschemas, a payload of at most {most} values is checked"
+        if not self._has_linear_patterns:
+            longest, total = longest_texts(value)
+            if longest > _MAX_TEXT or total > _MAX_TEXTS:
+                return (
+                    f"by patterns with look-around or back-references, texts of at most {_MAX_TEXT} characters are "
+                    f"checked, {_MAX_TEXTS} in all"
+                )
+        return None
 
 
 def _parsed(source: str) -> dict[str, Any]:
@@ -112,7 +178,7 @@ def _parsed(source: str) -> dict[str, Any]:
     return schema
 
 
-def _draft_of(schema: dict[str, Any]) -> str:
+def _draft_of(schema: Mapping[str, Any]) -> str:
     given = schema.get("$schema", DEFAULT_DRAFT)
     draft = given.rstrip("#") if isinstance(given, str) else ""
     if draft not in DRAFTS:
@@ -120,26 +186,67 @@ def _draft_of(schema: dict[str, Any]) -> str:
     return draft
 
 
-def _built(schema: dict[str, Any]) -> Any:
-    dated = schema if "$schema" in schema else {"$schema": DEFAULT_DRAFT, **schema}
+def _in_known_draft(schema: dict[str, Any], draft: str) -> dict[str, Any]:
+    """The schema as the validator knows it: with its draft, and draft 03 in words of draft 04."""
+    if draft == DRAFT_3:
+        try:
+            _draft_3().validate(schema)
+        except jsonschema_rs.ValidationError as error:
+            raise SourceError(_why(error, schema)) from None
+        return as_draft_4(schema)
+    return schema if "$schema" in schema else {"$schema": DEFAULT_DRAFT, **schema}
+
+
+@cache
+def _draft_3() -> Any:
+    """What checks schemas of draft 03: its meta-schema, translated as they are."""
+    return jsonschema_rs.validator_for(as_draft_4(Draft3Validator.META_SCHEMA), mask=_MASK, offline=True)
+
+
+def _built(schema: dict[str, Any]) -> tuple[Any, bool]:
+    """The validator, and whether its patterns run in linear time."""
     try:
-        return jsonschema_rs.validator_for(dated, validate_formats=True, retriever=_refuse, mask=_MASK)
+        return _validator(schema, _LINEAR), True
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError):
+        pass  # told by the engine that knows look-around, too, unless that was what was wrong
+    try:
+        return _validator(schema, _BOUNDED), False
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-        raise SourceError(_why(error)) from None
+        raise SourceError(_why(error, schema)) from None
 
 
-def _refuse(uri: str) -> Any:
-    raise ValueError("references to other documents are never fetched; put the definition into $defs")
+def _validator(schema: dict[str, Any], patterns: Any) -> Any:
+    return jsonschema_rs.validator_for(
+        schema,
+        validate_formats=True,
+        formats=dict.fromkeys(_NOT_ASSERTED, _is_any),
+        pattern_options=patterns,
+        mask=_MASK,
+        offline=True,
+    )
 
 
-def _why(error: Exception) -> str:
+def _is_any(text: str) -> bool:
+    return True
+
+
+def _why(error: Exception, schema: Any) -> str:
     if not isinstance(error, jsonschema_rs.ValidationError):
         return str(error).partition("\n")[0]
-    message = error.message.partition("\n")[0].replace(_MASK, short(error.instance))
+    if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Referencing):
+        return f"{error.message.partition(chr(10))[0]}; nothing is fetched, put the definition into the schema"
+    message = error.message.partition("\n")[0].replace(_MASK, short(_at(schema, error.instance_path)))
     place = path_text(list(error.instance_path), "schema")
     return message if place == "schema" else f"{place}: {message}"
 
 
-def _misfit(error: Any) -> Misfit:
-    detail = error.message.replace(_MASK, short(error.instance))
+def _misfit(error: Any, value: Any) -> Misfit:
+    """What an error says, its value cut. ``error.instance`` is not asked: it copies the value, however large."""
+    detail = error.message[:1000].replace(_MASK, short(_at(value, error.instance_path)))
     return Misfit(path_text(list(error.instance_path)), detail if len(detail) <= 200 else detail[:200] + "…")
+
+
+def _at(value: Any, path: Sequence[str | int]) -> Any:
+    for part in path:
+        value = value[part]
+    return value

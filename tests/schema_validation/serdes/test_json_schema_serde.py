@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import jsonschema
-import jsonschema_specifications
+import jsonschema_specifications  # type: ignore[import-untyped] # it has no types
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -145,6 +146,156 @@ def test_an_error_names_the_place_and_hides_the_rest() -> None:
         made.decode(b'{"readings":[{"t":1},{"t":"x"}],"secret":"s3"}')
     assert str(caught.value) == "payload.readings[1].t: 'x' is not of type \"integer\""
     assert "s3" not in str(serde({"type": "array"}).explain({"secret": "s3"}))
+
+
+@pytest.mark.parametrize("draft", ["03", "04", "06", "07"])
+def test_the_draft_is_the_one_that_the_schema_names(draft: str) -> None:
+    made = serde({"$schema": f"http://json-schema.org/draft-{draft}/schema#", "const": 1, "divisibleBy": 2})
+    assert made.facts() == {"draft": f"draft {draft}"}
+    assert made.is_valid(4) is (draft in ("03", "04"))
+    assert made.is_valid(1) is (draft != "03")
+
+
+def test_without_a_draft_it_is_the_newest() -> None:
+    made = serde({"prefixItems": [{"type": "string"}]})
+    assert made.facts() == {"draft": "draft 2020-12"}
+    assert not made.is_valid([1])
+
+
+def test_draft_03_asks_for_what_it_says() -> None:
+    made = serde(
+        {
+            "$schema": "http://json-schema.org/draft-03/schema#",
+            "type": "object",
+            "properties": {
+                "a": {
+                    "type": ["string", {"type": "object", "properties": {"b": {"required": True}}}],
+                    "required": True,
+                },
+                "ip": {"format": "ip-address"},
+                "same": {"$ref": "#/properties/a"},
+                "none": {"disallow": ["string", "null"]},
+                "all": {"extends": [{"minimum": 1}, {"maximum": 3}]},
+                "any": {"type": "any"},
+            },
+            "dependencies": {"all": "any"},
+        }
+    )
+    for fits in ({"a": "x"}, {"a": {"b": 1}, "ip": "10.0.0.1"}, {"a": "x", "all": 2, "any": None}):
+        assert made.errors(fits) == []
+    for place, misfit in (
+        ("payload", {}), ("payload.a", {"a": {}}), ("payload.ip", {"a": "x", "ip": "10"}),
+        ("payload", {"a": "x", "all": 2}),
+        ("payload.same", {"a": "x", "same": 1}), ("payload.none", {"a": "x", "none": None}),
+        ("payload.all", {"a": "x", "all": 4, "any": 1}),
+    ):  # fmt: skip
+        assert [error.path for error in made.errors(misfit)] == [place]
+    assert made.field_type().fields["a"].name == "unknown"
+    with pytest.raises(SourceError, match=r"schema\.type"):
+        serde({"$schema": "http://json-schema.org/draft-03/schema#", "type": 5})
+
+
+@pytest.mark.parametrize("name", ["date", "time", "uuid", "uri", "hostname", "regex", "nonsense"])
+def test_other_formats_say_something_to_people_only(name: str) -> None:
+    assert serde({"format": name}).is_valid("?? !")
+
+
+# -- what could take long --
+
+
+def _within(seconds: float, call: Callable[[], Any]) -> Any:
+    start = time.perf_counter()
+    given = call()
+    assert time.perf_counter() - start < seconds
+    return given
+
+
+def _chain(links: int, link: Callable[[dict[str, str]], dict[str, Any]]) -> dict[str, Any]:
+    """Definitions that refer to the next one, in a row."""
+    defs: dict[str, Any] = {f"d{i}": link({"$ref": f"#/$defs/d{i + 1}"}) for i in range(links)}
+    return {"$ref": "#/$defs/d0", "$defs": {**defs, f"d{links}": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        lambda next_one: {"allOf": [next_one, next_one]},
+        lambda next_one: {"anyOf": [next_one, {"not": next_one}]},
+        lambda next_one: {"if": next_one, "then": next_one},
+        lambda next_one: {"patternProperties": {"a": next_one, "b": next_one}},
+        lambda next_one: {"properties": {"a": next_one}, "additionalProperties": next_one},
+    ],
+    ids=["allOf", "anyOf and not", "if", "patternProperties", "properties and others"],
+)
+def test_definitions_that_multiply_are_refused_when_they_are_saved(
+    link: Callable[[dict[str, str]], dict[str, Any]],
+) -> None:
+    with pytest.raises(SourceError, match="unfold to more than"):
+        _within(2, lambda: serde(_chain(40, link)))
+    serde(_chain(5, link))
+
+
+def test_a_long_chain_of_references_is_refused_and_a_short_one_is_not() -> None:
+    with pytest.raises(SourceError, match="unfold to more than"):
+        _within(2, lambda: serde(_chain(15_000, lambda next_one: {**next_one})))
+    assert serde(_chain(1_000, lambda next_one: {**next_one})).is_valid(1)
+
+
+EXPRESSION: dict[str, Any] = {
+    "oneOf": [
+        {"type": "integer"},
+        {"type": "object", "required": ["a"], "properties": {"k": {"const": "plus"}, "a": {"$ref": "#"}}},
+        {"type": "object", "required": ["a"], "properties": {"k": {"const": "minus"}, "a": {"$ref": "#"}}},
+    ]
+}
+"""Each level is looked at twice, since the branch shows in ``k`` only."""
+
+
+def test_a_recursive_schema_decides_and_explains_in_time() -> None:
+    def nested(depth: int, inner: Any) -> Any:
+        for level in range(depth):
+            inner = {"a": inner, "k": ("plus", "minus")[level % 2]}
+        return inner
+
+    made = serde(EXPRESSION)
+    assert _within(1, lambda: made.is_valid(nested(100, 1)))
+    for depth in (3, 20, 100):
+        found = _within(1, lambda depth=depth: made.explain(nested(depth, "x")))  # type: ignore[misc] # the default binds now
+        assert found.path == "payload"
+        assert _within(1, lambda depth=depth: made.errors(nested(depth, "x")))  # type: ignore[misc] # as above
+    assert "too deep" in made.explain(nested(100, "x")).detail
+
+
+def test_a_large_payload_that_does_not_fit_is_explained_in_time() -> None:
+    wrong = [1] * 300_000
+    made = serde({"items": {"type": "string"}})
+    assert str(_within(1, lambda: made.explain(wrong))) == 'payload[0]: 1 is not of type "string"'
+    assert len(_within(1, lambda: made.errors(wrong))) == 1
+    either = serde({"anyOf": [{"items": {"type": "string"}}, {"items": {"type": "boolean"}}]})
+    assert "too large" in _within(1, lambda: either.explain(wrong)).detail
+
+
+@pytest.mark.parametrize("pattern", [r"^(a+)+$", r"(a|aa)+\1$", r"(?=a)(a+)+$", r"^(?!b)(a*)*c$", r"(.*)*x\1"])
+@pytest.mark.parametrize("payload", [[("a" * 40) + "!"] * 1000, ["a" * 900_000 + "!"], ["a" * 900 + "!"] * 900])
+def test_patterns_end_in_time(pattern: str, payload: list[str]) -> None:
+    made = serde({"items": {"anyOf": [{"pattern": pattern}, {"type": "string"}]}})
+    fits = _within(2, lambda: made.is_valid(payload))
+    if not fits:
+        assert "at most" in made.explain(payload).detail
+
+
+def test_look_around_is_understood() -> None:
+    made = serde({"pattern": r"^(?=.*\d)(?=.*[a-z]).{8,}$"})
+    assert made.is_valid("abcdefg1")
+    assert not made.is_valid("abcdefgh")
+
+
+def test_a_large_enumeration_counts() -> None:
+    values = [{"a": number} for number in range(20_000)]
+    made = serde({"items": {"enum": values}})
+    assert made.is_valid(values[-10:])
+    found = _within(2, lambda: made.explain([values[-1]] * 100_000))
+    assert "at most" in found.detail
 
 
 def test_field_types() -> None:

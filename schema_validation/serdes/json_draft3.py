@@ -1,0 +1,97 @@
+"""JSON Schema draft 03 as draft 04, which the validator knows.
+
+Everything is changed where it stands, so that a ``$ref`` by pointer still finds its target, and what draft 04 names
+otherwise is added beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+DRAFT_3 = "http://json-schema.org/draft-03/schema"
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+
+_NESTED = ("items", "additionalItems", "additionalProperties", "extends")
+_NESTED_BY_NAME = ("properties", "patternProperties", "definitions")
+_FORMATS = {"ip-address": "ipv4", "host-name": "hostname"}
+
+
+def as_draft_4(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema of draft 03 in the words of draft 04; it must fit the meta-schema of draft 03."""
+    return {**_translated(schema), "$schema": DRAFT_4}
+
+
+def _translated(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_translated(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    made = dict(schema)
+    for name in _NESTED:
+        if name in made:
+            made[name] = _translated(made[name])
+    for name in _NESTED_BY_NAME:
+        if isinstance(made.get(name), Mapping):
+            made[name] = {key: _translated(inner) for key, inner in made[name].items()}
+    if made.get("items") == []:  # draft 04 wants one; without any the others' schema counts for all
+        made["items"] = made.pop("additionalItems", {})
+    if isinstance(made.get("items"), bool):
+        made["items"] = {} if made["items"] else {"not": {}}
+    _require(made, schema.get("properties"))
+    demands = [*_list(made.get("extends")), *_kinds(made), *_disallowed(made)]
+    if demands:
+        made["allOf"] = demands
+    if "divisibleBy" in made:
+        made["multipleOf"] = made.pop("divisibleBy")
+    if isinstance(made.get("dependencies"), Mapping):
+        made["dependencies"] = {name: _dependency(wanted) for name, wanted in made["dependencies"].items()}
+    if made.get("format") in _FORMATS:
+        made["format"] = _FORMATS[made["format"]]
+    return made
+
+
+def _require(made: dict[str, Any], properties: Any) -> None:
+    """``required`` stands in the property there, in the object around it here."""
+    made.pop("required", None)
+    if not isinstance(properties, Mapping):
+        return
+    required = [
+        name for name, inner in properties.items() if isinstance(inner, Mapping) and inner.get("required") is True
+    ]
+    if required:
+        made["required"] = required
+
+
+def _kinds(made: dict[str, Any]) -> list[Any]:
+    """``type`` may hold schemas and ``any``."""
+    if "type" not in made:
+        return []
+    kinds = _list(made.pop("type"))
+    if "any" in kinds:
+        return []
+    if all(isinstance(kind, str) for kind in kinds):
+        if kinds:
+            made["type"] = kinds
+        return []
+    return [{"anyOf": [_of_kind(kind) for kind in kinds]}]
+
+
+def _disallowed(made: dict[str, Any]) -> list[Any]:
+    return [{"not": _of_kind(kind)} for kind in _list(made.pop("disallow", []))]
+
+
+def _of_kind(kind: Any) -> Any:
+    if kind == "any":
+        return {}
+    return {"type": kind} if isinstance(kind, str) else _translated(kind)
+
+
+def _dependency(wanted: Any) -> Any:
+    return [wanted] if isinstance(wanted, str) else _translated(wanted)
+
+
+def _list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
