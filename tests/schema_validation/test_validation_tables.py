@@ -372,7 +372,7 @@ def test_an_event_has_the_columns_of_the_message() -> None:
     told = bench.told()
     bench.publish(b'{"t": "x"}')
     [event] = told
-    wanted = {"validation": "v", "clientid": "c1", "username": "u", "topic": "t/1", "qos": 1, "payload": b'{"t": "x"}'}
+    wanted = {"validation": "v", "clientid": "c1", "username": "u", "topic": "t/1", "qos": 1, "payload": '{"t": "x"}'}
     assert {name: event.get(name) for name in wanted} == wanted
     assert {"id", "peerhost", "peername", "flags", "pub_props", "publish_received_at"} <= event.keys()
     assert event["check"] == {"index": 0, "type": "json", "schema": "reading"}

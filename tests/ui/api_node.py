@@ -15,6 +15,7 @@ from broker.core.objects import MemorySection, Spec
 from broker.core.stage import Outcome, Refusal
 from ui.api.application import create_app
 from ui.api.context import ApiContext
+from ui.api.gates import GATES
 from ui.api.server import ApiServer
 from ui.api.status import Status
 
@@ -103,6 +104,20 @@ class EchoingShelf(Shelf):
     render = evaluate = preview = check = decode = encode = validate = test
 
 
+class GateShelf(EchoingShelf):
+    """A shelf whose objects can be switched off and count nothing."""
+
+    def enable(self, name: str, enabled: bool) -> Spec:
+        return self.replace(name, {**self.get(name), "enable": enabled})
+
+    def metrics(self, name: str) -> Spec:
+        self.get(name)
+        return {"matched": 0}
+
+    def reset_metrics(self, name: str) -> None:
+        self.get(name)
+
+
 class Pipeline:
     """A publisher that keeps what it is given and refuses what is on ``refused/...``."""
 
@@ -168,7 +183,9 @@ class Node:
 
     def __init__(self) -> None:
         self.pipeline, self.tables = Pipeline(), Tables()
-        self.shelves: dict[str, Shelf] = {path: EchoingShelf(kind) for path, kind in SHELVES.items()}
+        self.shelves: dict[str, Shelf] = {
+            path: (GateShelf if path in GATES else EchoingShelf)(kind) for path, kind in SHELVES.items()
+        }
         self.context = ApiContext(
             token=TOKEN,
             services=self.shelves,

@@ -134,6 +134,10 @@ class RuleSpec(_Open):
     tests: list[RuleTestCase] = []
 
 
+class ObjectPatch(_Open):
+    """Members of an object to change; null sets one back to its default (RFC 7396)."""
+
+
 class RulePatch(_Open):
     """Members of a rule to change; null sets one back to its default (RFC 7396)."""
 

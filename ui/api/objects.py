@@ -2,38 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.objects import ObjectService, Spec
-from ui.api import models
+from ui.api import models, preconditions
+from ui.api.gate_filters import gate_filter
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name, decode_cursor, encode_cursor
 from ui.api.wire import answer, read_object
 
 
+class Selection(Protocol):
+    """Which objects a list is to hold."""
+
+    def select(self, objects: Iterable[Spec]) -> Sequence[Spec]: ...
+
+
+class Everything:
+    """No choice."""
+
+    def select(self, objects: Iterable[Spec]) -> Sequence[Spec]:
+        """All of them."""
+        return list(objects)
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of objects: its path, the word for one in operation identifiers, its tag, and its body."""
+    """A kind of objects: its path, the word for one in operation identifiers, its tag, and its body.
+
+    ``filter`` makes the choice of a list from query parameters.
+    """
 
     path: str
     singular: str
     plural: str
     tag: str
     model: type[BaseModel]
+    filter: Callable[..., Selection] = Everything
 
 
 KINDS: Sequence[Kind] = (
     Kind("schemas", "Schema", "Schemas", "Schemas", models.SchemaSpec),
     Kind("schema-registries", "SchemaRegistry", "SchemaRegistries", "Schemas", models.SchemaRegistrySpec),
-    Kind("validations", "Validation", "Validations", "Validations", models.ValidationSpec),
-    Kind("transforms", "Transform", "Transforms", "Transforms", models.TransformSpec),
+    Kind("validations", "Validation", "Validations", "Validations", models.ValidationSpec, gate_filter),
+    Kind("transforms", "Transform", "Transforms", "Transforms", models.TransformSpec, gate_filter),
     Kind("rules", "Rule", "Rules", "Rules", models.RuleSpec),
     Kind("streams", "Stream", "Streams", "Streams", models.StreamSpec),
     Kind("lake/tables", "Table", "Tables", "Lake", models.TableSpec),
@@ -44,9 +63,10 @@ Cursor = Annotated[str | None, Query(description="'next' of the page before.")]
 
 
 def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
-    """Add the routes of one kind."""
+    """Add the routes of one kind. A service with ``etag`` has preconditions, one with ``patched`` takes patches."""
     one, many = f"/{kind.path}/{{name}}", f"/{kind.path}"
     tags: list[Any] = [kind.tag]
+    changed = (412,) if hasattr(service, "etag") else ()
 
     @router.get(
         many,
@@ -55,8 +75,12 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
         summary=f"List {kind.plural.lower()} in their order",
         **described(answer=models.ObjectList, problems=(422,)),
     )
-    async def list_objects(limit: Limit = 100, cursor: Cursor = None) -> Response:
-        return answer(page_of(service.list(), limit, cursor))
+    async def list_objects(
+        limit: Limit = 100,
+        cursor: Cursor = None,
+        wanted: Any = Depends(kind.filter),  # noqa: B008 # the way FastAPI wants it
+    ) -> Response:
+        return answer(page_of(wanted.select(service.list()), limit, cursor))
 
     @router.post(
         many,
@@ -68,7 +92,7 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
     async def create_object(request: Request) -> Response:
         spec = await read_object(request)
         created = service.create(named(spec, None))
-        return created_answer(request, created)
+        return preconditions.with_etag(request, created_answer(request, created), etag_of(service, created["name"]))
 
     @router.get(
         one,
@@ -77,36 +101,64 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
         summary=f"Show a {kind.singular.lower()}",
         **described(answer=models.Object, problems=(404, 422)),
     )
-    async def get_object(name: NamePath) -> Response:
-        return answer(service.get(checked_name(name)))
+    async def get_object(name: NamePath, request: Request) -> Response:
+        shown = answer(service.get(checked_name(name)))
+        return preconditions.with_etag(request, shown, etag_of(service, name))
 
     @router.put(
         one,
         operation_id=f"put{kind.singular}",
         tags=tags,
         summary=f"Create or replace a {kind.singular.lower()}",
-        **described(body=kind.model, answer=models.Object, problems=(409,), also_creates=True),
+        **described(body=kind.model, answer=models.Object, problems=(409, *changed), also_creates=True),
     )
     async def put_object(name: NamePath, request: Request) -> Response:
         spec = named(await read_object(request), checked_name(name))
+        preconditions.check(request, etag_of(service, name))
         if exists(service, name):
-            return answer(service.replace(name, spec))
-        return created_answer(request, service.create(spec))
+            saved: Response = answer(service.replace(name, spec))
+        else:
+            saved = created_answer(request, service.create(spec))
+        return preconditions.with_etag(request, saved, etag_of(service, name))
 
     @router.delete(
         one,
         operation_id=f"delete{kind.singular}",
         tags=tags,
         summary=f"Delete a {kind.singular.lower()}",
-        **described(status=204, problems=(404, 409, 422)),
+        **described(status=204, problems=(404, 409, 422, *changed)),
     )
-    async def delete_object(name: NamePath) -> Response:
-        service.delete(checked_name(name))
+    async def delete_object(name: NamePath, request: Request) -> Response:
+        preconditions.check(request, etag_of(service, checked_name(name)))
+        service.delete(name)
         return Response(status_code=204)
 
+    if hasattr(service, "patched"):
+        _add_patching(router, kind, service)
     reorder = getattr(service, "reorder", None)
     if reorder is not None:
         add_reorder(router, kind, service, reorder)
+
+
+def _add_patching(router: APIRouter, kind: Kind, service: Any) -> None:
+    @router.patch(
+        f"/{kind.path}/{{name}}",
+        operation_id=f"patch{kind.singular}",
+        tags=[kind.tag],
+        summary=f"Change members of a {kind.singular.lower()}, by JSON Merge Patch",
+        **described(body=models.ObjectPatch, answer=models.Object, problems=(404, 409, 412)),
+    )
+    async def patch_object(name: NamePath, request: Request) -> Response:
+        patch = await read_object(request)
+        spec = named(service.patched(checked_name(name), patch), name)
+        preconditions.check(request, etag_of(service, name))
+        return preconditions.with_etag(request, answer(service.replace(name, spec)), etag_of(service, name))
+
+
+def etag_of(service: Any, name: str) -> str | None:
+    """The object's ETag; None where there is no such object, or its kind has none."""
+    find = getattr(service, "etag", None)
+    return find(name) if find is not None and exists(service, name) else None
 
 
 def add_reorder(
