@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from broker.config.model import Settings
+from broker.config.ssrf import SsrfSettings
 from broker.config.units import Duration, Size
 
 
@@ -53,6 +54,9 @@ class RulesSettings(Settings):
     )
     jq_queue_bytes: Size = Field(
         default=1024**3, ge=1024**2, description="How many bytes one rule may have waiting for jq workers."
+    )
+    ssrf: SsrfSettings = Field(
+        default_factory=SsrfSettings, description="Which servers the broker calls for schemas of type external_http."
     )
     type_check: Literal["error", "warning", "off"] = Field(
         default="error",

@@ -14,7 +14,7 @@ from schema_validation.serdes.avro import AvroSerde
 from schema_validation.serdes.json_schema import JsonSchemaSerde
 from schema_validation.serdes.json_types import meet
 from schema_validation.serdes.protobuf import ProtobufSerde
-from schema_validation.spec import CheckSpec, ProtobufCheckSpec, SqlCheckSpec
+from schema_validation.spec import CheckSpec, ExternalHttpCheckSpec, ProtobufCheckSpec, SqlCheckSpec
 from schema_validation.validation import Validation
 
 
@@ -58,7 +58,7 @@ def _type_of(validation: Validation, schemas: SchemaLookup) -> FieldType | None:
 
 
 def _type_by(check: CheckSpec, schemas: SchemaLookup) -> FieldType | None:
-    if isinstance(check, SqlCheckSpec) or check.wire_format != "none":
+    if isinstance(check, (SqlCheckSpec, ExternalHttpCheckSpec)) or check.wire_format != "none":
         return None
     try:
         serde = schemas.serde(check.schema_name)

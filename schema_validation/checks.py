@@ -12,7 +12,7 @@ from broker.core.message import Message
 from broker.core.schema import SchemaLookup, TaggedSchemas
 from schema_validation.serdes.base import Misfit, SchemaSerde
 from schema_validation.serdes.json_schema import JsonSchemaSerde
-from schema_validation.spec import ProtobufCheckSpec, SchemaCheckSpec
+from schema_validation.spec import ExternalHttpCheckSpec, ProtobufCheckSpec, SchemaCheckSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ def schema_check(index: int, spec: SchemaCheckSpec, schemas: SchemaLookup) -> Ch
     """The check of a payload by a schema. A schema that is not there, or is of another type, fails every message."""
     message_type = spec.message_type if isinstance(spec, ProtobufCheckSpec) else None
     try:
-        if spec.wire_format == "confluent" and isinstance(schemas, TaggedSchemas):
+        is_tagged = not isinstance(spec, ExternalHttpCheckSpec) and spec.wire_format == "confluent"
+        if is_tagged and isinstance(schemas, TaggedSchemas):
             serde = schemas.tagged(spec.schema_name)
         else:
             serde = schemas.serde(spec.schema_name)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from broker.core import jsontext
 from schema_validation.compatibility import avro, json_schema, protobuf
 from schema_validation.compatibility.protobuf import field_type_name, is_repeated, is_required
 from schema_validation.fingerprints import Source
@@ -89,6 +90,8 @@ def _outline(kind: str, source: Source) -> Iterator[Entry]:
         return _avro(avro.parse(source), "", False, {}, ())
     if kind == "json" and isinstance(source, str):
         return _json(json_schema.parse(source).root, "", True, 0)
+    if kind == "external_http" and isinstance(source, str):
+        return iter([Entry("", "", kind, False, jsontext.decode(source))])
     model = protobuf.parse(source)
     return (entry for name, message in model.messages.items() for entry in _message(name, message))
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.errors import ConfigError
 from broker.core.feature import Services
 from broker.core.objects import ObjectService
 from broker.core.stage import Gate, Tap
 from schema_validation.confluent import LocalRegistry
+from schema_validation.external_http.caller import Outside
 from schema_validation.external_service import ExternalService
 from schema_validation.recent import Recent, Sampler
 from schema_validation.service import SchemaService
@@ -33,9 +35,11 @@ class SchemaValidationFeature:
         settings: SchemaValidationSettings | None = None,
         *,
         registry_settings: SchemaRegistrySettings | None = None,
+        ssrf: SsrfSettings | None = None,
     ) -> None:
         self.settings = settings or SchemaValidationSettings()
         registry = registry_settings or SchemaRegistrySettings()
+        Outside.guard, Outside.metrics = AddressGuard(ssrf or SsrfSettings()), services.metrics
         self._schema_section = services.section(SCHEMAS)
         self._validation_section = services.section(VALIDATIONS)
         gate = ValidationGate(services.events, services.metrics)

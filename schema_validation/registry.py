@@ -9,6 +9,7 @@ from typing import Any
 
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.schema import SPARKPLUG_B, ExternalRegistry, FieldType, SchemaLookup
+from schema_validation.external_http.spec import TYPE as EXTERNAL_HTTP
 from schema_validation.fingerprints import id_of
 from schema_validation.references import Reference, Referred
 from schema_validation.schemas import check_members
@@ -45,6 +46,11 @@ class Registry:
                 return sparkplug_serde()
             raise self._missing(name)
         return found.current.serde
+
+    def waits(self, name: str | None) -> bool:
+        """Whether a schema's payloads are coded by another process; without a name, whether any schema's are."""
+        names = list(self._names()) if name is None else [name]
+        return any((found := self.find(one)) is not None and found.kind == EXTERNAL_HTTP for one in names)
 
     def tagged(self, name: str) -> SchemaSerde:
         """The serde of a schema for data with Confluent's tag in front. Raises ``NotFound`` with a suggestion."""

@@ -10,6 +10,8 @@ from broker.core.errors import Invalid, Problem
 from broker.core.ordered import MAX_NAME_BYTES, name_problem
 from schema_validation.compatibility.verdict import MODES
 from schema_validation.compile_limit import check_compiles_in_time
+from schema_validation.external_http.spec import TYPE as EXTERNAL_HTTP
+from schema_validation.external_http.spec import parse_parameters
 from schema_validation.fingerprints import Source
 from schema_validation.serdes.avro import AvroSerde
 from schema_validation.serdes.base import SchemaSerde, SourceError
@@ -21,10 +23,14 @@ BUILDERS: Mapping[str, Callable[[Any, str], SchemaSerde]] = {
     "avro": AvroSerde,
     "protobuf": ProtobufSerde,
 }
+TYPES = (*BUILDERS, EXTERNAL_HTTP)
 _WRITTEN = {
-    "name", "type", "source", "files", "description", "references", "compatibility", "tags", "metadata",
+    "name", "type", "source", "files", "parameters", "description", "references", "compatibility", "tags", "metadata",
 }  # fmt: skip
-_SHOWN = {"version", "versions", "id", "fields", "facts", "fingerprints", "created_at", "latest", "deleted"}
+_SHOWN = {
+    "version", "versions", "id", "fields", "facts", "fingerprints", "created_at", "latest", "deleted", "status",
+    "node_status", "calls", "failed", "waiting", "last_error",
+}  # fmt: skip
 """Members of a schema as it is shown, ignored when it is sent back."""
 
 
@@ -62,12 +68,22 @@ def _are_texts(value: object) -> bool:
 def check_body(spec: Mapping[str, Any], pointer: str = "") -> list[Problem]:
     """What is wrong with type and source."""
     problems: list[Problem] = []
-    if not isinstance(spec.get("type"), str) or spec["type"] not in BUILDERS:
-        problems.append(Problem(f"the type is one of {', '.join(BUILDERS)}", f"{pointer}/type"))
+    if not isinstance(spec.get("type"), str) or spec["type"] not in TYPES:
+        problems.append(Problem(f"the type is one of {', '.join(TYPES)}", f"{pointer}/type"))
+    elif spec["type"] == EXTERNAL_HTTP:
+        return _check_external(spec, pointer)
     elif "files" in spec and spec["type"] != "protobuf":
         problems.append(Problem("only a protobuf schema has files", f"{pointer}/files"))
     if ("source" in spec) == ("files" in spec):
         problems.append(Problem("either source or files is wanted", f"{pointer}/source"))
+    return problems
+
+
+def _check_external(spec: Mapping[str, Any], pointer: str) -> list[Problem]:
+    wrong = [name for name in ("source", "files", "references") if spec.get(name)]
+    problems = [Problem(f"a schema of type {EXTERNAL_HTTP} has no {name}", f"{pointer}/{name}") for name in wrong]
+    if "parameters" not in spec:
+        problems.append(Problem("parameters are wanted, at least {url}", f"{pointer}/parameters"))
     return problems
 
 
@@ -76,6 +92,8 @@ def source_of(spec: Mapping[str, Any]) -> Source:
 
     A bundle may stand as ``source { type = bundle, files = [...] }`` too, as EMQX writes it.
     """
+    if spec["type"] == EXTERNAL_HTTP:
+        return parse_parameters(spec["parameters"]).source()
     if "files" in spec:
         files: list[dict[str, Any]] = spec["files"]
         return files

@@ -12,11 +12,13 @@ from broker.core.objects import MemorySection, ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
 from schema_validation.compatibility.verdict import MODES, Mode
 from schema_validation.diff import difference
+from schema_validation.external_http.spec import TYPE as EXTERNAL_HTTP
 from schema_validation.impact import Impact
 from schema_validation.modes import Modes
 from schema_validation.references import Referred
 from schema_validation.registry import Ids, Registry
 from schema_validation.serdes.base import SchemaSerde
+from schema_validation.serdes.external_http import ExternalHttpSerde
 from schema_validation.settings import SchemaRegistrySettings
 from schema_validation.trials import Trials
 from schema_validation.versions import Schema, SchemaVersion, next_schema, restored, without_versions
@@ -188,7 +190,7 @@ class SchemaService:
         """One version with its source; ``latest`` and ``current`` are the newest and the one in use."""
         schema = self.registry.schema(name)
         found = _version_of(schema, number)
-        return {"name": name, "type": schema.kind, **_shown_version(schema, found), **_source(found)}
+        return {"name": name, "type": schema.kind, **_shown_version(schema, found), **found.written()}
 
     def difference(self, name: str, before: str, after: str) -> Answer:
         """What changed from one version to another."""
@@ -237,8 +239,8 @@ class SchemaService:
         self.modes.put(name, None)
 
     def all_schemas(self) -> Sequence[Schema]:
-        """Every schema, those included whose versions are all deleted."""
-        return tuple(self._objects)
+        """Every schema that has a text, those included whose versions are all deleted."""
+        return tuple(schema for schema in self._objects if schema.kind != EXTERNAL_HTTP)
 
     def set_mode(self, name: str | None, mode: str) -> Mode:
         """Set the compatibility mode of a schema, or without a name the registry's. Raises ``Invalid``."""
@@ -324,13 +326,22 @@ class SchemaService:
     def _shown(self, schema: Schema) -> Spec:
         current = schema.current
         return {
-            **schema.as_spec(),
+            **schema.as_spec(with_secrets=False),
             "fingerprints": dict(current.fingerprints),
             "compatibility": self.mode_of(schema.name).value,
             "latest": schema.latest.number,
             "facts": current.serde.facts(),
             "versions": [_shown_version(schema, version) for version in schema.versions],
+            **self._status(schema),
         }
+
+    def _status(self, schema: Schema) -> Spec:
+        """How the calls to the server of a schema go, where it has one."""
+        serde = schema.current.serde
+        if not isinstance(serde, ExternalHttpSerde):
+            return {}
+        status = serde.status()
+        return {**status, "node_status": [{"node": self._services.node, "status": status["status"]}]}
 
 
 def _version_of(schema: Schema, number: str) -> SchemaVersion:
@@ -350,7 +361,3 @@ def _shown_version(schema: Schema, version: SchemaVersion) -> Spec:
         "references": [reference.as_spec() for reference in version.references],
     }
     return {**shown, "deleted": True} if version.is_deleted else shown
-
-
-def _source(version: SchemaVersion) -> Spec:
-    return {"source" if isinstance(version.source, str) else "files": version.source}

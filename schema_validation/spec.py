@@ -12,7 +12,7 @@ from broker.config.model import Settings
 from broker.config.spec_problems import spec_problems
 from broker.core.errors import Invalid, Problem
 
-_CHECKS = ("sql", "json", "avro", "protobuf")
+_CHECKS = ("sql", "json", "avro", "protobuf", "external_http")
 
 
 class SqlCheckSpec(Settings):
@@ -39,7 +39,12 @@ class ProtobufCheckSpec(Settings):
     wire_format: Literal["none", "confluent"] = "none"
 
 
-SchemaCheckSpec = JsonCheckSpec | AvroCheckSpec | ProtobufCheckSpec
+class ExternalHttpCheckSpec(Settings):
+    type: Literal["external_http"]
+    schema_name: str = Field(alias="schema", min_length=1)
+
+
+SchemaCheckSpec = JsonCheckSpec | AvroCheckSpec | ProtobufCheckSpec | ExternalHttpCheckSpec
 CheckSpec = Annotated[SqlCheckSpec | SchemaCheckSpec, Field(discriminator="type")]
 
 

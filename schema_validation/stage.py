@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from broker.core import reason
 from broker.core.events import Events, message_columns
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
-from broker.core.stage import GateCall, Refusal
+from broker.core.stage import GateCall, Refusal, WaitingGateCall
+from broker.core.waiting import settled
 from broker.observe.gate_counters import STOPPING, GateBook, write_failure
 from broker.observe.log import get_logger
 from broker.observe.metrics import Counter, Metrics
@@ -50,6 +52,7 @@ class Step:
     succeeded: Counter
     action: str
     stops: bool
+    waits: bool
 
 
 class ValidationGate:
@@ -68,18 +71,20 @@ class ValidationGate:
         """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
         self._validations = tuple(item for item in validations if item[0].spec.enable)
 
-    def plan(self, topic: str) -> GateCall | None:
+    def plan(self, topic: str) -> GateCall | WaitingGateCall | None:
         """What runs for messages published on the topic."""
         if self.schemas is None:
             return None
         steps = tuple(
             Step(
                 validation, validation.bind(self.schemas), book, book.counters.matched, book.counters.succeeded,
-                action := validation.spec.effective_action, action in STOPPING,
+                action := validation.spec.effective_action, action in STOPPING, validation.waits,
             )
             for validation, book in self._validations
             if validation.matches(topic)
         )  # fmt: skip
+        if any(step.waits for step in steps):
+            return self._call_waiting(steps)
         if len(steps) == 1:
             return self._call_one(steps[0])
         return self._call(steps) if steps else None
@@ -127,6 +132,29 @@ class ValidationGate:
             return message
 
         return call
+
+    def _call_waiting(self, steps: tuple[Step, ...]) -> WaitingGateCall:
+        """As ``_call``, where a check asks another process."""
+        passed = self._succeeded
+
+        async def call(message: Message) -> Message | Refusal:
+            for step in steps:
+                try:
+                    failure = await settled(partial(step.check, message)) if step.waits else step.check(message)
+                except Exception as error:  # noqa: BLE001 # an internal error must apply the failure action too
+                    failure = internal_failure(error)
+                step.matched.value += 1
+                if failure is None:
+                    step.succeeded.value += 1
+                    continue
+                self._note(step, failure, message)
+                if step.stops:
+                    self._failed.value += 1
+                    return refusal(step.validation, failure)
+            passed.value += 1
+            return message
+
+        return WaitingGateCall(call)
 
     def _note(self, step: Step, failure: CheckFailure, message: Message) -> None:
         """Count, keep, log and announce a failure."""

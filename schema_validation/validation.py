@@ -12,7 +12,7 @@ from broker.core.topic import TopicFilter
 from rules.functions.registry import Functions
 from rules.sql.compiler import Surroundings
 from schema_validation.checks import Check, all_pass, any_pass, missing_schema, schema_check
-from schema_validation.spec import SqlCheckSpec, ValidationSpec, parse_spec
+from schema_validation.spec import ExternalHttpCheckSpec, SqlCheckSpec, ValidationSpec, parse_spec
 from schema_validation.sql_checks import SqlCheck, compile_sql_check
 
 
@@ -28,6 +28,11 @@ class Validation:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def waits(self) -> bool:
+        """Whether a check asks another process: then it is run by ``broker.core.waiting.settled``."""
+        return any(isinstance(check, ExternalHttpCheckSpec) for check in self.spec.checks)
 
     def matches(self, topic: str) -> bool:
         """Whether any of its filters matches the topic."""

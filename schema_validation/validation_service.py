@@ -53,7 +53,7 @@ class ValidationService(GateObjects[Validation]):
             Binding(own.filter, getattr(check, "message_type", None))
             for item in self._objects
             for check in _schema_checks(item)
-            if check.schema_name == schema and check.wire_format == "none"
+            if check.schema_name == schema and getattr(check, "wire_format", "confluent") == "none"
             for own in item.filters
         ]
 

@@ -10,10 +10,13 @@ from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.objects import Spec
 from schema_validation.compatibility.check import Compared, compare
 from schema_validation.compatibility.verdict import Mode, Verdict
+from schema_validation.external_http.spec import TYPE as EXTERNAL_HTTP
+from schema_validation.external_http.spec import parse_parameters, with_stored_secrets
 from schema_validation.fingerprints import Source, fingerprints_of, identity_of
 from schema_validation.references import Reference, Resolve, read_references, standing_alone
 from schema_validation.schemas import check_body, check_members, compile_source, source_of
 from schema_validation.serdes.base import SchemaSerde
+from schema_validation.serdes.external_http import ExternalHttpSerde
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,19 @@ class SchemaVersion:
     created_ms: int = 0
     is_deleted: bool = False
 
-    def as_spec(self) -> Spec:
+    def written(self, *, with_secrets: bool = False) -> Spec:
+        """The member that holds what people wrote: ``source``, ``files``, or ``parameters``."""
+        if isinstance(self.serde, ExternalHttpSerde):
+            parameters = self.serde.parameters
+            return {"parameters": parameters.saved() if with_secrets else parameters.shown()}
+        return {"source" if isinstance(self.source, str) else "files": self.source}
+
+    def as_spec(self, *, with_secrets: bool = True) -> Spec:
         """The version as it is saved."""
         spec: Spec = {
             "version": self.number,
             "id": self.id,
-            "source" if isinstance(self.source, str) else "files": self.source,
+            **self.written(with_secrets=with_secrets),
             "description": self.description,
             "created_at": self.created_ms,
         }
@@ -97,16 +107,16 @@ class Schema:
         there_are = ", ".join(str(version.number) for version in self.live)
         raise NotFound(f"version of schema {self.name!r}", str(number), f"there are {there_are or 'none'}")
 
-    def as_spec(self) -> Spec:
+    def as_spec(self, *, with_secrets: bool = True) -> Spec:
         """The schema as it is saved: its own members, those of the version in use, and every version."""
         shown = self.current if not self.is_deleted else self.versions[-1]
         return {
             "name": self.name,
             "type": self.kind,
-            **shown.as_spec(),
+            **shown.as_spec(with_secrets=with_secrets),
             "version": self.in_use,
             **self._own_members(),
-            "versions": [version.as_spec() for version in self.versions],
+            "versions": [version.as_spec(with_secrets=with_secrets) for version in self.versions],
         }
 
     def _own_members(self) -> Spec:
@@ -160,10 +170,12 @@ def next_schema(base: Schema | None, spec: Mapping[str, Any], resolve: Resolve, 
                 )
             ],
         )
-    changed = _with_members(base, spec)
+    changed, spec = _with_members(base, spec), _with_secrets_of(base, spec)
     known = _known_version(base, spec, resolve)
     if known is not None:
         described = replace(known, description=spec.get("description", known.description))
+        if base.kind == EXTERNAL_HTTP:  # what is not shown may differ
+            described = replace(described, serde=_made(spec, known.number, resolve, now_ms).serde)
         versions = tuple(described if version.number == known.number else version for version in base.versions)
         return replace(changed, versions=versions, in_use=known.number)
     version = _made(spec, base.versions[-1].number + 1, resolve, now_ms)
@@ -221,9 +233,18 @@ def restored(spec: Mapping[str, Any], resolve: Resolve) -> Schema:
     return schema
 
 
+def _with_secrets_of(base: Schema, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What was sent, with the secrets of the version in use in place of stars."""
+    serde = base.versions[-1].serde if base.is_deleted else base.current.serde
+    if not isinstance(serde, ExternalHttpSerde) or "parameters" not in spec:
+        return spec
+    return {**spec, "parameters": with_stored_secrets(spec["parameters"], serde.parameters)}
+
+
 def _hold_sources(versions: Sequence[Any]) -> bool:
     """Versions as they are saved; as they are shown they have no sources."""
-    with_sources = [isinstance(item, Mapping) and ("source" in item or "files" in item) for item in versions]
+    members = {"source", "files", "parameters"}
+    with_sources = [isinstance(item, Mapping) and not members.isdisjoint(item) for item in versions]
     return bool(with_sources) and all(with_sources)
 
 
@@ -251,7 +272,10 @@ def _made(spec: Mapping[str, Any], number: int, resolve: Resolve, created_ms: in
         raise Invalid(f"not a usable {kind} schema", [Problem(str(error), f"{pointer}/references")]) from None
     name = spec.get("name")
     label = f"schema '{name}' version {number}" if name and number else ""
-    serde = compile_source(kind, flat, label, pointer)
+    if kind == EXTERNAL_HTTP:
+        serde: SchemaSerde = ExternalHttpSerde(name or "", parse_parameters(spec["parameters"], pointer), label)
+    else:
+        serde = compile_source(kind, flat, label, pointer)
     references = tuple(item.reference for item in referred)
     named = [(reference.name, reference.schema, reference.version) for reference in references]
     identity, description = identity_of(kind, source, named), spec.get("description", "")

@@ -116,6 +116,8 @@ def end(c: Connection, why: str, *, is_will_due: bool, properties: dict[str, Any
     """Close the link and let the session go; nothing that comes after is read."""
     c.is_closed = True
     hub = c.hub
+    if c.is_parked:
+        hub.parking.abandon(c)
     hub.connections.discard(c)
     hub.paused.discard(c)
     c.box.flush()

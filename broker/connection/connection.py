@@ -8,6 +8,7 @@ from logging import getLogger
 from math import inf
 from typing import Final, Protocol
 
+from broker.auth.attempt import Certificate
 from broker.codec.decode import decode_packet
 from broker.codec.framing import frame_at
 from broker.codec.packets import Connect
@@ -37,6 +38,12 @@ class Link(Protocol):
     sock_name: str | None
     """``address:port`` of our end, None when it has none."""
     listener: str
+    server_name: str | None
+    """What the client asked for in the TLS handshake (SNI)."""
+    certificate: Certificate | None
+    """What it showed there and was found good."""
+    refusal: int
+    """Reason code to refuse its CONNECT with, 0 when its listener takes it."""
 
     def write(self, data: bytes) -> None:
         """Send; never waits."""
@@ -71,8 +78,8 @@ class Connection:
 
     __slots__ = (
         "_holds", "_rest", "aliases", "batches", "box", "client", "connected_ns", "deadline_s", "greeting", "hub",
-        "is_closed", "is_connected", "is_v5", "kept", "link", "max_packet_bytes", "max_sent_bytes", "now_ns", "session",
-        "silence_s", "unacknowledged", "version", "waiting", "wanted", "wants_reasons",
+        "is_closed", "is_connected", "is_parked", "is_v5", "kept", "link", "max_packet_bytes", "max_sent_bytes",
+        "now_ns", "session", "silence_s", "unacknowledged", "version", "waiting", "wanted", "wants_reasons",
     )  # fmt: skip
 
     client: Client
@@ -83,6 +90,7 @@ class Connection:
         self.hub, self.link = hub, link
         self.box = Outbox(hub.turn, link.write)
         self.is_connected = self.is_closed = self.is_v5 = False
+        self.is_parked = False
         self.version = 0
         self.wants_reasons = True
         self.max_packet_bytes = hub.settings.max_packet_size_before_connect
@@ -113,16 +121,34 @@ class Connection:
             return
         hub, rest = self.hub, self._rest
         hub.figures.bytes_received.value += len(data)
-        if rest:
+        if rest or self.is_parked:
             rest += data
-            if len(rest) < self.wanted:
+            if len(rest) < self.wanted or self.is_parked:
                 return
             data = bytes(rest)
             rest.clear()
+        self._handle(data)
+
+    def go_on(self, finish: Callable[[], None]) -> None:
+        """The message for which this was parked is decided: finish it, then take what was read behind it."""
+        self.is_parked = False
+        data = b""
+        if not self.hub.is_stopping:
+            data = bytes(self._rest)
+            self._rest.clear()
+        self._handle(data, finish)
+
+    def _handle(self, data: bytes, first: Callable[[], None] | None = None) -> None:
+        """Take whole packets and keep the rest, once what is to be done before is done."""
+        hub, rest = self.hub, self._rest
         self.now_ns = hub.clock.now_ns()
         self.wanted = 2
         appended = hub.writer.appended
         try:
+            if first is not None:
+                first()
+                if self.is_closed:
+                    return
             used = reading.read_packets(self, data, 0) if self.is_connected else self._read_first(data)
         except PeerError as error:
             close.on_peer_error(self, error)

@@ -16,6 +16,7 @@ from broker.codec import packets
 from broker.connection.backlog import Backlog, Defer
 from broker.connection.brake import Brake
 from broker.connection.figures import Figures
+from broker.connection.parking import Parking
 from broker.connection.settings import MqttSettings
 from broker.core.clock import Clock
 from broker.core.events import Events, property_columns
@@ -24,6 +25,7 @@ from broker.core.stage import Gate, Tap
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Metrics
 from broker.pipeline.columns import delivery_columns, session_columns
+from broker.pipeline.lanes import LaneBounds
 from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import Plans
 from broker.routing import retained as retained_keys
@@ -81,7 +83,10 @@ class Hub:
             self.router.routes, self.router.forget_routes, settings.max_cached_plans, settings.max_topic_levels
         )
         self.retained = Retained(writer.put)
-        self.pipeline: Pipeline[Routes[Session]] = Pipeline(self.plans, self.retained.retain, metrics, events)
+        bounds = LaneBounds(settings.max_waiting_messages, settings.max_waiting_bytes)
+        self.pipeline: Pipeline[Routes[Session]] = Pipeline(self.plans, self.retained.retain, metrics, events, bounds)
+        self.parking = Parking(self.pipeline, metrics)
+        self.is_stopping = False
         self.figures = Figures(metrics, self.pipeline.dropped)
         self.backlog = Backlog(writer, session_log, defer)
         self._dirty_sessions: dict[Session, None] = {}

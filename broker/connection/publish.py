@@ -11,10 +11,11 @@ from broker.codec.properties import decode_properties
 from broker.codec.wire import PACKET_ID_BYTES, Reader, malformed, protocol_error
 from broker.connection import close
 from broker.connection.acknowledge import answer
+from broker.connection.parking import Decided
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.message import Message
-from broker.core.stage import Refusal
+from broker.core.stage import Outcome, Refusal
 from broker.pipeline.plan import TopicPlan
 from broker.routing.router import Routes
 from broker.session.inbound import digest
@@ -33,11 +34,17 @@ def take_run(
     """Take the QoS 0 PUBLISH in ``data[position:stop]``, without properties, and those behind it that begin like it.
 
     They are on one topic and of one size, so nothing but their payloads is read: 0.5 µs a message less. The payload
-    begins at ``head_end``, the plan is the topic's; what remains is to run its stages.
+    begins at ``head_end``, the plan is the topic's; what remains is to run its stages. Where these wait for another
+    process one packet is taken, and the connection parked.
 
     Returns:
         Where the first packet begins that was not taken.
     """
+    if plan.waits:
+        c.hub.figures.packets_received.value += 1
+        c.hub.figures.received[0].value += 1
+        _park_qos0(c, Message(plan.topic, data[head_end:stop], 0, False, c.client, c.now_ns), plan)
+        return stop
     head, size, end, start = data[position:head_end], stop - position, len(data), position
     topic, client, now_ns, process = plan.topic, c.client, c.now_ns, c.hub.pipeline.process
     refusal: Refusal | None = None
@@ -97,11 +104,25 @@ def take(c: Connection, first: int, data: bytes, body: int, stop: int) -> None:
     )
     c.hub.figures.received[qos].value += 1
     if qos:
-        _acknowledge(c, message, topic, packet_id)
+        _acknowledge(c, message, plan, packet_id)
+        return
+    if plan.waits:
+        _park_qos0(c, message, plan)
         return
     outcome = c.hub.pipeline.process(message, plan)
     if outcome.refusal is not None and outcome.refusal.disconnect:
         close.refused(c, outcome.refusal)
+
+
+def _park_qos0(c: Connection, message: Message, plan: TopicPlan[Routes[Session]]) -> None:
+    """Have a QoS 0 message decided by another process."""
+
+    def finish(decided: Decided) -> None:
+        refusal = c.hub.pipeline.conclude(message, decided).refusal
+        if refusal is not None and refusal.disconnect:
+            close.refused(c, refusal)
+
+    c.hub.parking.park(c, message, plan, finish)
 
 
 def _without_alias(c: Connection, topic: bytes, properties: dict[str, Any]) -> bytes:
@@ -122,13 +143,12 @@ def _without_alias(c: Connection, topic: bytes, properties: dict[str, Any]) -> b
     return known
 
 
-def _acknowledge(c: Connection, message: Message, topic: bytes, packet_id: int) -> None:
+def _acknowledge(c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int) -> None:
     """Run the stages for a QoS 1 or 2 message and answer it; see ``broker.session.inbound`` for resent ones."""
-    hub, session, qos = c.hub, c.session, message.qos
+    hub, session, qos, topic = c.hub, c.session, message.qos, plan.topic_bytes
     inbound = session.inbound
     if c.is_v5:
         _check_receive_maximum(c, packet_id)
-    success = _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id]
     if inbound is not None:
         is_open = qos == 2 and packet_id in inbound.open_qos2
         if is_open or (message.dup and inbound.was_taken(packet_id, digest(topic, message.payload), c.now_ns)):
@@ -136,10 +156,25 @@ def _acknowledge(c: Connection, message: Message, topic: bytes, packet_id: int) 
             if qos == 2 and not is_open:
                 inbound.open(packet_id)
                 hub.inbound_changed(session.client_id, inbound)
+            success = _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id]
             _acknowledge_again(c, message, digest(topic, message.payload), packet_id, success)
             return
     before = hub.writer.appended
-    outcome = hub.pipeline.process(message, hub.plans.plan(topic))
+    if not plan.waits:
+        _answer(c, message, topic, packet_id, hub.pipeline.process(message, plan), before)
+        return
+
+    def finish(decided: Decided) -> None:
+        appended = hub.writer.appended
+        _answer(c, message, topic, packet_id, hub.pipeline.conclude(message, decided), appended)
+
+    hub.parking.park(c, message, plan, finish)
+
+
+def _answer(c: Connection, message: Message, topic: bytes, packet_id: int, outcome: Outcome, before: int) -> None:
+    """Tell the client what became of its message; ``before`` counts what had been appended to the store until then."""
+    hub, session, qos = c.hub, c.session, message.qos
+    success = _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id]
     is_kept = hub.writer.appended != before
     if outcome.refusal is not None:
         _answer_refusal(c, qos, packet_id, outcome.refusal, waits=is_kept)

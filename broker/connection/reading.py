@@ -89,6 +89,8 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                         position = publish.take_run(c, plan, data, position, head_end, stop)
                         if c.is_closed:
                             return end
+                        if c.is_parked:
+                            break
                         continue
                     if routes.is_plain:
                         if routes is not run_routes:
@@ -110,6 +112,9 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
             elif first & 0xF0 == 0x30:
                 if not (first == 0x32 and is_unwatched and _forward_qos1(c, data, position, body, stop)):
                     publish.take(c, first, data, body, stop)
+                    if c.is_parked:
+                        position = stop
+                        break
             else:
                 _dispatch(c, decode_packet(first, data, body, stop, c.version))
             if c.is_closed:

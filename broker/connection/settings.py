@@ -60,4 +60,11 @@ class MqttSettings(Settings):
     clientid_override: Literal["disabled"] | ExpressionText = Field(
         default="disabled", description="An expression that gives clients another identifier, after the attributes."
     )
+    max_waiting_messages: int = Field(
+        default=10_000, ge=1, description="Messages made inside the broker (by rules, wills, the API) that may wait "
+        "for another process to check or code them; more are refused. Clients are not read from while theirs wait."
+    )  # fmt: skip
+    max_waiting_bytes: Size = Field(
+        default=64 * 1024 * 1024, ge=1024, description="Bytes of the payloads of such messages."
+    )
     max_cached_plans: int = Field(default=65_536, ge=16, description="Topics whose plans are kept at hand.")

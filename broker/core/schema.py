@@ -120,6 +120,15 @@ class ExternalRegistry(Protocol):
 
 
 @runtime_checkable
+class WaitingSchemas(Protocol):
+    """A lookup some of whose schemas have their payloads coded by another process (``broker.core.waiting``)."""
+
+    def waits(self, name: str | None) -> bool:
+        """Whether a schema's are; without a name, whether any schema's are."""
+        ...
+
+
+@runtime_checkable
 class TaggedSchemas(Protocol):
     """A lookup whose schemas also code data with a tag in front that names the version."""
 

@@ -2,12 +2,14 @@
 
 A *gate* returns a message or refuses it; a *tap* looks, and may refuse it too when it was told to. Both are asked once
 per topic for a callable (``plan``), which is kept in the topic's plan and called for every message until
-``Plans.invalidate`` is called. The callables run on the event loop: they never block, never wait.
+``Plans.invalidate`` is called. The callables run on the event loop: they never block, never wait. A gate that must ask
+another process gives a ``WaitingGateCall`` for the topics where it does: the publisher of such a message is not read
+from until it is decided, and nobody else waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +34,18 @@ class Refusal:
 
 
 GateCall = Callable[[Message], "Message | Refusal"]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingGateCall:
+    """A gate's call that may wait for another process, within a time of its own.
+
+    Messages of one publisher are handed to it one after another. A call is cancelled when its publisher is gone.
+    """
+
+    call: Callable[[Message], Awaitable[Message | Refusal]]
+
+
 TapCall = Callable[[Message], Refusal | None]
 """Gives None, but for a tap that was told to stop messages (the action ``drop`` of a rule)."""
 
@@ -44,7 +58,7 @@ class Gate(Protocol):
         """What the stage is called in logs and explanations."""
         ...
 
-    def plan(self, topic: str) -> GateCall | None:
+    def plan(self, topic: str) -> GateCall | WaitingGateCall | None:
         """What to call for messages on this topic, or None when the stage has nothing to do there."""
         ...
 
@@ -75,20 +89,32 @@ class Outcome:
     """What became of a message handed to ``Publisher.publish``.
 
     ``refusal`` is None when the pipeline let it through; ``receivers`` counts subscribers, streams and rules that took
-    it.
+    it. ``is_waiting`` tells that a gate waits for another process, so that nothing else is known yet.
     """
 
     receivers: int
     refusal: Refusal | None = None
+    is_waiting: bool = False
 
 
 class Publisher(Protocol):
     """The way into the pipeline for messages that no MQTT client sent: rules, the API, bridges."""
 
     def publish(self, message: Message) -> Outcome:
-        """Validate, transform, run rules, retain and route. Runs on the event loop; does not wait for the store."""
+        """Validate, transform, run rules, retain and route. Runs on the event loop; does not wait for the store.
+
+        Where a gate must wait the message takes its place in a lane of its topic (``Outcome.is_waiting``), in order.
+        """
         ...
 
     def dispatch(self, message: Message) -> Outcome:
         """Route only: straight to the subscribers, past all gates, rules, captures and the retained store."""
+        ...
+
+
+class WaitingPublisher(Publisher, Protocol):
+    """A publisher that can also be waited for."""
+
+    async def publish_and_wait(self, message: Message) -> Outcome:
+        """As ``publish``, and what became of the message where a gate has to wait."""
         ...

@@ -13,8 +13,9 @@ from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.events import Events, message_columns
 from broker.core.message import Message
-from broker.core.stage import Outcome, Refusal
+from broker.core.stage import Outcome, Refusal, WaitingGateCall
 from broker.observe.metrics import Counter, Metrics
+from broker.pipeline.lanes import LaneBounds, Lanes
 from broker.pipeline.plan import Plans, TopicPlan
 
 _log = getLogger(__name__)
@@ -40,13 +41,21 @@ class Pipeline(Generic[R]):
     A stage that raises harms its own message only: a gate then refuses it (fail closed), a tap is skipped.
     """
 
-    def __init__(self, plans: Plans[R], retain: Callable[[Message], None], metrics: Metrics, events: Events) -> None:
+    def __init__(
+        self,
+        plans: Plans[R],
+        retain: Callable[[Message], None],
+        metrics: Metrics,
+        events: Events,
+        bounds: LaneBounds | None = None,
+    ) -> None:
         self._plans, self._retain, self._metrics, self._events = plans, retain, metrics, events
         self._passed = metrics.counter("messages_passed", "messages that passed all gates")
         self._internal = metrics.counter("messages_internal", "messages made inside the broker: rules, API, bridges")
         self._dropped: dict[str, Counter] = {}
         self.on_refusal: Callable[[Message, Refusal], None] = lambda message, refusal: None
         """Told of every message that a gate stopped."""
+        self.lanes = Lanes(self._decide_and_conclude, self._not_taken, bounds or LaneBounds(), metrics)
 
     def publish(self, message: Message) -> Outcome:
         """Take a message that no client's connection brought."""
@@ -55,7 +64,14 @@ class Pipeline(Generic[R]):
             plan = self._plans.plan(message.topic.encode())
         except (PeerError, UnicodeEncodeError) as error:
             return Outcome(0, self._refused(message, _bad_topic(message, error)))
+        if plan.waits or message.topic in self.lanes.topics:
+            return self.lanes.put(message)
         return self.process(message, plan)
+
+    async def publish_and_wait(self, message: Message) -> Outcome:
+        """As ``publish``, and what became of the message where a gate has to wait."""
+        outcome = self.publish(message)
+        return await self.lanes.outcome_of_last(message.topic) if outcome.is_waiting else outcome
 
     def dispatch(self, message: Message) -> Outcome:
         """Hand a message made inside the broker to its subscribers and to nobody else."""
@@ -71,11 +87,11 @@ class Pipeline(Generic[R]):
         return Outcome(receivers)
 
     def process(self, message: Message, plan: TopicPlan[R]) -> Outcome:
-        """Take a message whose topic's plan is at hand."""
+        """Take a message whose topic's plan is at hand; one that does not wait."""
         if plan.gates:
             for name, gate in plan.gates:
                 try:
-                    result = gate(message)
+                    result = gate(message)  # type: ignore[operator]  # a plain call, since the plan does not wait
                 except Exception:  # noqa: BLE001  one stage must not stop the others
                     result = self._failed_closed(name, message)
                 if type(result) is Refusal:
@@ -102,6 +118,36 @@ class Pipeline(Generic[R]):
             return PASSED_ON if receivers <= 1 else Outcome(receivers)
         self._unwanted(message)
         return Outcome(0)
+
+    async def decide(self, message: Message, plan: TopicPlan[R]) -> Message | Refusal:
+        """What the gates make of a message, waiting for those that must. Hand it to ``conclude``."""
+        for name, gate in plan.gates:
+            try:
+                result = await gate.call(message) if isinstance(gate, WaitingGateCall) else gate(message)
+            except Exception:  # noqa: BLE001  one stage must not stop the others
+                result = self._failed_closed(name, message)
+            if isinstance(result, Refusal):
+                return result
+            message = result
+        return message
+
+    def conclude(self, message: Message, decided: Message | Refusal) -> Outcome:
+        """What becomes of a message that the gates have decided on, by the plan of this moment."""
+        if isinstance(decided, Refusal):
+            return Outcome(0, self._refused(message, decided))
+        try:
+            plan = self._plans.plan(decided.topic.encode())
+        except (PeerError, UnicodeEncodeError) as error:
+            return Outcome(0, self._refused(decided, _bad_topic(decided, error)))
+        return self.process(decided, plan.after_gates())
+
+    async def _decide_and_conclude(self, message: Message) -> Outcome:
+        decided = await self.decide(message, self._plans.plan(message.topic.encode()))
+        return self.conclude(message, decided)
+
+    def _not_taken(self, message: Message, why: str, text: str) -> Outcome:
+        """A lane is full, or given up."""
+        return Outcome(0, self._refused(message, Refusal("waiting", "waiting", why, reason.QUOTA_EXCEEDED, text)))
 
     def _unwanted(self, message: Message) -> None:
         self.no_subscribers(1)

@@ -10,28 +10,37 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from broker.codec.wire import decode_text
-from broker.core.stage import Gate, GateCall, Tap, TapCall
+from broker.core.stage import Gate, GateCall, Tap, TapCall, WaitingGateCall
 from broker.core.topic import TopicFilter, check_topic_name
 
 R = TypeVar("R")
 
 
 class TopicPlan(Generic[R]):
-    """The stages and routes of one topic. ``is_staged`` tells that there is a gate or a tap."""
+    """The stages and routes of one topic.
 
-    __slots__ = ("gates", "is_staged", "routes", "taps", "topic", "topic_bytes")
+    ``is_staged`` tells that there is a gate or a tap; ``waits`` that a gate may wait for another process, and then the
+    gates are for ``Pipeline.decide`` only.
+    """
+
+    __slots__ = ("gates", "is_staged", "routes", "taps", "topic", "topic_bytes", "waits")
 
     def __init__(
         self,
         topic: str,
         topic_bytes: bytes,
-        gates: tuple[tuple[str, GateCall], ...],
+        gates: tuple[tuple[str, GateCall | WaitingGateCall], ...],
         taps: tuple[tuple[str, TapCall], ...],
         routes: R,
     ) -> None:
         self.topic, self.topic_bytes = topic, topic_bytes
         self.gates, self.taps, self.routes = gates, taps, routes
         self.is_staged = bool(gates or taps)
+        self.waits = any(isinstance(call, WaitingGateCall) for _, call in gates)
+
+    def after_gates(self) -> TopicPlan[R]:
+        """The same for a message that has passed all gates."""
+        return TopicPlan(self.topic, self.topic_bytes, (), self.taps, self.routes)
 
 
 class Plans(Generic[R]):

@@ -35,6 +35,8 @@ def compare(mode: Mode, new: Compared, olds: Mapping[int, Compared]) -> Verdict:
     if mode is Mode.DISABLED:
         refusal = Reason("", "compatibility 'disabled' takes no new versions")
         return Verdict(mode, tuple(olds), (Finding(new.label, "any version", refusal),), ())
+    if new.kind not in _PARSERS:  # what another process does with a payload cannot be looked into
+        return Verdict(mode, (), (), ())
     problems: list[Finding] = []
     warnings: list[Finding] = []
     model = _PARSERS[new.kind](new.source)

@@ -46,7 +46,9 @@ class ExternalHttpSerde:
         if isinstance(value, str):
             value = value.encode("utf-8", "surrogatepass")
         if not isinstance(value, bytes):
-            raise DataRefused(self.label, Misfit("", f"expected text or bytes, got {short(value)}; encode it before"))
+            raise DataRefused(
+                self.label, Misfit("payload", f"expected text or bytes, got {short(value)}; encode it before")
+            )
         return self._asked("encode", value)
 
     def has_message_type(self, message_type: str) -> bool:
@@ -76,5 +78,5 @@ class ExternalHttpSerde:
         try:
             result: bytes = answer_to(_Call(self.caller, verb, data))
         except (SchemaError, Unavailable) as error:
-            raise DataRefused(self.label, Misfit("", str(error))) from None
+            raise DataRefused(self.label, Misfit("payload", str(error))) from None
         return result

@@ -15,11 +15,12 @@ from broker.core.errors import NotFound
 from broker.core.message import Message
 from broker.core.schema import SchemaError, SchemaLookup, Serde, TaggedSchemas
 from transforms.messages.failure import TransformationFailed
-from transforms.messages.spec import AvroCodec, JsonCodec, NoCodec, ProtobufCodec
+from transforms.messages.spec import AvroCodec, ExternalHttpCodec, JsonCodec, NoCodec, ProtobufCodec
 
 UNTOUCHED: Any = object()
 
-Codec = NoCodec | JsonCodec | AvroCodec | ProtobufCodec
+SchemaCodec = AvroCodec | ProtobufCodec | ExternalHttpCodec
+Codec = NoCodec | JsonCodec | SchemaCodec
 Decode = Callable[[Message, Any], Any]
 """``decode(message, left)``: the value of a message's payload; ``left`` is what an earlier transformation left."""
 Encode = Callable[[Any], bytes]
@@ -64,10 +65,14 @@ def _decoder(codec: Codec, schemas: SchemaLookup) -> Decode:
 def _as_it_is(message: Message, left: Any) -> Any:
     if left is not UNTOUCHED:
         return left
+    return _text_or_bytes(message.payload)
+
+
+def _text_or_bytes(data: bytes) -> str | bytes:
     try:
-        return message.payload.decode()
+        return data.decode()
     except UnicodeDecodeError:
-        return message.payload
+        return data
 
 
 def _from_json(message: Message, left: Any) -> Any:
@@ -93,24 +98,26 @@ def _raw(left: Any) -> bytes:
     )
 
 
-def _from_schema(codec: AvroCodec | ProtobufCodec, schemas: SchemaLookup) -> Decode:
+def _from_schema(codec: SchemaCodec, schemas: SchemaLookup) -> Decode:
     found = _serde(codec, schemas)
     if found is None:
         return _no_decoder(codec)
     serde = found
     message_type = codec.message_type if isinstance(codec, ProtobufCodec) else None
+    gives_bytes = isinstance(codec, ExternalHttpCodec)
 
     def decode(message: Message, left: Any) -> Any:
         data = message.payload if left is UNTOUCHED else _raw(left)
         try:
-            return serde.decode(data, message_type)
+            value = serde.decode(data, message_type)
+            return _text_or_bytes(value) if gives_bytes else value
         except SchemaError as error:
             raise TransformationFailed("payload_decode_schema_failure", str(error), is_payload=True) from error
 
     return decode
 
 
-def _no_decoder(codec: AvroCodec | ProtobufCodec) -> Decode:
+def _no_decoder(codec: SchemaCodec) -> Decode:
     def decode(message: Message, left: Any) -> Any:
         raise TransformationFailed(
             "payload_decode_schema_not_found", f"there is no schema {codec.schema_name!r}", is_payload=True
@@ -155,7 +162,7 @@ def _without_bytes(value: Any, depth: int) -> Any:
     return value
 
 
-def _to_schema(codec: AvroCodec | ProtobufCodec, schemas: SchemaLookup) -> Encode:
+def _to_schema(codec: SchemaCodec, schemas: SchemaLookup) -> Encode:
     found = _serde(codec, schemas)
     message_type = codec.message_type if isinstance(codec, ProtobufCodec) else None
 
@@ -172,9 +179,10 @@ def _to_schema(codec: AvroCodec | ProtobufCodec, schemas: SchemaLookup) -> Encod
     return encode
 
 
-def _serde(codec: AvroCodec | ProtobufCodec, schemas: SchemaLookup) -> Serde | None:
+def _serde(codec: SchemaCodec, schemas: SchemaLookup) -> Serde | None:
     try:
-        if codec.wire_format == "confluent" and isinstance(schemas, TaggedSchemas):
+        is_tagged = not isinstance(codec, ExternalHttpCodec) and codec.wire_format == "confluent"
+        if is_tagged and isinstance(schemas, TaggedSchemas):
             return schemas.tagged(codec.schema_name)
         return schemas.serde(codec.schema_name)
     except NotFound:

@@ -15,7 +15,7 @@ from broker.config.model import Settings
 from broker.config.spec_problems import spec_problems
 from broker.core.errors import Invalid, Problem
 
-_CODECS = ("none", "json", "avro", "protobuf")
+_CODECS = ("none", "json", "avro", "protobuf", "external_http")
 
 
 class NoCodec(Settings):
@@ -39,7 +39,12 @@ class ProtobufCodec(Settings):
     wire_format: Literal["none", "confluent"] = "none"
 
 
-CodecSpec = Annotated[NoCodec | JsonCodec | AvroCodec | ProtobufCodec, Field(discriminator="type")]
+class ExternalHttpCodec(Settings):
+    type: Literal["external_http"]
+    schema_name: str = Field(alias="schema", min_length=1)
+
+
+CodecSpec = Annotated[NoCodec | JsonCodec | AvroCodec | ProtobufCodec | ExternalHttpCodec, Field(discriminator="type")]
 
 
 class OperationSpec(Settings):

@@ -11,7 +11,7 @@ from broker.core.clock import Clock
 from broker.core.events import Events, message_columns
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
-from broker.core.stage import GateCall, Refusal
+from broker.core.stage import GateCall, Refusal, WaitingGateCall
 from broker.observe.gate_counters import STOPPING, GateBook, GateCounters, write_failure
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
@@ -76,7 +76,7 @@ class TransformationGate:
         """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
         self._transformations = tuple(item for item in transformations if item[0].spec.enable)
 
-    def plan(self, topic: str) -> GateCall | None:
+    def plan(self, topic: str) -> GateCall | WaitingGateCall | None:
         """What runs for messages published on the topic."""
         if self.schemas is None:
             return None
@@ -85,6 +85,8 @@ class TransformationGate:
             for transformation, book in self._transformations
             if transformation.matches(topic)
         )
+        if any(step.bound.transformation.waits for step in steps):
+            return self._call_waiting(steps)
         if len(steps) == 1 and not steps[0].is_shadow:
             return self._call_one(steps[0])
         return self._call(steps) if steps else None
@@ -135,14 +137,46 @@ class TransformationGate:
                 if last is not None:
                     last.counters.succeeded.value += 1
                 last = step
-            if left is not UNTOUCHED and last is not None:
-                return self._finish(last, now, left, message)
-            if last is not None:
-                last.counters.succeeded.value += 1
-            self._succeeded.value += 1
-            return now
+            return self._end(last, now, left, message)
 
         return call
+
+    def _call_waiting(self, steps: tuple[Step, ...]) -> WaitingGateCall:
+        """As ``_call``, where another process decodes or encodes."""
+
+        async def call(message: Message) -> Message | Refusal:
+            now, left = message, UNTOUCHED
+            last: Step | None = None
+            for step in steps:
+                run = step.bound.run_waiting if step.bound.transformation.waits else None
+                try:
+                    made, rest = step.bound.run(now, left, message) if run is None else await run(now, left, message)
+                except Exception as error:  # noqa: BLE001 # an internal error must apply the failure action too
+                    step.counters.matched.value += 1
+                    failure = self._note(step, error, message)
+                    if failure.action in STOPPING:
+                        return self._refuse(last, failure)
+                    continue
+                step.counters.matched.value += 1
+                if step.is_shadow:
+                    step.counters.succeeded.value += 1
+                    continue
+                now, left = made, rest
+                if last is not None:
+                    last.counters.succeeded.value += 1
+                last = step
+            return self._end(last, now, left, message)
+
+        return WaitingGateCall(call)
+
+    def _end(self, last: Step | None, now: Message, left: Any, entered: Message) -> Message | Refusal:
+        """After all steps: ``last`` is the last one that changed the message."""
+        if left is not UNTOUCHED and last is not None:
+            return self._finish(last, now, left, entered)
+        if last is not None:
+            last.counters.succeeded.value += 1
+        self._succeeded.value += 1
+        return now
 
     def _refuse(self, last: Step | None, failure: Failure) -> Refusal:
         if last is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from broker.core import jsontext
@@ -12,13 +13,15 @@ from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup, TypedSerde
 from broker.core.topic import TopicFilter
+from broker.core.waiting import settled
 from transforms.messages.context import fixed_readers, user_properties
 from transforms.messages.failure import TransformationFailed
 from transforms.messages.operations import Operation, Run, check_key, compile_operation
-from transforms.messages.payload import UNTOUCHED, PayloadCodec, payload_codec
+from transforms.messages.payload import UNTOUCHED, PayloadCodec, SchemaCodec, payload_codec
 from transforms.messages.spec import (
     AvroCodec,
     CodecSpec,
+    ExternalHttpCodec,
     JsonCodec,
     NoCodec,
     OperationSpec,
@@ -42,6 +45,12 @@ class Transformation:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def waits(self) -> bool:
+        """Whether it asks another process to decode or encode: then ``BoundTransformation.run_waiting`` runs it."""
+        codecs = (self.spec.payload_decoder, self.spec.payload_encoder)
+        return any(isinstance(codec, ExternalHttpCodec) for codec in codecs)
 
     def matches(self, topic: str) -> bool:
         """Whether any of its filters matches the topic."""
@@ -88,12 +97,12 @@ def missing_schemas(transformation: Transformation, schemas: SchemaLookup, point
     found: list[Problem] = []
     for member in ("payload_decoder", "payload_encoder"):
         codec: CodecSpec = getattr(transformation.spec, member)
-        if isinstance(codec, (AvroCodec, ProtobufCodec)):
+        if isinstance(codec, (AvroCodec, ProtobufCodec, ExternalHttpCodec)):
             found += _missing(codec, schemas, f"{pointer}/{member}")
     return found
 
 
-def _missing(codec: AvroCodec | ProtobufCodec, schemas: SchemaLookup, pointer: str) -> list[Problem]:
+def _missing(codec: SchemaCodec, schemas: SchemaLookup, pointer: str) -> list[Problem]:
     try:
         serde = schemas.serde(codec.schema_name)
     except NotFound as error:
@@ -160,6 +169,19 @@ class BoundTransformation:
             error.operation = at
             raise
         return self.finish(run, message, left)
+
+    async def run_waiting(self, message: Message, left: Any, entered: Message) -> tuple[Message, Any]:
+        """As ``run``, where another process decodes or encodes. The operations are done once."""
+        run = await settled(partial(self.begin, message, left, entered))
+        for at, operation in enumerate(self.operations):
+            try:
+                operation(run)
+            except EvalError as error:
+                raise operation_failed(at, error) from error
+            except TransformationFailed as error:
+                error.operation = at
+                raise
+        return await settled(partial(self.finish, run, message, left))
 
     def _write_members(self, message: Message, entered: Message) -> Message | None:
         """The short way, 1 µs less, where only members of a JSON object are written and every value is a scalar. None

@@ -1,0 +1,84 @@
+"""Which addresses the broker may call for its users: ``rule_engine.ssrf``.
+
+Whoever may make schemas can have the broker call an address of their choice. Where that must not reach what only the
+broker's own network sees, ``enable`` holds every call to these lists, by the addresses that a name resolves to.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field
+
+from broker.config.model import Settings
+
+_PRIVATE: Final = (
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
+    "224.0.0.0/4", "255.255.255.255/32", "::/128", "::1/128", "fc00::/7", "fe80::/10", "ff00::/8",
+)  # fmt: skip
+"""Unspecified, loopback, link-local (cloud metadata among them), private and multicast."""
+_METADATA: Final = ("metadata.google.internal", "metadata", "instance-data", "instance-data.ec2.internal")
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+
+
+def _network(text: str) -> str:
+    ip_network(text)
+    return text
+
+
+Network = Annotated[str, AfterValidator(_network)]
+
+
+class SsrfSettings(Settings):
+    """Checked in the order of ``deny_hosts``, ``allow_cidrs``, ``deny_cidrs``; what none of them names is allowed."""
+
+    enable: bool = Field(default=False, description="Hold calls to servers that users name to the lists below.")
+    allow_cidrs: list[Network] = Field(default_factory=list, description="Networks allowed in any case.")
+    deny_cidrs: list[Network] = Field(
+        default_factory=lambda: list(_PRIVATE),
+        description="Networks that are not called: by default loopback, link-local, private and multicast addresses.",
+    )
+    deny_hosts: list[str] = Field(
+        default_factory=lambda: list(_METADATA),
+        description="Host names that are not called: by default those of the metadata services of clouds.",
+    )
+
+
+class AddressGuard:
+    """Says which hosts and addresses must not be called."""
+
+    def __init__(self, settings: SsrfSettings) -> None:
+        self._is_on = settings.enable
+        self._hosts = {host.rstrip(".").lower() for host in settings.deny_hosts}
+        self._allowed = [ip_network(text) for text in settings.allow_cidrs]
+        self._denied = [ip_network(text) for text in settings.deny_cidrs]
+
+    def why_not_host(self, host: str) -> str | None:
+        """Why a host must not be called by this name, or None."""
+        if self._is_on and host.rstrip(".").lower() in self._hosts:
+            return f"rule_engine.ssrf.deny_hosts names {host!r}"
+        return None
+
+    def why_not_address(self, text: str) -> str | None:
+        """Why an address must not be called, or None."""
+        if not self._is_on:
+            return None
+        addresses = _meant(text)
+        if any(address in network for network in self._allowed for address in addresses):
+            return None
+        for network in self._denied:
+            if any(address in network for address in addresses):
+                return f"rule_engine.ssrf.deny_cidrs has {network}, in which {text} lies"
+        return None
+
+
+def _meant(text: str) -> list[IPv4Address | IPv6Address]:
+    """An address, and the version 4 address that is written in it."""
+    address = ip_address(text.partition("%")[0])
+    if isinstance(address, IPv4Address):
+        return [address]
+    inner = address.ipv4_mapped or address.sixtofour
+    if address in _NAT64:
+        inner = IPv4Address(int(address) & 0xFFFFFFFF)
+    return [address] if inner is None else [address, inner]

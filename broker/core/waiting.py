@@ -1,0 +1,122 @@
+"""Answers that another process must give, asked for by code that cannot wait.
+
+A schema or a function of the rule language computes; it has no ``await``. Where it needs to know what another process
+says, it calls ``answer_to``. Who is able to wait runs the computation by ``settled``: it is begun, stops at the first
+question that has no answer yet, and is run again once the answer is there, as often as it asks. So only computations
+without effects are run that way. Where nobody waits, as on the publish path, ``answer_to`` raises ``Unavailable``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, Protocol, TypeVar
+
+from broker.core.errors import Unavailable
+
+T = TypeVar("T")
+
+MAX_QUESTIONS: Final = 10_000
+"""The most questions of one computation."""
+
+
+class Question(Protocol):
+    """Something to ask another process."""
+
+    @property
+    def about(self) -> Hashable:
+        """Who is asked for what kind of answer; the data apart, which may differ when a computation is run again."""
+        ...
+
+    async def ask(self) -> Any:
+        """The answer, within a time of its own. What it raises is raised where the question was put."""
+        ...
+
+
+class Waits(BaseException):
+    """A computation stopped at a question.
+
+    Not an ``Exception``: what stands between the question and who waits takes it for no failure of its own.
+    """
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        super().__init__(f"waits for {question.about}")
+
+
+class Answers:
+    """The answers to the questions of one computation, in the order in which it puts them."""
+
+    __slots__ = ("_given", "_next")
+
+    def __init__(self) -> None:
+        self._given: list[tuple[Hashable, Any, Exception | None]] = []
+        self._next = 0
+
+    @contextmanager
+    def at_hand(self) -> Iterator[None]:
+        """In the block ``answer_to`` finds these answers; the computation is run from its beginning."""
+        self._next = 0
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    async def fetch(self, question: Question) -> None:
+        """Ask, and keep the answer or the error as the next one."""
+        answer, failure = None, None
+        try:
+            answer = await question.ask()
+        except Exception as error:  # noqa: BLE001 - raised where the question is put
+            failure = error
+        self._given.append((question.about, answer, failure))
+
+    def to(self, question: Question) -> Any:
+        """The answer to the next question, or ``Waits``."""
+        at = self._next
+        if at >= MAX_QUESTIONS:
+            raise Unavailable(f"more than {MAX_QUESTIONS} questions to other processes")
+        if at < len(self._given) and self._given[at][0] != question.about:
+            del self._given[at:]  # it went another way this time, as chance may have it
+        if at >= len(self._given):
+            raise Waits(question)
+        self._next = at + 1
+        _, answer, failure = self._given[at]
+        if failure is not None:
+            raise failure
+        return answer
+
+
+_current: Final[ContextVar[Answers | None]] = ContextVar("answers of other processes", default=None)
+
+
+def is_waited_for() -> bool:
+    """Whether a question put here and now would be waited for."""
+    return _current.get() is not None
+
+
+def answer_to(question: Question) -> Any:
+    """What another process says.
+
+    Raises:
+        Unavailable: nobody waits here.
+        Waits: the answer is not at hand; to be let through.
+    """
+    answers = _current.get()
+    if answers is None:
+        raise Unavailable("another process would have to be waited for, which is not done here")
+    return answers.to(question)
+
+
+async def settled(compute: Callable[[], T]) -> T:
+    """The result of a computation without effects, run as often as it asks something new."""
+    answers = Answers()
+    while True:
+        try:
+            with answers.at_hand():
+                return compute()
+        except Waits as waits:
+            question = waits.question
+        await answers.fetch(question)

@@ -1,0 +1,1 @@
+"""Schemas whose payloads another process codes, asked over HTTP."""

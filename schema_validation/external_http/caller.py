@@ -1,0 +1,228 @@
+"""Calls to the server of one schema: a few connections, a time for each call, bounded answers, no redirects.
+
+Connections are kept while calls come and closed when none has come for ``max_inactive``. Each name is resolved when a
+connection is made, and the address that is called is the one that was checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import socket
+from collections.abc import Iterable
+from time import monotonic
+from typing import Any, Final, Literal
+from urllib.parse import urlencode, urlsplit
+
+import httpcore
+
+from broker.config.ssrf import AddressGuard, SsrfSettings
+from broker.core import jsontext
+from broker.core.schema import SchemaError
+from broker.observe.metrics import Metrics
+from schema_validation.external_http.spec import Parameters
+
+Verb = Literal["encode", "decode"]
+
+MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
+"""Longest answer, as base64."""
+LEAST_WAITING: Final = 128
+"""So many calls may always be under way for one server: one batch of a rule."""
+_PAUSE_S: Final = 0.05
+
+
+class Outside:
+    """What holds for the calls of this process."""
+
+    guard = AddressGuard(SsrfSettings())
+    metrics = Metrics()
+
+    @classmethod
+    def count(cls, outcome: str) -> None:
+        """Count a call by its outcome."""
+        cls.metrics.counter(
+            "external_schema_calls", "calls to servers that code payloads, by outcome", outcome=outcome
+        ).value += 1
+
+
+class CallFailed(SchemaError):
+    """A call that gave no result; ``outcome`` is the word under which it is counted."""
+
+    def __init__(self, outcome: str, why: str) -> None:
+        self.outcome = outcome
+        super().__init__(why)
+
+
+class Caller:
+    """The calls of one schema. ``state`` is ``connecting`` before the first, then ``connected`` or ``disconnected``."""
+
+    def __init__(self, schema: str, parameters: Parameters) -> None:
+        self._schema, self._parameters = schema, parameters
+        parts = urlsplit(parameters.url)
+        self.server = parts.netloc
+        self._most_waiting = max(parameters.pool_size * parameters.enable_pipelining, LEAST_WAITING)
+        self._pool: httpcore.AsyncConnectionPool | None = None
+        self._last_s = 0.0
+        self._idle: asyncio.Task[None] | None = None
+        self.waiting = self.calls = self.failed = 0
+        self.state = "connecting"
+        self.last_error: str | None = None
+
+    async def call(self, verb: Verb, data: bytes) -> bytes:
+        """What the server makes of data.
+
+        Raises:
+            SchemaError: it gives no result within ``request_timeout``, attempts and waiting for a connection included.
+        """
+        self.calls += 1
+        self.waiting += 1
+        try:
+            result = await self._within_time(verb, data)
+        except CallFailed as error:
+            self.failed += 1
+            self.last_error = str(error)
+            Outside.count(error.outcome)
+            raise
+        else:
+            Outside.count("ok")
+            return result
+        finally:
+            self.waiting -= 1
+
+    async def _within_time(self, verb: Verb, data: bytes) -> bytes:
+        if self.waiting > self._most_waiting:
+            raise CallFailed("busy", f"{self._most_waiting} calls to {self.server} are under way already")
+        limit_s = self._parameters.request_timeout
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._attempts(verb, data)
+        except TimeoutError:
+            raise CallFailed("timeout", f"{self.server} did not answer within {limit_s:g} s") from None
+
+    async def _attempts(self, verb: Verb, data: bytes) -> bytes:
+        for left in range(self._parameters.max_retries, -1, -1):
+            try:
+                status, body = await self._exchange(*self._request(verb, data))
+            except _Denied as error:
+                raise CallFailed("denied", str(error)) from None
+            except (httpcore.NetworkError, httpcore.ConnectTimeout, OSError) as error:
+                self.state = "disconnected"
+                failed = CallFailed("unreachable", f"{self.server} cannot be reached ({_told(error)})")
+            except httpcore.ProtocolError as error:
+                failed = CallFailed("bad_answer", f"{self.server} broke off, or does not speak HTTP ({_told(error)})")
+            else:
+                self.state = "connected"
+                return self._result(status, body)
+            if left:
+                await asyncio.sleep(_PAUSE_S)
+        raise failed
+
+    def _request(self, verb: Verb, data: bytes) -> tuple[str, str, list[tuple[str, str]], bytes]:
+        parameters = self._parameters
+        headers = {name.lower(): text for name, text in parameters.headers.items()}
+        members = {"type": verb, "schema_name": self._schema, "opts": parameters.external_params}
+        if parameters.method == "get":
+            payload = base64.urlsafe_b64encode(data).decode().rstrip("=")
+            mark = "&" if urlsplit(parameters.url).query else "?"
+            url = parameters.url.rstrip("?&") + mark + urlencode({"payload": payload, **members})
+            return "GET", url, list(headers.items()), b""
+        body = jsontext.encode({"payload": base64.b64encode(data).decode(), **members})
+        headers = {"content-type": "application/json", **headers, "content-length": str(len(body))}
+        return "POST", parameters.url, list(headers.items()), body
+
+    async def _exchange(
+        self, method: str, url: str, headers: list[tuple[str, str]], content: bytes
+    ) -> tuple[int, bytes]:
+        extensions: dict[str, Any] = {"timeout": {"connect": self._parameters.connect_timeout}}
+        if self._parameters.ssl.server_name_indication:
+            extensions["sni_hostname"] = self._parameters.ssl.server_name_indication
+        pool = self._opened()
+        sent = [("host", self.server), *headers]
+        async with pool.stream(method, url, headers=sent, content=content, extensions=extensions) as response:
+            body = bytearray()
+            async for chunk in response.aiter_stream():
+                body += chunk
+                if len(body) > MAX_ANSWER_BYTES:
+                    raise CallFailed("bad_answer", f"the answer of {self.server} is over {MAX_ANSWER_BYTES} bytes long")
+            return response.status, bytes(body)
+
+    def _result(self, status: int, body: bytes) -> bytes:
+        if status != 200:
+            said = body[:200].decode("utf-8", "replace").strip()
+            told = f": {said}" if said.isprintable() and said else ""
+            raise CallFailed("refused", f"{self.server} answered {status}{told}")
+        try:
+            return base64.b64decode(body.strip(), validate=True)
+        except (binascii.Error, ValueError):
+            raise CallFailed("bad_answer", f"the answer of {self.server} is not base64") from None
+
+    def _opened(self) -> httpcore.AsyncConnectionPool:
+        self._last_s = monotonic()
+        if self._pool is None:
+            parameters = self._parameters
+            self._pool = httpcore.AsyncConnectionPool(
+                ssl_context=parameters.ssl.context() if parameters.url.startswith("https:") else None,
+                max_connections=parameters.pool_size,
+                keepalive_expiry=parameters.max_inactive,
+                network_backend=_CheckedAddresses(),
+            )
+            self._idle = asyncio.create_task(self._close_when_idle(), name=f"connections to {self.server}")
+        return self._pool
+
+    async def _close_when_idle(self) -> None:
+        limit_s = self._parameters.max_inactive
+        while self.waiting or monotonic() - self._last_s < limit_s:  # noqa: ASYNC110  time is what is waited for
+            await asyncio.sleep(limit_s if self.waiting else max(0.01, limit_s - (monotonic() - self._last_s)))
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.aclose()
+
+
+def _told(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+class _Denied(Exception):
+    """The address must not be called."""
+
+
+class _CheckedAddresses(httpcore.AsyncNetworkBackend):
+    """Resolves a name itself, and connects to an address that may be called."""
+
+    def __init__(self) -> None:
+        self._inner = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """See ``httpcore.AsyncNetworkBackend``."""
+        guard = Outside.guard
+        if why := guard.why_not_host(host):
+            raise _Denied(f"{host} must not be called: {why}")
+        failure: Exception = httpcore.ConnectError(f"{host} has no address")
+        for address in await _addresses(host, port):
+            if why := guard.why_not_address(address):
+                raise _Denied(f"{host} must not be called: {why}")
+            try:
+                return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def sleep(self, seconds: float) -> None:
+        """See ``httpcore.AsyncNetworkBackend``."""
+        await asyncio.sleep(seconds)
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise httpcore.ConnectError(f"{host}: {error.strerror or error}") from None
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))

@@ -1,0 +1,155 @@
+"""The parameters of an ``external_http`` schema as people write them; names and defaults are those of EMQX."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from broker.config.model import Settings
+from broker.config.secrets import MASK, Secret
+from broker.config.spec_problems import spec_problems
+from broker.config.units import Duration
+from broker.core import jsontext
+from broker.core.errors import Invalid, Problem
+
+TYPE: Final = "external_http"
+MAX_HEADERS: Final = 64
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_BAD_VALUE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_OF_THE_CALL: Final = {"content-length", "transfer-encoding", "connection", "host"}
+_SECRET_HEADER: Final = re.compile(r"auth|token|key|secret|password|credential|cookie|signature", re.IGNORECASE)
+"""Headers whose values are not shown."""
+
+
+class SslSpec(Settings):
+    """TLS towards the server; in force for ``https`` addresses."""
+
+    enable: bool = False
+    verify: Literal["verify_peer", "verify_none"] = "verify_peer"
+    cacertfile: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+    password: Secret | None = None
+    server_name_indication: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """What connections are made with. Raises ``OSError`` (``ssl.SSLError`` among them) for files of no use."""
+        context = ssl.create_default_context(cafile=self.cacertfile)
+        if self.verify == "verify_none":
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if self.certfile is not None:
+            password = self.password.reveal() if self.password else ""
+            context.load_cert_chain(self.certfile, self.keyfile, lambda: password)
+        return context
+
+
+class Parameters(Settings):
+    url: str
+    method: Literal["post", "get"] = "post"
+    headers: dict[str, str] = Field(default_factory=dict, max_length=MAX_HEADERS)
+    external_params: str = ""
+    request_timeout: Duration = Field(default=10.0, gt=0, le=300)
+    max_retries: int = Field(default=2, ge=0, le=10)
+    connect_timeout: Duration = Field(default=15.0, gt=0, le=300)
+    pool_size: int = Field(default=8, ge=1, le=1024)
+    pool_type: Literal["random", "hash"] = "random"
+    enable_pipelining: int = Field(default=100, ge=1, le=10_000)
+    max_inactive: Duration = Field(default=10.0, gt=0, le=3600)
+    ssl: SslSpec = SslSpec()
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("it must begin with http:// or https:// and name a host")
+        if parts.username is not None or parts.password is not None or parts.fragment:
+            raise ValueError("user and fragment do not belong into it; send an Authorization header instead")
+        if not value.isascii() or any(character <= " " for character in value):
+            raise ValueError("it must be ASCII without blanks; write other characters with %")
+        _ = parts.port  # raises for what is no port
+        return value
+
+    @field_validator("headers")
+    @classmethod
+    def _headers(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if not _HEADER.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of a header")
+            if name.lower() in _OF_THE_CALL:
+                raise ValueError(f"the header {name} is set by the call itself")
+            if _BAD_VALUE.search(text) or not text.isascii():
+                raise ValueError(f"the header {name} must be one line of ASCII")
+        return value
+
+    @model_validator(mode="after")
+    def _tls(self) -> Self:
+        if self.ssl.enable and self.url.startswith("http:"):
+            raise ValueError("ssl.enable wants an address that begins with https://")
+        return self
+
+    def secrets(self) -> dict[str, str]:
+        """What is not shown, by its place."""
+        found = {f"headers/{name}": text for name, text in self.headers.items() if _SECRET_HEADER.search(name)}
+        return found | ({"ssl/password": self.ssl.password.reveal()} if self.ssl.password else {})
+
+    def shown(self) -> dict[str, Any]:
+        """As it is shown: stars in place of secrets."""
+        return _with(self._plain(), dict.fromkeys(self.secrets(), MASK))
+
+    def saved(self) -> dict[str, Any]:
+        """As it is kept in the configuration, secrets and all."""
+        return _with(self._plain(), self.secrets())
+
+    def source(self) -> str:
+        """The text of the schema: what is shown, so that no secret stands where schemas are read."""
+        return jsontext.encode(self.shown()).decode()
+
+    def _plain(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+def _with(plain: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
+    made = {**plain, "headers": dict(plain["headers"]), "ssl": dict(plain["ssl"])}
+    for place, text in texts.items():
+        group, _, name = place.partition("/")
+        made[group][name] = text
+    return made
+
+
+def parse_parameters(given: Any, pointer: str = "") -> Parameters:
+    """The checked form of parameters as they were sent.
+
+    Raises:
+        Invalid: with every problem; also for stars that stand for nothing, and certificates that cannot be read.
+    """
+    what, place = "not a usable external_http schema", f"{pointer}/parameters"
+    try:
+        parsed = Parameters.model_validate(given)
+    except ValidationError as error:
+        raise Invalid(what, spec_problems(error, Parameters, (), place)) from None
+    if MASK in parsed.secrets().values():
+        text = "the stars stand for a secret that is not stored; send the secret itself"
+        raise Invalid(what, [Problem(text, place)])
+    try:
+        parsed.ssl.context()
+    except OSError as error:
+        raise Invalid(what, [Problem(f"a certificate or key cannot be used: {error}", f"{place}/ssl")]) from None
+    return parsed
+
+
+def with_stored_secrets(given: Any, stored: Parameters) -> Any:
+    """What was sent, with the stored secrets in place of stars."""
+    if not isinstance(given, Mapping):
+        return given
+    made = {key: dict(value) if isinstance(value, Mapping) else value for key, value in given.items()}
+    for place, text in stored.secrets().items():
+        group, _, name = place.partition("/")
+        if isinstance(made.get(group), dict) and made[group].get(name) == MASK:
+            made[group][name] = text
+    return made
