@@ -118,7 +118,7 @@ def serve(port: int) -> None:
     from broker.core.clock import SystemClock
     from broker.core.events import Events
     from broker.net.server import Server
-    from broker.net.settings import ListenerSettings
+    from broker.net.settings import ListenerSettings, NamedListener
     from broker.observe.metrics import Metrics
     from broker.storage.memory import MemoryStore
     from broker.storage.store import LogShard
@@ -130,7 +130,7 @@ def serve(port: int) -> None:
         writer = Writer(MemoryStore(), loop)
         server = Server(
             settings=MqttSettings(),
-            listeners=[ListenerSettings(bind=f"127.0.0.1:{port}")],
+            listeners=[NamedListener(ListenerSettings(bind=f"127.0.0.1:{port}"))],
             writer=writer,
             session_log=LogShard(1),
             metrics=Metrics(),

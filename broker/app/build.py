@@ -24,8 +24,16 @@ from broker.core.events import Events
 from broker.core.feature import Feature, Services
 from broker.core.objects import ObjectService
 from broker.core.schema import NoSchemas
+from broker.net.listeners import ListenerStatus
 from broker.net.server import Server
-from broker.net.settings import ListenerSettings
+from broker.net.settings import (
+    ListenerSettings,
+    SslListeners,
+    TcpListeners,
+    WsListeners,
+    WssListeners,
+    named_listeners,
+)
 from broker.observe.metrics import Metrics
 from broker.observe.settings import LogSettings
 from broker.storage.rocksdb.store import RocksStore
@@ -45,6 +53,10 @@ _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "access": AccessSettings,
     "authentication": AuthenticationSettings,
     "listeners.tcp.default": ListenerSettings,
+    "listeners.tcp": TcpListeners,
+    "listeners.ssl": SslListeners,
+    "listeners.ws": WsListeners,
+    "listeners.wss": WssListeners,
     "mqtt": MqttSettings,
     "store": StoreSettings,
     "stream_defaults": StreamSettings,
@@ -80,7 +92,13 @@ class Node:
         self.writer = Writer(self.store, asyncio.get_running_loop(), storing, self.metrics)
         self.ranges = RangesProcess(data_dir)
         self.server = Server(
-            listeners=[config.get("listeners.tcp.default", ListenerSettings)],
+            listeners=named_listeners(
+                config.get("listeners.tcp.default", ListenerSettings),
+                config.get("listeners.tcp", TcpListeners),
+                config.get("listeners.ssl", SslListeners),
+                config.get("listeners.ws", WsListeners),
+                config.get("listeners.wss", WssListeners),
+            ),
             settings=config.get("mqtt", MqttSettings),
             writer=self.writer,
             session_log=SESSION_LOG,
@@ -121,6 +139,7 @@ class Node:
             self.services,
             self.config.get("schema_validation"),
             registry_settings=self.config.get("schema_registry"),
+            ssrf=self.config.get("rule_engine").ssrf,
         )
         self.transforms = self._feature(features.TRANSFORMS, "message_transformation")
         self.rules = self._feature(features.RULES, "rule_engine")
@@ -166,12 +185,10 @@ class Node:
         self.mqtt_address, self.api_address = mqtt_address, api_address
 
     @property
-    def listeners(self) -> list[dict[str, str]]:
-        """The addresses, as the API shows them."""
-        return [
-            {"name": "default", "protocol": "mqtt", "address": self.mqtt_address},
-            {"name": "api", "protocol": "http", "address": self.api_address},
-        ]
+    def listeners(self) -> list[dict[str, Any]]:
+        """The addresses, as the API shows them (``ui.api.status.ListenerStatus``)."""
+        open_ones = [_listener(status) for status in self.server.listeners.statuses()]
+        return [*open_ones, {"name": "api", "protocol": "http", "address": self.api_address}]
 
     @property
     def object_services(self) -> dict[str, ObjectService]:
@@ -179,6 +196,19 @@ class Node:
         by_kind = {service.kind: service for feature in self.features for service in feature.services}
         by_kind[self.streams.kind] = self.streams
         return {path: by_kind[kind] for path, kind in _PATHS.items()}
+
+
+def _listener(status: ListenerStatus) -> dict[str, Any]:
+    host, port = status.address
+    shown = {
+        "name": status.name,
+        "protocol": status.protocol,
+        "address": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        "connections": status.connections,
+        "max_connections": status.max_connections,
+    }
+    expires = status.certificate_expires
+    return shown if expires is None else shown | {"certificate_expires": expires.isoformat().replace("+00:00", "Z")}
 
 
 _PATHS: Final = {

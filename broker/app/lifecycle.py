@@ -108,8 +108,10 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     await ranges
     api_address = _text(await api.start())
     started.push_async_callback(api.stop)
-    mqtt_address = _text((await node.server.start())[0])
+    bound = await node.server.start()
+    mqtt_address = _text(bound[0]) if bound else "none"
     started.push_async_callback(node.server.stop, STOP_DEADLINE_S)
+    _reload_on_signal(node, started)
     node.listening(mqtt_address, api_address)
     await node.lake.start_job(f"http://{api_address}", node.token)
     started.push_async_callback(node.lake.stop_job)
@@ -127,6 +129,15 @@ def _on_signal() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     return stopped
+
+
+def _reload_on_signal(node: Node, started: AsyncExitStack) -> None:
+    """Read certificates again on SIGHUP, unless that signal says that the terminal we run in is gone."""
+    if sys.stdin is not None and sys.stdin.isatty():
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, node.server.listeners.reload_certificates)
+    started.callback(loop.remove_signal_handler, signal.SIGHUP)
 
 
 async def _end(task: asyncio.Task[Any]) -> None:

@@ -103,12 +103,14 @@ def _next_steps(
     node: Node, rules: list[dict[str, Any]], streams: list[dict[str, Any]], tables: list[dict[str, Any]]
 ) -> list[dict[str, str]]:
     """Commands that make sense with what is there."""
-    host, port = node.mqtt_address.rsplit(":", 1)
-    publish = f"mosquitto_pub -h {host} -p {port} -q 1 -t demo/attic/telemetry"
-    steps = [
-        {"label": "Publish a message", "command": publish + """ -m '{"seq": 1, "temp": 21.5}'"""},
-        {"label": "Watch what passes the gate", "command": f"mosquitto_sub -h {host} -p {port} -v -t '#'"},
-    ]
+    steps = []
+    if (plain := next((one for one in node.listeners if one["protocol"] == "mqtt"), None)) is not None:
+        host, port = plain["address"].rsplit(":", 1)
+        publish = f"mosquitto_pub -h {host} -p {port} -q 1 -t demo/attic/telemetry"
+        steps = [
+            {"label": "Publish a message", "command": publish + """ -m '{"seq": 1, "temp": 21.5}'"""},
+            {"label": "Watch what passes the gate", "command": f"mosquitto_sub -h {host} -p {port} -v -t '#'"},
+        ]
     directory = f"--data-dir {node.data_dir}"
     sluice = _sluice()
     if rules:

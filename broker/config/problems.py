@@ -100,6 +100,7 @@ def _model_at(model: type[BaseModel], location: tuple[str, ...]) -> type[BaseMod
     for part in location:
         found = model.model_fields.get(part)
         if found is None:
+            model = getattr(model, "member", None) or model
             continue
         inner = [kind for kind in _types_in(found.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
         if not inner:

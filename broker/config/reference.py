@@ -39,6 +39,8 @@ def _entries(prefix: str, model: type[BaseModel]) -> Iterator[SettingEntry]:
             yield from _entries(key, found.annotation)
         else:
             yield SettingEntry(key, _field_type(found), _default(found), found.description or "")
+    if issubclass(model, Settings) and model.member is not None:
+        yield from _entries(f"{prefix}.NAME", model.member)
 
 
 def _field_type(found: FieldInfo) -> str:

@@ -75,6 +75,8 @@ def _attempt(c: Connection, packet: Connect, client_id: str) -> ConnectAttempt:
         packet.version,
         link.listener,
         tuple(packet.properties.get("User-Property", ())),
+        link.server_name,
+        link.certificate,
     )
     return c.hub.client_attributes.settled(attempt)
 
@@ -93,6 +95,8 @@ def _client(attempt: ConnectAttempt) -> Client:
 
 def _why_not(c: Connection, packet: Connect, attempt: ConnectAttempt) -> int | None:
     settings = c.hub.settings
+    if c.link.refusal:
+        return c.link.refusal
     if not packet.client_id and (packet.version == 3 or (packet.version == 4 and not packet.clean_start)):
         return reason.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8] of 3.1.1
     if len(packet.client_id.encode()) > settings.max_client_id_bytes:

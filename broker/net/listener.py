@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
+from typing import Final
 
 from broker.connection.hub import Hub
 from broker.core.errors import ConfigError, Unavailable
-from broker.net.settings import ListenerSettings
-from broker.net.tcp import LinkOwner, TcpLink
+from broker.net.accept import Acceptor, listening_sockets
+from broker.net.limits import LinkOwner, show_expiry
+from broker.net.proxy import Origin
+from broker.net.settings import NamedListener
+from broker.net.tcp import TcpLink
+from broker.net.tls import TlsContexts
+from broker.net.websocket import WebSocketLink
+from broker.observe.metrics import Metrics
 
-_WHY = {
+_WHY: Final = {
     EADDRINUSE: "another program listens there; stop it or choose another port",
     EACCES: "the system does not permit it; choose a port above 1023",
     EADDRNOTAVAIL: "this machine has no such address",
 }
 
 
-def check_exposure(listeners: Sequence[ListenerSettings], *, allow_anonymous: bool, has_authenticator: bool) -> None:
+def check_exposure(listeners: Sequence[NamedListener], *, allow_anonymous: bool, has_authenticator: bool) -> None:
     """Refuse to listen beyond this machine while everybody may connect.
 
     Raises:
@@ -27,23 +34,50 @@ def check_exposure(listeners: Sequence[ListenerSettings], *, allow_anonymous: bo
     if allow_anonymous or has_authenticator:
         return
     problems = [
-        f"listener {listener.name!r} at {listener.bind} can be reached from other machines and nothing checks who "
-        f"connects; bind it to 127.0.0.1, or set access.allow_anonymous = true"
+        f"listener {str(listener)!r} at {listener.settings.bind} can be reached from other machines and nothing checks "
+        f"who connects; bind it to 127.0.0.1, or set access.allow_anonymous = true"
         for listener in listeners
-        if not listener.is_loopback
+        if not listener.settings.is_loopback
     ]
     if problems:
         raise ConfigError(problems)
 
 
-class Listener:
-    """Accepts connections on one address."""
+def check_addresses(listeners: Iterable[NamedListener]) -> None:
+    """Refuse two listeners at one address.
 
-    def __init__(self, settings: ListenerSettings, hub: Hub) -> None:
-        self.settings = settings
+    Raises:
+        ConfigError: a sentence for each that is the second one.
+    """
+    first: dict[str, NamedListener] = {}
+    problems = []
+    for listener in listeners:
+        bind = listener.settings.bind
+        other = first.setdefault(bind, listener)
+        if other is not listener and listener.settings.port:
+            problems.append(f"listener {str(listener)!r} and listener {str(other)!r} are both at {bind}")
+    if problems:
+        raise ConfigError(problems)
+
+
+class Listener:
+    """Accepts connections on one address.
+
+    Raises:
+        ConfigError: when it is made, a sentence for each file or setting of TLS that cannot be used.
+    """
+
+    def __init__(self, named: NamedListener, hub: Hub, metrics: Metrics) -> None:
+        self.named, self.settings = named, named.settings
         self._hub = hub
-        self._owner = LinkOwner(settings.max_connections)
-        self._server: asyncio.Server | None = None
+        self._owner = LinkOwner(named, hub, metrics)
+        self._server: asyncio.Server | Acceptor | None = None
+        self.tls: TlsContexts | None = None
+        self.address: tuple[str, int] | None = None
+        """Host and port in use, once it is open."""
+        if (tls := self.settings.tls) is not None:
+            contexts = self.tls = TlsContexts(str(named), tls, "mqtt" if self.settings.web is None else "http/1.1")
+            show_expiry(metrics, str(named), lambda: contexts.expires.timestamp())
 
     async def open(self) -> tuple[str, int]:
         """Begin to accept; returns the address in use.
@@ -51,20 +85,31 @@ class Listener:
         Raises:
             Unavailable: the address is taken or not of this machine.
         """
-        settings, loop = self.settings, asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(
-                lambda: TcpLink(self._hub, self._owner, loop, settings.name),
-                settings.host,
-                settings.port,
-                backlog=settings.backlog,
-                reuse_address=True,
-            )
+            self.address = await self._open()
         except OSError as error:
             why = _WHY.get(error.errno or 0, error.strerror or str(error))
-            raise Unavailable(f"cannot listen for MQTT at {settings.bind}: {why}") from error
-        host, port = self._server.sockets[0].getsockname()[:2]
+            raise Unavailable(f"cannot listen for MQTT at {self.settings.bind}: {why}") from error
+        return self.address
+
+    async def _open(self) -> tuple[str, int]:
+        settings, loop = self.settings, asyncio.get_running_loop()
+        if self.tls is None and settings.proxy_protocol == "off":
+            server = self._server = await loop.create_server(
+                self._link, settings.host, settings.port, backlog=settings.backlog, reuse_address=True
+            )
+            host, port = server.sockets[0].getsockname()[:2]
+        else:
+            sockets = await listening_sockets(loop, settings)
+            host, port = sockets[0].getsockname()[:2]
+            self._server = Acceptor(sockets, settings, self._owner, self.tls, self._link)
         return host, port
+
+    def _link(self, origin: Origin | None = None) -> TcpLink:
+        hub, owner, loop, name = self._hub, self._owner, asyncio.get_running_loop(), self._owner.name
+        if (web := self.settings.web) is not None:
+            return WebSocketLink(web, hub, owner, loop, name, origin)
+        return TcpLink(hub, owner, loop, name, origin)
 
     def close(self) -> None:
         """Accept no more; connections stay."""
@@ -75,3 +120,8 @@ class Listener:
     def links(self) -> int:
         """Sockets open on this listener."""
         return len(self._owner.links)
+
+    @property
+    def connections(self) -> int:
+        """Connections within its limits."""
+        return self._owner.count

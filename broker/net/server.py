@@ -16,9 +16,10 @@ from broker.connection.settings import MqttSettings
 from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.events import Events
-from broker.core.stage import Gate, Plans, Publisher, Tap
-from broker.net.listener import Listener, check_exposure
-from broker.net.settings import ListenerSettings
+from broker.core.stage import Gate, Plans, Tap, WaitingPublisher
+from broker.net.listener import check_exposure
+from broker.net.listeners import Listeners
+from broker.net.settings import NamedListener
 from broker.observe.metrics import Metrics
 from broker.session.session import Session
 from broker.storage.store import LogShard
@@ -57,7 +58,7 @@ class Server:
         self,
         *,
         settings: MqttSettings,
-        listeners: Sequence[ListenerSettings],
+        listeners: Sequence[NamedListener],
         writer: Writer,
         session_log: LogShard,
         metrics: Metrics,
@@ -79,11 +80,11 @@ class Server:
             defer=self._loop.call_soon,
             authenticators=authenticators,
         )
-        self._listeners = [Listener(listener, self.hub) for listener in listeners]
+        self.listeners = Listeners(listeners, self.hub, metrics)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def publisher(self) -> Publisher:
+    def publisher(self) -> WaitingPublisher:
         """The way into the pipeline for messages that no client sent."""
         return self.hub.pipeline
 
@@ -103,32 +104,32 @@ class Server:
             broker.core.errors.Unavailable: an address is taken; nothing is left open.
         """
         self.hub.load()
-        try:
-            bound = [await listener.open() for listener in self._listeners]
-        except BaseException:
-            for listener in self._listeners:
-                listener.close()
-            raise
+        bound = await self.listeners.open()
         self._tick()
         return bound
 
     async def stop(self, deadline_s: float = 5.0) -> None:
-        """Accept no more, let acknowledgements that wait for the store go, tell clients (0x8B), close.
+        """Accept no more, finish what is under way, let what waits for the store go, tell clients (0x8B), close.
+
+        What other processes do not decide in half of the time is dropped and counted; clients send it again.
 
         Wills are not published: the clients did nothing wrong. Returns when every socket is closed, or after
         ``deadline_s``; the writer and the store stay open for their owner to close.
         """
-        for listener in self._listeners:
-            listener.close()
+        self.listeners.close()
         if self._timer is not None:
             self._timer.cancel()
         ends_at = self._loop.time() + deadline_s
+        self.hub.is_stopping = True
         for connection in self.hub.connections:
-            connection.link.pause_reading()
+            connection.hold(self)
+        halfway = self._loop.time() + deadline_s / 2
+        await self._until(lambda: not any(c.is_parked for c in self.hub.connections), halfway)
+        await self.hub.pipeline.lanes.close(halfway - self._loop.time())
         await self._until(lambda: not any(c.batches for c in self.hub.connections), ends_at)
         for connection in list(self.hub.connections):
             close.disconnect(connection, reason.SERVER_SHUTTING_DOWN, "server_shutdown", is_will_due=False)
-        await self._until(lambda: not any(listener.links for listener in self._listeners), ends_at)
+        await self._until(lambda: not self.listeners.links, ends_at)
 
     def clients(self) -> Iterator[ClientStatus]:
         """Every session, connected or away."""

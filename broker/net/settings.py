@@ -1,21 +1,115 @@
-"""Settings of a listener."""
+"""Settings of listeners: sections ``listeners.tcp``, ``listeners.ssl``, ``listeners.ws`` and ``listeners.wss``."""
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+from dataclasses import dataclass
+from functools import cached_property
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from broker.config.model import Settings
+from broker.config.secrets import Secret
+from broker.config.units import Duration, Size
+
+Kind = Literal["tcp", "ssl", "ws", "wss"]
+ProxyMode = Literal["off", "v1", "v2", "auto"]
+TlsVersion = Literal["tlsv1.2", "tlsv1.3"]
+
+PROTOCOLS: Final[dict[Kind, str]] = {"tcp": "mqtt", "ssl": "mqtts", "ws": "ws", "wss": "wss"}
+"""What clients write before ``://`` to reach a listener of a kind."""
+
+SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1.1", "mqttv3.1")
+"""Names of MQTT inside WebSocket, the first one that a client offers is answered [MQTT-6.0.0-4]; the others are those
+of libraries older than the standard."""
+
+
+def _off(value: object) -> object:
+    """HOCON reads ``off`` as false."""
+    return "off" if value is False else value
+
+
+def _unprefixed(value: object) -> object:
+    return value.removeprefix("verify_") if isinstance(value, str) else value
+
+
+class SniCertificate(Settings):
+    """The certificate for clients that ask for one server name."""
+
+    server_name: str = Field(
+        min_length=1, description="The name clients ask for, as `a.example`, or `*.example` for those one level below."
+    )
+    certfile: str = Field(min_length=1, description="Certificate and what stands between it and its root, PEM.")
+    keyfile: str = Field(min_length=1, description="Its private key, PEM.")
+    password: Secret = Field(default=Secret(""), description="What the private key is encrypted with.")
+
+
+class TlsSettings(Settings):
+    """What a listener shows to clients, and what it asks of them. Files are read again when they change."""
+
+    certfile: str = Field(default="", description="Certificate and what stands between it and its root, PEM.")
+    keyfile: str = Field(default="", description="Its private key, PEM.")
+    password: Secret = Field(default=Secret(""), description="What the private key is encrypted with.")
+    cacertfile: str = Field(default="", description="Authorities that client certificates are checked against, PEM.")
+    crlfile: str = Field(default="", description="Certificates that are revoked, PEM; needs `verify = peer`.")
+    verify: Annotated[Literal["none", "peer"], BeforeValidator(_unprefixed)] = Field(
+        default="none", description="Whether clients are asked for a certificate, and it is checked."
+    )
+    fail_if_no_peer_cert: bool = Field(
+        default=True, description="Whether clients without a certificate are refused; with `verify = peer`."
+    )
+    versions: list[TlsVersion] = Field(
+        default=["tlsv1.3", "tlsv1.2"], min_length=1, description="Versions of TLS that are spoken."
+    )
+    ciphers: str = Field(
+        default="", description="Ciphers of TLS 1.2 as OpenSSL lists them, best first; empty is the system's choice."
+    )
+    handshake_timeout: Duration = Field(default=15, gt=0, description="Seconds that a handshake may take.")
+    sni: list[SniCertificate] = Field(
+        default_factory=list, description="Further certificates, by the server name that a client asks for."
+    )
+
+
+class WebSocketSettings(Settings):
+    """MQTT inside WebSocket."""
+
+    path: str = Field(default="/mqtt", pattern=r"^/\S*$", description="Path of the address that clients open.")
+    max_frame_size: Size = Field(default=16 * 1024 * 1024, ge=128, description="Largest frame of a client, in bytes.")
+    allowed_origins: list[str] = Field(
+        default_factory=list, description="Origins of web pages that may connect, as `https://app.example`; `*` is any."
+        " Where there are none, only pages from the host name that the page connects to. Programs that are no browser "
+        "name no origin and are always taken."
+    )  # fmt: skip
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _check_origins(cls, value: list[str]) -> list[str]:
+        for origin in value:
+            if origin != "*" and ("://" not in origin or "/" in origin.partition("://")[2]):
+                raise ValueError(f"{origin!r} is not an origin; write it as 'https://app.example' or '*'")
+        return [origin.lower() for origin in value]
 
 
 class ListenerSettings(Settings):
-    """One TCP address on which MQTT clients are taken."""
+    """One address on which MQTT clients are taken."""
 
-    name: str = Field(default="tcp", min_length=1, description="Shown with its clients.")
+    kind: ClassVar[Kind] = "tcp"
+
+    enable: bool = Field(default=True, description="Whether it is opened.")
     bind: str = Field(default="127.0.0.1:1883", description="Address and port; port 0 takes any free one.")
     max_connections: int = Field(default=0, ge=0, description="Most connections at a time; 0 is no limit.")
+    max_conn_rate: float = Field(default=0, ge=0, description="Most new connections in a second; 0 is no limit.")
     backlog: int = Field(default=1024, ge=1, description="Connections the system keeps until they are accepted.")
+    proxy_protocol: Annotated[ProxyMode, BeforeValidator(_off)] = Field(
+        default="off", description="Version of the PROXY protocol that a load balancer in front speaks; it says which "
+        "address a client has. `auto` takes both. Connections without it are refused."
+    )  # fmt: skip
+    proxy_protocol_timeout: Duration = Field(default=3, gt=0, description="Seconds until the PROXY header is there.")
+    trusted_proxies: list[str] = Field(
+        default=["127.0.0.0/8", "::1"], description="Addresses and networks of load balancers whose PROXY headers are "
+        "believed; connections from elsewhere are refused."
+    )  # fmt: skip
 
     @field_validator("bind")
     @classmethod
@@ -23,6 +117,16 @@ class ListenerSettings(Settings):
         host, port = split_address(value)
         if not host or not 0 <= port <= 65_535:
             raise ValueError(f"{value!r} is not an address; write HOST:PORT, as '127.0.0.1:1883'")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_proxies(cls, value: list[str]) -> list[str]:
+        for text in value:
+            try:
+                ip_network(text, strict=False)
+            except ValueError:
+                raise ValueError(f"{text!r} is not an address or network; write it as '10.0.0.0/8'") from None
         return value
 
     @property
@@ -44,6 +148,117 @@ class ListenerSettings(Settings):
             return ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+    @cached_property
+    def proxy_networks(self) -> list[IPv4Network | IPv6Network]:
+        """``trusted_proxies``, parsed."""
+        return [ip_network(text, strict=False) for text in self.trusted_proxies]
+
+    @property
+    def tls(self) -> TlsSettings | None:
+        """Settings of TLS, where the listener speaks it."""
+        return None
+
+    @property
+    def web(self) -> WebSocketSettings | None:
+        """Settings of WebSocket, where the listener speaks it."""
+        return None
+
+
+class SslListenerSettings(ListenerSettings):
+    """One address on which MQTT clients are taken over TLS."""
+
+    kind: ClassVar[Kind] = "ssl"
+
+    bind: str = Field(default="127.0.0.1:8883", description="Address and port; port 0 takes any free one.")
+    ssl_options: TlsSettings = Field(default_factory=TlsSettings, description="TLS.")
+
+    @property
+    def tls(self) -> TlsSettings | None:
+        """Settings of TLS."""
+        return self.ssl_options
+
+
+class WsListenerSettings(ListenerSettings):
+    """One address on which MQTT clients are taken over WebSocket."""
+
+    kind: ClassVar[Kind] = "ws"
+
+    bind: str = Field(default="127.0.0.1:8083", description="Address and port; port 0 takes any free one.")
+    websocket: WebSocketSettings = Field(default_factory=WebSocketSettings, description="WebSocket.")
+
+    @property
+    def web(self) -> WebSocketSettings | None:
+        """Settings of WebSocket."""
+        return self.websocket
+
+
+class WssListenerSettings(WsListenerSettings):
+    """One address on which MQTT clients are taken over WebSocket inside TLS."""
+
+    kind: ClassVar[Kind] = "wss"
+
+    bind: str = Field(default="127.0.0.1:8084", description="Address and port; port 0 takes any free one.")
+    ssl_options: TlsSettings = Field(default_factory=TlsSettings, description="TLS.")
+
+    @property
+    def tls(self) -> TlsSettings | None:
+        """Settings of TLS."""
+        return self.ssl_options
+
+
+class TcpListeners(Settings):
+    """Section ``listeners.tcp``: further listeners by name; ``default`` is a section of its own."""
+
+    model_config = ConfigDict(extra="allow")
+    member: ClassVar[type[Settings]] = ListenerSettings
+    __pydantic_extra__: dict[str, ListenerSettings]
+
+
+class SslListeners(Settings):
+    """Section ``listeners.ssl``: listeners by name."""
+
+    model_config = ConfigDict(extra="allow")
+    member: ClassVar[type[Settings]] = SslListenerSettings
+    __pydantic_extra__: dict[str, SslListenerSettings]
+
+
+class WsListeners(Settings):
+    """Section ``listeners.ws``: listeners by name."""
+
+    model_config = ConfigDict(extra="allow")
+    member: ClassVar[type[Settings]] = WsListenerSettings
+    __pydantic_extra__: dict[str, WsListenerSettings]
+
+
+class WssListeners(Settings):
+    """Section ``listeners.wss``: listeners by name."""
+
+    model_config = ConfigDict(extra="allow")
+    member: ClassVar[type[Settings]] = WssListenerSettings
+    __pydantic_extra__: dict[str, WssListenerSettings]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedListener:
+    """A listener with its name; ``str`` of it is ``tcp:default``, as expressions, metrics and logs show it."""
+
+    settings: ListenerSettings
+    name: str = "default"
+
+    def __str__(self) -> str:
+        return f"{self.settings.kind}:{self.name}"
+
+
+ListenersByName = TcpListeners | SslListeners | WsListeners | WssListeners
+
+
+def named_listeners(default: ListenerSettings, *sections: ListenersByName) -> list[NamedListener]:
+    """The listeners of the configuration that are enabled, in the order in which they are opened."""
+    found = [NamedListener(default)]
+    for section in sections:
+        found += [NamedListener(settings, name) for name, settings in (section.__pydantic_extra__ or {}).items()]
+    return [listener for listener in found if listener.settings.enable]
 
 
 def split_address(text: str) -> tuple[str, int]:

@@ -1,4 +1,5 @@
-"""The asyncio protocol around a connection: bytes from the socket in, bytes to the socket out."""
+"""The asyncio protocol around a connection: bytes from the socket in, bytes to the socket out. TLS makes no difference:
+then the transport is TLS's, and says who the client is."""
 
 from __future__ import annotations
 
@@ -7,8 +8,13 @@ import socket
 from sys import intern
 from typing import Final, cast
 
+from broker.auth.attempt import Certificate
 from broker.connection.connection import Connection
 from broker.connection.hub import Hub
+from broker.net.certificate import certificate_of
+from broker.net.limits import ANSWER_TIMEOUT_S, LinkOwner
+from broker.net.proxy import Origin
+from broker.net.tls import AskedSslObject
 
 _EARLY: Final = 4
 """A connection counts as slow at this part of the bytes at which it begins to lose QoS 0 messages."""
@@ -23,22 +29,37 @@ class TcpLink(asyncio.Protocol):
         "_connection",
         "_hub",
         "_loop",
+        "_origin",
         "_owner",
         "_transport",
+        "certificate",
         "data_received",
         "listener",
         "peer_host",
         "peer_port",
+        "refusal",
+        "server_name",
         "sock_name",
     )
 
     _transport: asyncio.Transport
 
-    def __init__(self, hub: Hub, owner: LinkOwner, loop: asyncio.AbstractEventLoop, listener: str) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        owner: LinkOwner,
+        loop: asyncio.AbstractEventLoop,
+        listener: str,
+        origin: Origin | None = None,
+    ) -> None:
         self._hub, self._owner, self._loop, self.listener = hub, owner, loop, listener
+        self._origin = origin
         self.peer_host: str | None = None
         self.peer_port: int | None = None
         self.sock_name: str | None = None
+        self.server_name: str | None = None
+        self.certificate: Certificate | None = None
+        self.refusal = 0
         self._connection = Connection(hub, self)
         # uvloop binds the method before connection_made; so each read goes to the connection without a call between
         self.data_received = self._connection.data_received  # type: ignore[method-assign]
@@ -48,12 +69,10 @@ class TcpLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket, or close it at once when the listener is full."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is no subclass of it
-        if not self._owner.admit(self):
+        self._learn_peer()
+        if not self._owner.admit(self, has_knocked=self._origin is not None):
             self._transport.abort()
             return
-        peer = transport.get_extra_info("peername")
-        if peer:
-            self.peer_host, self.peer_port = peer[0], peer[1]
         raw: socket.socket | None = transport.get_extra_info("socket")
         if raw is not None:
             ours = raw.getsockname()
@@ -61,6 +80,24 @@ class TcpLink(asyncio.Protocol):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._transport.set_write_buffer_limits(high=self._hub.settings.max_unsent_bytes // _EARLY)
         self._connection.opened()
+        if self.refusal:
+            self._connection.deadline_s = self._hub.now_s + ANSWER_TIMEOUT_S
+
+    def _learn_peer(self) -> None:
+        """Who the client is: by its socket, by a load balancer, by its certificate."""
+        peer = self._transport.get_extra_info("peername")
+        if peer:
+            self.peer_host, self.peer_port = peer[0], peer[1]
+        origin = self._origin
+        if origin is not None:
+            self.server_name, self.certificate = origin.server_name, origin.certificate
+            if origin.host is not None:
+                self.peer_host, self.peer_port = origin.host, origin.port
+        tls: AskedSslObject | None = self._transport.get_extra_info("ssl_object")
+        if tls is not None:
+            self.server_name = tls.asked_name or self.server_name
+            if shown := tls.getpeercert():
+                self.certificate = certificate_of(shown)
 
     def connection_lost(self, error: Exception | None) -> None:
         """The socket is gone."""
@@ -103,25 +140,3 @@ class TcpLink(asyncio.Protocol):
     def unsent_bytes(self) -> int:
         """Bytes that the system has not taken yet."""
         return self._transport.get_write_buffer_size()
-
-
-class LinkOwner:
-    """The links of one listener, within its limit."""
-
-    def __init__(self, max_connections: int) -> None:
-        self._max_connections = max_connections
-        self.links: set[TcpLink] = set()
-
-    def admit(self, link: TcpLink) -> bool:
-        """Whether one more connection is taken."""
-        if self._max_connections and len(self.links) >= self._max_connections:
-            return False
-        self.links.add(link)
-        return True
-
-    def leave(self, link: TcpLink) -> bool:
-        """A link is gone; returns whether it had been admitted."""
-        if link not in self.links:
-            return False
-        self.links.discard(link)
-        return True

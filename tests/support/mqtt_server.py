@@ -17,7 +17,7 @@ from broker.core.errors import Unavailable
 from broker.core.events import Columns, Events
 from broker.core.stage import Gate, Tap
 from broker.net.server import Server
-from broker.net.settings import ListenerSettings
+from broker.net.settings import ListenerSettings, NamedListener
 from broker.observe.metrics import Metrics
 from broker.storage.memory import MemoryStore
 from broker.storage.store import Batch, Committed, LogShard, Store
@@ -110,7 +110,7 @@ async def running(
     writer = Writer(store or MemoryStore(), loop, metrics=metrics)
     server = Server(
         settings=MqttSettings(**settings),
-        listeners=[ListenerSettings(bind="127.0.0.1:0")],
+        listeners=[NamedListener(ListenerSettings(bind="127.0.0.1:0"))],
         writer=writer,
         session_log=SESSION_LOG,
         metrics=metrics,

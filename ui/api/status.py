@@ -8,11 +8,18 @@ from typing_extensions import TypedDict
 
 
 class ListenerStatus(TypedDict):
-    """An address that the server listens on. ``protocol`` is ``mqtt`` or ``http``, ``address`` is ``host:port``."""
+    """An address that the server listens on, as ``host:port``.
+
+    ``protocol`` is ``mqtt``, ``mqtts`` (TLS), ``ws``, ``wss`` or ``http``. Where MQTT clients are taken: ``connections``
+    that are open, at most ``max_connections`` (0 is no limit); with TLS: when the first certificate ends.
+    """
 
     name: str
     protocol: str
     address: str
+    connections: NotRequired[int]
+    max_connections: NotRequired[int]
+    certificate_expires: NotRequired[str]
 
 
 class RuleError(TypedDict):

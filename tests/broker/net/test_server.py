@@ -10,7 +10,7 @@ import pytest
 from broker.codec.packets import Disconnect, PubAck, Publish, SubscriptionRequest
 from broker.core.errors import ConfigError, Unavailable
 from broker.net.listener import Listener, check_exposure
-from broker.net.settings import ListenerSettings
+from broker.net.settings import ListenerSettings, NamedListener
 from tests.support.mqtt_server import on_loop, running
 from tests.support.wire import WireClient
 
@@ -27,8 +27,8 @@ from tests.support.wire import WireClient
     ],
 )
 def test_a_listener_beyond_this_machine_needs_an_authenticator_or_permission(bind: str, is_loopback: bool) -> None:
-    listener = ListenerSettings(bind=bind)
-    assert listener.is_loopback is is_loopback
+    listener = NamedListener(ListenerSettings(bind=bind))
+    assert listener.settings.is_loopback is is_loopback
     check_exposure([listener], allow_anonymous=True, has_authenticator=False)
     check_exposure([listener], allow_anonymous=False, has_authenticator=True)
     if is_loopback:
@@ -47,7 +47,8 @@ def test_an_address_must_have_host_and_port(bind: str) -> None:
 @on_loop
 async def test_a_port_in_use_is_one_clear_sentence() -> None:
     async with running() as node:
-        listener = Listener(ListenerSettings(bind=f"127.0.0.1:{node.port}"), node.server.hub)
+        taken = NamedListener(ListenerSettings(bind=f"127.0.0.1:{node.port}"), "other")
+        listener = Listener(taken, node.server.hub, node.metrics)
         with pytest.raises(Unavailable, match=f"127.0.0.1:{node.port}: another program listens there"):
             await listener.open()
 
@@ -61,19 +62,6 @@ async def test_stopping_tells_clients_why_and_publishes_no_will() -> None:
         assert await old.closed() == []
         with pytest.raises(OSError):
             await WireClient.open(node.port)
-
-
-@on_loop
-async def test_a_full_listener_takes_no_more() -> None:
-    async with running() as node:
-        listener = Listener(ListenerSettings(bind="127.0.0.1:0", max_connections=1), node.server.hub)
-        _, port = await listener.open()
-        first = await WireClient.open(port)
-        await node.until(lambda: listener.links == 1)
-        assert await (await WireClient.open(port)).closed() == []
-        await first.close()
-        await node.until(lambda: listener.links == 0)
-        listener.close()
 
 
 @on_loop

@@ -1,0 +1,147 @@
+"""Accepts connections that need work before they are a link: a PROXY header, a TLS handshake, each by its deadline.
+
+Plain listeners leave accepting to the loop, which is faster. Here each connection has a task of its own until it is a
+link, so that one which is slow or broken keeps nobody waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import Any, Final
+
+from broker.net.limits import LinkOwner
+from broker.net.proxy import BadProxyHeader, Origin, read_header
+from broker.net.settings import ListenerSettings
+from broker.net.tcp import CLOSE_DEADLINE_S
+from broker.net.tls import TlsContexts
+from broker.observe.log import get_logger
+
+_log = get_logger(__name__)
+
+_PAUSE_S: Final = 1.0
+"""How long to wait when the system gives no more sockets."""
+
+LinkMaker = Callable[[Origin], asyncio.Protocol]
+
+
+async def listening_sockets(loop: asyncio.AbstractEventLoop, settings: ListenerSettings) -> list[socket.socket]:
+    """A socket for each address that the listener's host stands for.
+
+    Raises:
+        OSError: an address is taken, or is none of this machine.
+    """
+    flags = socket.AI_PASSIVE
+    found = await loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=flags)
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            link = socket.socket(family, kind, protocol)
+            sockets.append(link)
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                link.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            link.setblocking(False)
+            link.bind(address)
+            link.listen(settings.backlog)
+    except OSError:
+        for link in sockets:
+            link.close()
+        raise
+    return sockets
+
+
+class Acceptor:
+    """Takes connections from the sockets of one listener until it is closed."""
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        settings: ListenerSettings,
+        owner: LinkOwner,
+        tls: TlsContexts | None,
+        make_link: LinkMaker,
+    ) -> None:
+        self._settings, self._owner, self._tls, self._make_link = settings, owner, tls, make_link
+        self._loop = asyncio.get_running_loop()
+        self._pending: set[asyncio.Task[None]] = set()
+        self._accepting = [self._begin(link) for link in sockets]
+
+    def close(self) -> None:
+        """Accept no more, and give up those that are not links yet."""
+        for task in (*self._accepting, *self._pending):
+            task.cancel()
+
+    def _begin(self, listening: socket.socket) -> asyncio.Task[None]:
+        task = self._loop.create_task(self._accept(listening), name=f"accept at {self._settings.bind}")
+        task.add_done_callback(lambda _: listening.close())
+        return task
+
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                link, address = await self._loop.sock_accept(listening)
+            except ConnectionError:  # it left before it was taken
+                continue
+            except OSError as error:  # no more file descriptors, no memory
+                _log.error("listener.cannot_accept", bind=self._settings.bind, reason=error.strerror or str(error))
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if not self._owner.knock(address[0], len(self._pending)):
+                link.close()
+                continue
+            task = self._loop.create_task(self._prepare(link, address[0]), name=f"open {address[0]}")
+            self._pending.add(task)
+            task.add_done_callback(self._pending.discard)
+
+    async def _prepare(self, link: socket.socket, peer_host: str) -> None:
+        try:
+            origin = await self._origin(link, peer_host)
+        except (BadProxyHeader, OSError) as error:
+            why = "proxy_timeout" if isinstance(error, TimeoutError) else "proxy_header"
+            self._owner.refused(peer_host, why, str(error))
+            origin = None
+        except asyncio.CancelledError:
+            link.close()
+            raise
+        if origin is None:
+            link.close()
+            return
+        try:
+            await self._loop.connect_accepted_socket(lambda: self._make_link(origin), link, **self._options())
+        except TimeoutError as error:
+            self._owner.refused(origin.host or peer_host, "tls_timeout", str(error))
+        except OSError as error:
+            self._owner.refused(origin.host or peer_host, "tls_handshake", _what_failed(error))
+
+    async def _origin(self, link: socket.socket, peer_host: str) -> Origin | None:
+        """Who is there; None when it is nobody who may speak for others."""
+        settings = self._settings
+        if settings.proxy_protocol == "off":
+            return Origin()
+        peer = ip_address(peer_host)
+        if not any(peer in network for network in settings.proxy_networks):
+            self._owner.refused(peer_host, "untrusted_proxy")
+            return None
+        async with asyncio.timeout(settings.proxy_protocol_timeout):
+            return await read_header(self._loop, link, settings.proxy_protocol)
+
+    def _options(self) -> dict[str, Any]:
+        if self._tls is None:
+            return {}
+        return {
+            "ssl": self._tls.context,
+            "ssl_handshake_timeout": self._tls.settings.handshake_timeout,
+            "ssl_shutdown_timeout": CLOSE_DEADLINE_S,
+        }
+
+
+def _what_failed(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"client certificate: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).lower().replace("_", " ")
+    return error.strerror or str(error) or type(error).__name__

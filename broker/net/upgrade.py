@@ -1,0 +1,166 @@
+"""The HTTP request that opens a WebSocket (RFC 6455, section 4.2), without I/O."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from dataclasses import dataclass
+from hashlib import sha1
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlsplit
+
+from broker.net.settings import SUBPROTOCOLS, WebSocketSettings
+
+MAX_HEAD_BYTES: Final = 16 * 1024
+"""Longest request; cookies of a large site fit."""
+END: Final = b"\r\n\r\n"
+_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_VERSION: Final = "13"
+_NONCE_BYTES: Final = 16
+_ANY: Final = "*"
+
+_Headers = dict[str, str]
+
+
+class UpgradeRefused(Exception):
+    """The request opens no WebSocket. ``response`` is what to answer, the text is the reason."""
+
+    def __init__(self, status: HTTPStatus, text: str, *headers: str) -> None:
+        super().__init__(text)
+        body = f"{text}\n".encode()
+        lines = [
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            "Content-Type: text/plain; charset=utf-8",
+            f"Content-Length: {len(body)}",
+            "Connection: close",
+            *headers,
+        ]
+        self.response = "\r\n".join(lines).encode() + END + body
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request line and the headers, their names in lower case; those sent several times are joined by commas."""
+
+    method: str
+    path: str
+    headers: _Headers
+
+
+def full() -> UpgradeRefused:
+    """What a listener with all the connections it takes answers."""
+    return UpgradeRefused(HTTPStatus.SERVICE_UNAVAILABLE, "This listener takes no more connections now.")
+
+
+def too_large() -> UpgradeRefused:
+    """What a request of more than ``MAX_HEAD_BYTES`` gets."""
+    return UpgradeRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"A request has at most {MAX_HEAD_BYTES} bytes.")
+
+
+def accept(head: bytes, settings: WebSocketSettings) -> bytes:
+    """The response that opens the WebSocket for a request, given up to the empty line.
+
+    Raises:
+        UpgradeRefused: it is not to be opened.
+    """
+    request = parse(head)
+    if request.path != settings.path:
+        raise UpgradeRefused(HTTPStatus.NOT_FOUND, f"There is nothing here. MQTT over WebSocket is at {settings.path}.")
+    if request.method != "GET":
+        raise UpgradeRefused(HTTPStatus.METHOD_NOT_ALLOWED, "A WebSocket is opened with GET.", "Allow: GET")
+    headers = request.headers
+    if "websocket" not in _words(headers, "upgrade") or "upgrade" not in _words(headers, "connection"):
+        raise UpgradeRefused(
+            HTTPStatus.UPGRADE_REQUIRED,
+            "This is a WebSocket for MQTT clients, not a page. Connect an MQTT client that speaks WebSocket to it.",
+            "Upgrade: websocket",
+        )
+    if headers.get("sec-websocket-version") != _VERSION:
+        raise UpgradeRefused(
+            HTTPStatus.UPGRADE_REQUIRED,
+            f"Version {_VERSION} of WebSocket is spoken here.",
+            "Upgrade: websocket",
+            f"Sec-WebSocket-Version: {_VERSION}",
+        )
+    _check_origin(headers, settings)
+    return _response(_answer_to(headers), _subprotocol(headers))
+
+
+def parse(head: bytes) -> Request:
+    """A request, given up to the empty line.
+
+    Raises:
+        UpgradeRefused: it is none.
+    """
+    request_line, *lines = head.removesuffix(END).decode("latin-1").split("\r\n")
+    words = request_line.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise UpgradeRefused(HTTPStatus.BAD_REQUEST, "This is no HTTP request.")
+    if words[2] == "HTTP/1.0":
+        raise UpgradeRefused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "A WebSocket is opened with HTTP/1.1.")
+    headers: _Headers = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip():
+            raise UpgradeRefused(HTTPStatus.BAD_REQUEST, "A header of the request is broken.")
+        name, value = name.lower(), value.strip(" \t")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return Request(words[0], words[1].partition("?")[0], headers)
+
+
+def _check_origin(headers: _Headers, settings: WebSocketSettings) -> None:
+    """Pages elsewhere must not use the browser of somebody who can reach the broker (section 10.2)."""
+    origin = headers.get("origin", "").lower()
+    allowed = settings.allowed_origins
+    if not origin or _ANY in allowed or origin in allowed:
+        return
+    if not allowed and _host(origin) is not None and _host(origin) == _host(f"//{headers.get('host', '').lower()}"):
+        return
+    raise UpgradeRefused(
+        HTTPStatus.FORBIDDEN,
+        f"Pages from {origin} may not connect. The setting websocket.allowed_origins of this listener names those that "
+        "may.",
+    )
+
+
+def _host(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None
+
+
+def _answer_to(headers: _Headers) -> str:
+    key = headers.get("sec-websocket-key", "")
+    try:
+        is_nonce = len(b64decode(key, validate=True)) == _NONCE_BYTES
+    except (NotBase64, ValueError):
+        is_nonce = False
+    if not is_nonce:
+        raise UpgradeRefused(HTTPStatus.BAD_REQUEST, "Sec-WebSocket-Key must be 16 bytes in base64.")
+    return b64encode(sha1(key.encode() + _GUID, usedforsecurity=False).digest()).decode()
+
+
+def _subprotocol(headers: _Headers) -> str:
+    """The first of our names for MQTT that the client offers [MQTT-6.0.0-3] [MQTT-6.0.0-4]."""
+    offered = [word.strip() for word in headers.get("sec-websocket-protocol", "").split(",")]
+    for ours in SUBPROTOCOLS:
+        if ours in offered:
+            return ours
+    raise UpgradeRefused(HTTPStatus.BAD_REQUEST, "The client must offer the subprotocol mqtt (Sec-WebSocket-Protocol).")
+
+
+def _response(answer: str, subprotocol: str) -> bytes:
+    lines = (
+        "HTTP/1.1 101 Switching Protocols",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        f"Sec-WebSocket-Accept: {answer}",
+        f"Sec-WebSocket-Protocol: {subprotocol}",
+    )
+    return "\r\n".join(lines).encode() + END
+
+
+def _words(headers: _Headers, name: str) -> list[str]:
+    return [word.strip().lower() for word in headers.get(name, "").split(",")]
