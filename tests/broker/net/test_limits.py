@@ -1,0 +1,93 @@
+"""How many and how fast clients may come to one listener."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from broker.codec.packets import ConnAck, Connect
+from broker.core.errors import ConfigError
+from broker.net.limits import MOST_ANSWERED
+from broker.net.listener import Listener, check_addresses
+from broker.net.settings import ListenerSettings, NamedListener, SslListenerSettings, named_listeners
+from broker.net.settings import TcpListeners as Tcp
+from tests.support.mqtt_server import Node, on_loop, running
+from tests.support.wire import WireClient
+
+
+@asynccontextmanager
+async def listening(node: Node, **options: Any) -> AsyncIterator[tuple[Listener, int]]:
+    named = NamedListener(ListenerSettings(bind="127.0.0.1:0", **options), "n")
+    listener = Listener(named, node.server.hub, node.metrics)
+    _, port = await listener.open()
+    try:
+        yield listener, port
+    finally:
+        listener.close()
+
+
+async def _answer(port: int, client_id: str, version: int) -> int:
+    client = await WireClient.open(port, version)
+    client.send(Connect(client_id, version))
+    return (await client.expect(ConnAck)).reason_code
+
+
+@on_loop
+async def test_a_full_listener_says_so_and_takes_the_next_one_when_there_is_room() -> None:
+    async with running() as node, listening(node, max_connections=2) as (listener, port):
+        first = await WireClient.connected(port, Connect("1", 5))
+        second = await WireClient.connected(port, Connect("2", 5))
+        assert await _answer(port, "3", 5) == 0x97
+        assert await _answer(port, "4", 4) == 3
+        assert listener.connections == 2
+        assert node.metrics.value("listener_connections", listener="tcp:n") == 2
+        assert node.metrics.value("listener_connections_accepted", listener="tcp:n") == 2
+        assert node.metrics.value("listener_connections_refused", listener="tcp:n", reason="max_connections") == 2
+        await second.close()
+        await node.until(lambda: listener.connections == 1)
+        assert await _answer(port, "5", 5) == 0
+        await node.client("elsewhere")
+        await first.close()
+
+
+@on_loop
+async def test_those_above_the_limit_who_say_nothing_are_few_and_cut_off_soon() -> None:
+    async with running() as node, listening(node, max_connections=1) as (listener, port):
+        first = await WireClient.connected(port, Connect("1", 5))
+        waiting = [await WireClient.open(port) for _ in range(MOST_ANSWERED)]
+        await node.until(lambda: listener.links == 1 + MOST_ANSWERED)
+        one_more = await WireClient.open(port)
+        assert await one_more.closed() == []
+        node.pass_time(3)
+        for client in waiting:
+            assert await client.closed() == []
+        await node.until(lambda: listener.links == 1)
+        await first.close()
+
+
+@on_loop
+async def test_more_connections_in_a_second_than_allowed_are_told_so() -> None:
+    async with running() as node, listening(node, max_conn_rate=2) as (_, port):
+        codes = [await _answer(port, str(number), 5) for number in range(4)]
+        assert codes == [0, 0, 0x9F, 0x9F]
+        node.pass_time(0.5)
+        assert [await _answer(port, "a", 5), await _answer(port, "b", 4)] == [0, 3]
+        node.pass_time(60)
+        assert [await _answer(port, f"c{number}", 5) for number in range(3)] == [0, 0, 0x9F]
+        assert node.metrics.value("listener_connections_refused", listener="tcp:n", reason="connection_rate") == 4
+
+
+def test_two_listeners_at_one_address_are_refused() -> None:
+    one, other = ListenerSettings(), SslListenerSettings(bind="127.0.0.1:1883")
+    with pytest.raises(ConfigError, match=r"'ssl:s' and listener 'tcp:default' are both at 127\.0\.0\.1:1883"):
+        check_addresses([NamedListener(one), NamedListener(other, "s")])
+    check_addresses([NamedListener(ListenerSettings(bind="127.0.0.1:0"), name) for name in "ab"])
+
+
+def test_only_enabled_listeners_are_opened() -> None:
+    more = Tcp.model_validate({"inside": {"bind": "127.0.0.1:1884"}, "off": {"enable": False}})
+    assert [str(one) for one in named_listeners(ListenerSettings(), more)] == ["tcp:default", "tcp:inside"]
+    assert [str(one) for one in named_listeners(ListenerSettings(enable=False), more)] == ["tcp:inside"]
