@@ -3,7 +3,7 @@
 fastavro reads. Its C reader overflows the stack on deeply nested values of a schema that contains itself (the process
 dies between 2,000 and 5,000 levels, a payload of 5 KB): such schemas are read by its Python reader, whose recursion
 ends in an exception. Its block counts cannot run away, since ``avro_schema`` refuses items that take no bytes; bytes
-left over are an error here.
+left over are an error here. What it refuses is read once more, step by step, to say where.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import fastavro
 from fastavro import _read_py
 
 from broker.core.schema import FieldType
+from schema_validation.serdes.avro_locate import locate
 from schema_validation.serdes.avro_schema import MISSING, AvroType, read_schema
 from schema_validation.serdes.avro_types import field_type_of
 from schema_validation.serdes.avro_writer import NotWritable, write
@@ -46,8 +47,9 @@ class AvroSerde:
             value = self._read(source, self._parsed)
         except RecursionError:
             raise self._refused("the payload nests too deep") from None
-        except Exception as error:  # noqa: BLE001 # EOFError, struct.error, IndexError, UnicodeDecodeError, ...
-            raise self._refused(f"not Avro of this schema: {error or 'it ends too early'}") from None
+        except Exception:  # noqa: BLE001 # EOFError, struct.error, IndexError, UnicodeDecodeError, ...
+            found = locate(data, self._schema.type) or Misfit("payload", "not Avro of this schema")
+            raise DataRefused(self.label, found) from None
         left = len(data) - source.tell()
         if left:
             raise self._refused(f"{left} bytes are left over after the value")

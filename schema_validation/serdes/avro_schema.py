@@ -17,6 +17,8 @@ from schema_validation.serdes.base import MAX_SOURCE_BYTES, SourceError, short
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 MAX_UNFOLDED = 100_000
 """Most fields of a schema when every named type is written out where it is used."""
+MAX_EMPTY = 100
+"""Most fields of an item in an array or a map that take no bytes."""
 
 MISSING: Any = object()
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -70,9 +72,12 @@ def read_schema(source: str) -> AvroSchema:
     except jsontext.JsonError as error:
         raise SourceError(f"the schema is not JSON: {error}") from None
     read = _Reader().type(raw, "", "schema")
-    _check_arrays(read)
-    if _unfolded(read, {}, set()) > MAX_UNFOLDED:
-        raise SourceError(f"the schema unfolds to more than {MAX_UNFOLDED} fields")
+    try:
+        if _unfolded(read, {}, set()) > MAX_UNFOLDED:
+            raise SourceError(f"the schema unfolds to more than {MAX_UNFOLDED} fields")
+        _check_arrays(read)
+    except RecursionError:
+        raise SourceError("the types nest too deep") from None
     return AvroSchema(read, _without_logical(raw), _is_recursive(read, set(), set()))
 
 
@@ -219,8 +224,12 @@ def _without_logical(raw: Any) -> Any:
 
 def _check_arrays(read: AvroType) -> None:
     for found in _all_types(read):
-        if found.kind == "array" and found.items is not None and not _takes_bytes(found.items, set()):
+        if found.items is None:
+            continue
+        if found.kind == "array" and not _takes_bytes(found.items, set()):
             raise SourceError(f"an array's items must take at least one byte, {found.items.kind!r} takes none")
+        if _empty_fields(found.items, set()) > MAX_EMPTY:
+            raise SourceError(f"an {found.kind}'s items have at most {MAX_EMPTY} fields that take no bytes")
 
 
 def _all_types(read: AvroType) -> list[AvroType]:
@@ -240,6 +249,15 @@ def _takes_bytes(read: AvroType, within: set[int]) -> bool:
             return False
         return any(_takes_bytes(f.type, within | {id(read)}) for f in read.fields)
     return read.kind != "null" and not (read.kind == "fixed" and read.size == 0)
+
+
+def _empty_fields(read: AvroType, within: set[int]) -> int:
+    """How many values of a record come out of no bytes at all: a payload of a few bytes must not become megabytes."""
+    if read.kind != "record":
+        return int(not _takes_bytes(read, set()))
+    if id(read) in within:
+        return 0
+    return sum(_empty_fields(f.type, within | {id(read)}) for f in read.fields)
 
 
 def _unfolded(read: AvroType, known: dict[int, int], within: set[int]) -> int:

@@ -11,52 +11,63 @@ from importlib import import_module
 from typing import Any
 
 from google.protobuf import descriptor_pool
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from schema_validation.serdes.base import SourceError, short
+from schema_validation.serdes.base import MAX_SOURCE_BYTES, SourceError, short
+from schema_validation.serdes.proto_descriptors import descriptor_files
 from schema_validation.serdes.proto_parser import parse_file
 
 MAX_BUNDLE_BYTES = 10 * 1024 * 1024
 MAX_FILES = 1000
-_WELL_KNOWN = frozenset(
+WELL_KNOWN = frozenset(
     f"google/protobuf/{name}.proto"
-    for name in ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers", "descriptor")
-)
+    for name in (
+        "any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct", "timestamp", "type",
+        "wrappers",
+    )
+)  # fmt: skip
+_MAX_IMPORTING = 100
 
 
 class Bundle:
     """A pool with all files, and the descriptor of the root and of each file, by path below the root's folder."""
 
-    def __init__(self, root: str, files: Mapping[str, str]) -> None:
+    def __init__(self, root: str, files: Mapping[str, Any]) -> None:
+        """Load files, each as text or as a ``FileDescriptorProto``. Raises ``SourceError``."""
         self._sources = files
+        self._parsed: dict[str, Any] = {}
         self._pool = descriptor_pool.DescriptorPool()
         self._loaded: dict[str, Any] = {}
+        self._parse(root)
         self.root = self._load(root, ())
         self.files: Sequence[Any] = tuple(self._loaded.values())
+
+    def _parse(self, root: str) -> None:
+        """Parse the root and all that it imports, by whatever way."""
+        waiting, missing = [root], dict[str, None]()
+        while waiting:
+            path = waiting.pop()
+            if path in self._parsed:
+                continue
+            source = self._sources[path] if path in self._sources else _well_known(path)
+            self._parsed[path] = found = parse_file(source, path) if isinstance(source, str) else source
+            for name in found.dependency:
+                if name in self._sources or name in WELL_KNOWN:
+                    waiting.append(name)
+                else:
+                    missing[name] = None
+        if missing:
+            raise MissingImportsError(list(missing))
 
     def _load(self, path: str, importing: tuple[str, ...]) -> Any:
         if path in importing:
             raise SourceError(f"the files import each other in a circle: {' → '.join((*importing, path))}")
-        if path in self._loaded:
-            return self._loaded[path]
-        if path in _WELL_KNOWN and path not in self._sources:
-            return self._well_known(path)
-        if len(importing) > 100:
-            raise SourceError("imports nest deeper than 100 files")
-        parsed = parse_file(self._sources[path], path)
-        missing = [name for name in parsed.dependency if name not in self._sources and name not in _WELL_KNOWN]
-        if missing:
-            invalid = [name for name in missing if leaves_folder(name)]
-            detail = f"; leaving the folder: {', '.join(invalid)}" if invalid else ""
-            raise SourceError(f"{path}: imports that are not there: {', '.join(missing)}{detail}")
-        for name in parsed.dependency:
-            self._load(name, (*importing, path))
-        self._loaded[path] = self._added(parsed, path)
-        return self._loaded[path]
-
-    def _well_known(self, path: str) -> Any:
-        module = import_module("google.protobuf." + path.rpartition("/")[2].removesuffix(".proto") + "_pb2")
-        self._pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-        self._loaded[path] = self._pool.FindFileByName(path)
+        if path not in self._loaded:
+            if len(importing) > _MAX_IMPORTING:
+                raise SourceError(f"imports nest deeper than {_MAX_IMPORTING} files")
+            for name in self._parsed[path].dependency:
+                self._load(name, (*importing, path))
+            self._loaded[path] = self._added(self._parsed[path], path)
         return self._loaded[path]
 
     def _added(self, parsed: Any, path: str) -> Any:
@@ -67,9 +78,34 @@ class Bundle:
             raise SourceError(f"{path}: {_why(error)}") from None
 
 
+class MissingImportsError(SourceError):
+    """Imports that are not there; ``invalid`` are those that leave the folder of the root."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.invalid = [name for name in names if leaves_folder(name)]
+        self.missing = [name for name in names if name not in self.invalid]
+        parts = ("missing", self.missing), ("invalid, since they leave the folder", self.invalid)
+        lists = "; ".join(f"{what}: {', '.join(names[:20])}" for what, names in parts if names)
+        super().__init__(f"imports that are not there; {lists}")
+
+
+def _well_known(path: str) -> Any:
+    module = import_module("google.protobuf." + path.rpartition("/")[2].removesuffix(".proto") + "_pb2")
+    return FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
+
+
 def load_text(source: str) -> Bundle:
-    """The bundle of a single text, which imports nothing but well-known files. Raises ``SourceError``."""
-    return Bundle("schema.proto", {"schema.proto": source})
+    """The bundle of a single source. Raises ``SourceError``.
+
+    A text imports nothing but well-known files; the base64 of a ``FileDescriptorSet`` holds what it imports, and its
+    last file is the root.
+    """
+    if len(source) > MAX_SOURCE_BYTES:
+        raise SourceError(f"a schema has at most {MAX_SOURCE_BYTES} bytes")
+    compiled = descriptor_files(source)
+    if compiled is None:
+        return Bundle("schema.proto", {"schema.proto": source})
+    return Bundle(compiled[-1].name, {file.name: file for file in compiled})
 
 
 def load_files(files: Any) -> Bundle:

@@ -1,8 +1,8 @@
 """Tokens of a ``.proto`` file to a ``FileDescriptorProto``, since the protobuf package cannot read the text.
 
 proto2 (also without a ``syntax`` line) and proto3. Names of types are left as written: the descriptor pool resolves
-them by scope. Services, extensions and options that do not change the coding are read over; groups and editions are
-refused.
+them by scope. Services, extensions and options that do not change the coding are read over; editions are refused (their
+compiled form is understood, see ``proto_descriptors``).
 """
 
 from __future__ import annotations
@@ -112,9 +112,12 @@ class _Parser:
 
     def _message(self, message: Any, depth: int) -> None:
         name = self._take()
+        message.name = self._checked_name(name)
+        self._body(message, depth, name)
+
+    def _body(self, message: Any, depth: int, name: Token) -> None:
         if depth > MAX_NESTING:
             self._fail(name, f"messages nest at most {MAX_NESTING} levels")
-        message.name = self._checked_name(name)
         self._expect("{")
         optional: list[Any] = []
         while self._peek().text != "}":
@@ -151,9 +154,9 @@ class _Parser:
             self._take()
             self._skip_block()
         else:
-            self._labelled_field(message, optional)
+            self._labelled_field(message, optional, depth)
 
-    def _labelled_field(self, message: Any, optional: list[Any]) -> None:
+    def _labelled_field(self, message: Any, optional: list[Any], depth: int) -> None:
         token = self._peek()
         label = None
         if token.text in _LABELS and self._after(1).text != "=":
@@ -163,6 +166,9 @@ class _Parser:
         if label == "required" and self._is_proto3:
             self._fail(token, "proto3 has no required fields")
         field = message.field.add(label=_LABELS[label or "optional"])
+        if self._peek().text == "group" and not self._is_proto3:
+            self._group(message, field, depth)
+            return
         self._field(field)
         if label == "optional" and self._is_proto3:
             field.proto3_optional = True
@@ -175,10 +181,22 @@ class _Parser:
         self._field_options(field)
         self._expect(";")
 
+    def _group(self, message: Any, field: Any, depth: int) -> None:
+        """``group Result = 1 { ... }``: a message of this name, and a field of the name in small letters."""
+        self._take()
+        token = self._peek()
+        name = self._checked_name(self._take())
+        if not name[0].isupper():
+            self._fail(token, f"the name of a group begins with a capital letter, not {_shown(token)}")
+        self._number_into(field)
+        self._field_options(field)
+        field.name, field.type, field.type_name = name.lower(), FieldDescriptorProto.TYPE_GROUP, name
+        self._body(message.nested_type.add(name=name), depth + 1, token)
+
     def _type_into(self, field: Any) -> None:
         token = self._peek()
         if token.text == "group":
-            self._fail(token, "groups are not supported; use a message")
+            self._fail(token, "a group stands in proto2, outside a oneof; use a message")
         name = self._full_name()
         if name in _SCALARS:
             field.type = _SCALARS[name]

@@ -9,6 +9,8 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from broker.core.schema import UNKNOWN, FieldType
 
+NESTING = (FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_GROUP)
+"""Types of fields that hold a message."""
 _MAX_FIELDS = 10_000
 """Most fields of a type when every message is written out where it is used."""
 _SCALARS = {
@@ -47,7 +49,7 @@ class _Reader:
         return replace(single, nullable=bool(field.has_presence) or single.nullable)
 
     def _single(self, field: Any, within: frozenset[str]) -> FieldType:
-        if field.type == FieldDescriptor.TYPE_MESSAGE or field.type == FieldDescriptor.TYPE_GROUP:
+        if field.type in NESTING:
             return self.message(field.message_type, within)
         if field.type == FieldDescriptor.TYPE_BYTES:
             return FieldType("binary", nullable=False)

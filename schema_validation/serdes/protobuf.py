@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf import message_factory
@@ -16,7 +17,9 @@ from google.protobuf.message import DecodeError
 from broker.core.schema import UNKNOWN, FieldType
 from schema_validation.serdes.base import DataRefused, Misfit, SourceError, path_text, short
 from schema_validation.serdes.proto_bundle import load_files, load_text
-from schema_validation.serdes.proto_types import is_map, is_repeated, message_type_of
+from schema_validation.serdes.proto_locate import locate
+from schema_validation.serdes.proto_size import has_required, holds_more_than, most_implicit
+from schema_validation.serdes.proto_types import NESTING, is_map, is_repeated, message_type_of
 
 _INTEGERS = {
     FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1),
@@ -32,6 +35,8 @@ _INTEGERS = {
 }
 _FLOAT_MAX = 3.4028235677973366e38
 _MAX_DEPTH = 100
+MAX_VALUES = 500_000
+"""Most values that a payload decodes to. Two bytes can be a message whose hundred fields all come out as defaults."""
 
 Read = Callable[[Any], Any]
 
@@ -47,8 +52,18 @@ class _NotWritable(Exception):
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class _Coder:
+    """What a message type takes to read. ``free_bytes``: up to so many, a payload cannot hold too many values."""
+
+    parse: Callable[[bytes], Any]
+    read: Read
+    has_required: bool
+    free_bytes: int
+
+
 class ProtobufSerde:
-    """A protobuf schema: one text, or the files of a bundle. Every call names a message type."""
+    """A protobuf schema: a text, a compiled one in base64, or the files of a bundle. Calls name a message type."""
 
     kind = "protobuf"
 
@@ -64,6 +79,7 @@ class ProtobufSerde:
             raise SourceError("the schema defines no message")
         self._own = sorted(bundle.root.message_types_by_name)
         self._readers: dict[str, Read] = {}
+        self._coders: dict[str | None, _Coder] = {}
 
     def _add(self, descriptor: Any, prefix: int) -> None:
         """Know a message by its name without the package and with it."""
@@ -74,16 +90,25 @@ class ProtobufSerde:
                 self._add(nested, prefix)
 
     def decode(self, data: bytes, message_type: str | None = None) -> Any:
-        descriptor = self._descriptor(message_type)
-        message = message_factory.GetMessageClass(descriptor)()
+        coder = self._coders.get(message_type) or self._coder(message_type)
         try:
-            message.ParseFromString(data)
+            message = coder.parse(data)
         except DecodeError:
-            raise self._refused(f"not a protobuf message of type {message_type}") from None
-        if not message.IsInitialized():
+            raise DataRefused(self.label, locate(data, self._descriptor(message_type))) from None
+        if coder.has_required and not message.IsInitialized():
             missing = ", ".join(message.FindInitializationErrors()[:5])
             raise self._refused(f"required fields are missing: {missing}")
-        return self._reader(descriptor)(message)
+        if len(data) > coder.free_bytes and holds_more_than(MAX_VALUES, message):
+            raise self._refused(f"a payload decodes to at most {MAX_VALUES} values")
+        return coder.read(message)
+
+    def _coder(self, message_type: str | None) -> _Coder:
+        descriptor = self._descriptor(message_type)
+        parse = message_factory.GetMessageClass(descriptor).FromString
+        free = 2 * MAX_VALUES // (1 + most_implicit(descriptor))
+        made = _Coder(parse, self._reader(descriptor), has_required(descriptor), free)
+        self._coders[message_type] = made
+        return made
 
     def encode(self, value: Any, message_type: str | None = None) -> bytes:
         message = message_factory.GetMessageClass(self._descriptor(message_type))()
@@ -166,7 +191,7 @@ class ProtobufSerde:
         return single
 
     def _single(self, field: Any) -> Read:
-        if field.type == FieldDescriptor.TYPE_MESSAGE:
+        if field.type in NESTING:
             return self._reader(field.message_type)
         if field.type == FieldDescriptor.TYPE_ENUM:
             names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
@@ -207,7 +232,7 @@ def _put(message: Any, field: Any, value: Any, depth: int) -> None:
         _put_map(getattr(message, field.name), field, value, depth)
     elif is_repeated(field):
         _put_list(getattr(message, field.name), field, value, depth)
-    elif field.type == FieldDescriptor.TYPE_MESSAGE:
+    elif field.type in NESTING:
         inner = getattr(message, field.name)
         inner.SetInParent()
         _fill(inner, value, depth + 1)
@@ -220,7 +245,7 @@ def _put_list(target: Any, field: Any, value: Any, depth: int) -> None:
         raise _NotWritable(f"{short(value)} is not an array")
     for index, item in enumerate(value):
         try:
-            if field.type == FieldDescriptor.TYPE_MESSAGE:
+            if field.type in NESTING:
                 _fill(target.add(), item, depth + 1)
             else:
                 scalar = _scalar(field, item)
@@ -237,7 +262,7 @@ def _put_map(target: Any, field: Any, value: Any, depth: int) -> None:
     for name, item in value.items():
         try:
             key = _scalar(key_field, _key(key_field, name))
-            if value_field.type == FieldDescriptor.TYPE_MESSAGE:
+            if value_field.type in NESTING:
                 _fill(target[key], item, depth + 1)
             else:
                 target[key] = _scalar(value_field, item)

@@ -10,7 +10,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core.schema import FieldType
@@ -107,6 +107,12 @@ def test_block_counts_are_not_believed() -> None:
     huge = b"\x80\x80\x80\x80\x80\x40"  # 2^40, zigzag
     for schema in ({"type": "array", "items": "int"}, {"type": "map", "values": "null"}, "string", "bytes"):
         assert serde(schema).misfit(huge) is not None
+    two_blocks = {"type": "array", "items": "int"}
+    assert serde(two_blocks).decode(b"\x03\x04\x02\x04\x02\x06\x00") == [
+        1,
+        2,
+        3,
+    ]  # a negative count is followed by the size
     for items in ("null", {"type": "record", "name": "e", "fields": []}, {"type": "fixed", "name": "z", "size": 0}):
         with pytest.raises(SourceError, match="at least one byte"):
             serde({"type": "array", "items": items})
@@ -191,3 +197,105 @@ def test_field_types_keep_numbers_of_logical_types() -> None:
     assert found.fields["raw"].name == "binary"
     assert found.fields["kind"].name == "string"
     assert found.fields["list"].item == FieldType("unknown")
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "misfit"),
+    [
+        ("int", b"", "payload: int is wanted, the bytes end"),
+        ("long", b"\xff" * 11, "payload: long is wanted, its number has more than 10 bytes"),
+        ("string", b"\x04\xff\xfe", "payload: string is wanted, byte 0 of it is not UTF-8"),
+        ("bytes", b"\x01abc", "payload: bytes of -1 bytes is announced, 3 are left"),
+        ("string", b"\xfe\xff\xff\xff\x0fab", "payload: string of 2147483647 bytes is announced, 2 are left"),
+        ("double", b"abc", "payload: double takes 8 bytes, 3 are left"),
+        (["null", "int"], b"\x04", "payload: the union ['null', 'int'] has no branch with index 2"),
+        (["null", "int"], b"\x01", "payload: the union ['null', 'int'] has no branch with index -1"),
+        ({"type": "array", "items": "int"}, b"\x80\x80\x80\x80\x80\x40",
+         "payload: 1099511627776 items are announced, 0 bytes are left"),
+        ({"type": "map", "values": {"type": "array", "items": "string"}}, b"\x02\x02k\x02\x08x",
+         "payload.k[0]: string of 4 bytes is announced, 1 are left"),
+        ({"type": "record", "name": "r", "fields": [{"name": "e", "type": {
+            "type": "enum", "name": "s", "symbols": ["A", "B"]}}]}, b"\x04",
+         "payload.e: the enum s has 2 symbols, none with index 2"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_where_and_what(schema: Any, data: bytes, misfit: str) -> None:
+    assert str(serde(schema).misfit(data)) == misfit
+
+
+@pytest.mark.parametrize("holder", [{"type": "array"}, {"type": "map"}])
+def test_items_of_many_fields_and_no_bytes_are_refused_when_they_are_saved(holder: dict[str, str]) -> None:
+    fields = [{"name": f"n{i}", "type": "null"} for i in range(5000)]
+    record = {"type": "record", "name": "r", "fields": [*fields, {"name": "b", "type": "boolean"}]}
+    with pytest.raises(SourceError, match="that take no bytes"):
+        serde({**holder, "items" if holder["type"] == "array" else "values": record})
+
+
+def test_a_long_chain_of_types_is_refused_or_read() -> None:
+    """Each record holds the one before it: the C reader would follow 50,000 levels without a payload of that size."""
+    for length in (100, 2000):
+        holder: list[Any] = [
+            {"type": "record", "name": f"r{i}", "fields": [{"name": "f", "type": "int" if i == 0 else f"r{i - 1}"}]}
+            for i in range(length)
+        ]
+        try:
+            made = serde(holder)
+        except SourceError:
+            assert length == 2000
+        else:
+            assert made.misfit(bytes([2 * (length - 1) & 127 | 128, 2 * (length - 1) >> 7, 2])) is None
+
+
+# -- random schemas --
+
+LEAVES: list[tuple[str, st.SearchStrategy[Any]]] = [
+    ("null", st.none()), ("boolean", st.booleans()), ("int", st.integers(-(2**31), 2**31 - 1)),
+    ("long", st.integers(-(2**63), 2**63 - 1)), ("double", st.floats(allow_nan=False)),
+    ("float", st.floats(width=32, allow_nan=False)), ("string", st.text(max_size=5)), ("bytes", st.binary(max_size=5)),
+]  # fmt: skip
+
+
+@st.composite
+def schemas(draw: st.DrawFn, depth: int = 3, path: str = "t") -> tuple[Any, st.SearchStrategy[Any]]:
+    """A schema without a union whose branches share values, and what its values are."""
+    shape = draw(st.sampled_from(["leaf", "enum", "fixed", *(["record", "array", "map", "union"] if depth else [])]))
+    if shape == "leaf":
+        name, leaves = draw(st.sampled_from(LEAVES))
+        return name, leaves
+    if shape == "enum":
+        return {"type": "enum", "name": path, "symbols": ["A", "B"]}, st.sampled_from("AB")
+    if shape == "fixed":
+        return {"type": "fixed", "name": path, "size": 3}, st.binary(min_size=3, max_size=3)
+    if shape == "record":
+        parts = [draw(schemas(depth - 1, f"{path}_{i}")) for i in range(draw(st.integers(1, 3)))]
+        fields = [{"name": f"f{i}", "type": part} for i, (part, _) in enumerate(parts)]
+        values = st.fixed_dictionaries({f"f{i}": value for i, (_, value) in enumerate(parts)})
+        return {"type": "record", "name": path, "fields": fields}, values
+    inner, values_of = draw(schemas(depth - 1, f"{path}_i"))
+    if shape == "array":
+        return {"type": "array", "items": {"type": "record", "name": path, "fields": [
+            {"name": "n", "type": "int"}, {"name": "v", "type": inner}]}}, st.lists(
+            st.fixed_dictionaries({"n": st.integers(0, 9), "v": values_of}), max_size=3)  # fmt: skip
+    if shape == "map":
+        return {"type": "map", "values": inner}, st.dictionaries(st.text(max_size=3), values_of, max_size=3)
+    if isinstance(inner, list) or inner == "null":
+        return inner, values_of
+    return ["null", inner], st.none() | values_of
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_values_of_any_schema_come_back_and_the_library_reads_them(data: st.DataObject) -> None:
+    schema, values = data.draw(schemas())
+    made, value = serde(schema), data.draw(values)
+    written = made.encode(value)
+    assert made.decode(written) == value
+    assert fastavro.schemaless_reader(BytesIO(written), fastavro.parse_schema(schema)) == value
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.binary(max_size=200))
+def test_any_bytes_and_any_schema_decode_or_are_refused_with_a_place(data: st.DataObject, payload: bytes) -> None:
+    schema, _ = data.draw(schemas())
+    found = serde(schema).misfit(payload)
+    assert found is None or (found.path.startswith("payload") and len(str(found)) < 400)

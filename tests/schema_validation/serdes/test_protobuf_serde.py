@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import gzip
+import io
+import tarfile
+import textwrap
+import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import given
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schema_validation.serdes.base import DataRefused, SourceError
+from schema_validation.serdes.proto_archive import files_of_archive
 from schema_validation.serdes.proto_parser import parse_file
 from schema_validation.serdes.protobuf import ProtobufSerde
 
@@ -139,7 +148,8 @@ def test_nested_types_and_unknown_ones() -> None:
         ('syntax = "proto3";\nmessage A { required int32 x = 1; }', 2, 13),
         ("message A {", 1, 12),
         ("message A { optional int32 x = 0; }", 1, 32),
-        ("message A { optional group G = 1 {} }", 1, 22),
+        ("message A { optional group g = 1 {} }", 1, 28),
+        ('syntax = "proto3"; message A { optional group G = 1 {} }', 1, 41),
         ('edition = "2023";', 1, 1),
         ("message A { optional string s = 1; } $", 1, 38),
     ],
@@ -197,3 +207,246 @@ def test_a_bundle_resolves_imports_below_the_folder_of_its_root() -> None:
 def test_a_faulty_bundle_is_refused(files: Any) -> None:
     with pytest.raises(SourceError):
         ProtobufSerde(files if isinstance(files, list) else [files])
+
+
+# -- compiled schemas --
+
+
+def compiled(*files: tuple[str, str]) -> str:
+    """What ``protoc --include_imports --descriptor_set_out`` writes, in base64."""
+    made = FileDescriptorSet(file=[parse_file(text, path) for path, text in files])
+    return base64.b64encode(made.SerializeToString()).decode()
+
+
+BASE = ("base.proto", 'syntax = "proto3"; package p; message B { int32 n = 1; }')
+ROOT = ("root.proto", 'syntax = "proto3"; package p; import "base.proto"; message R { B b = 1; repeated int64 l = 2; }')
+
+
+def test_a_compiled_schema_is_as_its_text() -> None:
+    made = ProtobufSerde(compiled(BASE, ROOT))
+    assert made.facts() == {"message_types": ["R"]}
+    assert made.has_message_type("p.B")
+    assert made.decode(made.encode({"b": {"n": 5}, "l": [1]}, "R"), "R") == {"b": {"n": 5}, "l": [1]}
+    wrapped = "\n".join(textwrap.wrap(compiled(BASE, ROOT), 76)) + "\n"
+    assert ProtobufSerde(wrapped).has_message_type("R")
+
+
+def test_a_single_compiled_file_is_understood() -> None:
+    text = 'syntax = "proto3"; message M { int32 x = 1; }'
+    single = base64.b64encode(parse_file(text, "default").SerializeToString()).decode()
+    assert ProtobufSerde(single).decode(b"\x08\x05", "M") == {"x": 5}
+
+
+def test_a_compiled_schema_without_its_imports_is_refused() -> None:
+    with pytest.raises(SourceError, match=r"missing: base\.proto"):
+        ProtobufSerde(compiled(ROOT))
+
+
+def test_groups_are_read_and_written() -> None:
+    made = ProtobufSerde("message A { repeated group Result = 1 { required string url = 2; } optional int32 n = 3; }")
+    data = b"\x0b\x12\x01x\x0c\x18\x05"
+    assert made.decode(data, "A") == {"result": [{"url": "x"}], "n": 5}
+    assert made.encode({"result": [{"url": "x"}], "n": 5}, "A") == data
+    with pytest.raises(DataRefused, match="required fields are missing"):
+        made.decode(b"\x0b\x0c", "A")
+
+
+def test_well_known_types_decode_by_their_fields() -> None:
+    made = ProtobufSerde(
+        'syntax = "proto3"; import "google/protobuf/any.proto"; import "google/protobuf/struct.proto";'
+        'import "google/protobuf/api.proto"; import "google/protobuf/wrappers.proto";'
+        "message M { google.protobuf.Any a = 1; google.protobuf.Struct s = 2; google.protobuf.Int64Value v = 3;"
+        " google.protobuf.Method m = 4; }"
+    )
+    value = {
+        "a": {"type_url": "t/x.Y", "value": b"\x08\x01"},
+        "s": {"fields": {"k": {"number_value": 1.5}, "n": {"null_value": "NULL_VALUE"}}},
+        "v": {"value": 2**53 + 1},
+    }
+    assert made.decode(made.encode(value, "M"), "M") == value
+
+
+def test_last_values_win_messages_merge_and_packing_does_not_matter() -> None:
+    made = ProtobufSerde(
+        'syntax = "proto3"; message M { int32 n = 1; I i = 2; repeated int32 l = 3;'
+        " repeated int32 u = 4 [packed = false]; message I { int32 a = 1; int32 b = 2; } }"
+    )
+    data = b"\x12\x02\x08\x01\x08\x05\x08\x06\x12\x02\x10\x02\x18\x01\x18\x02\x22\x02\x03\x04\xf8\x01\x07"
+    assert made.decode(data, "M") == {"n": 6, "i": {"a": 1, "b": 2}, "l": [1, 2], "u": [3, 4]}
+
+
+def test_files_of_a_bundle_that_are_missing_are_all_named() -> None:
+    files = [
+        file("v1/a.proto", 'import "b.proto"; import "c.proto"; import "../d.proto"; message A {}', root=True),
+        file("v1/b.proto", 'import "e.proto"; import "/f.proto"; message B {}'),
+    ]
+    with pytest.raises(SourceError) as caught:
+        ProtobufSerde(files)
+    assert "missing: c.proto, e.proto" in caught.value.message
+    assert "invalid, since they leave the folder: ../d.proto, /f.proto" in caught.value.message
+
+
+# -- archives --
+
+
+def archive(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for info, contents in members:
+            info.size = len(contents)
+            tar.addfile(info, io.BytesIO(contents))
+    return packed.getvalue()
+
+
+def member(path: str, contents: str = "message A {}") -> tuple[tarfile.TarInfo, bytes]:
+    return tarfile.TarInfo(path), contents.encode()
+
+
+def test_an_archive_is_a_bundle() -> None:
+    packed = archive(
+        member("./v1/device.proto", 'import "common/unit.proto"; message D { optional U u = 1; }'),
+        member("./v1/common/unit.proto", "message U { optional int32 n = 1; }"),
+    )
+    made = ProtobufSerde(files_of_archive(packed, "device.proto"))
+    assert made.encode({"u": {"n": 1}}, "D") == b"\x0a\x02\x08\x01"
+
+
+def _link(path: str) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(path)
+    info.type, info.linkname = tarfile.SYMTYPE, "/etc/hostname"
+    return info, b""
+
+
+@pytest.mark.parametrize(
+    ("data", "root", "says"),
+    [
+        (b"", "a.proto", "no gzipped tar"),
+        (b"\x1f\x8bxx", "a.proto", "no gzipped tar"),
+        (gzip.compress(b"x" * 5000), "a.proto", "no gzipped tar"),
+        (gzip.compress(bytes(64 * 1024 * 1024)), "a.proto", "at most 10485760 bytes"),
+        (archive(member("b.proto")), "a.proto", "has 0 files 'a.proto'"),
+        (archive(member("x/a.proto"), member("y/a.proto")), "a.proto", "has 2 files 'a.proto'"),
+        (archive(member("a.proto"), member("../b.proto")), "a.proto", "must stay in the bundle"),
+        (archive(member("a.proto"), member("/b.proto")), "a.proto", "must stay in the bundle"),
+        (archive(member("a.proto"), _link("b.proto")), "a.proto", "no plain file"),
+        (archive(member("a.proto")), "v1/a.proto", "without a folder"),
+        (archive(member("a.proto"))[:60], "a.proto", "no gzipped tar|has 0 files"),
+        (archive(*[member(f"a{i}.proto") for i in range(1001)]), "a0.proto", "at most 1000 files"),
+        (archive((tarfile.TarInfo("a.proto"), b"\xff\xfe")), "a.proto", "not UTF-8"),
+    ],
+)
+def test_a_hostile_archive_is_refused(data: bytes, root: str, says: str) -> None:
+    with pytest.raises(SourceError, match=says):
+        files_of_archive(data, root)
+
+
+# -- what is refused, and where --
+
+
+@pytest.mark.parametrize(
+    ("data", "misfit"),
+    [
+        (b"\x0a\xff\xff\xff\xff\x0f", "payload.device: 4294967295 bytes are announced, 0 are left"),
+        (b"\x20", "payload.seq: a number is wanted"),
+        (b"\x20\xff", "payload.seq: a number is wanted, the bytes end within it"),
+        (b"\x20" + b"\xff" * 11, "payload.seq: byte 11: a number has at most 10 bytes"),
+        (b"\x42\x02\x42\x05", "payload.inner.inner: 5 bytes are announced, 0 are left"),
+        (b"\x0a\x02\xff\xfe", "payload.device: a text is wanted, byte 0 of it is not UTF-8"),
+        (b"\x00\x00", "payload: byte 1: no field begins with the tag 0"),
+        (b"\x0f\x00", "payload.device: byte 1: no field begins with the tag 15"),
+        (b"\x0c", "payload.device: byte 1: no field begins with the tag 12"),
+        (b"\xfb\x01\x08\x01", "payload: group 31 does not end"),
+        (b"\x11\x00", "payload.samples[0]: 8 bytes are wanted, 1 are left"),
+    ],
+)
+def test_a_refusal_says_where_and_what(data: bytes, misfit: str) -> None:
+    assert str(ProtobufSerde(TELEMETRY).misfit(data, "Telemetry")) == misfit
+
+
+def test_deep_messages_are_refused_at_the_limit_of_the_format() -> None:
+    def nested(depth: int) -> bytes:
+        data = b""
+        for _ in range(depth):
+            size = bytearray()
+            left = len(data)
+            while left > 127:
+                size.append(left & 127 | 128)
+                left >>= 7
+            data = b"\x42" + bytes([*size, left]) + data
+        return data
+
+    made = ProtobufSerde(TELEMETRY)
+    assert made.misfit(nested(90), "Telemetry") is None
+    for depth in (150, 10_000):
+        found = made.misfit(nested(depth), "Telemetry")
+        assert found is not None
+        assert found.detail == "messages nest deeper than 100 levels"
+    assert made.misfit(b"\xfb\x01" * 100_000, "Telemetry") is not None
+
+
+def test_a_few_bytes_do_not_become_megabytes() -> None:
+    fields = "".join(f"int32 f{i} = {i + 1};" for i in range(200))
+    made = ProtobufSerde(f'syntax = "proto3"; message W {{ {fields} }} message L {{ repeated W w = 1; }}')
+    assert len(made.decode(b"\x0a\x00" * 100, "L")["w"]) == 100
+    tracemalloc.start()
+    found = made.misfit(b"\x0a\x00" * 500_000, "L")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert str(found) == "payload: a payload decodes to at most 500000 values"
+    assert peak < 64 * 1024 * 1024
+
+
+# -- random schemas --
+
+SCALARS: dict[str, st.SearchStrategy[Any]] = {
+    "double": st.floats(allow_nan=False), "float": st.floats(width=32, allow_nan=False),
+    "int32": st.integers(-(2**31), 2**31 - 1), "sint64": st.integers(-(2**63), 2**63 - 1),
+    "uint32": st.integers(0, 2**32 - 1), "fixed64": st.integers(0, 2**64 - 1), "bool": st.booleans(),
+    "string": st.text(max_size=5), "bytes": st.binary(max_size=5), "E": st.sampled_from(["ZERO", "ONE", 7]),
+}  # fmt: skip
+
+
+@st.composite
+def messages(draw: st.DrawFn, depth: int = 2) -> tuple[str, st.SearchStrategy[dict[str, Any]]]:
+    """The body of a proto3 message, and its values as they decode."""
+    body = ""
+    always: dict[str, st.SearchStrategy[Any]] = {}
+    optional: dict[str, st.SearchStrategy[Any]] = {}
+    for number in range(1, draw(st.integers(1, 5)) + 1):
+        name = f"f_{number}"
+        shape = draw(st.sampled_from(["implicit", "optional", "repeated", "map", *(["message"] if depth else [])]))
+        kind = draw(st.sampled_from(list(SCALARS)))
+        if shape == "message":
+            inner, values = draw(messages(depth - 1))
+            body += f"message M{number} {{ {inner} }} M{number} {name} = {number};"
+            optional[name] = values
+        elif shape == "map":
+            body += f"map<string, {kind}> {name} = {number};"
+            always[name] = st.dictionaries(st.text(max_size=3), SCALARS[kind], max_size=2)
+        elif shape == "repeated":
+            body += f"repeated {kind} {name} = {number};"
+            always[name] = st.lists(SCALARS[kind], max_size=3)
+        else:
+            body += f"{shape.removeprefix('implicit')} {kind} {name} = {number};"
+            (optional if shape == "optional" else always)[name] = SCALARS[kind]
+    return body, st.fixed_dictionaries(always, optional=optional)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_values_of_any_schema_come_back(data: st.DataObject) -> None:
+    body, values = data.draw(messages())
+    made = ProtobufSerde(f'syntax = "proto3"; enum E {{ ZERO = 0; ONE = 1; }} message T {{ {body} }}')
+    value = data.draw(values)
+    assert made.decode(made.encode(value, "T"), "T") == value
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.binary(max_size=200))
+def test_any_bytes_and_any_schema_decode_or_are_refused_with_a_place(data: st.DataObject, payload: bytes) -> None:
+    body, _ = data.draw(messages())
+    made = ProtobufSerde(f'syntax = "proto3"; enum E {{ ZERO = 0; ONE = 1; }} message T {{ {body} }}', "schema 's'")
+    with contextlib.suppress(DataRefused):
+        made.decode(payload, "T")
+    found = made.misfit(payload, "T")
+    assert found is None or (found.path.startswith("payload") and len(str(found)) < 400)

@@ -1,0 +1,126 @@
+"""Where and why bytes are no Avro value of a schema, since the library names no place.
+
+Runs when a payload was refused.
+"""
+
+from __future__ import annotations
+
+from schema_validation.serdes.avro_schema import AvroType
+from schema_validation.serdes.base import Misfit, path_text
+
+MAX_STEPS = 20_000
+"""Most values looked at: 30 ms."""
+_WIDTHS = {"boolean": 1, "float": 4, "double": 8}
+
+Path = list[str | int]
+
+
+class _Found(Exception):
+    def __init__(self, path: Path, detail: str) -> None:
+        self.misfit = Misfit(path_text(path), detail)
+
+
+def locate(data: bytes, kind: AvroType) -> Misfit | None:
+    """The first place at which bytes are no value of a type; None where none is found in time."""
+    try:
+        end = _Walk(data).value(0, kind, [])
+    except _Found as found:
+        return found.misfit
+    except (RecursionError, _TooLongError):
+        return None
+    left = len(data) - end
+    return Misfit("payload", f"{left} bytes are left over after the value") if left else None
+
+
+class _TooLongError(Exception):
+    """There is more to look at than ``MAX_STEPS``."""
+
+
+class _Walk:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._left = MAX_STEPS
+
+    def value(self, at: int, kind: AvroType, path: Path) -> int:
+        """Where a value that begins at ``at`` ends."""
+        self._left -= 1
+        if self._left < 0:
+            raise _TooLongError
+        if kind.kind == "record":
+            for field in kind.fields:
+                at = self.value(at, field.type, [*path, field.name])
+            return at
+        if kind.kind == "union":
+            return self._union(at, kind, path)
+        if kind.items is not None:
+            return self._blocks(at, kind, kind.items, path)
+        return self._scalar(at, kind, path)
+
+    def _scalar(self, at: int, kind: AvroType, path: Path) -> int:
+        if kind.kind == "null":
+            return at
+        if kind.kind in ("int", "long"):
+            return self._varint(at, path, kind.kind)[1]
+        if kind.kind in ("string", "bytes"):
+            return self._sized(at, path, kind.kind)
+        if kind.kind == "enum":
+            index, after = self._varint(at, path, f"the enum {kind.name}")
+            if not 0 <= index < len(kind.symbols):
+                raise _Found(path, f"the enum {kind.name} has {len(kind.symbols)} symbols, none with index {index}")
+            return after
+        width = kind.size if kind.kind == "fixed" else _WIDTHS[kind.kind]
+        if at + width > len(self._data):
+            raise _Found(path, f"{kind.kind} takes {width} bytes, {len(self._data) - at} are left")
+        return at + width
+
+    def _union(self, at: int, kind: AvroType, path: Path) -> int:
+        names = [branch.name or branch.kind for branch in kind.branches]
+        index, at = self._varint(at, path, f"the union {names}")
+        if not 0 <= index < len(names):
+            raise _Found(path, f"the union {names} has no branch with index {index}")
+        return self.value(at, kind.branches[index], path)
+
+    def _blocks(self, at: int, kind: AvroType, items: AvroType, path: Path) -> int:
+        place = 0
+        while True:
+            count, at = self._varint(at, path, kind.kind)
+            if count == 0:
+                return at
+            if count < 0:
+                count, at = -count, self._varint(at, path, kind.kind)[1]
+            if count > len(self._data) - at:
+                raise _Found(path, f"{count} items are announced, {len(self._data) - at} bytes are left")
+            for _ in range(count):
+                part: str | int = place
+                if kind.kind == "map":
+                    start, at = at, self._sized(at, path, "a key")
+                    part = self._text(start)
+                at = self.value(at, items, [*path, part])
+                place += 1
+
+    def _text(self, at: int) -> str:
+        size, at = self._varint(at, [], "a key")
+        return self._data[at : at + min(size, 40)].decode(errors="replace")
+
+    def _sized(self, at: int, path: Path, what: str) -> int:
+        size, at = self._varint(at, path, what)
+        if not 0 <= size <= len(self._data) - at:
+            raise _Found(path, f"{what} of {size} bytes is announced, {len(self._data) - at} are left")
+        if what != "bytes":
+            try:
+                self._data[at : at + size].decode()
+            except UnicodeDecodeError as error:
+                raise _Found(path, f"{what} is wanted, byte {error.start} of it is not UTF-8") from None
+        return at + size
+
+    def _varint(self, at: int, path: Path, what: str) -> tuple[int, int]:
+        value = 0
+        for shift in range(0, 70, 7):
+            if at >= len(self._data):
+                raise _Found(path, f"{what} is wanted, the bytes end")
+            byte = self._data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1), at
+        raise _Found(path, f"{what} is wanted, its number has more than 10 bytes")

@@ -1,0 +1,117 @@
+"""Where and why bytes are no protobuf message, since the library says only that they are none.
+
+Runs when a payload was refused. What the library skips (unknown fields, a known field with another wire type) is
+skipped here too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from schema_validation.serdes.base import Misfit, path_text
+from schema_validation.serdes.proto_types import NESTING, is_map, is_repeated
+
+MAX_DEPTH = 100
+"""Deepest nesting of messages that protobuf reads."""
+MAX_STEPS = 20_000
+"""Most fields looked at: 30 ms."""
+_VARINT, _EIGHT, _LENGTH, _START, _END, _FOUR = range(6)
+
+Path = list[str | int]
+
+
+class _Found(Exception):
+    def __init__(self, path: Path, detail: str) -> None:
+        self.misfit = Misfit(path_text(path), detail)
+
+
+def locate(data: bytes, descriptor: Any) -> Misfit:
+    """The first place at which bytes are no message of a type."""
+    walk = _Walk(data)
+    try:
+        walk.message(0, len(data), descriptor, [], 1)
+    except _Found as found:
+        return found.misfit
+    return walk.not_utf8 or Misfit("payload", f"not a protobuf message of type {descriptor.name}")
+
+
+class _Walk:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._left = MAX_STEPS
+        self.not_utf8: Misfit | None = None
+        """A text that is none, which only proto3 refuses."""
+
+    def message(self, at: int, end: int, descriptor: Any, path: Path, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise _Found(path, f"messages nest deeper than {MAX_DEPTH} levels")
+        fields = descriptor.fields_by_number
+        seen: dict[int, int] = {}
+        while at < end:
+            self._left -= 1
+            if self._left < 0:
+                raise _Found([], f"not a protobuf message of type {descriptor.name}; it is too large to find out where")
+            tag, at = self._varint(at, end, path)
+            field = fields.get(tag >> 3)
+            place = path
+            if field is not None:
+                index = seen[field.number] = seen.get(field.number, -1) + 1
+                is_listed = is_repeated(field) and not is_map(field) and not (tag & 7 == _LENGTH and field.is_packed)
+                place = [*path, field.name, index] if is_listed else [*path, field.name]
+            at = self._value(tag, at, end, field, place, depth)
+
+    def _value(self, tag: int, at: int, end: int, field: Any, path: Path, depth: int) -> int:
+        """Where the value of a field ends."""
+        wire = tag & 7
+        if tag >> 3 == 0 or wire > _FOUR or wire == _END:
+            raise _Found(path, f"byte {at}: no field begins with the tag {tag}")
+        if wire == _VARINT:
+            return self._varint(at, end, path)[1]
+        if wire == _LENGTH:
+            return self._sized(at, end, field, path, depth)
+        if wire == _START:
+            return self._group(tag >> 3, at, end, path, depth)
+        width = 8 if wire == _EIGHT else 4
+        if at + width > end:
+            raise _Found(path, f"{width} bytes are wanted, {end - at} are left")
+        return at + width
+
+    def _sized(self, at: int, end: int, field: Any, path: Path, depth: int) -> int:
+        size, at = self._varint(at, end, path)
+        if size > end - at:
+            raise _Found(path, f"{size} bytes are announced, {end - at} are left")
+        if field is not None and field.type in NESTING:
+            self.message(at, at + size, field.message_type, path, depth + 1)
+        elif field is not None and field.type == FieldDescriptor.TYPE_STRING and self.not_utf8 is None:
+            try:
+                self._data[at : at + size].decode()
+            except UnicodeDecodeError as error:
+                self.not_utf8 = Misfit(path_text(path), f"a text is wanted, byte {error.start} of it is not UTF-8")
+        return at + size
+
+    def _group(self, number: int, at: int, end: int, path: Path, depth: int) -> int:
+        """Read over a group."""
+        if depth > MAX_DEPTH:
+            raise _Found(path, f"messages nest deeper than {MAX_DEPTH} levels")
+        while at < end:
+            tag, at = self._varint(at, end, path)
+            if tag & 7 == _END:
+                if tag >> 3 != number:
+                    raise _Found(path, f"byte {at}: the end of group {tag >> 3} stands in group {number}")
+                return at
+            at = self._value(tag, at, end, None, path, depth + 1)
+        raise _Found(path, f"group {number} does not end")
+
+    def _varint(self, at: int, end: int, path: Path) -> tuple[int, int]:
+        value = 0
+        for shift in range(0, 70, 7):
+            if at >= end:
+                raise _Found(path, "a number is wanted, the bytes end within it" if shift else "a number is wanted")
+            byte = self._data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, at
+        raise _Found(path, f"byte {at}: a number has at most 10 bytes")
