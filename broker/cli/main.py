@@ -17,9 +17,11 @@ from broker.cli import (
     config,
     doctor,
     exit_codes,
+    gate_tries,
     gates,
     lake,
     objects,
+    quarantine,
     rule_backtest,
     rule_functions,
     rule_tries,
@@ -103,7 +105,8 @@ def _application() -> typer.Typer:
         run.serve,
         run.demo,
         status.status,
-        gates.pipeline,
+        gate_tries.pipeline,
+        gate_tries.variform,
         lake.audit,
         lake.replay,
         doctor.doctor,
@@ -125,7 +128,7 @@ def _application() -> typer.Typer:
             schemas.add_to(group)
         application.add_typer(group, name=noun.plural)
         application.add_typer(group, name=noun.singular, hidden=True)
-    application.add_typer(gates.quarantine, name="quarantine")
+    application.add_typer(quarantine.group, name="quarantine")
     application.add_typer(lake.group, name="lake")
     return application
 

@@ -13,7 +13,7 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError
-from broker.cli.options import DataDirOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,16 @@ def group_for(noun: Noun, where: str) -> typer.Typer:
 
     @group.command("ls", help=f"List all {noun.plural} in their order.")
     def list_objects(
-        url: UrlOption = None, data_dir: DataDirOption = Path("data"), output: OutputOption = "table"
+        url: UrlOption = None,
+        data_dir: DataDirOption = Path("data"),
+        output: OutputOption = "table",
+        as_json: JsonOption = False,
     ) -> None:
         from broker.cli.output import print_json, print_table
 
         with api_client(url, data_dir) as client:
             items = list(client.items(noun.path))
-        if output == "json":
+        if as_json or output == "json":
             print_json({"items": items, "next": None, "total": len(items), "total_is_estimate": False})
             return
         rows = [[_cell(item.get(member)) for member in noun.columns.values()] for item in items]
@@ -78,13 +81,14 @@ def group_for(noun: Noun, where: str) -> typer.Typer:
         url: UrlOption = None,
         data_dir: DataDirOption = Path("data"),
         output: OutputOption = "table",
+        as_json: JsonOption = False,
     ) -> None:
         from broker.cli.client import name_path
         from broker.cli.output import print_json, print_members
 
         with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, f"{where} ls"):
             shown = client.get(name_path(noun.path, name))
-        print_json(shown) if output == "json" else print_members(shown)
+        print_json(shown) if as_json or output == "json" else print_members(shown)
 
     @group.command("apply", help=f"Make or replace {noun.plural} from a file.")
     def apply_objects(
@@ -92,20 +96,22 @@ def group_for(noun: Noun, where: str) -> typer.Typer:
         url: UrlOption = None,
         data_dir: DataDirOption = Path("data"),
         output: OutputOption = "table",
+        as_json: JsonOption = False,
     ) -> None:
         from broker.cli.client import name_path
         from broker.cli.output import print_json, print_line
 
         objects = read_objects(file)
+        is_json = as_json or output == "json"
         applied = []
         with api_client(url, data_dir) as client:
             for spec in objects:
                 with _about(noun, spec["name"]):
                     saved, is_new = client.put(name_path(noun.path, spec["name"]), spec)
                 applied.append(saved)
-                if output != "json":
+                if not is_json:
                     print_line(f"{noun.singular} {spec['name']} {'created' if is_new else 'replaced'}")
-        if output == "json":
+        if is_json:
             print_json({"items": applied})
 
     @group.command("rm", help=f"Remove a {noun.singular}.")
@@ -114,14 +120,15 @@ def group_for(noun: Noun, where: str) -> typer.Typer:
         yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
         url: UrlOption = None,
         data_dir: DataDirOption = Path("data"),
+        as_json: JsonOption = False,
     ) -> None:
         from broker.cli.client import name_path
-        from broker.cli.output import print_line
+        from broker.cli.output import print_json, print_line
 
         confirm(f"Remove {noun.singular} {name!r}?", yes=yes, command=f"{where} rm {name} --yes")
         with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, f"{where} ls"):
             client.delete(name_path(noun.path, name))
-        print_line(f"{noun.singular} {name} removed")
+        print_json({"removed": [name]}) if as_json else print_line(f"{noun.singular} {name} removed")
 
     return group
 
