@@ -53,9 +53,23 @@ def full() -> UpgradeRefused:
     return UpgradeRefused(HTTPStatus.SERVICE_UNAVAILABLE, "This listener takes no more connections now.")
 
 
-def too_large() -> UpgradeRefused:
-    """What a request of more than ``MAX_HEAD_BYTES`` gets."""
-    return UpgradeRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"A request has at most {MAX_HEAD_BYTES} bytes.")
+def split(data: bytes) -> tuple[bytes, bytes] | None:
+    """A request up to its empty line and what came behind it, None while it is not complete.
+
+    Raises:
+        UpgradeRefused: it will not become one.
+    """
+    if not data[:1].isupper():
+        raise _no_request()
+    end = data.find(END)
+    if (len(data) if end < 0 else end) > MAX_HEAD_BYTES:
+        text = f"A request has at most {MAX_HEAD_BYTES} bytes."
+        raise UpgradeRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
+    return None if end < 0 else (data[: end + len(END)], data[end + len(END) :])
+
+
+def _no_request() -> UpgradeRefused:
+    return UpgradeRefused(HTTPStatus.BAD_REQUEST, "This is no HTTP request; MQTT clients connect with WebSocket here.")
 
 
 def accept(head: bytes, settings: WebSocketSettings) -> bytes:
@@ -96,7 +110,7 @@ def parse(head: bytes) -> Request:
     request_line, *lines = head.removesuffix(END).decode("latin-1").split("\r\n")
     words = request_line.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise UpgradeRefused(HTTPStatus.BAD_REQUEST, "This is no HTTP request.")
+        raise _no_request()
     if words[2] == "HTTP/1.0":
         raise UpgradeRefused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "A WebSocket is opened with HTTP/1.1.")
     headers: _Headers = {}

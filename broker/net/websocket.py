@@ -75,17 +75,13 @@ class WebSocketLink(TcpLink):
     def _open(self, data: bytes) -> bytes:
         """Take the request; what came behind it."""
         self._head += data
-        end = self._head.find(upgrade.END)
-        if end < 0 and len(self._head) <= upgrade.MAX_HEAD_BYTES:
-            return b""
-        head, rest = self._head[: end + len(upgrade.END)], self._head[end + len(upgrade.END) :]
-        self._head = b""
         try:
-            if end < 0 or end > upgrade.MAX_HEAD_BYTES:
-                raise upgrade.too_large()
+            parts = upgrade.split(self._head)
+            if parts is None:
+                return b""
             if self.refusal:
                 raise upgrade.full()
-            response = upgrade.accept(head, self._settings)
+            response = upgrade.accept(parts[0], self._settings)
         except UpgradeRefused as refused:
             if not self.refusal:
                 self._owner.refused(self.peer_host, "websocket_request", str(refused))
@@ -93,8 +89,8 @@ class WebSocketLink(TcpLink):
             self._end()
             return b""
         self._transport.write(response)
-        self._state = _OPEN
-        return rest
+        self._state, self._head = _OPEN, b""
+        return parts[1]
 
     # -- Link --
 
