@@ -1,8 +1,9 @@
-"""Rules whose jq programs need a worker: put off, kept in the store, and evaluated in order beside the publish path.
+"""Rules that must wait for another process: put off, kept in the store, evaluated in order beside the publish path.
 
-What a rule is to run on goes into a durable queue of its own in the commit group of the publish, so that PUBACK waits
-for it. A task per such rule reads the queue, has the programs run by the pool, and does the rule's actions together
-with noting how far it has come: rows that go into streams are there exactly once, whatever ends the broker.
+They wait for the worker of a jq program, the server that codes a schema's payloads, a registry elsewhere. What a rule
+is to run on goes into a durable queue of its own in the commit group of the publish, so that PUBACK waits for it. A
+task per such rule reads the queue, awaits what is asked, and does the rule's actions together with noting how far it
+has come: rows that go into streams are there exactly once, whatever ends the broker.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from broker.core.client import Client
 from broker.core.errors import Unavailable
 from broker.core.message import Message
 from broker.core.queue import DurableQueue, Queues
+from broker.core.waiting import Answers, Question, Waits, stopping_at_questions
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 from rules.jq.evaluation import Evaluation, NeedsWorker, Request, evaluating
@@ -145,7 +147,7 @@ class Deferrals:
             Unavailable: the rule's queue is full, or there is no store.
         """
         if not self._is_running:
-            raise Unavailable("programs that need a worker run in a broker only")
+            raise Unavailable("what must wait for another process is evaluated in a broker only")
         try:
             kept = _encode(_to_keep(given, message, now_ms))
         except (TypeError, OverflowError, ValueError, RecursionError) as error:
@@ -221,18 +223,25 @@ class Deferrals:
         queue.rewind()
 
     async def _evaluate(self, rule: DeferredRule, evaluations: Sequence[_Deferred]) -> None:
-        """Run all, and again with the answers of the workers, until each has an outcome."""
+        """Run all, and again with the answers of workers and other processes, until each has an outcome."""
         waiting = list(evaluations)
         while waiting:
-            requests = []
+            requests: list[tuple[_Deferred, Request]] = []
+            questions: list[tuple[_Deferred, Question]] = []
             for one in waiting:
-                request = one.run(rule.event_program)
-                if request is not None:
-                    requests.append((one, request))
-            answers = await self._pool.run([needed.request for _, needed in requests])
-            for (one, _), answer in zip(requests, answers, strict=True):
-                one.evaluation.answers.append(answer)
-            waiting = [one for one, _ in requests]
+                needed = one.run(rule.event_program)
+                if isinstance(needed, NeedsWorker):
+                    requests.append((one, needed.request))
+                elif needed is not None:
+                    questions.append((one, needed.question))
+            await asyncio.gather(self._run_jq(requests), *(one.answers.fetch(question) for one, question in questions))
+            waiting = [one for one, _ in (*requests, *questions)]
+
+    async def _run_jq(self, requests: Sequence[tuple[_Deferred, Request]]) -> None:
+        """Have the workers run what is next of each evaluation."""
+        answers = await self._pool.run([request for _, request in requests])
+        for (one, _), answer in zip(requests, answers, strict=True):
+            one.evaluation.answers.append(answer)
 
     def _settle(self, rule: DeferredRule, queue: DurableQueue, evaluations: Sequence[_Deferred]) -> None:
         """Do the actions and note how far it came, in one turn of the loop, so that both are in one commit group."""
@@ -245,7 +254,7 @@ class Deferrals:
 class _Deferred:
     """One evaluation on the way to its outcome."""
 
-    __slots__ = ("_columns", "evaluation", "message", "offset", "outcome")
+    __slots__ = ("_columns", "answers", "evaluation", "message", "offset", "outcome")
 
     def __init__(self, offset: int, payload: bytes, node: str, rule: str) -> None:
         kept = _decode(payload)
@@ -254,15 +263,15 @@ class _Deferred:
             self._columns = all_columns(self.message, node, {"rule_id": rule}, lambda: kept.now_ms)
         else:
             self._columns = kept.columns
-        self.evaluation = Evaluation(lambda: self._columns)
+        self.evaluation, self.answers = Evaluation(lambda: self._columns), Answers()
         self.outcome: Result | Exception = None
 
-    def run(self, program: Program) -> NeedsWorker | None:
-        """Evaluate as far as the answers that are there go; what a worker must do next, or None at the end."""
+    def run(self, program: Program) -> NeedsWorker | Waits | None:
+        """Evaluate as far as the answers that are there go; what is needed next, or None at the end."""
         try:
-            with evaluating(self.evaluation):
+            with evaluating(self.evaluation), self.answers.at_hand():
                 self.outcome = program.run(Occurrence(dict(self._columns)))
-        except NeedsWorker as needed:
+        except (NeedsWorker, Waits) as needed:
             return needed
         except Exception as error:  # noqa: BLE001 - whatever the rule does to this event is its outcome
             self.outcome = error
@@ -334,6 +343,18 @@ def with_jq(
             return run(given)
 
     return run_with_jq
+
+
+def with_questions(run: Callable[[G], Result], is_busy: Callable[[], bool]) -> Callable[[G], Result]:
+    """A compiled rule that may have to ask another process: it raises ``Waits`` there, or ``NeedsWorker`` as above."""
+    stopping = stopping_at_questions(run)
+
+    def run_with_questions(given: G) -> Result:
+        if is_busy():
+            raise BEHIND
+        return stopping(given)
+
+    return run_with_questions
 
 
 BEHIND: Final = NeedsWorker(Request("", "", 0.0), "earlier messages of the rule wait for one")

@@ -20,6 +20,7 @@ from rules.actions.sink import hand_to_sink
 from rules.actions.spec import BridgeAction, Effect, RepublishAction, StreamAction, all_actions
 from rules.actions.stream import append_to_stream
 from rules.counts import Counts
+from rules.functions.asking import asked_by
 from rules.functions.registry import Functions
 from rules.rule import Rule, Statement, compile_statement
 from rules.settings import RulesSettings
@@ -92,6 +93,8 @@ class RuleMaker:
         if calls_jq(statement.tree):
             node, metadata, now_ns = self._services.node, {"rule_id": checked.name}, self._services.clock.now_ns
             rule.variables = lambda message: all_columns(message, node, metadata, lambda: now_ns() // 1_000_000)
+        if asked := asked_by(statement.tree, self._functions):
+            rule.may_wait = lambda: asked.waits(self._services.schemas)
         return MadeRule(checked, rule)
 
     def statement(self, checked: RuleSpec) -> Statement:

@@ -14,10 +14,11 @@ from broker.core.action import Row
 from broker.core.errors import Invalid, Problem, Unavailable
 from broker.core.message import Message
 from broker.core.stage import Refusal
+from broker.core.waiting import Waits
 from broker.observe.log import get_logger
 from rules.actions.action import LastError, Step
 from rules.counts import Counts
-from rules.deferred import Deferrals, with_jq
+from rules.deferred import Deferrals, with_jq, with_questions
 from rules.functions.registry import Functions
 from rules.jq.evaluation import NeedsWorker
 from rules.sql.columns import Occurrence
@@ -89,6 +90,8 @@ class Rule:
     readers: Sequence[RowCall] = field(default=())
     variables: Callable[[Message], Row] | None = field(default=None)
     """All columns of a message, for a rule that calls jq."""
+    may_wait: Callable[[], bool] | None = field(default=None)
+    """Whether it may have to ask another process, with schemas as they are; None for a rule that never does."""
     deferrals: Deferrals | None = field(default=None)
     """Takes what must be evaluated beside the publish path; the engine sets it."""
     _quiet_until_ns: int = field(default=0)
@@ -108,6 +111,8 @@ class Rule:
         name, finish, counts = self.name, self._finish, self.counts
         program = self.statement.on_message if self.for_templates is None or self.readers else self.for_templates
         run = program.run if self.variables is None else with_jq(program.run, self.variables, self._is_busy)
+        if self.may_wait is not None and (self.may_wait() or self._is_busy()):
+            run = with_questions(run, self._is_busy)
         matched, passed = counts.matched, counts.passed
         only = self.steps[0].run if len(self.steps) == 1 and not self.readers else None
         measured = _measured(run, counts.timing)
@@ -119,7 +124,7 @@ class Rule:
             matched.value = count = matched.value + 1
             try:
                 result = (run if count & SAMPLE_MASK else measured)(message)
-            except NeedsWorker as needed:
+            except (NeedsWorker, Waits) as needed:
                 self._put_off(message, message, program, needed)
                 return None
             except Exception as error:  # noqa: BLE001 (a rule must not stop the message, whatever it raises)
@@ -140,10 +145,12 @@ class Rule:
         matched, run = self.counts.matched, self.statement.on_event.run
         if self.variables is not None:
             run = with_jq(run, _columns, self._is_busy)
+        if self.may_wait is not None:
+            run = with_questions(run, self._is_busy)
         matched.value = count = matched.value + 1
         try:
             result = (run if count & SAMPLE_MASK else _measured(run, self.counts.timing))(occurrence)
-        except NeedsWorker as needed:
+        except (NeedsWorker, Waits) as needed:
             self._put_off(occurrence, message, self.statement.on_event, needed)
             return None
         except Exception as error:  # noqa: BLE001 (a rule must not stop who raised the event)
@@ -164,10 +171,12 @@ class Rule:
         else:
             self._finish(outcome, message)
 
-    def _put_off(self, given: Message | Occurrence, message: Message, program: Program, needed: NeedsWorker) -> None:
+    def _put_off(
+        self, given: Message | Occurrence, message: Message, program: Program, needed: NeedsWorker | Waits
+    ) -> None:
         """Have it evaluated later, when it is counted too; a failure where nothing can be put off."""
         if self.deferrals is None:
-            self._failed(program, needed)
+            self._failed(program, needed if isinstance(needed, Exception) else Unavailable(str(needed)))
             return
         try:
             self.deferrals.put_off(self.name, given, message, self.now_ns() // 1_000_000)

@@ -1,8 +1,9 @@
 """Confluent-compatible registries elsewhere: schemas by the number that travels with the data.
 
 What a number stands for never changes, so it is asked for once and kept. Asking waits for the network and never holds
-up the event loop: there the first message with a number that is not known yet fails, saying so, and the schema is
-fetched meanwhile. Redirects are not followed, answers and times are bounded.
+up the event loop: rules are evaluated where they can wait. Where nobody waits the first message with a number that is
+not known yet fails, saying so, and the schema is fetched meanwhile. Redirects are not followed, answers and times are
+bounded.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from threading import Lock
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -24,8 +26,11 @@ from broker.config.secrets import Secret
 from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound
 from broker.core.schema import SchemaError, Serde
+from broker.core.waiting import answer_to, is_waited_for
 from schema_validation.references import Reference, Referred, standing_alone
 from schema_validation.schemas import BUILDERS, compile_source
+
+T = TypeVar("T")
 
 MAX_KEPT = 1000
 """Schemas of one registry that are kept; the one not used for longest makes room."""
@@ -82,6 +87,7 @@ class ConfluentRegistry:
         self._serdes: OrderedDict[int, Serde] = OrderedDict()
         self._failed: dict[int, tuple[float, str]] = {}
         self._under_way: set[int] = set()
+        self._coming: dict[int, asyncio.Future[Serde]] = {}
         self._lock = Lock()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix=f"registry {spec.name}")
         self._http = httpx.Client(
@@ -101,6 +107,9 @@ class ConfluentRegistry:
         failed = self._failed.get(schema_id)
         if failed is not None and time.monotonic() < failed[0]:
             raise SchemaError(failed[1])
+        if is_waited_for():
+            serde: Serde = answer_to(_Asked(("schema", id(self), schema_id), lambda: self._coming_serde(schema_id)))
+            return serde
         if not _is_on_loop():
             return self._fetched(schema_id)
         self._fetch_meanwhile(schema_id)
@@ -110,8 +119,15 @@ class ConfluentRegistry:
 
     def register(self, subject: str, source: str) -> int:
         """The number of an Avro schema under a subject, registered when it is not yet."""
+        if is_waited_for():
+            about = ("subject", id(self), subject)
+            registered: int = answer_to(_Asked(about, lambda: self._on_thread(self._registered, subject, source)))
+            return registered
         if _is_on_loop():
-            raise SchemaError(f"registering at '{self.spec.name}' waits for the network, which a rule must not")
+            raise SchemaError(f"registering at '{self.spec.name}' waits for the network, which is not done here")
+        return self._registered(subject, source)
+
+    def _registered(self, subject: str, source: str) -> int:
         body = {"schema": source, "schemaType": "AVRO"}
         answer = self._call("POST", f"/subjects/{quote(subject, safe='')}/versions", body)
         number = answer.get("id") if isinstance(answer, dict) else None
@@ -128,6 +144,20 @@ class ConfluentRegistry:
         """Give up the connections; what is under way ends by itself."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._http.close()
+
+    async def _coming_serde(self, schema_id: int) -> Serde:
+        """The serde of a schema, fetched once for all that wait for it."""
+        coming = self._coming.get(schema_id)
+        if coming is None:
+            coming = self._coming[schema_id] = asyncio.ensure_future(self._on_thread(self._fetched, schema_id))
+            coming.add_done_callback(lambda _: self._coming.pop(schema_id, None))
+        return await asyncio.shield(coming)
+
+    async def _on_thread(self, call: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
+        except RuntimeError:  # as after close: it was changed or deleted meanwhile
+            raise self._refused("it was closed") from None
 
     def _fetch_meanwhile(self, schema_id: int) -> None:
         with self._lock:
@@ -222,6 +252,17 @@ class ConfluentRegistry:
 
     def _refused(self, why: str) -> SchemaError:
         return SchemaError(f"schema registry '{self.spec.name}': {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A ``broker.core.waiting.Question`` to a registry."""
+
+    about: Hashable
+    answer: Callable[[], Awaitable[Any]]
+
+    async def ask(self) -> Any:
+        return await self.answer()
 
 
 class LocalRegistry:

@@ -14,6 +14,7 @@ from broker.core.errors import Invalid, Problem
 from broker.core.jsontext import JsonError
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
+from rules.functions.asking import NOTHING, Asked, asked_by
 from rules.functions.library import standard
 from rules.functions.registry import Functions
 from rules.functions.schemas import schema_functions
@@ -32,6 +33,8 @@ class SqlCheck:
 
     run: Callable[[Message], Any] | None
     broken: str = ""
+    asked: Asked = NOTHING
+    """What it may ask of other processes."""
 
     def bind(self, index: int) -> Check:
         """The check of a message, at its place among the checks of a validation."""
@@ -88,7 +91,7 @@ def compile_sql_check(
     except Invalid as error:
         raise _at(error, pointer, at) from None
     try:
-        return SqlCheck(compile_for_messages(tree, functions, surroundings).run)
+        return SqlCheck(compile_for_messages(tree, functions, surroundings).run, asked=asked_by(tree, functions))
     except Invalid as error:
         if strict:
             raise _at(error, pointer, at) from None

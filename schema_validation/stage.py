@@ -78,7 +78,8 @@ class ValidationGate:
         steps = tuple(
             Step(
                 validation, validation.bind(self.schemas), book, book.counters.matched, book.counters.succeeded,
-                action := validation.spec.effective_action, action in STOPPING, validation.waits,
+                action := validation.spec.effective_action, action in STOPPING,
+                validation.waits(self.schemas),
             )
             for validation, book in self._validations
             if validation.matches(topic)

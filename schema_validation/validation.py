@@ -29,10 +29,11 @@ class Validation:
     def name(self) -> str:
         return self.spec.name
 
-    @property
-    def waits(self) -> bool:
-        """Whether a check asks another process: then it is run by ``broker.core.waiting.settled``."""
-        return any(isinstance(check, ExternalHttpCheckSpec) for check in self.spec.checks)
+    def waits(self, schemas: SchemaLookup) -> bool:
+        """Whether a check may ask another process: then it is run by ``broker.core.waiting.settled``."""
+        if any(isinstance(check, ExternalHttpCheckSpec) for check in self.spec.checks):
+            return True
+        return any(check.asked.waits(schemas) for check in self.sql.values())
 
     def matches(self, topic: str) -> bool:
         """Whether any of its filters matches the topic."""

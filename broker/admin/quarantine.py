@@ -13,7 +13,7 @@ from typing import Any, Final
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
 from broker.core.quarantine import message_of, quarantined
-from broker.core.stage import Publisher
+from broker.core.stage import WaitingPublisher
 from broker.core.stream import Append, StreamRecord
 from broker.storage.writer import Writer
 from broker.streams.service import StreamService
@@ -33,7 +33,7 @@ class QuarantineDesk:
     """See the module. Used on the event loop; ``names`` gives the streams that are quarantines now."""
 
     def __init__(
-        self, streams: StreamService, writer: Writer, publisher: Publisher, names: Callable[[], Iterable[str]]
+        self, streams: StreamService, writer: Writer, publisher: WaitingPublisher, names: Callable[[], Iterable[str]]
     ) -> None:
         self._streams, self._writer, self._publisher, self._names = streams, writer, publisher, names
         self._at_work: set[str] = set()
@@ -86,13 +86,13 @@ class QuarantineDesk:
                     break
                 for offset, record in found:
                     if offset < end:
-                        self._take(record, append, counts, failures, {"shard": shard, "offset": offset})
+                        await self._take(record, append, counts, failures, {"shard": shard, "offset": offset})
                         position = offset + 1
                 self._writer.put(self._key(stream, shard), b"%d" % position)
                 await self._writer.committed()
         return {"stream": stream, **counts, "failures": failures, "waiting": self._state(stream)["waiting"]}
 
-    def _take(
+    async def _take(
         self, record: StreamRecord, append: Append, counts: dict[str, int], failures: list[Answer], place: Answer
     ) -> None:
         counts["read"] += 1
@@ -100,7 +100,7 @@ class QuarantineDesk:
         if message is None:
             counts["skipped"] += 1
             return
-        refusal = self._publisher.publish(message).refusal
+        refusal = (await self._publisher.publish_and_wait(message)).refusal
         if refusal is None:
             counts["published"] += 1
             return

@@ -112,8 +112,8 @@ class Publisher(Protocol):
         ...
 
 
-class WaitingPublisher(Publisher, Protocol):
-    """A publisher that can also be waited for."""
+class WaitingPublisher(Protocol):
+    """A way into the pipeline for whoever can wait to hear what became of a message."""
 
     async def publish_and_wait(self, message: Message) -> Outcome:
         """As ``publish``, and what became of the message where a gate has to wait."""

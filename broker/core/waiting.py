@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from broker.core.errors import Unavailable
 
+G = TypeVar("G")
 T = TypeVar("T")
 
 MAX_QUESTIONS: Final = 10_000
@@ -71,6 +72,10 @@ class Answers:
             answer = await question.ask()
         except Exception as error:  # noqa: BLE001 - raised where the question is put
             failure = error
+        self.keep(question, answer, failure)
+
+    def keep(self, question: Question, answer: Any, failure: Exception | None) -> None:
+        """Take the answer or the error to a question as the next one."""
         self._given.append((question.about, answer, failure))
 
     def to(self, question: Question) -> Any:
@@ -89,6 +94,7 @@ class Answers:
         return answer
 
 
+_NO_ANSWERS: Final = Answers()
 _current: Final[ContextVar[Answers | None]] = ContextVar("answers of other processes", default=None)
 
 
@@ -108,6 +114,19 @@ def answer_to(question: Question) -> Any:
     if answers is None:
         raise Unavailable("another process would have to be waited for, which is not done here")
     return answers.to(question)
+
+
+def stopping_at_questions(compute: Callable[[G], T]) -> Callable[[G], T]:
+    """The same, but that it raises ``Waits`` at its first question, for a caller that has it run elsewhere."""
+
+    def call(given: G) -> T:
+        token = _current.set(_NO_ANSWERS)
+        try:
+            return compute(given)
+        finally:
+            _current.reset(token)
+
+    return call
 
 
 async def settled(compute: Callable[[], T]) -> T:

@@ -16,11 +16,13 @@ from broker.connection.settings import MqttSettings
 from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.events import Events
-from broker.core.stage import Gate, Plans, Tap, WaitingPublisher
+from broker.core.stage import Gate, Plans, Tap
 from broker.net.listener import check_exposure
 from broker.net.listeners import Listeners
 from broker.net.settings import NamedListener
 from broker.observe.metrics import Metrics
+from broker.pipeline.pipeline import Pipeline
+from broker.routing.router import Routes
 from broker.session.session import Session
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
@@ -84,7 +86,7 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def publisher(self) -> WaitingPublisher:
+    def publisher(self) -> Pipeline[Routes[Session]]:
         """The way into the pipeline for messages that no client sent."""
         return self.hub.pipeline
 

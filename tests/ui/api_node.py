@@ -130,6 +130,9 @@ class Pipeline:
             return Outcome(0, Refusal("validation", "meters", "validation_failed", 0x99, "/t: 'x' is not a number"))
         return Outcome(2)
 
+    async def publish_and_wait(self, message: Message) -> Outcome:
+        return self.publish(message)
+
 
 class Logs:
     """A stream called ``readings``."""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from broker.core.clock import Clock, SystemClock
 from broker.core.objects import ObjectService, Spec
-from broker.core.stage import Publisher
+from broker.core.stage import WaitingPublisher
 from ui.api.sign_in import SignIn
 from ui.api.status import Status
 
@@ -86,7 +86,7 @@ class ApiContext:
 
     token: str = field(repr=False)
     services: Mapping[str, ObjectService]
-    publisher: Publisher
+    publisher: WaitingPublisher
     status: Callable[[], Status]
     metrics_text: Callable[[], str]
     streams: Streams | None = None

@@ -13,11 +13,16 @@ import contextlib
 import ctypes
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from broker.core.errors import Invalid, Unavailable
+from ui.api.answers import settled_on_thread
 
 T = TypeVar("T")
+
+_FOR_ANSWERS = 0.9
+"""The part of its time that a call may wait for other processes."""
 
 
 class OutOfTime(BaseException):
@@ -40,7 +45,8 @@ class BoundedCalls:
             broker.core.errors.Unavailable: all slots stayed taken.
         """
         await self._take_slot()
-        thread = _Thread(call, asyncio.get_running_loop(), self._give_back)
+        loop = asyncio.get_running_loop()
+        thread = _Thread(partial(settled_on_thread, call, loop, self._timeout_s * _FOR_ANSWERS), loop, self._give_back)
         thread.start()
         try:
             return await asyncio.wait_for(asyncio.shield(thread.result), self._timeout_s)

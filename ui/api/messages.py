@@ -34,7 +34,7 @@ def add_publishing(router: APIRouter, context: ApiContext) -> None:
     )
     async def publish(request: Request) -> Response:
         message = _message(await read_object(request), _client(request), context.clock.now_ns())
-        outcome = context.publisher.publish(message)
+        outcome = await context.publisher.publish_and_wait(message)
         if outcome.refusal is not None:
             raise _refused(outcome.refusal)
         return answer({"receivers": outcome.receivers})
