@@ -17,8 +17,9 @@ from schema_validation.impact import Impact
 from schema_validation.modes import Modes
 from schema_validation.references import Referred
 from schema_validation.registry import Ids, Registry
-from schema_validation.serdes.base import SchemaSerde
+from schema_validation.serdes.base import SchemaSerde, SourceError
 from schema_validation.serdes.external_http import ExternalHttpSerde
+from schema_validation.serdes.proto_archive import files_of_archive
 from schema_validation.settings import SchemaRegistrySettings
 from schema_validation.trials import Trials
 from schema_validation.versions import Schema, SchemaVersion, next_schema, restored, without_versions
@@ -198,6 +199,27 @@ class SchemaService:
         old, new = _version_of(schema, before), _version_of(schema, after)
         changes = difference(schema.kind, old.flat, new.flat)
         return {"before": old.number, "after": new.number, "changes": [change.as_dict() for change in changes]}
+
+    def bundle_files(self, archive: bytes, root: str) -> Sequence[dict[str, Any]]:
+        """The files of a gzipped tar, as ``files`` of a protobuf schema; ``root`` is a name without a folder.
+
+        Raises:
+            Invalid: says why the archive cannot be used.
+        """
+        try:
+            return files_of_archive(archive, root)
+        except SourceError as error:
+            raise Invalid("the bundle cannot be used", [Problem(error.message, "/bundle")]) from None
+
+    def bundle_with_root(self, name: str, root: str) -> Sequence[dict[str, Any]]:
+        """The files of a schema's version in use, with another root. Raises ``Invalid`` where it has none."""
+        source = self.registry.schema(name).current.source
+        files = source if not isinstance(source, str) else []
+        found = [item["path"] for item in files if item["path"].rpartition("/")[2] == root]
+        if len(found) != 1:
+            problem = Problem(f"the schema has {len(found)} files {root!r}, one is wanted", "/root_proto_file")
+            raise Invalid("the bundle cannot be used", [problem])
+        return [{**item, "root": item["path"] == found[0]} for item in files]
 
     def serde_of_id(self, number: int) -> SchemaSerde | None:
         """What codes data by a global id, of deleted versions too."""

@@ -18,6 +18,7 @@ from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import ObjectService, Spec
 from ui.api import models
+from ui.api.bundles import add_bundles
 from ui.api.deadline import BoundedCalls
 from ui.api.objects import Cursor, Kind, Limit, created_answer, exists, named, page_of
 from ui.api.operation import described
@@ -72,7 +73,9 @@ class SchemaVerbs(ObjectService, Protocol):
 def add_schemas(router: APIRouter, kind: Kind, service: Any, calls: BoundedCalls) -> None:
     """Add all that schemas have, but for the calls that name none (``ui.api.verbs``)."""
     _add_reading(router, service)
-    _add_writing(router, kind, service, BoundedCalls(COMPILE_S, slots=2))
+    compiling = BoundedCalls(COMPILE_S, slots=2)
+    _add_writing(router, kind, service, compiling)
+    add_bundles(router, service, compiling)
     _add_versions(router, service)
     _add_modes(router, service)
     _add_trying(router, service, calls)

@@ -36,7 +36,7 @@ async def read_object(request: Request) -> dict[str, Any]:
         broker.core.errors.Invalid: it is JSON, but no object.
     """
     try:
-        body = jsontext.decode(await _read(request))
+        body = jsontext.decode(await read_bytes(request))
     except jsontext.JsonError as error:
         raise ApiProblem(400, "malformed_json", f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
@@ -44,7 +44,7 @@ async def read_object(request: Request) -> dict[str, Any]:
     return body
 
 
-async def _read(request: Request) -> bytes:
+async def read_bytes(request: Request) -> bytes:
     """The body, whole. One that is too large is read on for a while and thrown away, so that the answer arrives."""
     chunks, size = [], 0
     async for chunk in request.stream():

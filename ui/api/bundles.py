@@ -1,0 +1,116 @@
+"""Protobuf schemas of several files, as one gzipped tar in a form: the call that EMQX's users know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from broker.core.errors import Invalid, Problem
+from broker.core.objects import ObjectService, Spec
+from ui.api import models
+from ui.api.deadline import BoundedCalls
+from ui.api.multipart import form_parts
+from ui.api.objects import created_answer
+from ui.api.operation import described
+from ui.api.parameters import checked_name
+from ui.api.wire import answer, read_bytes
+
+_MEMBERS = ("name", "root_proto_file", "description", "bundle")
+_FORM: dict[str, Any] = {
+    "type": "object",
+    "required": ["name", "root_proto_file"],
+    "properties": {
+        "name": {"type": "string"},
+        "root_proto_file": {"type": "string", "description": "The file that is the schema, without a folder."},
+        "description": {"type": "string"},
+        "bundle": {"type": "string", "format": "binary", "description": "A gzipped tar of .proto files."},
+    },
+}
+
+
+class Bundles(ObjectService, Protocol):
+    """What the service of schemas has for bundles."""
+
+    def prepare(self, spec: Spec, name: str | None = None) -> Any: ...
+
+    def bundle_files(self, archive: bytes, root: str) -> Any: ...
+
+    def bundle_with_root(self, name: str, root: str) -> Any: ...
+
+
+def add_bundles(router: APIRouter, service: Any, compiling: BoundedCalls) -> None:
+    """Add creating and changing a schema by a bundle."""
+
+    @router.post(
+        "/schemas:bundle",
+        operation_id="createSchemaBundle",
+        tags=["Schemas"],
+        summary="Create a protobuf schema of several files",
+        **_described(201),
+    )
+    async def create_bundle(request: Request) -> Response:
+        form = await _form(request, _MEMBERS)
+        unpack = lambda: service.bundle_files(form["bundle"], _text(form, "root_proto_file"))  # noqa: E731
+        spec = _spec(form, await compiling.run("unpacking the bundle", unpack))
+        prepared = await compiling.run("compiling the schema", service.prepare(spec))
+        return created_answer(request, service.create(spec, prepared))
+
+    @router.put(
+        "/schemas:bundle",
+        operation_id="putSchemaBundle",
+        tags=["Schemas"],
+        summary="Change a protobuf schema of several files; without a bundle its root file and description",
+        **_described(200),
+    )
+    async def put_bundle(request: Request) -> Response:
+        form = await _form(request, ("name", "root_proto_file"))
+        name, root = checked_name(_text(form, "name")), _text(form, "root_proto_file")
+        current = service.get(name)
+        if "bundle" in form:
+            files = await compiling.run("unpacking the bundle", lambda: service.bundle_files(form["bundle"], root))
+        else:
+            files = service.bundle_with_root(name, root)
+        spec = {**_kept(current), **_spec(form, files)}
+        prepared = await compiling.run("compiling the schema", service.prepare(spec, name))
+        return answer(service.replace(name, spec, prepared=prepared))
+
+
+def _described(status: int) -> dict[str, Any]:
+    problems = (409, 413, 422) if status == 201 else (404, 409, 413, 422)
+    made = described(answer=models.Object, status=status, problems=problems)
+    content = {"multipart/form-data": {"schema": _FORM}}
+    made["openapi_extra"] = {"requestBody": {"required": True, "content": content}}
+    return made
+
+
+async def _form(request: Request, required: tuple[str, ...]) -> Mapping[str, bytes]:
+    form = form_parts(request.headers.get("content-type", ""), await read_bytes(request))
+    missing = [name for name in required if name not in form and name != "description"]
+    unknown = [name for name in form if name not in _MEMBERS]
+    problems = [Problem(f"the part {name!r} is missing", f"/{name}") for name in missing]
+    problems += [Problem(f"unknown part {name!r}", f"/{name}") for name in unknown]
+    if problems:
+        raise Invalid("the form is not as it must be", problems)
+    return form
+
+
+def _text(form: Mapping[str, bytes], name: str) -> str:
+    try:
+        return form[name].decode()
+    except UnicodeDecodeError:
+        raise Invalid("the form is not as it must be", [Problem("it is not UTF-8", f"/{name}")]) from None
+
+
+def _spec(form: Mapping[str, bytes], files: Any) -> dict[str, Any]:
+    spec = {"name": _text(form, "name"), "type": "protobuf", "files": files}
+    if "description" in form:
+        spec["description"] = _text(form, "description")
+    return spec
+
+
+def _kept(current: Spec) -> dict[str, Any]:
+    """What a change does not name stays: description, tags, metadata, compatibility."""
+    return {key: current[key] for key in ("description", "tags", "metadata", "compatibility") if key in current}
