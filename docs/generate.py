@@ -260,15 +260,15 @@ def _variform() -> str:
         )
         for function in sorted(FUNCTIONS.values(), key=lambda function: function.name)
     ]
-    lazy = [(f"`{name}`", f"{least} to {most} arguments" if least != most else f"{least} arguments")
-            for name, (least, most) in sorted(LAZY.items())]  # fmt: skip
+    lazy = [(f"`{name}`", f"{least} to {most} arguments" if least != most else f"{least} arguments", says)
+            for name, (least, most, says) in sorted(LAZY.items())]  # fmt: skip
     return _page(
         "Functions of variform",
         "Variform is the expression language of transformations: calls, variables, literals. "
         "`upper(nth(2, topic_split(topic)))` is an expression; `payload.a.b`, `topic`, `clientid` and "
         "`user_property.NAME` are variables. `POST /api/v1/variform:eval` tries one.",
         _table(("function", "takes", "meaning"), rows),
-        "These evaluate only the arguments that they need:\n\n" + _table(("function", "takes"), lazy),
+        "These evaluate only the arguments that they need:\n\n" + _table(("function", "takes", "meaning"), lazy),
     )
 
 

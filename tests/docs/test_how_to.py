@@ -39,6 +39,20 @@ def test_a_schema_is_changed_and_taken_back(tmp_path: Path) -> None:
     assert '["meter"]' in subjects
 
 
+def test_messages_are_transformed(tmp_path: Path) -> None:
+    start = commands(ROOT / "docs" / "tutorial.md", "1. Install and start")
+    *_, tried, wrong, counted, changed = run([*start, *commands(HOW_TO / "transform-messages.md")], tmp_path)
+    assert tried.lstrip().startswith("C\n")
+    assert "meters/attic" in tried
+    assert '{"t":"21.5","id":7,"unit":"C"}' in tried
+    assert "outcome: message" in tried
+    counts = dict(line.split() for line in counted.splitlines() if len(line.split()) == 2)
+    assert (counts["matched"], counts["succeeded"], counts["failed"]) == ("2", "1", "1")
+    assert "variable 'payload.t' has no value" in counted
+    assert 'meters/attic {"t":"21.5","unit":"C"}' in changed.splitlines()
+    assert wrong.strip() == ""  # what is wrong is told on standard error
+
+
 def test_what_happens_to_a_message_is_shown(tmp_path: Path) -> None:
     start = commands(ROOT / "docs" / "tutorial.md", "1. Install and start")
     *_, stages, tried = run([*start, *commands(HOW_TO / "see-what-happens-to-a-message.md")], tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import NamedTuple
 
 from transforms.variform import (  # noqa: F401 # importing a family registers it
     functions_collections,
@@ -16,8 +17,25 @@ from transforms.variform import (  # noqa: F401 # importing a family registers i
 )
 from transforms.variform.registry import FUNCTIONS, Function
 
-LAZY: Mapping[str, tuple[int, int]] = {"coalesce": (1, 1024), "iif": (3, 3), "is_empty": (1, 1)}
-"""Functions that the compiler knows by itself, since not all their arguments are evaluated first: least and most."""
+
+class Lazy(NamedTuple):
+    """A function whose arguments are not all evaluated first; ``least`` and ``most`` count them."""
+
+    least: int
+    most: int
+    help: str
+
+
+LAZY: Mapping[str, Lazy] = {
+    "coalesce": Lazy(
+        1,
+        1024,
+        'The first that is not empty ("", null, []); what is not there counts as empty. Also of the items of a list.',
+    ),
+    "iif": Lazy(3, 3, "The second when the first is true or, being no boolean, not empty; else the third."),
+    "is_empty": Lazy(1, 1, 'Whether the value is "", null, [], or not there.'),
+}
+"""Functions that the compiler knows by itself."""
 
 MODULES = frozenset({"maps", "lists"})
 """Modules that may be called, as ``maps.get(...)``."""

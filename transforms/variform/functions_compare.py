@@ -10,28 +10,39 @@ from transforms.variform.errors import badarg
 from transforms.variform.registry import function
 from transforms.variform.values import is_empty, name_of, number, to_text
 
-_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"eq": eq, "neq": ne, "lt": lt, "lte": le, "gt": gt, "gte": ge}
+_OPERATORS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "eq": (eq, "equals"),
+    "neq": (ne, "differs from"),
+    "lt": (lt, "is less than"),
+    "lte": (le, "is at most"),
+    "gt": (gt, "is greater than"),
+    "gte": (ge, "is at least"),
+}
 
 
 def _bytes(value: Any) -> bytes:
     return value if value.__class__ is bytes else to_text(value).encode("utf-8", "surrogatepass")
 
 
-def _by_text(name: str, operator: Callable[[Any, Any], bool]) -> None:
-    @function(f"str_{name}", 2)
+def _by_text(name: str, operator: Callable[[Any, Any], bool], says: str) -> None:
     def compare(left: Any, right: Any) -> bool:
         return operator(_bytes(left), _bytes(right))
 
+    compare.__doc__ = f"Whether the first {says} the second, both as text, byte by byte."
+    function(f"str_{name}", 2)(compare)
 
-def _by_value(name: str, operator: Callable[[Any, Any], bool]) -> None:
-    @function(f"num_{name}", 2)
+
+def _by_value(name: str, operator: Callable[[Any, Any], bool], says: str) -> None:
     def compare(left: Any, right: Any) -> bool:
         return operator(number(f"num_{name}", left), number(f"num_{name}", right))
 
+    compare.__doc__ = f"Whether the first number {says} the second; 1 and 1.0 are equal."
+    function(f"num_{name}", 2)(compare)
 
-for _name, _operator in _OPERATORS.items():
-    _by_text(_name, _operator)
-    _by_value(_name, _operator)
+
+for _name, (_operator, _says) in _OPERATORS.items():
+    _by_text(_name, _operator, _says)
+    _by_value(_name, _operator, _says)
 
 
 @function("str_comp", 2)
