@@ -6,13 +6,14 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from broker.auth.attempt import ConnectAttempt
+from broker.auth.attempt import Certificate, ConnectAttempt
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.packets import ConnAck, Connect
 from broker.connection import announce, close
 from broker.connection.acknowledge import answer
 from broker.connection.announce import Greeting
 from broker.connection.hub import TICK_S
+from broker.connection.settings import CertificateName
 from broker.core import reason
 from broker.core.client import Client
 from broker.session.session import MAX_PACKET_ID, Session
@@ -65,10 +66,10 @@ def take_connect(c: Connection, packet: Connect) -> None:
 
 def _attempt(c: Connection, packet: Connect, client_id: str) -> ConnectAttempt:
     """What is known of the client, its attributes worked out."""
-    link = c.link
+    link, settings = c.link, c.hub.settings
     attempt = ConnectAttempt(
-        client_id,
-        packet.username,
+        _named_by(link.certificate, settings.peer_cert_as_clientid) or client_id,
+        _named_by(link.certificate, settings.peer_cert_as_username) or packet.username,
         packet.password,
         link.peer_host,
         link.peer_port,
@@ -79,6 +80,12 @@ def _attempt(c: Connection, packet: Connect, client_id: str) -> ConnectAttempt:
         link.certificate,
     )
     return c.hub.client_attributes.settled(attempt)
+
+
+def _named_by(certificate: Certificate | None, which: CertificateName) -> str | None:
+    if certificate is None or which == "disabled":
+        return None
+    return certificate.common_name if which == "cn" else certificate.subject
 
 
 def _client(attempt: ConnectAttempt) -> Client:

@@ -11,6 +11,8 @@ from broker.auth.expressions import ExpressionText
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
 
+CertificateName = Literal["disabled", "cn", "dn"]
+
 
 class MqttSettings(Settings):
     """Limits per client and per session."""
@@ -54,6 +56,13 @@ class MqttSettings(Settings):
     max_client_id_bytes: int = Field(default=65_535, ge=23, le=65_535, description="Longest client identifier.")
     max_topic_levels: int = Field(default=128, ge=1, le=65_535, description="Most levels of a topic name or filter.")
     max_subscriptions: int = Field(default=10_000, ge=1, description="Most subscriptions of one session.")
+    peer_cert_as_username: CertificateName = Field(
+        default="disabled", description="Whether the user name is the common name (`cn`) or the subject (`dn`) of the "
+        "client's certificate, where it shows one."
+    )  # fmt: skip
+    peer_cert_as_clientid: CertificateName = Field(
+        default="disabled", description="The same for the client identifier."
+    )
     client_attrs_init: list[ClientAttributeSettings] = Field(
         default_factory=list, description="Attributes of clients, worked out at CONNECT before they are authenticated."
     )

@@ -88,6 +88,28 @@ async def test_certificate_and_server_name_are_known_of_a_client(authority: Auth
     }
 
 
+@pytest.mark.parametrize(
+    ("settings", "client_id", "username"),
+    [
+        ({}, "c", None),
+        ({"peer_cert_as_username": "cn"}, "c", "dev-7"),
+        ({"peer_cert_as_username": "dn", "peer_cert_as_clientid": "cn"}, "dev-7", "CN=dev-7,OU=berlin"),
+    ],
+)
+@on_loop
+async def test_a_certificate_may_name_user_and_client(
+    authority: Authority, server: Files, settings: dict[str, Any], client_id: str, username: str | None
+) -> None:
+    dev = authority.sign("dev", {"OU": "berlin", "CN": "dev-7"})
+    asked = {"verify": "peer", "cacertfile": str(authority.file)}
+    async with running(**settings) as node, listening(node, **server.settings, **asked) as (_, port):
+        client = await opened(port, trusting(authority, dev))
+        client.send(Connect("c", 5))
+        await client.expect(ConnAck)
+        [status] = list(node.server.clients())
+        assert (status.client_id, status.username) == (client_id, username)
+
+
 def test_a_subject_is_written_as_rfc_4514_has_it() -> None:
     subject = (
         (("domainComponent", "org"),),
