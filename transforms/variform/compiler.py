@@ -17,7 +17,7 @@ compiler. For ``concat([topic, '/', payload.t])`` it reads::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,7 @@ def compile_expression(source: str, *, raw: bool = False, in_transformations: bo
         "is_empty": is_empty,
         "holds": _holds,
         "or_empty": _or_empty,
+        "any_is": _any_is,
         "only_list": _only_list,
         "first_filled": _first_filled,
         "render": render,
@@ -160,14 +161,29 @@ class _Generator:
         if node.name in functions.LAZY:
             least, most, _ = functions.LAZY[node.name]
             self._check_count(node, least, most, f"{least} argument{'' if least == 1 else 's'}")
-            return {"coalesce": self._coalesce, "iif": self._iif, "is_empty": self._is_empty}[node.name](
-                node, body, tail
-            )
+            write = {
+                "and": self._and,
+                "coalesce": self._coalesce,
+                "iif": self._iif,
+                "is_empty": self._is_empty,
+                "or": self._or,
+            }[node.name]
+            return write(node, body, tail)
         found = self._find(node)
         self._check_count(node, found.least, found.most, found.arity)
         self.called.add(found.name)
         arguments = [self._node(argument, body, keep=found.keeps_empty) for argument in node.arguments]
         return self._assign(body, f"{self._name_of(found)}({', '.join(arguments)})")
+
+    def _and(self, node: Call, body: list[str], tail: bool) -> str:
+        return self._assign(body, f"not any_is(False, {self._parts(node.arguments)}, b)")
+
+    def _or(self, node: Call, body: list[str], tail: bool) -> str:
+        return self._assign(body, f"any_is(True, {self._parts(node.arguments)}, b)")
+
+    def _parts(self, nodes: Sequence[Node]) -> str:
+        """A tuple of functions, one for each node."""
+        return f"({', '.join([self.function(node, tail=False) for node in nodes])},)"
 
     def _coalesce(self, node: Call, body: list[str], tail: bool) -> str:
         only = node.arguments[0]
@@ -175,8 +191,7 @@ class _Generator:
             part = self.function(only, tail=False)
             return self._assign(body, f"only_list(or_empty({part}, b))")
         items = only.items if len(node.arguments) == 1 and isinstance(only, Array) else node.arguments
-        parts = [self.function(item, tail=False) for item in items]
-        return self._assign(body, f"first_filled(({', '.join(parts)},), b)")
+        return self._assign(body, f"first_filled({self._parts(items)}, b)")
 
     def _iif(self, node: Call, body: list[str], tail: bool) -> str:
         condition = self.function(node.arguments[0], tail=False)
@@ -232,6 +247,19 @@ def _or_empty(part: Evaluate, bindings: Bindings) -> Any:
 def _holds(value: Any) -> bool:
     """A boolean as it is, anything else when it is not empty: the text ``false`` and 0 hold."""
     return value if value.__class__ is bool else not is_empty(value)
+
+
+def _any_is(wanted: bool, parts: tuple[Evaluate, ...], bindings: Bindings) -> bool:
+    """Whether a part gives this truth: a boolean or its text; what is not there or "" is false."""
+    for part in parts:
+        value = _or_empty(part, bindings)
+        if value.__class__ is not bool:
+            if value not in ("true", "false", ""):
+                raise EvalError("badarg", f"and, or: a boolean is wanted, not {name_of(value)}")
+            value = value == "true"
+        if value is wanted:
+            return True
+    return False
 
 
 def _first_filled(parts: tuple[Evaluate, ...], bindings: Bindings) -> Any:

@@ -27,6 +27,7 @@ class Lazy(NamedTuple):
 
 
 LAZY: Mapping[str, Lazy] = {
+    "and": Lazy(2, 1024, "Whether all are true; stops at the first that is not. What is not there counts as false."),
     "coalesce": Lazy(
         1,
         1024,
@@ -34,6 +35,7 @@ LAZY: Mapping[str, Lazy] = {
     ),
     "iif": Lazy(3, 3, "The second when the first is true or, being no boolean, not empty; else the third."),
     "is_empty": Lazy(1, 1, 'Whether the value is "", null, [], or not there.'),
+    "or": Lazy(2, 1024, "Whether one is true; stops at the first that is. What is not there counts as false."),
 }
 """Functions that the compiler knows by itself."""
 

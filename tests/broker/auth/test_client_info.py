@@ -111,6 +111,70 @@ def test_the_first_check_that_matches_decides(client: ConnectAttempt, checks: li
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("username", "u1"),
+        ("clientid", "c1"),
+        ("password", "secret"),
+        ("peerhost", "10.0.0.7"),
+        ("peername", "10.0.0.7:4711"),
+        ("listener", "tcp:default"),
+        ("zone", "default"),
+        ("protocol", "mqtt"),
+        ("cert_subject", "CN=dev-7,OU=berlin,O=acme"),
+        ("dn", "CN=dev-7,OU=berlin,O=acme"),
+        ("cert_common_name", "dev-7"),
+        ("cn", "dev-7"),
+        ("client_attrs.site", "berlin"),
+        ("user_property.site", "2"),
+        ("peersni", "mqtt.example"),
+    ],
+)
+def test_checks_see_every_variable(name: str, value: str) -> None:
+    client = replace(CLIENT, attributes={"site": "berlin"}, server_name="mqtt.example")
+    assert decide(client, (f"str_eq({name}, '{value}')", "allow"), ("true", "deny")) == "allow"
+
+
+OU = "nth(1, regex_extract(cert_subject, 'OU=([a-z]+)'))"
+
+
+@pytest.mark.parametrize(
+    ("username", "client_id", "password", "verdict"),
+    [
+        (None, "v1-a", None, "deny"),
+        ("berlin-7", "v1-a", None, "allow"),
+        ("berlin-7", "x", None, "deny"),
+        ("paris-7", "v1-a", None, "deny"),
+        ("paris-7", "v1-b", b"wrong", "deny"),
+        ("paris-7", "v1-b", sha256(b"v1-b!pepper").hexdigest().encode(), "allow"),
+    ],
+)
+def test_the_four_examples(
+    username: str | None, client_id: str, password: bytes | None, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICEVAR_PEPPER_OF_TEST", "!pepper")
+    client = replace(CLIENT, username=username, client_id=client_id, password=password)
+    checks: list[tuple[str | list[str], str]] = [
+        ("is_empty_val(username)", "deny"),
+        ("not(regex_match(clientid, '^v1-'))", "deny"),
+        (f"str_eq(nth(1, tokens(username, '-')), {OU})", "allow"),
+        ("str_eq(password, hash('sha256', concat([clientid, getenv('PEPPER_OF_TEST')])))", "allow"),
+        ("true", "deny"),
+    ]
+    assert decide(client, *checks) == verdict
+
+
+@pytest.mark.parametrize("client_id", ["a", "b", "c"])
+@pytest.mark.parametrize("first", ["str_eq(clientid, 'a')", "str_eq(cert_subject, 'x')"])
+def test_a_check_with_or_equals_two_checks(first: str, client_id: str) -> None:
+    client, second = ConnectAttempt(client_id), "str_eq(clientid, 'b')"
+    two = decide(client, (first, "allow"), (second, "allow"), ("true", "deny"))
+    assert decide(client, (f"or({first}, {second})", "allow"), ("true", "deny")) == two
+    both = decide(client, ([first, second], "allow"), ("true", "deny"))
+    assert decide(client, (f"and({first}, {second})", "allow"), ("true", "deny")) == both
+
+
+@pytest.mark.parametrize(
     "checks",
     [[], [{"is_match": [], "result": "allow"}], [{"is_match": "", "result": "deny"}],
      [{"is_match": "nosuch(1)", "result": "deny"}], [{"is_match": "true", "result": "maybe"}]],

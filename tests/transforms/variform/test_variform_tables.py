@@ -90,6 +90,8 @@ def check(source: str, expected: Any, *, raw: bool = False) -> None:
         "iif(t,'a')",
         "iif(t,'a','b','c')",
         "is_empty()",
+        "and(true)",
+        "or()",
         "coalesce()",
         "any_to_string(u)",
         "map_to_rage(u,1,2)",
@@ -627,6 +629,34 @@ def test_regular_expressions_lists_and_topics(source: str, expected: Any) -> Non
 )
 def test_comparison_encoding_and_the_rest(source: str, expected: Any) -> None:
     check(source, expected)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("and(true, true)", True),
+        ("and(true, t, 'true')", True),
+        ("and(true, false)", False),
+        ("and('false', true)", False),
+        ("and(true, nowhere)", False),
+        ("and(false, upper(5))", False),
+        ("and(true, upper(5))", E),
+        ("and(true, 1)", E),
+        ("and(true, 'yes')", E),
+        ("and(true, l)", E),
+        ("or(false, true)", True),
+        ("or(false, 'false')", False),
+        ("or(nowhere, true)", True),
+        ("or(str_eq(nowhere, 'x'), str_eq(u, 'alice'))", True),
+        ("or(true, upper(5))", True),
+        ("or(false, 0)", E),
+        ("not(or(false, false))", True),
+        ("iif(and(t, num_gt(n, 4)), 'a', 'b')", "a"),
+        ("coalesce(or(false, false), 'x')", False),
+    ],
+)
+def test_and_or_not(source: str, expected: Any) -> None:
+    check(source, expected, raw=True)
 
 
 @pytest.mark.parametrize(
