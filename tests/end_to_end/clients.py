@@ -11,7 +11,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -105,6 +105,7 @@ class Client:
         is_clean: bool = True,
         expiry_s: int = 0,
         will: tuple[str, str] | None = None,
+        user_properties: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.client_id = client_id or f"client-{next(_NAMES)}"
         self.version = version
@@ -127,6 +128,8 @@ class Client:
         if version == paho.MQTTv5:
             properties = Properties(PacketTypes.CONNECT)
             properties.SessionExpiryInterval = expiry_s
+            if user_properties:
+                properties.UserProperty = list(user_properties)
             self.paho.connect(*node.mqtt, 30, clean_start=is_clean, properties=properties)
         else:
             self.paho.connect(*node.mqtt, 30)

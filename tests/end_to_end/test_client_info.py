@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.clients import MosquittoSub, publish
+from tests.end_to_end.clients import Client, MosquittoSub, publish
 from tests.support.node import Node, running
 
 CONFIG = """
@@ -26,6 +26,10 @@ authentication = [
 mqtt.client_attrs_init = [
   { expression = "coalesce(user_property.site, nth(1, tokens(clientid, '-')))", set_as_attr = site }
   { expression = "cert_common_name", set_as_attr = device }
+]
+schema_validation.validations = [
+  { name = home, topics = ["home/#"], strategy = all_pass, failure_action = drop
+    checks = [{ type = sql, sql = "SELECT 1 AS ok WHERE client_attrs.site = nth(2, split(topic, '/'))" }] }
 ]
 message_transformation.transformations = [
   { name = tag, topics = ["t/#"], failure_action = drop
@@ -52,6 +56,26 @@ def test_attributes_are_seen_by_transformations_and_rules(node: Node) -> None:
     topic, row = lines[1].split(" ", 1)
     assert lines[0] == "berlin/t/1 x"
     assert (topic, json.loads(row)) == ("seen/berlin", {"site": "berlin", "clientid": "berlin-7"})
+
+
+@pytest.mark.parametrize(("topic", "code"), [("home/berlin/t", 0), ("home/paris/t", 0x83)])
+def test_attributes_are_seen_by_checks(node: Node, topic: str, code: int) -> None:
+    with Client(node, "berlin-8") as client:
+        reason, _ = client.publish(topic, "x")
+    assert reason.value in ((0, 0x10) if code == 0 else (code,))
+
+
+def test_a_client_that_takes_over_has_the_attributes_of_its_own_connection(node: Node) -> None:
+    first = Client(node, "c", expiry_s=60, user_properties=[("site", "berlin")])
+    with MosquittoSub(node, "-q", "1", "-t", "+/t/#") as subscriber:
+        first.publish("t/1", "by the first")
+        with Client(node, "c", is_clean=False, expiry_s=60, user_properties=[("site", "paris")]) as second:
+            assert second.flags.session_present
+            second.publish("t/1", "by the second")
+        with Client(node, "c", is_clean=False, user_properties=[("site", "rome")]) as third:
+            third.publish("t/1", "after a while")
+        assert subscriber.take(3) == ["berlin/t/1 by the first", "paris/t/1 by the second", "rome/t/1 after a while"]
+    first.paho.loop_stop()
 
 
 @pytest.mark.parametrize(
