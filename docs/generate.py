@@ -32,6 +32,7 @@ from broker.core.client import Client
 from broker.core.events import EVENT_TYPES
 from broker.core.message import Message
 from broker.core.stage import GateCall
+from broker.net.limits import show_expiry
 from broker.observe.prometheus import exposition
 from broker.streams.settings import StreamSpec
 from rules.functions.registry import Function
@@ -418,6 +419,7 @@ def _use(node: Node) -> None:
         publisher.publish(Message("t", payload, 0, False, Client("c"), 0))
     node.server.hub.figures.delivery_dropped("queue_full")
     node.server.hub.figures.refused_connection("not_authorized")
+    show_expiry(node.metrics, "ssl:default", lambda: 0)
     node.server.set_stages([_FailingGate()], [])
     logging.disable(logging.CRITICAL)  # what is about to fail is logged
     publisher.publish(Message("u", b"", 0, False, Client("c"), 0))

@@ -42,17 +42,19 @@ class SniCertificate(Settings):
     )
     certfile: str = Field(min_length=1, description="Certificate and what stands between it and its root, PEM.")
     keyfile: str = Field(min_length=1, description="Its private key, PEM.")
-    password: Secret = Field(default=Secret(""), description="What the private key is encrypted with.")
+    password: Secret | None = Field(default=None, description="What the private key is encrypted with.")
 
 
 class TlsSettings(Settings):
     """What a listener shows to clients, and what it asks of them. Files are read again when they change."""
 
-    certfile: str = Field(default="", description="Certificate and what stands between it and its root, PEM.")
-    keyfile: str = Field(default="", description="Its private key, PEM.")
-    password: Secret = Field(default=Secret(""), description="What the private key is encrypted with.")
-    cacertfile: str = Field(default="", description="Authorities that client certificates are checked against, PEM.")
-    crlfile: str = Field(default="", description="Certificates that are revoked, PEM; needs `verify = peer`.")
+    certfile: str | None = Field(default=None, description="Certificate and what stands between it and its root, PEM.")
+    keyfile: str | None = Field(default=None, description="Its private key, PEM.")
+    password: Secret | None = Field(default=None, description="What the private key is encrypted with.")
+    cacertfile: str | None = Field(
+        default=None, description="Authorities that client certificates are checked against, PEM."
+    )
+    crlfile: str | None = Field(default=None, description="Certificates that are revoked, PEM; needs `verify = peer`.")
     verify: Annotated[Literal["none", "peer"], BeforeValidator(_unprefixed)] = Field(
         default="none", description="Whether clients are asked for a certificate, and it is checked."
     )
@@ -62,12 +64,14 @@ class TlsSettings(Settings):
     versions: list[TlsVersion] = Field(
         default=["tlsv1.3", "tlsv1.2"], min_length=1, description="Versions of TLS that are spoken."
     )
-    ciphers: str = Field(
-        default="", description="Ciphers of TLS 1.2 as OpenSSL lists them, best first; empty is the system's choice."
+    ciphers: str | None = Field(
+        default=None, description="Ciphers of TLS 1.2 as OpenSSL lists them, best first; else the system's choice."
     )
     handshake_timeout: Duration = Field(default=15, gt=0, description="Seconds that a handshake may take.")
     sni: list[SniCertificate] = Field(
-        default_factory=list, description="Further certificates, by the server name that a client asks for."
+        default_factory=list,
+        description="Further certificates, by the server name that a client asks for: a list of "
+        "objects with `server_name`, `certfile`, `keyfile`, `password`.",
     )
 
 

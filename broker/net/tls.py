@@ -119,7 +119,10 @@ def _load(listener: str, settings: TlsSettings, alpn: str, now: datetime) -> _Lo
     made: dict[str, ssl.SSLContext] = {}
     ends: list[datetime] = []
     own = SniCertificate.model_construct(
-        server_name="", certfile=settings.certfile, keyfile=settings.keyfile, password=settings.password
+        server_name="",
+        certfile=settings.certfile or "",
+        keyfile=settings.keyfile or "",
+        password=settings.password,
     )
     for certificate in (own, *settings.sni):
         context, wrong = _context(settings, alpn)
@@ -195,7 +198,8 @@ def _certify(context: ssl.SSLContext, certificate: SniCertificate, now: datetime
         return None, [problem]
     try:
         # Without a password OpenSSL asks on the terminal; an empty one makes it fail instead.
-        context.load_cert_chain(cert, key, password=lambda: certificate.password.reveal())
+        password = certificate.password.reveal() if certificate.password is not None else ""
+        context.load_cert_chain(cert, key, password=password)
     except (ssl.SSLError, ValueError) as error:
         return None, [f"{prefix}{_key_problem(error, certificate)}"]
     return end, []

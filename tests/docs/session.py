@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
@@ -21,6 +22,8 @@ import psutil
 ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_S: Final = 480.0
 _INSTALLS: Final = re.compile(r"^(make install|\. \.venv/bin/activate|make install && \. \.venv/bin/activate)$", re.M)
+_PORTS: Final = ("18083", "1883", "8883")
+"""The ports that pages name; free ones are used instead."""
 _MARK: Final = "=====8<===== block"
 _BEGIN: Final = """
 set -euo pipefail
@@ -86,7 +89,7 @@ def run(chosen: Sequence[Block], directory: Path) -> list[str]:
 
 
 def _script(chosen: Sequence[Block]) -> str:
-    mqtt, api = _free_ports()
+    ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
     pieces = [_BEGIN]
     for number, block in enumerate(chosen):
         text = _INSTALLS.sub("", block.text)
@@ -95,15 +98,16 @@ def _script(chosen: Sequence[Block]) -> str:
             log = f"background-{number}.log"
             text = f"{{\n{text}}} >{log} 2>&1 &\n" + (f"ready {log}\n" if "sluice serve" in text else "")
         pieces.append(text)
-    script = re.sub(r"\b18083\b", str(api), "\n".join(pieces))
-    return re.sub(r"\b1883\b", str(mqtt), script).replace("MQTT_PORT", str(mqtt))
+    script = re.sub(rf"\b({'|'.join(_PORTS)})\b", lambda found: str(ports[found[1]]), "\n".join(pieces))
+    return script.replace("MQTT_PORT", str(ports["1883"]))
 
 
-def _free_ports() -> tuple[int, int]:
-    with socket() as one, socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        probes = [held.enter_context(socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def _bash(script: str, directory: Path) -> tuple[int, str]:

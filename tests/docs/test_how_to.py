@@ -143,3 +143,19 @@ def test_a_rule_is_changed_safely(tmp_path: Path) -> None:
     assert "rule warm is version 1 again, as version 3" in versions
     assert locked.split() == ["200", "412"]
     assert "matched.rate.last5m" in counted
+
+
+def test_listeners_are_secured(tmp_path: Path) -> None:
+    page = HOW_TO / "secure-listeners.md"
+    _, checked, _, seen, renewed = run(commands(page), tmp_path)
+    assert "OK" in checked
+    said = sorted(line for line in seen.splitlines() if line.startswith("meters/"))
+    assert said == ["meters/7 site:berlin", "meters/unknown site:none"]
+    assert "the new one is shown" in renewed
+    assert "mqtts 127.0.0.1:" in renewed
+    texts = [block.text for block in blocks(page) if block.info == "hocon"]
+    (tmp_path / "more.conf").write_text("\n".join(texts))
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "certs").symlink_to(tmp_path / "certs")
+    told = run([Block("sh", "sluice config check ../more.conf", "")], tmp_path / "again")
+    assert "OK" in told[-1]
