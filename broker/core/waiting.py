@@ -18,8 +18,8 @@ from broker.core.errors import Unavailable
 G = TypeVar("G")
 T = TypeVar("T")
 
-MAX_QUESTIONS: Final = 10_000
-"""The most questions of one computation."""
+MAX_QUESTIONS: Final = 1000
+"""The most questions of one computation, those that it put in vain included."""
 
 
 class Question(Protocol):
@@ -49,11 +49,11 @@ class Waits(BaseException):
 class Answers:
     """The answers to the questions of one computation, in the order in which it puts them."""
 
-    __slots__ = ("_given", "_next")
+    __slots__ = ("_asked", "_given", "_next")
 
     def __init__(self) -> None:
         self._given: list[tuple[Hashable, Any, Exception | None]] = []
-        self._next = 0
+        self._next = self._asked = 0
 
     @contextmanager
     def at_hand(self) -> Iterator[None]:
@@ -76,16 +76,17 @@ class Answers:
 
     def keep(self, question: Question, answer: Any, failure: Exception | None) -> None:
         """Take the answer or the error to a question as the next one."""
+        self._asked += 1
         self._given.append((question.about, answer, failure))
 
     def to(self, question: Question) -> Any:
         """The answer to the next question, or ``Waits``."""
         at = self._next
-        if at >= MAX_QUESTIONS:
-            raise Unavailable(f"more than {MAX_QUESTIONS} questions to other processes")
         if at < len(self._given) and self._given[at][0] != question.about:
             del self._given[at:]  # it went another way this time, as chance may have it
         if at >= len(self._given):
+            if self._asked >= MAX_QUESTIONS:
+                raise Unavailable(f"more than {MAX_QUESTIONS} questions to other processes")
             raise Waits(question)
         self._next = at + 1
         _, answer, failure = self._given[at]

@@ -69,6 +69,11 @@ class Caller:
         self.state = "connecting"
         self.last_error: str | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there are connections."""
+        return self._pool is not None
+
     async def call(self, verb: Verb, data: bytes) -> bytes:
         """What the server makes of data.
 
