@@ -16,11 +16,17 @@ import fastavro
 from fastavro import _read_py
 
 from broker.core.schema import FieldType
-from schema_validation.serdes.avro_locate import locate
+from schema_validation.serdes.avro_locate import TooMany, locate
 from schema_validation.serdes.avro_schema import MISSING, AvroType, read_schema
+from schema_validation.serdes.avro_size import growth
 from schema_validation.serdes.avro_types import field_type_of
 from schema_validation.serdes.avro_writer import NotWritable, write
 from schema_validation.serdes.base import DataRefused, Misfit, SourceError, path_text
+
+MAX_MEMORY = 64 * 1024 * 1024
+"""Memory that a payload may become without being looked at first."""
+MAX_SMALL_VALUES = 100_000
+"""Most values of a payload that could become more: looking at so many takes 0.1 s."""
 
 Reader = Callable[[BytesIO, Any], Any]
 
@@ -39,17 +45,19 @@ class AvroSerde:
             self._parsed = fastavro.parse_schema(self._schema.plain)
         except Exception as error:  # noqa: BLE001 # the library raises many types for a bad schema
             raise SourceError(f"not an Avro schema: {error}") from None
+        self._free_bytes = int(MAX_MEMORY / growth(self._schema.type))
         self._read: Reader = _read_py.schemaless_reader if self._schema.is_recursive else fastavro.schemaless_reader
 
     def decode(self, data: bytes, message_type: str | None = None) -> Any:
+        if len(data) > self._free_bytes:
+            self._check_size(data)
         source = BytesIO(data)
         try:
             value = self._read(source, self._parsed)
         except RecursionError:
             raise self._refused("the payload nests too deep") from None
         except Exception:  # noqa: BLE001 # EOFError, struct.error, IndexError, UnicodeDecodeError, ...
-            found = locate(data, self._schema.type) or Misfit("payload", "not Avro of this schema")
-            raise DataRefused(self.label, found) from None
+            raise DataRefused(self.label, self._located(data)) from None
         left = len(data) - source.tell()
         if left:
             raise self._refused(f"{left} bytes are left over after the value")
@@ -77,6 +85,24 @@ class AvroSerde:
     def facts(self) -> dict[str, Any]:
         top = self._schema.type
         return {"top": top.name or top.kind, "recursive": self._schema.is_recursive}
+
+    def _check_size(self, data: bytes) -> None:
+        """Refuse a payload whose items are so small that it would become very large."""
+        try:
+            found = locate(data, self._schema.type, MAX_SMALL_VALUES)
+        except TooMany:
+            raise self._refused(
+                f"holds more than {MAX_SMALL_VALUES} values in {len(data)} bytes; send fewer at a time"
+            ) from None
+        if found is not None:
+            raise DataRefused(self.label, found)
+
+    def _located(self, data: bytes) -> Misfit:
+        try:
+            found = locate(data, self._schema.type)
+        except TooMany:
+            found = None
+        return found or Misfit("payload", "not Avro of this schema")
 
     def _refused(self, detail: str) -> DataRefused:
         return DataRefused(self.label, Misfit("payload", detail))

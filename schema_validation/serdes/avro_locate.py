@@ -20,32 +20,36 @@ class _Found(Exception):
         self.misfit = Misfit(path_text(path), detail)
 
 
-def locate(data: bytes, kind: AvroType) -> Misfit | None:
-    """The first place at which bytes are no value of a type; None where none is found in time."""
+class TooMany(Exception):
+    """There are more values than may be looked at."""
+
+
+def locate(data: bytes, kind: AvroType, most: int = MAX_STEPS) -> Misfit | None:
+    """The first place at which bytes are no value of a type; None where there is none.
+
+    Raises:
+        TooMany: the bytes hold more values than ``most``, or nest too deep to say.
+    """
     try:
-        end = _Walk(data).value(0, kind, [])
+        end = _Walk(data, most).value(0, kind, [])
     except _Found as found:
         return found.misfit
-    except (RecursionError, _TooLongError):
-        return None
+    except RecursionError:
+        raise TooMany from None
     left = len(data) - end
     return Misfit("payload", f"{left} bytes are left over after the value") if left else None
 
 
-class _TooLongError(Exception):
-    """There is more to look at than ``MAX_STEPS``."""
-
-
 class _Walk:
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, most: int) -> None:
         self._data = data
-        self._left = MAX_STEPS
+        self._left = most
 
     def value(self, at: int, kind: AvroType, path: Path) -> int:
         """Where a value that begins at ``at`` ends."""
         self._left -= 1
         if self._left < 0:
-            raise _TooLongError
+            raise TooMany
         if kind.kind == "record":
             for field in kind.fields:
                 at = self.value(at, field.type, [*path, field.name])

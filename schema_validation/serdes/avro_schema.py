@@ -223,7 +223,7 @@ def _without_logical(raw: Any) -> Any:
 
 
 def _check_arrays(read: AvroType) -> None:
-    for found in _all_types(read):
+    for found in all_types(read):
         if found.items is None:
             continue
         if found.kind == "array" and not _takes_bytes(found.items, set()):
@@ -232,7 +232,8 @@ def _check_arrays(read: AvroType) -> None:
             raise SourceError(f"an {found.kind}'s items have at most {MAX_EMPTY} fields that take no bytes")
 
 
-def _all_types(read: AvroType) -> list[AvroType]:
+def all_types(read: AvroType) -> list[AvroType]:
+    """A type and all that it is made of."""
     seen: dict[int, AvroType] = {}
     left = [read]
     while left:

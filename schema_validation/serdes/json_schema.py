@@ -236,6 +236,7 @@ def _why(error: Exception, schema: Any) -> str:
     if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Referencing):
         return f"{error.message.partition(chr(10))[0]}; nothing is fetched, put the definition into the schema"
     message = error.message.partition("\n")[0].replace(_MASK, short(_at(schema, error.instance_path)))
+    message = message.replace('is not a "regex"', "is no regular expression, or too large when compiled")
     place = path_text(list(error.instance_path), "schema")
     return message if place == "schema" else f"{place}: {message}"
 

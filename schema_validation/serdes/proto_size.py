@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from schema_validation.serdes.proto_types import NESTING, is_map, is_repeated
+from schema_validation.serdes.proto_types import NESTING
+
+MAX_STEPS = 100_000
+"""Most fields looked at in a payload that may hold too many values: 0.1 s."""
+_VARINT, _EIGHT, _LENGTH, _START, _END, _FOUR = range(6)
 
 
 def _reachable(descriptor: Any) -> Iterator[Any]:
@@ -34,36 +38,91 @@ def _is_required(field: Any) -> bool:
     return bool(field.label == FieldDescriptor.LABEL_REQUIRED)
 
 
-def most_implicit(descriptor: Any) -> int:
-    """Most fields that come out of an empty message, of all types that a message can hold."""
-    return max(map(_implicit, _reachable(descriptor)))
-
-
 def _implicit(descriptor: Any) -> int:
     return sum(not field.has_presence for field in descriptor.fields)
 
 
-def holds_more_than(most: int, message: Any) -> bool:
-    """Whether a message decodes to more values than this."""
-    total, waiting = 0, [message]
-    widths: dict[str, int] = {}
-    while waiting and total <= most:
-        found = waiting.pop()
-        name = found.DESCRIPTOR.full_name
-        if name not in widths:
-            widths[name] = 1 + _implicit(found.DESCRIPTOR)
-        total += widths[name]
-        for field, value in found.ListFields():
-            total += len(value) if is_repeated(field) else 1
-            waiting += _messages(field, value)
-    return total > most
+class SizeLimit:
+    """Whether payloads of a message type decode to more than so many values, found out before they are parsed."""
+
+    def __init__(self, descriptor: Any, most: int) -> None:
+        self._descriptor, self._most = descriptor, most
+        self._widths = {inner.full_name: 1 + _implicit(inner) for inner in _reachable(descriptor)}
+        self._tags = _tags_of_messages(descriptor, self._widths)
+        self.free_bytes = 2 * most // max(self._widths.values())
+        """Up to so many, a payload cannot: a message in it takes two bytes."""
+
+    def is_exceeded(self, data: bytes) -> bool:
+        """Whether a payload holds too many. Where it breaks, that is left to the parser to tell."""
+        if self._widths[self._descriptor.full_name] + self._at_most(data) <= self._most:
+            return False
+        return self._counted(data) > self._most
+
+    def _at_most(self, data: bytes) -> int:
+        """As many messages as there are tags of such fields, whether or not they are tags where they stand."""
+        return sum(data.count(tag) * width for tag, width in self._tags.items()) + len(data) // 8
+
+    def _counted(self, data: bytes) -> int:
+        """The values of the messages, counted until there are too many."""
+        total, steps = 0, 0
+        waiting = [(0, len(data), self._descriptor)]
+        while waiting:
+            at, end, descriptor = waiting.pop()
+            total += self._widths[descriptor.full_name]
+            fields = descriptor.fields_by_number
+            while at < end:
+                steps += 1
+                if total > self._most or steps > MAX_STEPS:
+                    return self._most + 1
+                tag, at = read_varint(data, at)
+                after = _end_of_value(data, at, tag & 7)
+                field = fields.get(tag >> 3)
+                if tag & 7 == _LENGTH and field is not None and field.type in NESTING:
+                    waiting.append((read_varint(data, at)[1], min(after, end), field.message_type))
+                at = after
+        return total
 
 
-def _messages(field: Any, value: Any) -> Any:
-    """The messages in a field."""
-    if is_map(field):
-        inner = field.message_type.fields_by_name["value"]
-        return value.values() if inner.type in NESTING else ()
-    if field.type not in NESTING:
-        return ()
-    return value if is_repeated(field) else (value,)
+def _tags_of_messages(descriptor: Any, widths: Mapping[str, int]) -> dict[bytes, int]:
+    """The bytes that begin a field that holds a message, with the values of an empty one."""
+    found: dict[bytes, int] = {}
+    for inner in _reachable(descriptor):
+        for field in inner.fields:
+            if field.type in NESTING:
+                kind = _LENGTH if field.type == FieldDescriptor.TYPE_MESSAGE else _START
+                tag = write_varint(field.number << 3 | kind)
+                found[tag] = max(found.get(tag, 0), widths[field.message_type.full_name])
+    return found
+
+
+def _end_of_value(data: bytes, at: int, wire: int) -> int:
+    """Where a value ends; at the end of the data where it breaks, or is a group, whose fields follow one by one."""
+    if wire == _VARINT:
+        return read_varint(data, at)[1]
+    if wire == _LENGTH:
+        size, start = read_varint(data, at)
+        return start + size
+    return at + {_EIGHT: 8, _FOUR: 4}.get(wire, 0)
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number and where it ends; past the end of the data it is 0."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            return 0, len(data)
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    return 0, len(data)
+
+
+def write_varint(value: int) -> bytes:
+    """A number in base 128."""
+    written = bytearray()
+    while value > 127:
+        written.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*written, value])

@@ -18,7 +18,7 @@ from broker.core.schema import UNKNOWN, FieldType
 from schema_validation.serdes.base import DataRefused, Misfit, SourceError, path_text, short
 from schema_validation.serdes.proto_bundle import load_files, load_text
 from schema_validation.serdes.proto_locate import locate
-from schema_validation.serdes.proto_size import has_required, holds_more_than, most_implicit
+from schema_validation.serdes.proto_size import SizeLimit, has_required
 from schema_validation.serdes.proto_types import NESTING, is_map, is_repeated, message_type_of
 
 _INTEGERS = {
@@ -54,12 +54,12 @@ class _NotWritable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Coder:
-    """What a message type takes to read. ``free_bytes``: up to so many, a payload cannot hold too many values."""
+    """What a message type takes to read."""
 
     parse: Callable[[bytes], Any]
     read: Read
     has_required: bool
-    free_bytes: int
+    size: SizeLimit
 
 
 class ProtobufSerde:
@@ -91,6 +91,8 @@ class ProtobufSerde:
 
     def decode(self, data: bytes, message_type: str | None = None) -> Any:
         coder = self._coders.get(message_type) or self._coder(message_type)
+        if len(data) > coder.size.free_bytes and coder.size.is_exceeded(data):
+            raise self._refused(f"a payload decodes to at most {MAX_VALUES} values")
         try:
             message = coder.parse(data)
         except DecodeError:
@@ -98,15 +100,12 @@ class ProtobufSerde:
         if coder.has_required and not message.IsInitialized():
             missing = ", ".join(message.FindInitializationErrors()[:5])
             raise self._refused(f"required fields are missing: {missing}")
-        if len(data) > coder.free_bytes and holds_more_than(MAX_VALUES, message):
-            raise self._refused(f"a payload decodes to at most {MAX_VALUES} values")
         return coder.read(message)
 
     def _coder(self, message_type: str | None) -> _Coder:
         descriptor = self._descriptor(message_type)
         parse = message_factory.GetMessageClass(descriptor).FromString
-        free = 2 * MAX_VALUES // (1 + most_implicit(descriptor))
-        made = _Coder(parse, self._reader(descriptor), has_required(descriptor), free)
+        made = _Coder(parse, self._reader(descriptor), has_required(descriptor), SizeLimit(descriptor, MAX_VALUES))
         self._coders[message_type] = made
         return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 from io import BytesIO
 from typing import Any
 
@@ -299,3 +300,23 @@ def test_any_bytes_and_any_schema_decode_or_are_refused_with_a_place(data: st.Da
     schema, _ = data.draw(schemas())
     found = serde(schema).misfit(payload)
     assert found is None or (found.path.startswith("payload") and len(str(found)) < 400)
+
+
+def test_small_items_do_not_become_much_memory() -> None:
+    flag = {"type": "record", "name": "r", "fields": [{"name": "b", "type": "boolean"}]}
+    made = serde({"type": "array", "items": flag})
+    assert made.misfit(b"\x80\x89\x7a" + b"\x01" * 1_000_000 + b"\x00") is not None
+    tracemalloc.start()
+    found = str(made.misfit(b"\x80\x89\x7a" + b"\x01" * 1_000_000))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found == "payload: holds more than 100000 values in 1000003 bytes; send fewer at a time"
+    assert peak < 16 * 1024 * 1024
+    named = {
+        "type": "record",
+        "name": "r",
+        "fields": [{"name": "s", "type": "string"}, {"name": "b", "type": "boolean"}],
+    }
+    large = [{"s": "x" * 100, "b": True}] * 10_000
+    made = serde({"type": "array", "items": named})
+    assert made.decode(made.encode(large)) == large

@@ -450,3 +450,12 @@ def test_any_bytes_and_any_schema_decode_or_are_refused_with_a_place(data: st.Da
         made.decode(payload, "T")
     found = made.misfit(payload, "T")
     assert found is None or (found.path.startswith("payload") and len(str(found)) < 400)
+
+
+def test_a_large_payload_of_wide_messages_that_are_filled_decodes() -> None:
+    fields = "".join(f"int32 f{i} = {i + 1};" for i in range(200))
+    made = ProtobufSerde(
+        f'syntax = "proto3"; message W {{ {fields} bytes raw = 300; }} message L {{ repeated W w = 1; }}'
+    )
+    value = {"w": [{f"f{i}": i + 1 for i in range(200)} | {"raw": bytes([10, 0]) * 5_000} for _ in range(20)]}
+    assert made.decode(made.encode(value, "L"), "L") == value

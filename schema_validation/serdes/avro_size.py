@@ -1,0 +1,46 @@
+"""How much memory a few bytes can become by an Avro schema: an item of an array may take one byte and be a record."""
+
+from __future__ import annotations
+
+from schema_validation.serdes.avro_schema import AvroType, all_types
+
+_RECORD, _FIELD = 184, 30
+_SIZES = {"int": 32, "long": 32, "float": 24, "double": 24, "string": 50, "bytes": 50, "fixed": 50}
+"""Bytes of a value in CPython; null, booleans and symbols are shared."""
+_WIDTHS = {"null": 0, "float": 4, "double": 8}
+
+
+def growth(kind: AvroType) -> float:
+    """Most bytes of memory that one byte of a payload becomes in an array or a map."""
+    return max((_growth_of(found) for found in all_types(kind) if found.items is not None), default=1.0)
+
+
+def _growth_of(holder: AvroType) -> float:
+    if holder.items is None:
+        return 1.0
+    key_size, key_width = (_SIZES["string"] + _FIELD, 1) if holder.kind == "map" else (8, 0)
+    return (key_size + _size(holder.items, frozenset())) / max(1, key_width + _width(holder.items, frozenset()))
+
+
+def _size(kind: AvroType, within: frozenset[int]) -> int:
+    """About how many bytes of memory a value takes, without items of arrays and maps in it."""
+    if id(kind) in within:
+        return 0
+    inside = within | {id(kind)}
+    if kind.kind == "record":
+        return _RECORD + sum(_FIELD + _size(field.type, inside) for field in kind.fields)
+    if kind.kind == "union":
+        return max(_size(branch, inside) for branch in kind.branches)
+    return 64 if kind.items is not None else _SIZES.get(kind.kind, 0)
+
+
+def _width(kind: AvroType, within: frozenset[int]) -> int:
+    """Fewest bytes of a payload that a value takes."""
+    if id(kind) in within:
+        return 0
+    inside = within | {id(kind)}
+    if kind.kind == "record":
+        return sum(_width(field.type, inside) for field in kind.fields)
+    if kind.kind == "union":
+        return 1 + min(_width(branch, inside) for branch in kind.branches)
+    return kind.size if kind.kind == "fixed" else _WIDTHS.get(kind.kind, 1)
