@@ -20,6 +20,8 @@ _EARLY: Final = 4
 """A connection counts as slow at this part of the bytes at which it begins to lose QoS 0 messages."""
 CLOSE_DEADLINE_S: Final = 5.0
 """How long a closed connection may take to read what is left before it is cut off."""
+_TLS_GOODBYE_S: Final = 1.0
+"""How long a closed connection with nothing left to read may take to confirm the end of TLS."""
 
 
 class TcpLink(asyncio.Protocol):
@@ -126,6 +128,8 @@ class TcpLink(asyncio.Protocol):
         transport.close()
         if unsent:
             self._loop.call_later(CLOSE_DEADLINE_S, transport.abort)
+        elif transport.get_extra_info("ssl_object") is not None:
+            self._loop.call_later(_TLS_GOODBYE_S, transport.abort)
 
     def pause_reading(self) -> None:
         """Read no more until ``resume_reading``."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from broker.codec.packets import ConnAck, Connect, SubscriptionRequest
+from broker.codec.packets import ConnAck, Connect, PingReq, PingResp, Publish, SubscriptionRequest
 from broker.core.errors import ConfigError
 from broker.net.certificate import certificate_of, subject_text
 from broker.net.listener import Listener
@@ -216,6 +216,26 @@ async def test_changed_files_count_for_the_next_client_and_broken_ones_for_nobod
         second = await opened(port, trusting(authority))
         assert (("commonName", "renewed"),) in second._writer.get_extra_info("peercert")["subject"]
         assert await first.subscribe(SubscriptionRequest("t", 1)) == [1]
+
+
+@on_loop
+async def test_a_client_that_reads_nothing_loses_qos_0_instead_of_filling_memory(
+    authority: Authority, server: Files
+) -> None:
+    async with running(max_unsent_bytes=64 * 1024) as node, listening(node, **server.settings) as (_, port):
+        stuck = await opened(port, trusting(authority))
+        stuck.send(Connect("stuck", 5))
+        await stuck.expect(ConnAck)
+        await stuck.subscribe(SubscriptionRequest("t", 0))
+        stuck._writer.transport.pause_reading()  # type: ignore[attr-defined]
+        publisher, sent = await node.client("p"), 0
+        while node.metrics.value("deliveries_dropped", reason="queue_full") == 0:
+            publisher.send(Publish("t", b"x" * 50_000))
+            publisher.send(PingReq())
+            await publisher.expect(PingResp)
+            node.pass_time(1)  # patience with the stuck one runs out on the server's clock
+            sent += 1
+            assert sent < 2000
 
 
 @pytest.mark.parametrize(
