@@ -10,12 +10,12 @@ from broker.core.client import Client
 from broker.core.events import EVENT_TYPES, SOURCE_PREFIXES, Events
 from broker.core.message import Message, Properties
 from broker.core.stage import Refusal
+from broker.core.topic_index import TopicIndex
 from rules.deferred import Deferrals
 from rules.rule import RowCall, Rule
 from rules.sql.columns import Occurrence
 from rules.sql.sources import RULE_PREFIX
 from rules.sql.values import string
-from rules.topic_index import TopicIndex
 
 _EVENT_QOS = (0, 1, 2)
 

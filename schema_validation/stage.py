@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,6 +11,7 @@ from broker.core.events import Events, message_columns
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
 from broker.core.stage import GateCall, Refusal, WaitingGateCall
+from broker.core.topic_index import TopicIndex
 from broker.core.waiting import settled
 from broker.observe.gate_counters import STOPPING, GateBook, write_failure
 from broker.observe.log import get_logger
@@ -62,14 +63,15 @@ class ValidationGate:
 
     def __init__(self, events: Events, metrics: Metrics) -> None:
         self._events = events
-        self._validations: Sequence[tuple[Validation, GateBook]] = ()
+        self._validations: TopicIndex[tuple[Validation, GateBook]] = TopicIndex()
         self._succeeded = metrics.counter("messages_validation_succeeded", "messages that no validation stopped")
         self._failed = metrics.counter("messages_validation_failed", "messages that a validation stopped")
         self.schemas: SchemaLookup | None = None
 
     def use(self, validations: Iterable[tuple[Validation, GateBook]]) -> None:
         """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
-        self._validations = tuple(item for item in validations if item[0].spec.enable)
+        enabled = (item for item in validations if item[0].spec.enable)
+        self._validations = TopicIndex((item, (own.levels for own in item[0].filters)) for item in enabled)
 
     def plan(self, topic: str) -> GateCall | WaitingGateCall | None:
         """What runs for messages published on the topic."""
@@ -81,8 +83,7 @@ class ValidationGate:
                 action := validation.spec.effective_action, action in STOPPING,
                 validation.waits(self.schemas),
             )
-            for validation, book in self._validations
-            if validation.matches(topic)
+            for validation, book in self._validations.matching(topic)
         )  # fmt: skip
         if any(step.waits for step in steps):
             return self._call_waiting(steps)

@@ -50,7 +50,7 @@ def test_messages_are_transformed(tmp_path: Path) -> None:
     assert (counts["matched"], counts["succeeded"], counts["failed"]) == ("2", "1", "1")
     assert "variable 'payload.t' has no value" in counted
     assert 'meters/attic {"t":"21.5","unit":"C"}' in changed.splitlines()
-    assert wrong.strip() == ""  # what is wrong is told on standard error
+    assert "line 1, column 20: no function 'uper'; did you mean 'upper'?" in wrong
 
 
 def test_what_happens_to_a_message_is_shown(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.topic import levels_match
-from rules.topic_index import TopicIndex
+from broker.core.topic_index import TopicIndex
 
 NAMES = ("a", "b", "", "$SYS", "c")
 TOPICS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).map("/".join)

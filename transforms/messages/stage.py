@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from broker.core.events import Events, message_columns
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
 from broker.core.stage import GateCall, Refusal, WaitingGateCall
+from broker.core.topic_index import TopicIndex
 from broker.observe.gate_counters import STOPPING, GateBook, GateCounters, write_failure
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
@@ -67,14 +68,15 @@ class TransformationGate:
 
     def __init__(self, node: str, clock: Clock, events: Events, metrics: Metrics) -> None:
         self._node, self._clock, self._events, self._metrics = node, clock, events, metrics
-        self._transformations: Sequence[tuple[Transformation, GateBook]] = ()
+        self._transformations: TopicIndex[tuple[Transformation, GateBook]] = TopicIndex()
         self._succeeded = metrics.counter("messages_transformation_succeeded", "messages that all transformations took")
         self._failed = metrics.counter("messages_transformation_failed", "messages that a transformation stopped")
         self.schemas: SchemaLookup | None = None
 
     def use(self, transformations: Iterable[tuple[Transformation, GateBook]]) -> None:
         """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
-        self._transformations = tuple(item for item in transformations if item[0].spec.enable)
+        enabled = (item for item in transformations if item[0].spec.enable)
+        self._transformations = TopicIndex((item, (own.levels for own in item[0].filters)) for item in enabled)
 
     def plan(self, topic: str) -> GateCall | WaitingGateCall | None:
         """What runs for messages published on the topic."""
@@ -82,8 +84,7 @@ class TransformationGate:
             return None
         steps = tuple(
             self._step(BoundTransformation(transformation, self.schemas, self._node, self._clock), book)
-            for transformation, book in self._transformations
-            if transformation.matches(topic)
+            for transformation, book in self._transformations.matching(topic)
         )
         if any(step.bound.transformation.waits for step in steps):
             return self._call_waiting(steps)
