@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from broker.core.errors import NotFound
 from broker.core.schema import SchemaError, SchemaLookup, Serde
 from rules.functions.registry import Function, Kind, StrictText, failure, make
-from rules.sql.values import STRINGS, type_name
+from rules.sql.values import STRINGS, string, type_name
 
 Schemas = Callable[[], SchemaLookup]
 """Asked at each call, since a node's lookup is set when all features are made."""
@@ -49,7 +49,8 @@ def schema_functions(schemas: Schemas) -> list[Function]:
     def schema_decode(name: StrictText, data: Encoded, message_type: StrictText | None = None) -> Any:
         """The value that data stands for by a registered schema; protobuf needs a message type."""
         try:
-            return serde("schema_decode", name, message_type).decode(data, message_type)
+            value = serde("schema_decode", name, message_type).decode(data, message_type)
+            return string(value) if type(value) is bytes else value
         except SchemaError as error:
             raise failure("schema_decode", str(error)) from None
 

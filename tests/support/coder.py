@@ -24,6 +24,7 @@ class Coder:
         self.headers: list[dict[str, str]] = []
         self.breaks_left = 0
         self._released = threading.Event()
+        self._is_gone = False
         coder = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -66,6 +67,7 @@ class Coder:
 
     def stop(self) -> None:
         """Go away, cutting off who waits."""
+        self._is_gone = True
         self._released.set()
         self._server.shutdown()
         self._server.server_close()
@@ -76,7 +78,7 @@ class Coder:
         self.headers.append({name.lower(): value for name, value in handler.headers.items()})
         if b"slow" in data:
             self._released.wait(30)
-        if b"break" in data or self.breaks_left:
+        if b"break" in data or self.breaks_left or self._is_gone:
             self.breaks_left = max(self.breaks_left - 1, 0)
             handler.connection.shutdown(socket.SHUT_RDWR)
             handler.close_connection = True
