@@ -40,6 +40,8 @@ MAX_VALUES: Final = 20_000
 MAX_VALUE_BYTES: Final = 4096
 """A value that is longer as JSON is told by its first characters."""
 _CONDITIONS: Final = ("WHERE", "INCASE")
+_ENDS: Final = ("type", "value", "is_cut", "holds")
+"""What a step has when it came to its end."""
 
 
 @dataclass(slots=True)
@@ -98,7 +100,7 @@ def explain(
     outcome = tester.outcome(program, Occurrence(columns), rows.keep, trace.forget)
     steps += _steps(trace.told)
     if outcome["outcome"] == "error":
-        steps[-1]["error"] = outcome["error"]
+        steps[-1] = _failed(steps[-1], outcome["error"])
     steps += _rehearsed(rehearsal or Rehearsal(), rows.rows, message_of(columns))
     return {**outcome, "steps": steps, **({"is_cut": True} if trace.is_cut else {})}
 
@@ -198,6 +200,11 @@ def _finish(steps: list[dict[str, Any]], waiting: Sequence[tuple[exp.Expr, dict[
         step["holds"] = last.get("value") is True
     else:
         step |= {name: last[name] for name in ("type", "value", "is_cut") if name in last}
+
+
+def _failed(step: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str, Any]:
+    """A step that came to no end. What was told last is the value of one of its parts, which those hold."""
+    return {name: told for name, told in step.items() if name not in _ENDS} | {"error": error}
 
 
 def _place(node: exp.Expr) -> dict[str, int]:

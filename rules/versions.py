@@ -114,7 +114,7 @@ class Versions:
         found = next((version for version in versions if version.number == number), None)
         if found is None:
             kept = f"kept are {versions[0].number} to {versions[-1].number}"
-            raise NotFound("version", f"{number} of rule {name}", kept)
+            raise NotFound(f"version {number} of rule", name, kept)
         return found
 
     def _append(self, name: str, history: _History, spec: Spec, change: str) -> None:

@@ -68,7 +68,10 @@ def run_sql(
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
-    """Run SQL on one event: its rows, no result, or the error; exit code 1 for an error."""
+    """Run SQL on one event: its rows, no result, or the error; exit code 1 for an error.
+
+    What looks wrong in the SQL is told beside its rows, on standard error.
+    """
     from broker.cli.output import print_json
 
     if sql is None:
@@ -76,12 +79,17 @@ def run_sql(
     body: dict[str, Any] = {"sql": sql_text(sql), "event": _event(event, topic, payload)}
     if language != "sql":
         body |= {"language": language, language: body.pop("sql")}
+    is_json = as_json or output == "json"
     with api_client(url, data_dir) as client:
         outcome = client.post("/rules:test", body)
-    if as_json or output == "json":
+        warnings = (
+            client.post("/rules:check", {"sql": body["sql"]})["warnings"] if "sql" in body and not is_json else []
+        )
+    if is_json:
         print_json(outcome)
     else:
         _print_outcome(outcome)
+        _print_warnings(warnings)
     if outcome["outcome"] == "error":
         raise typer.Exit(exit_codes.FAILED)
 
@@ -144,6 +152,13 @@ def _print_outcome(outcome: Mapping[str, Any]) -> None:
         say("no result: FROM or WHERE did not match; 'sluice rules explain' shows why")
     else:
         say(_error(outcome["error"]))
+
+
+def _print_warnings(warnings: Sequence[Mapping[str, Any]]) -> None:
+    from broker.cli.output import problem_text, say
+
+    for warning in warnings:
+        say(f"warning: {problem_text(warning)}")
 
 
 def _error(error: Mapping[str, Any]) -> str:

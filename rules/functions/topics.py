@@ -17,7 +17,7 @@ def topic_match(topic: Any, topic_filter: Any) -> bool:
         return False
     if type(topic) is not str or type(topic_filter) is not str:
         raise failure("=~", "a topic on the left and a topic filter on the right are needed, both strings")
-    return levels_match(tuple(topic_filter.split("/")), topic)
+    return _matches(topic_filter, topic)
 
 
 @function(returns="array")
@@ -50,7 +50,13 @@ def contains_topic(filters: Items, topic: Text, qos: Any = UNDEFINED) -> bool:
 @function(returns="boolean")
 def contains_topic_match(filters: Items, topic: Text, qos: Any = UNDEFINED) -> bool:
     """Whether a filter in a list of ``{topic, qos}`` matches the topic, with that QoS where given."""
-    return _any(filters, qos, lambda text: levels_match(tuple(text.split("/")), topic))
+    return _any(filters, qos, lambda text: _matches(text, topic))
+
+
+def _matches(topic_filter: str, topic: str) -> bool:
+    """``levels_match`` of a text that may be no filter: one with ``#`` before its last level matches nothing."""
+    levels = tuple(topic_filter.split("/"))
+    return "#" not in levels[:-1] and levels_match(levels, topic)
 
 
 def _any(filters: list[Any], qos: Any, fits: Callable[[str], bool]) -> bool:

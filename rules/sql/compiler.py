@@ -321,6 +321,7 @@ class _Compiler:
             return
         for operand in operands(where.this, exp.And):
             self._tell(clause, operand)
+            self._at(operand)  # for the trace, which gives each test a line of its own
             test = self._condition(operand, scope)
             self._at(operand)
             self._emit(f"if not {test}:")
@@ -622,6 +623,7 @@ class _Compiler:
         self._emit("while True:")
         with self._block():
             for branch in node.args["ifs"]:
+                self._at(branch.this)
                 test = self._when(branch.this, subject, scope)
                 self._emit(f"if {test}:")
                 with self._block():

@@ -517,7 +517,10 @@ class _Transpiler:
         topic, topic_filter = self._expression(node.expressions[0]), bare(node.expressions[1])
         if not isinstance(topic_filter, exp.Literal) or not topic_filter.is_string or topic.kind != "string":
             raise NotInSpark("=~ is the same in Spark for a text and a filter that is a literal", node)
-        pattern = _string(_topic_pattern(tuple(topic_filter.name.split("/"))))
+        levels = tuple(topic_filter.name.split("/"))
+        if "#" in levels[:-1]:
+            raise NotInSpark(f"'{topic_filter.name}' is no topic filter: '#' stands before its last level", node)
+        pattern = _string(_topic_pattern(levels))
         return _Value(f"coalesce({topic.sql} RLIKE {pattern}, FALSE)", "boolean", False, topic.doubts)
 
 

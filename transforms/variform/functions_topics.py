@@ -39,7 +39,7 @@ def topic_match(topic: Any, topic_filter: Any) -> bool:
     words = name.split("/")
     for position, level in enumerate(levels):
         if level == "#":
-            return True
+            return position == len(levels) - 1  # elsewhere it is no filter, which matches nothing
         if position >= len(words) or level not in ("+", words[position]):
             return False
     return len(levels) == len(words)
