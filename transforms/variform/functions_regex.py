@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from math import prod
 from typing import Any, Protocol
 
 import re2
@@ -21,12 +22,28 @@ from transforms.variform.values import bounded, text
 BACKTRACKING_TIMEOUT_S = 0.05
 """How long a pattern with look-around may run on one text; then it does not match."""
 
+MAX_PATTERN_BYTES = 8 * 1024
+"""Longest pattern: it may come from a message, and compiling takes time in proportion to it."""
+
+MAX_COUNTED = 5_000
+"""Most that all ``{n}`` of a pattern may sum up to: the linear engine compiles in the square of it, 80 ms here."""
+
+MAX_REPEATS = 100_000
+"""Most that all ``{n}`` of a pattern with look-around may come to, one inside the other: the backtracking engine takes
+memory for each."""
+
+MAX_STEPS = 20_000_000
+"""Most characters of a text times instructions of a pattern: at worst, where its automaton does not fit into memory,
+the linear engine takes some 20 ns for each."""
+
 MAX_REPLACEMENTS = 10_000
 """Most matches that are replaced in one text: each costs the linear engine some 7 µs."""
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 _OPTIONS.never_nl = False
+_OPTIONS.max_mem = 4 * 1024 * 1024
+_COUNTED = re.compile(r"\{([0-9]*)(?:,([0-9]*))?\}")
 _REPLACEMENT = re.compile(r"\\(.)|&", re.DOTALL)
 
 
@@ -42,11 +59,39 @@ Find = Callable[[str], Iterator[_Match]]
 @lru_cache(maxsize=512)
 def _compiled(pattern: str) -> Find:
     """Something that finds the matches of a pattern in a text, in order."""
+    if len(pattern.encode("utf-8", "surrogatepass")) > MAX_PATTERN_BYTES:
+        raise EvalError("badarg", f"a regular expression has at most {MAX_PATTERN_BYTES} bytes")
+    counts = [_count(*found) for found in _COUNTED.findall(pattern)]
+    if sum(counts) > MAX_COUNTED:
+        raise _repeats_too_much(pattern)
     try:
         linear = re2.compile(pattern, _OPTIONS)
     except re2.error as error:
+        if "too large" in str(error) or prod(counts) > MAX_REPEATS:
+            raise _repeats_too_much(pattern) from None
         return _backtracking(pattern, error)
-    return linear.finditer  # type: ignore[no-any-return] # the package has no types
+    return _bounded(linear)
+
+
+def _count(least: str, most: str) -> int:
+    """The most that ``{least,most}`` asks for."""
+    return max(int((digits or "1")[:6]) for digits in (least, most))
+
+
+def _repeats_too_much(pattern: str) -> EvalError:
+    return EvalError("badarg", "bad regular expression: it repeats too much", pattern=pattern[:100])
+
+
+def _bounded(linear: Any) -> Find:
+    longest = MAX_STEPS // max(1, linear.programsize)
+
+    def find(subject: str) -> Iterator[_Match]:
+        if len(subject) > longest:
+            raise EvalError("badarg", f"the text has more than {longest} characters, too many for this expression")
+        found: Iterator[_Match] = linear.finditer(subject)
+        return found
+
+    return find
 
 
 def _backtracking(pattern: str, why: Exception) -> Find:

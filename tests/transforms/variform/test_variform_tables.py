@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import time
@@ -792,3 +793,31 @@ def test_results_are_bounded(source: str) -> None:
         got = ""
     assert not isinstance(got, (str, list)) or len(got) <= 2_000_000  # no longer than what was given
     assert time.monotonic() - start < 2
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "((a{1000}){1000}){1000}",
+        "(a{1000}){1000}",
+        "(?=a)(a{1000}){1000}",
+        "(?=x)((a{0,500}){0,500}){0,500}",
+        "a{0,1000}" * 60,
+        "(?=a)" + "a{999999999999}",
+        "(a|b)*a(a|b){900}",
+        "[a-z]" * 2000,
+        "(" * 20_000,
+        "(?:" * 2000 + "a" + ")" * 2000,
+        "(?R)",
+        "(a(?R)?b)",
+        "(a?){50}a{50}(?=b)",
+        "(x+x+)+y",
+    ],
+    ids=lambda pattern: pattern[:30],
+)
+def test_patterns_that_come_from_outside_are_bounded(pattern: str) -> None:
+    start = time.monotonic()
+    for source in ("regex_match(x, p)", "regex_extract(x, p)", "regex_replace(x, p, 'y')"):
+        with contextlib.suppress(EvalError):
+            evaluate(source, x="ab" * 100_000 + "!", p=pattern)
+    assert time.monotonic() - start < 3
