@@ -49,11 +49,12 @@ class RulesSettings(Settings):
     jq_queue_records: int = Field(
         default=1_000_000,
         ge=1,
-        description="How many messages one rule may have waiting for jq workers; a full queue takes no more, which "
+        description="How many messages one rule may have waiting for jq workers, for servers that code payloads and "
+        "for registries elsewhere; a full queue takes no more, which "
         "counts as a failure of the rule and in the metric queue_dropped.",
     )
     jq_queue_bytes: Size = Field(
-        default=1024**3, ge=1024**2, description="How many bytes one rule may have waiting for jq workers."
+        default=1024**3, ge=1024**2, description="How many bytes one rule may have waiting so."
     )
     ssrf: SsrfSettings = Field(
         default_factory=SsrfSettings, description="Which servers the broker calls for schemas of type external_http."
