@@ -22,6 +22,7 @@ import jsonschema_rs
 
 from broker.core import jsontext
 from schema_validation.compatibility.verdict import Reason
+from schema_validation.serdes.json_draft3 import DRAFT_3, as_draft_4
 
 Conjuncts = tuple["Node", ...]
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
@@ -64,7 +65,7 @@ class Document:
     def validator(self, schema: Any) -> Callable[[Any], bool]:
         """Decides over values by a part of the document that holds no references."""
         dated = {**schema, "$schema": _DRAFT_URIS[self.draft]}
-        valid: Callable[[Any], bool] = jsonschema_rs.validator_for(dated, validate_formats=True).is_valid
+        valid: Callable[[Any], bool] = jsonschema_rs.validator_for(dated, validate_formats=True, offline=True).is_valid
         return valid
 
 
@@ -95,6 +96,8 @@ class Node:
 def parse(source: str) -> Document:
     """The document of a source that is known to be a schema."""
     root = jsontext.decode(source)
+    if str(root.get("$schema", "")).rstrip("#") == DRAFT_3:
+        root = as_draft_4(root)
     uri = str(root.get("$schema", "")).rstrip("#")
     draft = next((number for mark, number in _DRAFTS.items() if uri.endswith(f"{mark}/schema")), _DRAFT_2020)
     return Document(root, draft, any(_names_itself(part) for part in root.values()))

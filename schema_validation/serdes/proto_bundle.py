@@ -50,7 +50,7 @@ class Bundle:
             if path in self._parsed:
                 continue
             source = self._sources[path] if path in self._sources else _well_known(path)
-            self._parsed[path] = found = parse_file(source, path) if isinstance(source, str) else source
+            self._parsed[path] = found = _read(source, path) if isinstance(source, str) else source
             for name in found.dependency:
                 if name in self._sources or name in WELL_KNOWN:
                     waiting.append(name)
@@ -76,6 +76,17 @@ class Bundle:
             return self._pool.FindFileByName(path)
         except (TypeError, KeyError, ValueError) as error:
             raise SourceError(f"{path}: {_why(error)}") from None
+
+
+def _read(source: str, path: str) -> Any:
+    """The descriptor of a file: of its text, or of its compiled form."""
+    compiled = descriptor_files(source)
+    if compiled is None:
+        return parse_file(source, path)
+    found = FileDescriptorProto()
+    found.CopyFrom(compiled[-1])
+    found.name = path
+    return found
 
 
 class MissingImportsError(SourceError):

@@ -24,6 +24,11 @@ def real(found: list[Reason]) -> list[str]:
     return [reason.path for reason in found if not reason.is_warning]
 
 
+def draft_3(**is_required: bool) -> Schema:
+    properties = {name: {"required": required} for name, required in is_required.items()}
+    return {"$schema": "http://json-schema.org/draft-03/schema#", "type": "object", "properties": properties}
+
+
 OBJECT = {"type": "object", "properties": {"t": {"type": "number"}}, "required": ["t"]}
 CLOSED = {**OBJECT, "additionalProperties": False}
 REFERRING = {"$defs": {"n": {"type": "number"}}, "properties": {"t": {"$ref": "#/$defs/n"}}}
@@ -36,6 +41,8 @@ CASES: list[tuple[str, Schema, Schema, list[str]]] = [
     ("a type is narrowed", {"type": "integer"}, {"type": "number"}, ["type"]),
     ("an integer is a number", {"type": "number"}, {"type": "integer"}, []),
     ("a required property is added", {**OBJECT, "required": ["t", "u"]}, OBJECT, ["properties.u"]),
+    ("a required property is added in draft 03", draft_3(t=True, u=True), draft_3(t=True), ["properties.u"]),
+    ("a required property becomes optional in draft 03", draft_3(t=False), draft_3(t=True), []),
     ("a required property becomes optional", {**OBJECT, "required": []}, OBJECT, []),
     ("a property changes its type", {"properties": {"t": {"type": "string"}}}, OBJECT, ["properties.t.type"]),
     ("an optional property of an open object", {"properties": {"t": {}, "u": {"type": "string"}}}, OBJECT, []),

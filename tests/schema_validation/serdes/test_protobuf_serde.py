@@ -459,3 +459,11 @@ def test_a_large_payload_of_wide_messages_that_are_filled_decodes() -> None:
     )
     value = {"w": [{f"f{i}": i + 1 for i in range(200)} | {"raw": bytes([10, 0]) * 5_000} for _ in range(20)]}
     assert made.decode(made.encode(value, "L"), "L") == value
+
+
+def test_a_bundle_may_hold_compiled_files() -> None:
+    base = base64.b64encode(parse_file("message B { optional int32 n = 1; }", "default").SerializeToString()).decode()
+    made = ProtobufSerde(
+        [file("r.proto", 'import "b.proto"; message R { optional B b = 1; }', root=True), file("b.proto", base)]
+    )
+    assert made.decode(b"\x0a\x02\x08\x05", "R") == {"b": {"n": 5}}
