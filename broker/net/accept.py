@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from errno import EAFNOSUPPORT
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -39,7 +40,12 @@ async def listening_sockets(loop: asyncio.AbstractEventLoop, settings: ListenerS
     sockets: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in dict.fromkeys(found):
-            link = socket.socket(family, kind, protocol)
+            try:
+                link = socket.socket(family, kind, protocol)
+            except OSError as error:  # as where the machine has no IPv6, and the host's name stands for it too
+                if error.errno == EAFNOSUPPORT and len(found) > 1:
+                    continue
+                raise
             sockets.append(link)
             link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:

@@ -101,6 +101,7 @@ class ListenerSettings(Settings):
     kind: ClassVar[Kind] = "tcp"
 
     enable: bool = Field(default=True, description="Whether it is opened.")
+    name: str | None = Field(default=None, min_length=1, description="Shown with its clients; else its key.")
     bind: str = Field(default="127.0.0.1:1883", description="Address and port; port 0 takes any free one.")
     max_connections: int = Field(default=0, ge=0, description="Most connections at a time; 0 is no limit.")
     max_conn_rate: float = Field(default=0, ge=0, description="Most new connections in a second; 0 is no limit.")
@@ -259,10 +260,10 @@ ListenersByName = TcpListeners | SslListeners | WsListeners | WssListeners
 
 def named_listeners(default: ListenerSettings, *sections: ListenersByName) -> list[NamedListener]:
     """The listeners of the configuration that are enabled, in the order in which they are opened."""
-    found = [NamedListener(default)]
+    found = {("tcp", "default"): default}
     for section in sections:
-        found += [NamedListener(settings, name) for name, settings in (section.__pydantic_extra__ or {}).items()]
-    return [listener for listener in found if listener.settings.enable]
+        found |= {(settings.kind, key): settings for key, settings in (section.__pydantic_extra__ or {}).items()}
+    return [NamedListener(settings, settings.name or key) for (_, key), settings in found.items() if settings.enable]
 
 
 def split_address(text: str) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.net import upgrade
-from broker.net.frames import BadFrame, Closed, FrameReader, binary_frame_head, close_frame, unmasked
+from broker.net.frames import BadFrame, Closed, FrameReader, binary_frame_head, close_frame, masked
 from broker.net.settings import WebSocketSettings
 from broker.net.upgrade import UpgradeRefused
 
@@ -20,7 +20,7 @@ MASK = b"\x01\x80\xff\x7e"
 def frame(payload: bytes, first: int = 0x82, mask: bytes = MASK) -> bytes:
     """A frame of a client."""
     head = binary_frame_head(len(payload))
-    return bytes((first, head[1] | 0x80)) + head[2:] + mask + unmasked(payload, mask)
+    return bytes((first, head[1] | 0x80)) + head[2:] + mask + masked(payload, mask)
 
 
 @given(st.lists(st.binary(max_size=300)), st.lists(st.integers(min_value=1, max_value=70)))

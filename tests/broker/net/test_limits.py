@@ -88,6 +88,6 @@ def test_two_listeners_at_one_address_are_refused() -> None:
 
 
 def test_only_enabled_listeners_are_opened() -> None:
-    more = Tcp.model_validate({"inside": {"bind": "127.0.0.1:1884"}, "off": {"enable": False}})
+    more = Tcp.model_validate({"x": {"bind": "127.0.0.1:1884", "name": "inside"}, "off": {"enable": False}})
     assert [str(one) for one in named_listeners(ListenerSettings(), more)] == ["tcp:default", "tcp:inside"]
     assert [str(one) for one in named_listeners(ListenerSettings(enable=False), more)] == ["tcp:inside"]

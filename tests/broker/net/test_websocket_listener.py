@@ -23,7 +23,7 @@ from broker.codec.packets import (
     SubscriptionRequest,
     Will,
 )
-from broker.net.frames import binary_frame_head, unmasked
+from broker.net.frames import binary_frame_head, masked
 from broker.net.listener import Listener
 from broker.net.settings import NamedListener, WebSocketSettings, WsListenerSettings
 from tests.support.mqtt_server import Node, on_loop, running
@@ -49,7 +49,7 @@ async def listening(node: Node, max_connections: int = 0, **options: Any) -> Asy
 
 def frame(payload: bytes, first: int = 0x82) -> bytes:
     head, mask = binary_frame_head(len(payload)), os.urandom(4)
-    return bytes((first, head[1] | 0x80)) + head[2:] + mask + unmasked(payload, mask)
+    return bytes((first, head[1] | 0x80)) + head[2:] + mask + masked(payload, mask)
 
 
 class WebClient:
