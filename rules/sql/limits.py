@@ -12,8 +12,8 @@ MAX_ITEMS: Final = 1_000_000
 """Longest array that a range or a split may build."""
 MAX_TEXT: Final = 16 * 1024 * 1024
 """Longest text, in characters, that one operation may build."""
-MAX_INTEGER_BITS: Final = 65_536
-"""Longest integer that one operation may build: multiplying two of these takes 0.3 ms, two of a million bits 30 ms."""
+MAX_INTEGER_BITS: Final = 14_284
+"""Longest integer that one operation may build: 4,300 digits, the most that can be read from JSON and written again."""
 MAX_UNPACKED_BYTES: Final = 16 * 1024 * 1024
 """Longest result of decompressing."""
 MAX_MD4_BYTES: Final = 64 * 1024

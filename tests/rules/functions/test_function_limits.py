@@ -87,7 +87,7 @@ UNPACKED = f"unpacks to more than {limits.MAX_UNPACKED_BYTES} bytes"
         ("bitsr(n, -1000000000000)", BITS),
         ("bitsl(big, n * 600)", BITS),
         ("big * big", BITS),
-        ("subbits(large, 1, 100000)", "an integer has at most 65536 bits"),
+        ("subbits(large, 1, 100000)", f"an integer has at most {limits.MAX_INTEGER_BITS} bits"),
         ("power(big, big)", "has no finite value at an integer of 65001 bits"),
         ("hash('md4', text)", "md4 takes strings of at most 65536 bytes"),
     ],
