@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ def functions(
     as_json: JsonOption = False,
 ) -> None:
     """List the functions of the rule language, with what plugins brought and what is wrong with plugins."""
-    from broker.cli.output import print_json, print_line, print_table
+    from broker.cli.output import print_json, print_line, print_table, say
 
     with api_client(url, data_dir) as client:
         found = client.get("/functions")
@@ -28,7 +29,11 @@ def functions(
     if as_json or output == "json":
         print_json({**found, "items": items, "total": len(items)})
         return
-    print_table(["function", "result", "meaning", "origin"], [_row(item) for item in items])
+    if items:
+        print_table(["function", "result", "meaning", "origin"], [_row(item) for item in items])
+    else:
+        close = get_close_matches(like or "", [item["name"] for item in found["items"]], 1)
+        say(f"there is no such function{f'; did you mean {close[0]!r}?' if close else ''}")
     for plugin in found["plugins"]:
         brought = f"{len(plugin['functions'])} functions" if plugin["functions"] else "nothing"
         print_line(f"plugin {plugin['name']} ({plugin['package']} {plugin['version']}) brought {brought}")

@@ -189,16 +189,18 @@ def _each(names: Sequence[str], verb: str, done: str, url: str | None, data_dir:
 
 
 def reorder(
-    names: Annotated[list[str], typer.Argument(help="All of them, in the order in which they are to run.")],
+    names: Annotated[list[str], typer.Argument(help="Those that run first, in that order.")],
     url: UrlOption = None,
     data_dir: DataDirOption = DATA_DIR,
 ) -> None:
-    """Bring all rules into an order."""
+    """Bring rules into an order: those named run first, all others after them as before."""
     from broker.cli.output import print_line
 
     with api_client(url, data_dir) as client, hinting(exit_codes.FAILED, KNOWN):
-        client.post("/rules:reorder", {"order": names})
-    print_line(f"order: {', '.join(names)}")
+        others = (rule["name"] for rule in client.items("/rules") if rule["name"] not in names)
+        order = [*names, *others]
+        client.post("/rules:reorder", {"order": order})
+    print_line(f"order: {', '.join(order)}")
 
 
 def metrics(
