@@ -129,7 +129,8 @@ def _validating(kind: str, others: int = 0) -> tuple[Call, bytes]:
             }
         )
     call = cast("Call", feature.gates[-1].plan(TOPIC))
-    payload = PAYLOAD if kind == "json" else feature.schemas.registry.serde(kind).encode(VALUE, "Meter")
+    serde = feature.schemas.registry.serde(kind)
+    payload = PAYLOAD if kind == "json" else serde.encode(VALUE, CHECKS[kind].get("message_type"))
     assert isinstance(call(_message(payload)), Message)
     return call, payload
 

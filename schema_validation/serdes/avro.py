@@ -21,7 +21,7 @@ from schema_validation.serdes.avro_schema import MISSING, AvroType, read_schema
 from schema_validation.serdes.avro_size import growth
 from schema_validation.serdes.avro_types import field_type_of
 from schema_validation.serdes.avro_writer import NotWritable, write
-from schema_validation.serdes.base import DataRefused, Misfit, SourceError, path_text
+from schema_validation.serdes.base import DataRefused, Misfit, SourceError, needless_message_type, path_text
 
 MAX_MEMORY = 64 * 1024 * 1024
 """Memory that a payload may become without being looked at first."""
@@ -49,6 +49,8 @@ class AvroSerde:
         self._read: Reader = _read_py.schemaless_reader if self._schema.is_recursive else fastavro.schemaless_reader
 
     def decode(self, data: bytes, message_type: str | None = None) -> Any:
+        if message_type is not None:
+            raise needless_message_type(self.label, self.kind, message_type)
         if len(data) > self._free_bytes:
             self._check_size(data)
         source = BytesIO(data)
@@ -64,6 +66,8 @@ class AvroSerde:
         return value
 
     def encode(self, value: Any, message_type: str | None = None) -> bytes:
+        if message_type is not None:
+            raise needless_message_type(self.label, self.kind, message_type)
         try:
             return write(self._schema.type, value)
         except NotWritable as error:
@@ -74,7 +78,7 @@ class AvroSerde:
 
     def misfit(self, data: bytes, message_type: str | None = None) -> Misfit | None:
         try:
-            self.decode(data)
+            self.decode(data, message_type)
         except DataRefused as error:
             return error.misfit
         return None

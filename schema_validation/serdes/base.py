@@ -64,6 +64,11 @@ class SchemaSerde(Protocol):
         ...
 
 
+def needless_message_type(label: str, kind: str, message_type: str) -> DataRefused:
+    """A message type was named for a schema of a kind that has none."""
+    return DataRefused(label, Misfit("payload", f"a schema of type {kind} has no message type {short(message_type)}"))
+
+
 def path_text(path: Path, root: str = "payload") -> str:
     """A place in a value: ``payload.readings[2].t``."""
     return root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)

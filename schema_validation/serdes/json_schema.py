@@ -19,7 +19,15 @@ from jsonschema import Draft3Validator
 
 from broker.core import jsontext
 from broker.core.schema import FieldType
-from schema_validation.serdes.base import MAX_SOURCE_BYTES, DataRefused, Misfit, SourceError, path_text, short
+from schema_validation.serdes.base import (
+    MAX_SOURCE_BYTES,
+    DataRefused,
+    Misfit,
+    SourceError,
+    needless_message_type,
+    path_text,
+    short,
+)
 from schema_validation.serdes.json_bounds import bounds_of, longest_texts, size_of
 from schema_validation.serdes.json_draft3 import DRAFT_3, as_draft_4
 from schema_validation.serdes.json_types import field_type_of
@@ -83,6 +91,8 @@ class JsonSchemaSerde:
         self._is_free = is_free
 
     def decode(self, data: bytes, message_type: str | None = None) -> Any:
+        if message_type is not None:
+            raise needless_message_type(self.label, self.kind, message_type)
         try:
             value = jsontext.decode(data)
         except jsontext.JsonError as error:
@@ -91,6 +101,8 @@ class JsonSchemaSerde:
         return value
 
     def encode(self, value: Any, message_type: str | None = None) -> bytes:
+        if message_type is not None:
+            raise needless_message_type(self.label, self.kind, message_type)
         self._check(value)
         try:
             return jsontext.encode(value)
@@ -102,7 +114,7 @@ class JsonSchemaSerde:
 
     def misfit(self, data: bytes, message_type: str | None = None) -> Misfit | None:
         try:
-            self.decode(data)
+            self.decode(data, message_type)
         except DataRefused as error:
             return error.misfit
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from schema_validation.feature import SchemaValidationFeature
+from schema_validation.serdes.proto_parser import parse_file
 from tests.support.features import make_services
 from tests.ui.api_node import TOKEN, Node, Running
 
@@ -87,6 +89,11 @@ def test_other_types_and_references(registry: httpx.Client) -> None:
     proto = 'syntax = "proto3"; message Reading { double t = 1; }'
     ok(registry.post("/subjects/p/versions", json=body(proto, "PROTOBUF")))
     assert ok(registry.get("/subjects/p/versions/1"))["schema"] == proto
+    compiled = base64.b64encode(
+        parse_file(proto, "default").SerializeToString()
+    ).decode()  # as Confluent's client sends
+    ok(registry.post("/subjects/c/versions", json=body(compiled, "PROTOBUF")))
+    assert ok(registry.get("/subjects/c/versions/1"))["schema"] == compiled
 
 
 def test_compatibility_is_asked_for_and_kept(registry: httpx.Client) -> None:

@@ -320,3 +320,11 @@ def test_small_items_do_not_become_much_memory() -> None:
     large = [{"s": "x" * 100, "b": True}] * 10_000
     made = serde({"type": "array", "items": named})
     assert made.decode(made.encode(large)) == large
+
+
+def test_a_message_type_is_refused() -> None:
+    made = serde("int")
+    assert made.decode(b"\x02") == 1
+    for coded in (lambda: made.decode(b"\x02", "M"), lambda: made.encode(1, "M")):
+        with pytest.raises(DataRefused, match="has no message type 'M'"):
+            coded()

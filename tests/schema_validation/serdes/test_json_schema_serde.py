@@ -321,3 +321,11 @@ def test_field_types() -> None:
     assert found.fields["a"].item == FieldType("double", nullable=False)
     assert found.fields["m"].name == "map"
     assert found.fields["e"].name == "string"
+
+
+def test_a_message_type_is_refused() -> None:
+    made = serde({"type": "integer"})
+    assert made.decode(b"1") == 1
+    for coded in (lambda: made.decode(b"1", "M"), lambda: made.encode(1, "M")):
+        with pytest.raises(DataRefused, match="has no message type 'M'"):
+            coded()
