@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.cli import exit_codes
 from tests.support.node import TOKEN, Node, running
 
 CONFIG = """
@@ -120,3 +122,58 @@ def test_gates_are_switched_ordered_and_counted_from_the_command_line(node: Node
     assert "transform late enabled" in sluice(node, "transforms", "enable", "late")
     assert "matched" in sluice(node, "transforms", "metrics", "late", "--reset")
     assert "convert, late" in sluice(node, "transforms", "reorder", "convert", "late")
+
+
+def test_gates_are_found_and_tried_from_the_command_line(node: Node, tmp_path: Path) -> None:
+    shown = json.loads(sluice(node, "validations", "ls", "--topic", "a/in", "--enabled", "--json"))
+    assert [item["name"] for item in shown["items"]] == ["watch", "gate"]
+    assert [line.split()[0] for line in sluice(node, "validations", "ls", "--schema", "reading").splitlines()[1:]] == [
+        "gate",
+        "off",
+    ]
+    tried = json.loads(sluice(node, "transforms", "try", "convert", "-t", "a/in", "-m", '{"temp": 1}', "--json"))
+    assert tried["message"]["topic"] == "b/out"
+    assert [step["key"] for step in tried["steps"]] == ["payload.by", "topic"]
+    file = tmp_path / "new.conf"
+    file.write_text("name = new, topics = [x], failure_action = drop, operations = [{ key = qos, value = \"'7'\" }]")
+    with pytest.raises(subprocess.CalledProcessError) as stopped:
+        sluice(node, "transforms", "try", "-f", str(file), "-t", "x", "-m", "text")
+    assert stopped.value.returncode == exit_codes.CHECK_SAID_NO
+    assert "new, operation 1 failed (transformation_eval_operation_failure): QoS is 0, 1 or 2" in stopped.value.stdout
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        sluice(node, "validations", "try", "gate", "-t", "a/in", "-m", '{"temp": "x"}')
+    assert "payload.temp" in refused.value.stdout
+    assert "outcome: drop" in refused.value.stdout
+    assert "outcome: pass" in sluice(node, "validations", "try", "gate", "-t", "a/in", "-m", '{"temp": 1}')
+
+
+def test_expressions_are_evaluated_from_the_command_line(node: Node, tmp_path: Path) -> None:
+    assert sluice(node, "variform", "upper(x)", "--set", "x=a=b") == "A=B\n"
+    assert sluice(node, "variform", "payload.n", "--raw", "--bindings", '{"payload": {"n": 1.0}}') == "1.0\n"
+    (tmp_path / "e").write_text("concat([x,\n  '!'])\n")
+    assert json.loads(sluice(node, "variform", f"@{tmp_path / 'e'}", "--set", "x=a", "--json")) == {"value": "a!"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["variform", "uper(x)"], exit_codes.FAILED, "line 1, column 1: no function 'uper'; did you mean 'upper'?"),
+        (["variform", "x"], exit_codes.FAILED, "variable 'x' has no value"),
+        (["variform", "x", "--set", "x"], exit_codes.USAGE, "--set is written NAME=VALUE"),
+        (["variform", "x", "--bindings", "["], exit_codes.USAGE, "--bindings is no JSON"),
+        (["variform", "x", "--bindings", "[]"], exit_codes.USAGE, "--bindings is a JSON object"),
+        (["transforms", "try", "-t", "a"], exit_codes.USAGE, "give names of saved ones, or a file"),
+        (["transforms", "try", "nobody", "-t", "a"], exit_codes.NOT_FOUND, "there is no transformation 'nobody'"),
+        (["validations", "try", "gate", "-t", "a/#"], exit_codes.FAILED, "a/#"),
+        (["validations", "enable", "nobody"], exit_codes.NOT_FOUND, "there is no validation 'nobody'"),
+        (["validations", "ls", "--type", "xml"], exit_codes.FAILED, "external_http"),
+        (["validations", "reorder", "gate"], exit_codes.FAILED, "'watch' is missing"),
+        (["quarantine", "show", "nothing"], exit_codes.NOT_FOUND, "there is no stream 'nothing'"),
+    ],
+)
+def test_wrong_input_is_told_in_a_sentence(node: Node, arguments: list[str], code: int, said: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        sluice(node, *arguments)
+    assert refused.value.returncode == code, refused.value.stderr
+    assert said in refused.value.stderr
+    assert "Traceback" not in refused.value.stderr

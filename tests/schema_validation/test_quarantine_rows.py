@@ -12,7 +12,7 @@ from broker.core.message import Message
 from broker.core.quarantine import TAKEN_AGAIN, message_of, quarantine, quarantined
 from broker.core.stream import StreamRecord
 
-TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00"), max_size=30)
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=30)
 PROPERTIES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {},
     optional={

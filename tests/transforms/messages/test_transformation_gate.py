@@ -15,7 +15,7 @@ from broker.core.message import Message
 from broker.core.objects import MemorySection
 from broker.core.ordered import OrderedObjects
 from broker.core.quarantine import message_of
-from broker.core.stage import Refusal
+from broker.core.stage import Refusal, WaitingGateCall
 from schema_validation.feature import SchemaValidationFeature
 from tests.support.features import KeptRows, make_services
 from transforms.feature import SECTION, TransformsFeature
@@ -52,6 +52,7 @@ class Bench:
 
     def send(self, sent: Message) -> Message | Refusal:
         call = self.feature.gates[0].plan(sent.topic)
+        assert not isinstance(call, WaitingGateCall)
         return sent if call is None else call(sent)
 
     def metrics(self, name: str) -> dict[str, int]:
