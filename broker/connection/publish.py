@@ -159,16 +159,21 @@ def _acknowledge(c: Connection, message: Message, plan: TopicPlan[Routes[Session
             success = _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id]
             _acknowledge_again(c, message, digest(topic, message.payload), packet_id, success)
             return
-    before = hub.writer.appended
-    if not plan.waits:
-        _answer(c, message, topic, packet_id, hub.pipeline.process(message, plan), before)
+    if plan.waits:
+        _park(c, message, plan, packet_id)
         return
+    before = hub.writer.appended
+    _answer(c, message, topic, packet_id, hub.pipeline.process(message, plan), before)
+
+
+def _park(c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int) -> None:
+    """Have a QoS 1 or 2 message decided by another process, then answer it."""
 
     def finish(decided: Decided) -> None:
-        appended = hub.writer.appended
-        _answer(c, message, topic, packet_id, hub.pipeline.conclude(message, decided), appended)
+        before = c.hub.writer.appended
+        _answer(c, message, plan.topic_bytes, packet_id, c.hub.pipeline.conclude(message, decided), before)
 
-    hub.parking.park(c, message, plan, finish)
+    c.hub.parking.park(c, message, plan, finish)
 
 
 def _answer(c: Connection, message: Message, topic: bytes, packet_id: int, outcome: Outcome, before: int) -> None:

@@ -70,11 +70,14 @@ class EncodedPayload(BaseModel):
 
 
 class SchemaSpec(_Open):
-    """A schema: ``json``, ``avro`` or ``protobuf``, and its source."""
+    """A schema: ``json``, ``avro`` or ``protobuf`` and its source, or ``external_http`` and its parameters."""
 
     name: str
     type: str
-    source: str | dict[str, Any] = Field(examples=['{"type": "object", "required": ["t"]}'])
+    source: str | dict[str, Any] | None = Field(default=None, examples=['{"type": "object", "required": ["t"]}'])
+    parameters: dict[str, Any] | None = Field(
+        default=None, description="Of external_http: url and how it is called. Secrets are shown as stars."
+    )
 
 
 class SchemaRegistrySpec(_Open):
@@ -289,6 +292,7 @@ class SchemaSource(_Open):
     type: str
     source: str | dict[str, Any] | None = None
     files: list[dict[str, Any]] | None = None
+    parameters: dict[str, Any] | None = None
 
 
 class RegisteredDecode(_Open):
