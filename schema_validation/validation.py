@@ -90,3 +90,10 @@ def missing_schemas(validation: Validation, schemas: SchemaLookup, pointer: str 
         if why := missing_schema(check, schemas):
             found.append(Problem(why, f"{pointer}/checks/{index}/schema"))
     return found
+
+
+def names_of_missing(validation: Validation, schemas: SchemaLookup) -> list[list[str]]:
+    """For each such check the schema, and the message type where it names one."""
+    checks = [check for check in validation.spec.checks if not isinstance(check, SqlCheckSpec)]
+    absent = [check for check in checks if missing_schema(check, schemas)]
+    return [[check.schema_name, *filter(None, [getattr(check, "message_type", None)])] for check in absent]

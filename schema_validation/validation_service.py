@@ -21,7 +21,7 @@ from schema_validation.recent import Binding
 from schema_validation.spec import CheckSpec, SchemaCheckSpec, SqlCheckSpec, key_of
 from schema_validation.sql_checks import check_functions
 from schema_validation.stage import ValidationGate, internal_failure
-from schema_validation.validation import Validation, compile_validation, missing_schemas
+from schema_validation.validation import Validation, compile_validation, missing_schemas, names_of_missing
 
 Answer = dict[str, Any]
 
@@ -116,7 +116,9 @@ class ValidationService(GateObjects[Validation]):
         problems = missing_schemas(made, self._services.schemas)
         problems += quarantine_problems(made.spec.quarantine, self._services.streams)
         if problems:
-            raise Invalid(f"validation {made.name!r} cannot be saved", problems)
+            names = names_of_missing(made, self._services.schemas)
+            members = {"missing_schemas": names} if names else None
+            raise Invalid(f"validation {made.name!r} cannot be saved", problems, members=members)
         return made
 
     def _does(self, item: Validation) -> str:

@@ -15,7 +15,12 @@ from broker.core.topic import TopicFilter
 from broker.core.wire import from_wire, to_wire
 from broker.observe.gate_objects import GateObjects
 from transforms.messages.preview import preview, try_on
-from transforms.messages.transformation import Transformation, compile_transformation, missing_schemas
+from transforms.messages.transformation import (
+    Transformation,
+    compile_transformation,
+    missing_schemas,
+    names_of_missing,
+)
 from transforms.messages.types import type_after
 from transforms.variform.compiler import compile_expression
 from transforms.variform.errors import CompileError, EvalError
@@ -90,7 +95,9 @@ class TransformService(GateObjects[Transformation]):
         problems = missing_schemas(made, self._services.schemas)
         problems += quarantine_problems(made.spec.quarantine, self._services.streams)
         if problems:
-            raise Invalid(f"transformation {made.name!r} cannot be saved", problems)
+            names = names_of_missing(made, self._services.schemas)
+            members = {"missing_schemas": names} if names else None
+            raise Invalid(f"transformation {made.name!r} cannot be saved", problems, members=members)
         return made
 
     def _does(self, item: Transformation) -> str:

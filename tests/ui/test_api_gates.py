@@ -186,3 +186,36 @@ def test_what_is_wrong_with_an_order_is_listed(api: httpx.Client) -> None:
     assert {error["pointer"] for error in told["errors"]} == {"/order"}
     names = ["off", "binary", "range", "fields"]
     assert [item["name"] for item in api.post("/validations:reorder", json={"order": names}).json()["items"]] == names
+
+
+@pytest.mark.parametrize(
+    ("path", "members", "missing"),
+    [
+        (
+            "validations",
+            {
+                "strategy": "all_pass",
+                "checks": [
+                    {"type": "json", "schema": "reading"},
+                    {"type": "avro", "schema": "gone"},
+                    {"type": "protobuf", "schema": "gone", "message_type": "M"},
+                ],
+            },
+            [["gone"], ["gone", "M"]],
+        ),
+        (
+            "transforms",
+            {
+                "payload_decoder": {"type": "avro", "schema": "a"},
+                "payload_encoder": {"type": "avro", "schema": "record"},
+            },
+            [["a"]],
+        ),
+    ],
+)
+def test_every_missing_schema_is_listed(
+    api: httpx.Client, path: str, members: dict[str, Any], missing: list[list[str]]
+) -> None:
+    refused = api.post(f"/{path}", json={"name": "n", "topics": ["t"], "failure_action": "drop", **members})
+    assert (refused.status_code, refused.json()["missing_schemas"]) == (422, missing)
+    assert len(refused.json()["errors"]) == len(missing)

@@ -102,6 +102,13 @@ def missing_schemas(transformation: Transformation, schemas: SchemaLookup, point
     return found
 
 
+def names_of_missing(transformation: Transformation, schemas: SchemaLookup) -> list[list[str]]:
+    """For each such codec the schema, and the message type where it names one."""
+    codecs = (transformation.spec.payload_decoder, transformation.spec.payload_encoder)
+    absent = [codec for codec in codecs if not isinstance(codec, (NoCodec, JsonCodec)) and _missing(codec, schemas, "")]
+    return [[codec.schema_name, *filter(None, [getattr(codec, "message_type", None)])] for codec in absent]
+
+
 def _missing(codec: SchemaCodec, schemas: SchemaLookup, pointer: str) -> list[Problem]:
     try:
         serde = schemas.serde(codec.schema_name)
