@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from broker.core.errors import NotFound
+from broker.core.errors import NotFound, Unavailable
 from broker.core.schema import SchemaError, SchemaLookup, Serde
 from rules.functions.registry import Function, Kind, StrictText, failure, make
 from rules.sql.values import STRINGS, string, type_name
@@ -69,7 +69,9 @@ def schema_functions(schemas: Schemas) -> list[Function]:
                 found.decode(value.encode() if type(value) is str else value, message_type)
             else:
                 found.encode(value, message_type)
-        except SchemaError:
+        except SchemaError as error:
+            if isinstance(error.__cause__, Unavailable):  # nobody was asked, so there is no verdict
+                raise failure("schema_check", str(error)) from None
             return False
         return True
 

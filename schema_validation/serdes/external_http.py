@@ -78,5 +78,5 @@ class ExternalHttpSerde:
         try:
             result: bytes = answer_to(_Call(self.caller, verb, data))
         except (SchemaError, Unavailable) as error:
-            raise DataRefused(self.label, Misfit("payload", str(error))) from None
+            raise DataRefused(self.label, Misfit("payload", str(error))) from error
         return result
