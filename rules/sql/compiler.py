@@ -161,13 +161,12 @@ class _Scope:
 
     outer: _Scope | None = None
     names: dict[str, _Value] = field(default_factory=dict)
-    keys: list[str] = field(default_factory=list)
+    keys: dict[str, None] = field(default_factory=dict)
     """Row members in order of first mention; ``*`` stands for all columns."""
     star: str | None = None
 
     def mention(self, key: str) -> None:
-        if key not in self.keys:
-            self.keys.append(key)
+        self.keys[key] = None
 
 
 _HELPERS: Final[dict[str, Any]] = {
@@ -388,15 +387,12 @@ class _Compiler:
     def _row(self, scope: _Scope) -> str:
         """A dict display. A name first written before ``*`` is repeated after it, since it holds what was written
         last while its place is the first."""
-        members, before_star = [], list[str]()
+        members = list[str]()
         for name in scope.keys:
             if name == "*":
-                members.append(f"**{scope.star}")
-                members.extend(before_star)
+                members += [f"**{scope.star}", *members]
             else:
                 members.append(f"{name!r}: {scope.names[name].code}")
-                if "*" in scope.keys and scope.keys.index(name) < scope.keys.index("*"):
-                    before_star.append(members[-1])
         return "{" + ", ".join(members) + "}"
 
     # Reading paths

@@ -84,7 +84,22 @@ def test_an_error_is_told_at_the_step_where_it_came_up() -> None:
     found = explained("SELECT topic, payload.t div 0 AS d, qos FROM 'm/#'")
     assert [step["clause"] for step in found["steps"]] == ["FROM", "SELECT", "SELECT"]
     assert found["steps"][-1]["error"] == found["error"]
+    assert "value" not in found["steps"][-1]
     assert (found["error"]["line"], found["error"]["column"]) == (1, 15)
+
+
+@pytest.mark.parametrize(
+    ("sql", "column"),
+    [
+        ("FOREACH payload.a AS s DO s.v AS v INCASE s.v + true = 2 FROM 'm/#'", 43),
+        ("SELECT 1 AS a FROM 'm/#' WHERE qos = 1 AND topic > 5", 44),
+        ("SELECT CASE WHEN topic > 5 THEN 1 END AS a FROM 'm/#'", 18),
+    ],
+)
+def test_a_failing_condition_has_its_place_and_does_not_hold(sql: str, column: int) -> None:
+    found = explained(sql)
+    assert found["error"]["column"] == column
+    assert "holds" not in found["steps"][-1]
 
 
 def test_a_source_that_does_not_match_ends_it() -> None:
