@@ -20,6 +20,7 @@ from rules.functions.registry import Kind, StrictText, Text, failure, function
 from rules.sql.limits import (
     MAX_PATTERN_BYTES,
     MAX_PATTERN_CHARACTERS,
+    MAX_PATTERN_COUNTS,
     MAX_PATTERN_STEPS,
     MAX_PATTERNS,
     MAX_REPLACING_S,
@@ -27,6 +28,7 @@ from rules.sql.limits import (
 from rules.sql.values import check_size, type_name
 
 Span = tuple[int, int]
+_COUNTED = re.compile(r"\{([0-9]*)(?:,([0-9]*))?\}")
 _ANYWHERE = re2._Anchor.UNANCHORED
 
 
@@ -65,6 +67,8 @@ def _expression(value: Any, *, captures: bool) -> Expression:
         raise ValueError(f"a regular expression, not {type_name(value)}")
     if len(value) > MAX_PATTERN_CHARACTERS:
         raise ValueError(f"a regular expression of at most {MAX_PATTERN_CHARACTERS} characters")
+    if sum(max(int((digits or "1")[:6]) for digits in found) for found in _COUNTED.findall(value)) > MAX_PATTERN_COUNTS:
+        raise ValueError(f"a regular expression whose {{n}} sum up to at most {MAX_PATTERN_COUNTS}")
     try:
         return _compiled(value, captures=captures)
     except re2.error as error:

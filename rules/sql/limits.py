@@ -25,6 +25,8 @@ MAX_RANDOM_CHARACTERS: Final = 10_000
 
 MAX_PATTERN_CHARACTERS: Final = 10_000
 """Longest regular expression."""
+MAX_PATTERN_COUNTS: Final = 5_000
+"""Most that all ``{n}`` of a regular expression may sum up to: it compiles in the square of it, 80 ms here."""
 MAX_PATTERN_BYTES: Final = 2 * 1024 * 1024
 """Memory of one compiled regular expression."""
 MAX_PATTERNS: Final = 256

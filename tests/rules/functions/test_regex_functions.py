@@ -135,3 +135,7 @@ def test_compiled_expressions_are_kept_up_to_a_number() -> None:
     for number in range(limits.MAX_PATTERNS + 50):
         check("regex_match('x', p)", False, p=f"a{number}")
     assert _compiled.cache_info().currsize == limits.MAX_PATTERNS
+
+
+def test_a_pattern_that_takes_long_to_compile_is_refused_at_once() -> None:
+    fails("regex_match(s, p)", "whose {n} sum up to at most 5000", s="a", p="a{0,1000}" * 60)
