@@ -81,6 +81,8 @@ class RulesFeature:
             raise ConfigError([*refused, *failed])
         for sentence in failed:
             _log.error("rule.unusable", problem=sentence)
+        for name, problem in self.service.mistyped().items():
+            _log.warning("rule.mistyped", rule=name, problem=problem)
         loop = _running_loop()
         if loop is not None:
             self._tick_on(loop)

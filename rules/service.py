@@ -96,6 +96,11 @@ class RuleService:
             self._objects.refusal({"name": name}, SluiceError(sentence)) for name, sentence in self._outcasts.items()
         ]
 
+    def mistyped(self) -> Mapping[str, str]:
+        """The rules that run and could not be saved as schemas are now, by name, with the first reason."""
+        errors = {saved.name: self._types.check(saved.rule.statement).errors for saved in self._made()}
+        return {name: str(found[0]) for name, found in errors.items() if found}
+
     def list(self) -> Sequence[Spec]:
         return [self._shown(saved) for saved in self._objects]
 
@@ -463,10 +468,7 @@ class RuleService:
 
     def _links(self) -> dict[str, Link]:
         """What each rule reads, for what must hold between them."""
-        return {
-            one.name: _link(one) if isinstance(one, MadeRule) else Link(None)
-            for one in self._objects
-        }
+        return {one.name: _link(one) if isinstance(one, MadeRule) else Link(None) for one in self._objects}
 
     def _check_chains(self, saved: MadeRule) -> None:
         """Raise ``Invalid`` when the rule cannot stand among the others, or one that reads it no longer could."""
