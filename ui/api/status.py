@@ -10,8 +10,9 @@ from typing_extensions import TypedDict
 class ListenerStatus(TypedDict):
     """An address that the server listens on, as ``host:port``.
 
-    ``protocol`` is ``mqtt``, ``mqtts`` (TLS), ``ws``, ``wss`` or ``http``. Where MQTT clients are taken: ``connections``
-    that are open, at most ``max_connections`` (0 is no limit); with TLS: when the first certificate ends.
+    ``protocol`` is ``mqtt``, ``mqtts`` (TLS), ``ws``, ``wss`` or ``http``. Where MQTT clients are taken:
+    ``connections`` that are open, at most ``max_connections`` (0 is no limit); with TLS: when the first certificate
+    ends.
     """
 
     name: str
