@@ -37,6 +37,7 @@ from broker.observe.prometheus import exposition
 from broker.streams.settings import StreamSpec
 from rules.functions.registry import Function
 from rules.spec import RuleSpec
+from schema_validation.external_http.caller import Outside
 from schema_validation.spec import ValidationSpec
 from transforms.messages.spec import TransformationSpec
 from transforms.variform.functions import LAZY
@@ -413,6 +414,7 @@ def _use(node: Node) -> None:
     services["validations"].create({**stage, "strategy": "all_pass", "checks": [check]})
     services["transforms"].create(stage)
     services["rules"].create({"name": "s", "sql": 'SELECT * FROM "#"'})
+    Outside.count("ok")
     node.services.queues.open("s", max_records=1, max_bytes=1)
     publisher = node.server.publisher
     for payload in (b"{}", b"broken"):

@@ -30,7 +30,7 @@ RULE = {"name": "r", "sql": "SELECT * FROM t"}
             parse_validation,
             {"checks": [{"type": "xml"}]},
             "/checks/0",
-            "checks[0].type is 'xml'; expected 'sql', 'json', 'avro' or 'protobuf'",
+            "checks[0].type is 'xml'; expected 'sql', 'json', 'avro', 'protobuf' or 'external_http'",
         ),
         (
             parse_transformation,
