@@ -1,7 +1,11 @@
-"""Templates of actions held against the rows that the SQL gives: a placeholder for what is never there is a warning."""
+"""Templates of actions held against the rows that the SQL gives.
+
+A placeholder for what is never there is a warning, and so is text that only looks like one.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,23 +18,26 @@ from rules.sql.tree import Path
 from rules.sql.types import nearest
 from rules.sql.values import text_of
 
+_NO_PLACEHOLDER = re.compile(r"\$\{(?![A-Za-z0-9._]*\})[^{}$]*\}")
+"""What looks like a placeholder and is plain text: ``${a[1]}``, ``${ a }``."""
+_PASSED_ON = "User-Property"
+"""What one placeholder of ``user_properties`` may say in quotes."""
 _ALWAYS_LOOKED_AT = "payload"
 """The member of an action whose default is a placeholder that has to be there, ``${payload}``."""
 
 
 def unset_placeholders(actions: Sequence[Any], inferred: Inferred, payload: FieldType) -> Iterator[Problem]:
-    """What templates of actions (models with ``model_dump``) name and no row has.
+    """What templates of actions (models with ``model_dump``) name and no row has, or name in a way that names nothing.
 
     ``payload`` is what the column of that name holds where it is selected as it came.
     """
-    if inferred.has_star:
-        return
     row = FieldType("struct", nullable=False, fields=dict(inferred.columns), open=False)
     for position, action in enumerate(actions):
         members = action.model_dump(mode="json", exclude_unset=True)
         members = {**members, **_default_payload(action)} if _ALWAYS_LOOKED_AT not in members else members
         for pointer, text in _texts(members, f"/actions/{position}"):
-            for path in Template(text, text_of).paths:
+            yield from _written_as_text(text, pointer)
+            for path in () if inferred.has_star else Template(text, text_of).paths:
                 yield from _problem(path, pointer, row, payload)
 
 
@@ -49,6 +56,13 @@ def _texts(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for position, item in enumerate(value):
             yield from _texts(item, f"{pointer}/{position}")
+
+
+def _written_as_text(text: str, pointer: str) -> Iterator[Problem]:
+    for match in _NO_PLACEHOLDER.finditer(text):
+        if _PASSED_ON not in match[0]:
+            hint = "a placeholder holds letters, digits, '.' and '_' only; select what it should show AS a name"
+            yield Problem(f"{match[0]} is no placeholder and is written as it stands", pointer, suggestion=hint)
 
 
 def _problem(path: Sequence[str], pointer: str, row: FieldType, payload: FieldType) -> Iterator[Problem]:

@@ -48,7 +48,7 @@ def run(statement: Statement, event: Mapping[str, Any], node: str, now_ms: int, 
 def render(body: Any) -> dict[str, str]:
     """``body["template"]`` rendered for ``body["row"]``."""
     template, row = _members(body, "the template cannot be rendered", "template", "row")
-    return {"text": Template(template, text_of).render(as_strings(from_wire(row)))}
+    return {"text": Template(template, text_of).render(_values(row))}
 
 
 def sql_and_event(body: Any) -> tuple[str, Mapping[str, Any]]:
@@ -97,13 +97,18 @@ def columns_of(event: Mapping[str, Any], node: str, now_ms: int, rule: str = _RU
         "node": node,
         "timestamp": now_ms,
         "metadata": {"rule_id": rule},
-        **as_strings(from_wire(given)),
+        **_values(given),
     }
     if columns["event"] == PUBLISH:
         columns.setdefault("publish_received_at", now_ms)
     if event.get("payload") is not None:
         columns["payload"] = string(payload_from_wire(event["payload"], "/event/payload"))
     return columns
+
+
+def _values(members: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns as rules have them. A name such as ``$base64`` is one here, which makes only values bytes."""
+    return {name: as_strings(from_wire(value)) for name, value in members.items()}
 
 
 def reads(sources: Sources, columns: Mapping[str, Any]) -> bool:

@@ -83,7 +83,8 @@ class TransformService(GateObjects[Transformation]):
             raise Invalid("bindings are an object", [Problem("an object is wanted", "/bindings")])
         try:
             expression = compile_expression(source, raw=bool(body.get("raw", False)))
-            return {"value": to_wire(expression.evaluate(from_wire(bindings)))}
+            values = {name: from_wire(value) for name, value in bindings.items()}
+            return {"value": to_wire(expression.evaluate(values))}
         except CompileError as error:
             problem = Problem(error.message, "/expression", error.line, error.column, error.suggestion)
             raise Invalid("the expression does not compile", [problem]) from None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
 from typing import Any
 
 from rich.console import Console
@@ -16,13 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 _WIDE = 100_000  # columns of what is no terminal: nothing is cut or wrapped there
-
-
-class OutputFormat(StrEnum):
-    """How data is printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 def print_json(data: Any) -> None:

@@ -22,7 +22,6 @@ from typing import Any, Final
 from sqlglot import exp
 
 from broker.core.errors import Invalid, Problem
-from broker.core.topic import levels_match
 from rules.functions.registry import NOT_LITERAL, Function, Functions
 from rules.sql import columns as column_source
 from rules.sql import like, paths, values
@@ -181,7 +180,7 @@ _HELPERS: Final[dict[str, Any]] = {
     "_truth_of_call": values.truth_of_call, "_string": values.string, "_key": paths.key, "_index": paths.index,
     "_part": paths.part, "_writable": paths.writable,
     "_integers": paths.integers, "_put": paths.put, "_end": paths.END, "_Index": paths.Index,
-    "_dotted": paths.dotted, "_levels_match": levels_match, "_flags": column_source.flags,
+    "_dotted": paths.dotted, "_flags": column_source.flags,
     "_present": column_source.present, "_properties": column_source.properties,
     "_all_columns": column_source.all_columns, "_soft_json": column_source.soft_json,
 }  # fmt: skip

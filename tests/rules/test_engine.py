@@ -121,6 +121,15 @@ def test_a_template_that_names_a_column_not_selected_is_a_warning(node: Any) -> 
     ]
 
 
+def test_what_only_looks_like_a_placeholder_is_a_warning(node: Any) -> None:
+    passed_on = "${pub_props.'User-Property'}"
+    action = {"type": "republish", "topic": "a/${a[1]}", "payload": "${$}{b} ${.}", "user_properties": passed_on}
+    node.rule("SELECT * FROM '#'", action)
+    assert [(one["pointer"], one["message"]) for one in node.service.get("r1")["warnings"]] == [
+        ("/actions/0/topic", "${a[1]} is no placeholder and is written as it stands")
+    ]
+
+
 def test_a_payload_that_is_no_text_is_republished_unchanged(node: Any) -> None:
     node.rule("SELECT payload FROM 'm/+'", {"type": "republish", "topic": "out"})
     node.send("m/1", b"\xff\x00")

@@ -42,3 +42,8 @@ def test_statement(vector: dict[str, Any]) -> None:
 )
 def test_template(row: dict[str, Any], template: str, text: str) -> None:
     assert SERVICE.render({"template": template, "row": row})["text"] == text
+
+
+def test_an_event_and_a_row_that_look_like_bytes_are_objects() -> None:
+    assert run(SERVICE, 'SELECT "$base64" AS x FROM "t"', {"$base64": "AA=="}) == {"outcome": "no_result"}
+    assert SERVICE.render({"template": "${.}", "row": {"$base64": "AA=="}})["text"] == '{"$base64":"AA=="}'
