@@ -101,7 +101,7 @@ class EchoingShelf(Shelf):
             return {"bytes": b"\xff", "list": (b"",), "time": datetime(2026, 1, 1, tzinfo=UTC), 7: None}
         return {"echo": body}
 
-    render = evaluate = preview = check = decode = encode = validate = test
+    render = explain = evaluate = preview = check = decode = encode = validate = test
 
 
 class GateShelf(EchoingShelf):

@@ -37,6 +37,12 @@ def api() -> Iterator[httpx.Client]:
     running.stop()
 
 
+def test_an_answer_without_end_is_refused(api: httpx.Client) -> None:
+    sql = "FOREACH [1..20000] AS i DO pad('', 5000) AS s FROM '#'"
+    answer = api.post("/rules:test", json={"sql": sql, "event": {"topic": "t"}})
+    assert (answer.status_code, answer.json()["code"]) == (422, "answer_too_large")
+
+
 def test_the_objects_of_the_way_are_made_used_and_protected(api: httpx.Client) -> None:
     made = [
         api.post("/schemas", json={"name": "reading", "type": "json", "source": READING}),

@@ -54,6 +54,7 @@ TITLES: Mapping[str, tuple[int, str, str]] = {
     "message_refused": (422, "The pipeline refused the message", "The detail says which stage and why."),
     "peer": (422, "Not allowed by MQTT", "The detail says what the standard says."),
     "evaluation_failed": (422, "It could not be evaluated", "The detail says how it failed."),
+    "answer_too_large": (422, "The answer is too large", "Take fewer rows, or less in each."),
     "too_slow": (422, "It ran too long", "Evaluation has a deadline; make what is evaluated cheaper."),
     "internal": (500, "The server failed", "A defect of the server; its log has the request's identifier."),
     "unavailable": (503, "Not now", "Try again after the seconds in Retry-After."),

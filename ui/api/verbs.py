@@ -15,13 +15,16 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from broker.core import jsontext
-from broker.core.errors import Invalid, SluiceError
+from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.objects import Spec
 from ui.api import models
 from ui.api.deadline import BoundedCalls
 from ui.api.operation import described
 from ui.api.problems import log
 from ui.api.wire import Json, plain, read_object
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Longest answer: a few words of SQL may make rows without end, and sending those would hold the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,11 @@ def add_verb(router: APIRouter, verb: Verb, service: object, calls: BoundedCalls
 
 def _evaluate(method: Callable[[Spec], Any], verb: Verb, body: Spec) -> bytes:
     try:
-        return jsontext.encode(plain(method(body)))
+        answer = jsontext.encode(plain(method(body)))
+        if len(answer) > MAX_ANSWER_BYTES:
+            problem = Problem(f"its answer would be longer than {MAX_ANSWER_BYTES:,} bytes")
+            raise Invalid(f"{verb.path[1:]} cannot be answered", [problem], code="answer_too_large")
+        return answer
     except (SluiceError, jsontext.JsonError):
         raise
     except Exception as error:
