@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from sqlglot import exp
 
@@ -57,10 +57,15 @@ class UnusableRule:
         return "; ".join(map(str, problems)) or str(self.error)
 
 
+_MOST_PREPARED: Final = 8
+"""Statements compiled beforehand and not yet saved."""
+
+
 class RuleMaker:
     """Makes rules for one node."""
 
     def __init__(self, services: Services, functions: Functions, settings: RulesSettings) -> None:
+        self._prepared: dict[tuple[str, str], Statement] = {}
         self._services, self._functions, self._settings = services, functions, settings
 
     def make(self, spec: Spec) -> MadeRule:
@@ -97,9 +102,22 @@ class RuleMaker:
             rule.may_wait = lambda: asked.waits(self._services.schemas)
         return MadeRule(checked, rule)
 
+    def prepare(self, spec: Spec) -> None:
+        """Compile what is about to be saved, on another thread: long SQL takes a second, which the loop has not got.
+
+        Raises:
+            Invalid: as ``make`` would.
+        """
+        checked = parse_spec(spec)
+        statement = self.statement(checked)
+        while len(self._prepared) >= _MOST_PREPARED:
+            self._prepared.pop(next(iter(self._prepared)), None)
+        self._prepared[checked.name, checked.sql] = statement
+
     def statement(self, checked: RuleSpec) -> Statement:
         """What a rule evaluates, compiled. Raises ``Invalid``."""
-        return compile_statement(checked.sql, self._functions, self._surroundings(checked.name))
+        prepared = self._prepared.pop((checked.name, checked.sql), None)
+        return prepared or compile_statement(checked.sql, self._functions, self._surroundings(checked.name))
 
     def _program_for_templates(self, checked: RuleSpec, statement: Statement) -> Program | None:
         """What makes no more of the rows than their templates name, where there is nothing but templates."""

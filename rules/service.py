@@ -361,6 +361,10 @@ class RuleService:
                     columns[name] = unified(columns[name], kind) if name in columns else kind
         return [{"name": name, "type": kind.name} for name, kind in columns.items()]
 
+    def prepare(self, spec: Spec) -> None:
+        """Compile what is about to be saved; for a thread. Raises ``Invalid`` as ``create`` would."""
+        self._maker.prepare(spec)
+
     # The path of a message
 
     def on_topic(self, topic: str) -> Sequence[Spec]:

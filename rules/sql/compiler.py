@@ -212,6 +212,8 @@ class _Compiler:
         self._indent = 1
         self._place = (1, 1)
         self._taken: set[str] = set(_RESERVED)
+        self._numbers: dict[str, int] = {}
+        """Where to go on numbering names that are taken."""
         self._known: dict[str, _Value] = {}
         self._uses_client = False
         self._namespace: dict[str, Any] = {}
@@ -855,9 +857,10 @@ class _Compiler:
 
     def _fresh(self, wanted: str) -> str:
         base = re.sub(r"\W|^(?=\d)|^_", "_", wanted, flags=re.ASCII).lstrip("_")[:40] or "v"
-        name, number = base, 2
+        name, number = base, self._numbers.get(base, 2)
         while name in self._taken or name.startswith("fn_"):
             name, number = f"{base.removeprefix('fn_') or 'v'}_{number}", number + 1
+        self._numbers[base] = number
         self._taken.add(name)
         return name
 

@@ -262,3 +262,11 @@ def test_rates_begin_anew_when_counters_do() -> None:
     assert rates.of("r").as_dict() == {"matched.rate": 0.0, "matched.rate.max": 0.0, "matched.rate.last5m": 0.0}
     rates.tick([], 15.0)
     assert rates.of("r").last == 0.0
+
+
+def test_long_sql_is_compiled_before_it_is_saved(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = {"name": "long", "sql": 'SELECT payload.a AS a FROM "t/#"'}
+    node.service.prepare(spec)
+    monkeypatch.setattr("rules.making.compile_statement", lambda *_: pytest.fail("it is compiled already"))
+    node.service.create(spec)
+    assert node.service.get("long")["sql"] == spec["sql"]

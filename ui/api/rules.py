@@ -61,6 +61,10 @@ class RuleVerbs(ObjectService, BacktestVerbs, Protocol):
     def spark_form(self, name: str) -> Spec: ...
 
 
+_LONG_SQL = 4_000
+"""Characters of SQL from which on it is compiled off the event loop."""
+
+
 class _Saving:
     """Saves rules: test cases are run first, off the event loop and with a deadline."""
 
@@ -73,7 +77,10 @@ class _Saving:
         return find(name) if find is not None and exists(self._service, name) else None
 
     async def options(self, spec: Spec, force: bool) -> dict[str, bool]:
-        """Arguments for the verb that saves the spec, whose test cases have passed then."""
+        """Arguments for the verb that saves the spec, whose test cases have passed then, and whose SQL is compiled."""
+        prepare, sql = getattr(self._service, "prepare", None), spec.get("sql")
+        if prepare is not None and isinstance(sql, str) and len(sql) > _LONG_SQL:
+            await self._calls.run("compiling the rule", lambda: prepare(spec))
         if not spec.get("tests"):
             return {}
         if not force:
