@@ -7,6 +7,7 @@ is JSON. So everything that looks at rules (types, explain, tests, Spark) knows 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from broker.core.errors import Invalid, Problem
@@ -29,6 +30,8 @@ def with_sql(spec: Mapping[str, Any]) -> dict[str, Any]:
     """
     program, sources = spec.get("jq"), spec.get("from", ())
     problems = []
+    if spec.get("sql") not in (None, "", _standing_for(program, sources)):
+        problems.append(Problem("a rule in jq has no sql", "/sql", suggestion="leave it out, or leave out language"))
     if not isinstance(program, str) or not program.strip():
         problems.append(Problem("a jq program is wanted", "/jq", suggestion="write . for all columns as they are"))
     else:
@@ -40,11 +43,21 @@ def with_sql(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {**spec, "sql": statement(program, sources)}
 
 
+def about_sources(problem: Problem) -> Problem:
+    """A problem of the statement that a program stands for, told of what was sent: all but the sources is checked."""
+    return replace(problem, pointer="/from", line=None, column=None) if problem.pointer == "/sql" else problem
+
+
 def statement(program: str, sources: Sequence[str]) -> str:
     """The SQL that a program stands for."""
     quoted = ", ".join('"' + source.replace('"', '""') + '"' for source in sources)
     text = program.replace("'", "''")
     return f"SELECT *, json_or_text(payload) AS payload JQ '{text}' FROM {quoted}"
+
+
+def _standing_for(program: Any, sources: Any) -> str | None:
+    """The statement, as a rule that is shown has it and that is sent back."""
+    return statement(program, sources) if isinstance(program, str) and _are_sources(sources) else None
 
 
 def _are_sources(sources: Any) -> bool:

@@ -22,6 +22,7 @@ from rules.actions.stream import append_to_stream
 from rules.counts import Counts
 from rules.functions.asking import asked_by
 from rules.functions.registry import Functions
+from rules.jq_rules import about_sources
 from rules.rule import Rule, Statement, compile_statement
 from rules.settings import RulesSettings
 from rules.spec import RuleSpec, parse_spec
@@ -80,7 +81,7 @@ class RuleMaker:
         try:
             statement = self.statement(checked)
         except Invalid as error:
-            problems += error.problems
+            problems += map(about_sources, error.problems) if checked.language == "jq" else error.problems
         steps = []
         for position, action in enumerate(checked.actions):
             try:
