@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sqlglot import exp
+
 from broker.core.errors import Invalid, Problem
 from broker.core.jsontext import JsonError
 from broker.core.message import Message
@@ -18,9 +20,12 @@ from rules.functions.asking import NOTHING, Asked, asked_by
 from rules.functions.library import standard
 from rules.functions.registry import Functions
 from rules.functions.schemas import schema_functions
+from rules.jq.evaluation import PROGRAMS
+from rules.jq.program import JqError
 from rules.sql.compiler import Surroundings, compile_for_messages
 from rules.sql.lexer import Token, tokens
 from rules.sql.parser import parse
+from rules.sql.tree import place_of
 from rules.sql.values import EvaluationError
 from schema_validation.checks import Check, CheckFailure
 
@@ -50,7 +55,7 @@ class SqlCheck:
                 row = run(message)
             except JsonError as error:
                 return failed(f"the payload is not JSON: {error}")
-            except EvaluationError as error:
+            except (EvaluationError, JqError) as error:
                 return failed(f"the SQL fails: {error}")
             return failed("the condition of the SQL does not hold") if row is None else None
 
@@ -91,11 +96,23 @@ def compile_sql_check(
     except Invalid as error:
         raise _at(error, pointer, at) from None
     try:
-        return SqlCheck(compile_for_messages(tree, functions, surroundings).run, asked=asked_by(tree, functions))
+        program = compile_for_messages(tree, functions, surroundings)
+        _refuse_workers(tree)
+        return SqlCheck(program.run, asked=asked_by(tree, functions))
     except Invalid as error:
         if strict:
             raise _at(error, pointer, at) from None
         return SqlCheck(None, str(error))
+
+
+def _refuse_workers(tree: exp.Select) -> None:
+    """A message waits for its checks, so a jq program must be known to end soon."""
+    for call in tree.find_all(exp.Anonymous):
+        if call.name == "jq" and call.expressions and isinstance(call.expressions[0], exp.Literal):
+            program = PROGRAMS.get(call.expressions[0].name)
+            if not program.inline_bytes:
+                message = f"jq: a message waits for its checks, and this program may not end: {program.why_not_inline}"
+                raise Invalid("the check cannot be saved", [Problem(message, "/sql", *place_of(call))])
 
 
 def _refuse_sources(found: list[Token]) -> None:

@@ -285,3 +285,15 @@ def test_what_is_stopped_is_kept_whole_and_what_is_taken_again_is_not_kept_twice
     assert len(rows.records) == 1
     assert bench.metrics("v") == {"matched": 2, "succeeded": 0, "failed": 2, "quarantined": 1}
     assert bench.validations.users_of_stream("kept") == ["validation 'v'"]
+
+
+def test_a_condition_in_jq_must_be_known_to_end() -> None:
+    bench = Bench(validation("v", {"type": "sql", "sql": "SELECT jq('.temp > 10', payload)[1] AS ok WHERE ok"}))
+    assert isinstance(bench.publish(b'{"temp":11}'), Message)
+    assert refused(bench.publish(b'{"temp":9}')).reason_code == 0x83
+    assert (
+        "runs in a worker process only, since it may take longer than 10 ms on more than"
+        in refused(bench.publish(b'{"temp":"%s"}' % (b"x" * 100_000))).text
+    )
+    with pytest.raises(Invalid, match="a message waits for its checks, and this program may not end"):
+        bench.validations.create(validation("w", {"type": "sql", "sql": "SELECT jq('[recurse]', payload) AS a"}))
