@@ -15,10 +15,9 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from urllib.parse import quote, urlsplit
 
-import httpx
 from pydantic import Field, field_validator
 
 from broker.config.model import Settings
@@ -29,6 +28,9 @@ from broker.core.schema import SchemaError, Serde
 from broker.core.waiting import answer_to, is_waited_for
 from schema_validation.references import Reference, Referred, standing_alone
 from schema_validation.schemas import BUILDERS, compile_source
+
+if TYPE_CHECKING:  # a third of a second at every start, for those who have no registry elsewhere
+    import httpx
 
 T = TypeVar("T")
 
@@ -82,6 +84,8 @@ class ConfluentRegistry:
     """A ``broker.core.schema.ExternalRegistry``. Used on the event loop and on threads."""
 
     def __init__(self, spec: ConfluentSpec) -> None:
+        import httpx
+
         self.spec = spec
         self.last_error: str | None = None
         self._serdes: OrderedDict[int, Serde] = OrderedDict()
@@ -223,6 +227,8 @@ class ConfluentRegistry:
         return str(kind), found["schema"]
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
+        import httpx
+
         try:
             with self._http.stream(method, path, json=body) as response:
                 data = self._read(response)
@@ -296,6 +302,8 @@ def _is_on_loop() -> bool:
 
 
 def _basic(auth: Any) -> httpx.BasicAuth | None:
+    import httpx
+
     return httpx.BasicAuth(auth.username, auth.password.reveal()) if isinstance(auth, BasicAuth) else None
 
 
