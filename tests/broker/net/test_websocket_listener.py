@@ -150,6 +150,7 @@ async def test_what_leaves_in_one_turn_is_one_frame_and_large_messages_arrive() 
         (frame(b"a", 0xC2), 1002),
         (b"\x82\xff\0\0\0\xff\0\0\0\0", 1009),
     ],
+    ids=["text", "unmasked", "reserved bit", "too large"],
 )
 @on_loop
 async def test_hostile_frames_end_it_with_a_status_and_publish_the_will(hostile: bytes, status: int) -> None:
