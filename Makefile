@@ -8,6 +8,9 @@ RUN    := $(VENV)/.installed-run
 DEV    := $(VENV)/.installed-dev
 STARTED := $(shell date +%s.%N)
 DATA   ?= demo-data
+# Most tests wait for processes of their own, so two at a time take half as long also on one core; files stay together,
+# since their tests share brokers and Spark sessions.
+PYTEST  = $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo format check test test-all bench docs clean servers
@@ -54,10 +57,10 @@ servers: ## the servers that tests run against: mosquitto and its clients, Chrom
 	@sh tests/support/fetch-servers.sh
 
 test: $(DEV) servers check ## all tests but the minutes-long ones
-	@$(BIN)/python -m pytest -q -m "not heavy"
+	@$(PYTEST) -m "not heavy"
 
 test-all: $(DEV) servers check ## all tests
-	@$(BIN)/python -m pytest -q
+	@$(PYTEST)
 
 bench: $(DEV) servers ## benchmarks against mosquitto in the same run; results in benchmarks/results
 	@$(BIN)/python -m benchmarks
