@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MessageState
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
@@ -66,6 +66,23 @@ def payload(seq: int) -> tuple[str, bytes]:
     return "valid", json.dumps({"seq": seq, "temp": 20.5 + seq % 10, "note": 1.5}).encode()
 
 
+mqtt_ms_resend_pubrel = MessageState.MQTT_MS_RESEND_PUBREL
+
+
+class ForgettingLess(paho.Client):
+    """paho that knows at every attempt to connect which messages the broker has taken.
+
+    At a second attempt in a row it forgets that the PUBREC of a message came, and sends the PUBLISH anew without DUP,
+    which is another message by the protocol [MQTT-4.3.3-1].
+    """
+
+    def _messages_reconnect_reset_out(self) -> None:
+        taken = [mid for mid, message in self._out_messages.items() if message.state == mqtt_ms_resend_pubrel]
+        super()._messages_reconnect_reset_out()
+        for mid in taken:
+            self._out_messages[mid].state = mqtt_ms_resend_pubrel
+
+
 @dataclass
 class Meter:
     """One paho client with a persistent session that publishes numbered readings and remembers their fate."""
@@ -85,7 +102,7 @@ class Meter:
         options: dict[str, Any] = {}
         if self.version != paho.MQTTv5:
             options["clean_session"] = False
-        client = paho.Client(CallbackAPIVersion.VERSION2, self.name, protocol=self.version, **options)
+        client = ForgettingLess(CallbackAPIVersion.VERSION2, self.name, protocol=self.version, **options)
         client.max_inflight_messages_set(20)
         client.max_queued_messages_set(0)
         client.reconnect_delay_set(1, 1)

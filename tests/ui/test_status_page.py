@@ -205,7 +205,7 @@ def test_nothing_stands_out_of_the_page_at_any_width(page: Any, node: Node, widt
 def test_the_operations_are_listed_from_the_document(page: Any, running: Running, complaints: list[str]) -> None:
     page.goto(f"{running.url}/docs")
     page.wait_for_selector("#createRule")
-    assert "name, sql, actions?" in page.inner_text("#createRule")
+    assert "name, language?, jq?, from?, sql?, actions?" in page.inner_text("#createRule")
     page.goto(f"{running.url}/docs/problems")
     assert page.is_visible("#in_use")
     assert complaints == []

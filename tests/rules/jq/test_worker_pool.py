@@ -33,8 +33,14 @@ def in_a_pool(check: Callable[[WorkerPool, Metrics], Awaitable[Any]], workers: i
 
 
 def _workers() -> list[psutil.Process]:
-    family = psutil.Process().children(recursive=True)
-    return [process for process in family if "rules.jq.worker" in " ".join(process.cmdline())]
+    return [process for process in psutil.Process().children(recursive=True) if _is_worker(process)]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "rules.jq.worker" in " ".join(process.cmdline())
+    except psutil.Error:  # it has just ended
+        return False
 
 
 def test_answers_come_in_the_order_of_the_requests() -> None:
