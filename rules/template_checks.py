@@ -33,7 +33,7 @@ def unset_placeholders(actions: Sequence[Any], inferred: Inferred, payload: Fiel
     """
     row = FieldType("struct", nullable=False, fields=dict(inferred.columns), open=False)
     for position, action in enumerate(actions):
-        members = action.model_dump(mode="json", exclude_unset=True)
+        members = action.model_dump(mode="json", exclude_defaults=True)
         members = {**members, **_default_payload(action)} if _ALWAYS_LOOKED_AT not in members else members
         for pointer, text in _texts(members, f"/actions/{position}"):
             yield from _written_as_text(text, pointer)
