@@ -98,9 +98,10 @@ class Trials:
     def serde(self, body: Mapping[str, Any]) -> SchemaSerde:
         """The schema that a body holds, or the registered one that it names."""
         if isinstance(body.get("name"), str) and "source" not in body and "files" not in body:
-            schema = self.registry.schema(body["name"])
             number = body.get("version")
-            return schema.version(number).serde if isinstance(number, int) else schema.current.serde
+            if isinstance(number, int):
+                return self.registry.schema(body["name"]).version(number).serde
+            return self.registry.serde(body["name"])
         return candidate_of(body, self.registry.resolve).serde
 
     def decode(self, body: Mapping[str, Any]) -> Answer:

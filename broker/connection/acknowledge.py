@@ -15,7 +15,8 @@ from broker.connection import close
 from broker.core import reason
 
 if TYPE_CHECKING:
-    from broker.connection.connection import Connection, Kept, Waiting
+    from broker.connection.connection import Connection
+    from broker.connection.kept import Kept, Waiting
 
 _PUBACK: Final = 0x40
 _PUBREC: Final = 0x50
@@ -101,14 +102,14 @@ def _fail(c: Connection, waiting: list[Waiting], kept: list[Kept]) -> None:
     Other answers only queued behind them. Those of refusals stay as they are; a resend of what an earlier group holds
     is acknowledged as ever.
     """
-    c.hub.pipeline.dropped("not_stored").value += sum(is_wanted for _, is_wanted in kept)
-    lost = {packet_id for packet_id, _ in kept}
-    if lost and c.is_connected and c.session.inbound is not None:
-        c.session.inbound.forget(lost)
+    c.hub.pipeline.dropped("not_stored").value += sum(one.is_wanted for one in kept)
+    if kept and c.is_connected and c.session.inbound is not None:
+        c.session.inbound.forget(one.packet_id for one in kept)
     if c.is_closed:
         return
+    lost = {one.packet_id for one in kept if not one.is_refused}
     if not all(isinstance(data, bytes) and data[0] in (_PUBACK, _PUBREC) for data in waiting) or (
-        lost and c.version < 5
+        kept and c.version < 5
     ):
         close.on_internal_error(c)
         return

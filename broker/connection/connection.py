@@ -15,6 +15,7 @@ from broker.codec.packets import Connect
 from broker.connection import acknowledge, close, connect, reading
 from broker.connection.announce import Greeting
 from broker.connection.hub import TICK_S, Hub
+from broker.connection.kept import Kept, Waiting
 from broker.core.client import Client
 from broker.core.errors import PeerError
 from broker.session.outbox import Outbox
@@ -64,13 +65,6 @@ class Link(Protocol):
     def unsent_bytes(self) -> int:
         """Bytes that the system has not taken yet."""
         ...
-
-
-Waiting = bytes | Callable[[], None]
-"""An answer that waits for a commit, or what is to be done then."""
-
-Kept = tuple[int, bool]
-"""A publish that the commit group holds: its packet identifier, and whether somebody was to get it."""
 
 
 class Connection:

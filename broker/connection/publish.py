@@ -11,6 +11,7 @@ from broker.codec.properties import decode_properties
 from broker.codec.wire import PACKET_ID_BYTES, Reader, malformed, protocol_error
 from broker.connection import close
 from broker.connection.acknowledge import answer
+from broker.connection.kept import Kept
 from broker.connection.parking import Decided
 from broker.core import reason
 from broker.core.errors import PeerError
@@ -151,13 +152,14 @@ def _acknowledge(c: Connection, message: Message, plan: TopicPlan[Routes[Session
         _check_receive_maximum(c, packet_id)
     if inbound is not None:
         is_open = qos == 2 and packet_id in inbound.open_qos2
-        if is_open or (message.dup and inbound.was_taken(packet_id, digest(topic, message.payload), c.now_ns)):
+        known = digest(topic, message.payload) if is_open or message.dup else b""
+        code = inbound.taken_with(packet_id, known, c.now_ns) if message.dup else None
+        if is_open or code is not None:
             hub.figures.already_taken.value += 1
-            if qos == 2 and not is_open:
+            if qos == 2 and not is_open and not code:
                 inbound.open(packet_id)
                 hub.inbound_changed(session.client_id, inbound)
-            success = _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id]
-            _acknowledge_again(c, message, digest(topic, message.payload), packet_id, success)
+            _answer_again(c, message, known, packet_id, code or 0)
             return
     if plan.waits:
         _park(c, message, plan, packet_id)
@@ -182,6 +184,8 @@ def _answer(c: Connection, message: Message, topic: bytes, packet_id: int, outco
     success = _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id]
     is_kept = hub.writer.appended != before
     if outcome.refusal is not None:
+        if is_kept and not outcome.refusal.disconnect:
+            _remember_refused(c, message, topic, packet_id, outcome.refusal.reason_code if c.is_v5 else 0)
         _answer_refusal(c, qos, packet_id, outcome.refusal, waits=is_kept)
         return
     if is_kept or qos == 2:
@@ -198,14 +202,16 @@ def _check_receive_maximum(c: Connection, packet_id: int) -> None:
         raise PeerError(reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes are open than the receive maximum allows")
 
 
-def _acknowledge_again(c: Connection, message: Message, known: bytes, packet_id: int, success: bytes) -> None:
+def _answer_again(c: Connection, message: Message, known: bytes, packet_id: int, code: int) -> None:
     """Answer a resend of what was taken: that may still be on its way to the store, and may yet be lost there."""
+    first = _FIRST[message.qos]
+    told = first + (b"\x03" if code else b"\x02") + PACKET_ID_BYTES[packet_id] + (bytes((code,)) if code else b"")
 
     def release() -> None:
         inbound = c.session.inbound
         is_open = inbound is not None and message.qos == 2 and packet_id in inbound.open_qos2
-        if is_open or (inbound is not None and inbound.was_taken(packet_id, known, c.now_ns)):
-            c.box.add(success)
+        if is_open or (inbound is not None and inbound.taken_with(packet_id, known, c.now_ns) is not None):
+            c.box.add(told)
         else:
             close.on_internal_error(c)
 
@@ -220,8 +226,17 @@ def _remember(c: Connection, message: Message, topic: bytes, packet_id: int, *, 
     if is_kept:
         inbound.remember(packet_id, digest(topic, message.payload), c.now_ns, c.unacknowledged + len(inbound.open_qos2))
     if is_kept or c.session.is_durable:
-        c.kept.append((packet_id, is_wanted))
+        c.kept.append(Kept(packet_id, is_wanted))
         c.hub.inbound_changed(c.session.client_id, inbound)
+
+
+def _remember_refused(c: Connection, message: Message, topic: bytes, packet_id: int, code: int) -> None:
+    """As ``_remember``, of a message that was refused and left something behind."""
+    inbound = c.hub.inbound_of(c.session)
+    unacknowledged = c.unacknowledged + len(inbound.open_qos2)
+    inbound.remember(packet_id, digest(topic, message.payload), c.now_ns, unacknowledged, code)
+    c.kept.append(Kept(packet_id, is_wanted=False, is_refused=True))
+    c.hub.inbound_changed(c.session.client_id, inbound)
 
 
 def _answer_refusal(c: Connection, qos: int, packet_id: int, refusal: Refusal, *, waits: bool) -> None:

@@ -7,12 +7,13 @@ sent. A broker that is killed between its commit and its PUBACK sees the message
 identifier, and without memory of it would store a second row. So the identifiers taken last are kept with a digest of
 topic and payload: a PUBLISH with DUP whose identifier and digest are both known was taken before and is acknowledged
 again, not processed again. Without DUP it always is a new message. The entries are kept for clients that start clean
-too, since those also resend over a new connection.
+too, since those also resend over a new connection. A message that was refused and left something behind, as a row in
+quarantine, is remembered with the reason code it was refused with, and is refused again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from struct import Struct
 from typing import Final
@@ -27,8 +28,10 @@ DIGEST_BYTES: Final = 8
 
 _HEAD = Struct("!BQH")
 _OPEN = Struct("!H")
-_RECENT = Struct("!H8s")
-_VERSION: Final = 1
+_RECENT = Struct("!H8sB")
+_RECENT_V1 = Struct("!H8s")
+_VERSION: Final = 2
+"""Version 1 knew no refused messages."""
 
 
 def digest(topic: bytes, payload: bytes) -> bytes:
@@ -49,23 +52,28 @@ class Inbound:
         self.is_changed = False
         self._kept = RECENT_MIN
 
-    def remember(self, packet_id: int, message_digest: bytes, now_ns: int, unacknowledged: int = 0) -> None:
-        """Note a message that left something durable behind.
+    def remember(
+        self, packet_id: int, message_digest: bytes, now_ns: int, unacknowledged: int = 0, reason_code: int = 0
+    ) -> None:
+        """Note a message that left something durable behind; ``reason_code`` is what it was refused with, else 0.
 
         ``unacknowledged`` is how many publishes of the client wait for their acknowledgement now. A client that sends
         in bursts is remembered as far back as its bursts are long; the bound falls again as it sends less.
         """
         recent = self.recent
         recent.pop(packet_id, None)
-        recent[packet_id] = _RECENT.pack(packet_id, message_digest)
+        recent[packet_id] = _RECENT.pack(packet_id, message_digest, reason_code)
         self._kept = min(max(RECENT_MIN, _BURSTS * unacknowledged, self._kept - 1), RECENT_MAX)
         while len(recent) > self._kept:
             del recent[next(iter(recent))]
         self.touched_ns, self.is_changed = now_ns, True
 
-    def was_taken(self, packet_id: int, message_digest: bytes, now_ns: int) -> bool:
-        """Whether a PUBLISH with DUP is one that was taken before."""
-        return self.recent.get(packet_id) == _RECENT.pack(packet_id, message_digest) and not self.is_stale(now_ns)
+    def taken_with(self, packet_id: int, message_digest: bytes, now_ns: int) -> int | None:
+        """The reason code that a PUBLISH with DUP got when it was taken before; None when it was not."""
+        entry = self.recent.get(packet_id)
+        if entry is None or entry[2:-1] != message_digest or self.is_stale(now_ns):
+            return None
+        return entry[-1]
 
     def is_stale(self, now_ns: int) -> bool:
         """Whether the recent publishes are too old to be resent."""
@@ -115,10 +123,15 @@ class Inbound:
     def decode(cls, value: bytes) -> Inbound:
         """What ``encode`` gave."""
         inbound = cls()
-        _version, inbound.touched_ns, open_count = _HEAD.unpack_from(value)
+        version, inbound.touched_ns, open_count = _HEAD.unpack_from(value)
         recent_at = _HEAD.size + open_count * _OPEN.size
         inbound.open_qos2 = {packet_id for (packet_id,) in _OPEN.iter_unpack(value[_HEAD.size : recent_at])}
-        for packet_id, message_digest in _RECENT.iter_unpack(value[recent_at:]):
-            inbound.recent[packet_id] = _RECENT.pack(packet_id, message_digest)
+        entries = _RECENT.iter_unpack(value[recent_at:]) if version == _VERSION else _entries_v1(value[recent_at:])
+        for packet_id, message_digest, reason_code in entries:
+            inbound.recent[packet_id] = _RECENT.pack(packet_id, message_digest, reason_code)
         inbound._kept = max(RECENT_MIN, len(inbound.recent))
         return inbound
+
+
+def _entries_v1(value: bytes) -> Iterator[tuple[int, bytes, int]]:
+    return ((packet_id, message_digest, 0) for packet_id, message_digest in _RECENT_V1.iter_unpack(value))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from fastapi import APIRouter
-from starlette.responses import Response
 
 from broker.core.objects import ObjectService, Spec
-from ui.api import models
+from ui.api.object_routes import ObjectRoutes
 from ui.api.objects import Kind
-from ui.api.operation import described
-from ui.api.parameters import NamePath, checked_name
-from ui.api.wire import answer
 
 GATES = ("validations", "transforms")
 """The paths of the kinds that are gates."""
@@ -30,46 +26,9 @@ class GateService(ObjectService, Protocol):
 
 def add_gate(router: APIRouter, kind: Kind, service: GateService) -> None:
     """Add the routes of one kind."""
-    tags: list[Any] = [kind.tag]
-    one, word = f"/{kind.path}/{{name}}", kind.singular.lower()
-
-    @router.post(
-        f"{one}:enable",
-        operation_id=f"enable{kind.singular}",
-        tags=tags,
-        summary=f"Switch a {word} on",
-        **described(answer=models.Object, problems=(404, 409, 422)),
-    )
-    async def enable(name: NamePath) -> Response:
-        return answer(service.enable(checked_name(name), True))
-
-    @router.post(
-        f"{one}:disable",
-        operation_id=f"disable{kind.singular}",
-        tags=tags,
-        summary=f"Switch a {word} off",
-        **described(answer=models.Object, problems=(404, 409, 422)),
-    )
-    async def disable(name: NamePath) -> Response:
-        return answer(service.enable(checked_name(name), False))
-
-    @router.get(
-        f"{one}/metrics",
-        operation_id=f"get{kind.singular}Metrics",
-        tags=tags,
-        summary=f"The counters and rates of a {word}",
-        **described(answer=models.Anything, problems=(404, 422)),
-    )
-    async def metrics(name: NamePath) -> Response:
-        return answer(service.metrics(checked_name(name)))
-
-    @router.post(
-        f"{one}/metrics:reset",
-        operation_id=f"reset{kind.singular}Metrics",
-        tags=tags,
-        summary=f"Set the counters of a {word} to zero",
-        **described(status=204, problems=(404, 422)),
-    )
-    async def reset_metrics(name: NamePath) -> Response:
-        service.reset_metrics(checked_name(name))
-        return Response(status_code=204)
+    one = ObjectRoutes(router, f"/{kind.path}/{{name}}", kind.tag)
+    singular, word = kind.singular, kind.singular.lower()
+    one.change(":enable", f"enable{singular}", f"Switch a {word} on", lambda name: service.enable(name, True))
+    one.change(":disable", f"disable{singular}", f"Switch a {word} off", lambda name: service.enable(name, False))
+    one.show("/metrics", f"get{singular}Metrics", f"The counters and rates of a {word}", service.metrics)
+    one.act("/metrics:reset", f"reset{singular}Metrics", f"Set the counters of a {word} to zero", service.reset_metrics)

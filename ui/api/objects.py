@@ -189,6 +189,11 @@ def page_of(objects: Sequence[Spec], limit: int, cursor: str | None) -> Spec:
     return {"items": items, "next": following, "total": len(objects), "total_is_estimate": False}
 
 
+def whole_list(items: Sequence[Spec]) -> Spec:
+    """All of a list as its only page."""
+    return {"items": items, "next": None, "total": len(items), "total_is_estimate": False}
+
+
 def _after(objects: Sequence[Spec], position: int, name: str) -> int:
     """Behind the object of that name, or where it stood when it is gone."""
     return next((index + 1 for index, spec in enumerate(objects) if spec.get("name") == name), position)

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fastapi import APIRouter
-from starlette.responses import Response
-
 from broker.core.objects import Spec
-from ui.api import models
-from ui.api.operation import described
-from ui.api.parameters import NamePath, checked_name
-from ui.api.wire import answer
+from ui.api.object_routes import ObjectRoutes
 
 
 class InSpark(Protocol):
@@ -20,19 +14,14 @@ class InSpark(Protocol):
     def spark_form(self, name: str) -> Spec: ...
 
 
-def add_spark(router: APIRouter, service: InSpark) -> None:
+def add_spark(one: ObjectRoutes, service: InSpark) -> None:
     """Add the route, of which ``service`` knows the answer."""
 
-    @router.get(
-        "/rules/{name}/spark",
-        operation_id="getRuleSparkSql",
-        tags=["Rules"],
-        summary="The Spark SQL that a rule is the same as, or why it runs compiled in Spark",
-        **described(answer=models.Anything, problems=(404, 422)),
-    )
-    async def get_spark(name: NamePath) -> Response:
-        form = service.spark_form(checked_name(name))
-        return answer({"language": "spark-sql", "source": form["sql"] or _comment(form["problem"]), **form})
+    def shown(name: str) -> Spec:
+        form = service.spark_form(name)
+        return {"language": "spark-sql", "source": form["sql"] or _comment(form["problem"]), **form}
+
+    one.show("/spark", "getRuleSparkSql", "A rule as Spark SQL, or why it runs compiled in Spark", shown)
 
 
 def _comment(problem: Spec) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Path, Query, Request
@@ -12,8 +13,8 @@ from broker.core.objects import ObjectService, Spec
 from ui.api import models, preconditions
 from ui.api.backtests import BacktestVerbs, add_backtests
 from ui.api.deadline import BoundedCalls
-from ui.api.lineage import add_lineage
-from ui.api.objects import Cursor, Kind, Limit, add_reorder, created_answer, exists, named, page_of
+from ui.api.object_routes import ObjectRoutes
+from ui.api.objects import Cursor, Kind, Limit, add_reorder, created_answer, exists, named, page_of, whole_list
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name
 from ui.api.rule_filters import Filter
@@ -25,7 +26,8 @@ VersionPath = Annotated[int, Path(ge=1, description="The number of a version.")]
 
 RULES = "rules"
 """The path of the kind."""
-_TAGS: list[Any] = ["Rules"]
+_TAG = "Rules"
+_TAGS: list[Any] = [_TAG]
 _ONE = "/rules/{name}"
 
 
@@ -93,24 +95,21 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedC
 
     As for those, a path exists where the service has the method for it; the five verbs are always there.
     """
-    saving = _Saving(service, calls)
+    saving, one = _Saving(service, calls), ObjectRoutes(router, _ONE, _TAG)
     _add_reading(router, service, saving)
     _add_writing(router, kind, service, saving)
     if hasattr(service, "enable"):
-        _add_switch(router, service, "enable", True)
-        _add_switch(router, service, "disable", False)
+        one.change(":enable", "enableRule", "Switch a rule on", lambda name: service.enable(name, True))
+        one.change(":disable", "disableRule", "Switch a rule off", lambda name: service.enable(name, False))
     if hasattr(service, "patched"):
         _add_patching(router, service, saving)
-    if hasattr(service, "program_of"):
-        _add_code(router, service)
-    if hasattr(service, "lineage"):
-        add_lineage(router, service)
-    if hasattr(service, "spark_form"):
-        add_spark(router, service)
+    _add_explanations(one, service)
     if hasattr(service, "metrics"):
-        _add_metrics(router, service)
+        summary = "Counters and rates of a rule and of its actions, and how long it takes"
+        one.show("/metrics", "getRuleMetrics", summary, service.metrics)
+        one.act("/metrics:reset", "resetRuleMetrics", "Set the counters of a rule to zero", service.reset_metrics)
     if hasattr(service, "versions"):
-        _add_versions(router, service, saving)
+        _add_versions(router, one, service, saving)
     if hasattr(service, "run_cases"):
         _add_cases(router, service, calls)
     if hasattr(service, "backtest"):
@@ -141,18 +140,6 @@ def _add_reading(router: APIRouter, service: RuleVerbs, saving: _Saving) -> None
     async def get_rule(name: NamePath, request: Request) -> Response:
         shown = answer(service.get(checked_name(name)))
         return preconditions.with_etag(request, shown, saving.etag(name))
-
-
-def _add_code(router: APIRouter, service: RuleVerbs) -> None:
-    @router.get(
-        f"{_ONE}/code",
-        operation_id="getRuleCode",
-        tags=_TAGS,
-        summary="The Python function that a rule was compiled to",
-        **described(answer=models.RuleCode, problems=(404, 422)),
-    )
-    async def get_code(name: NamePath) -> Response:
-        return answer({"language": "python", "source": service.program_of(checked_name(name))})
 
 
 def _add_writing(router: APIRouter, kind: Kind, service: RuleVerbs, saving: _Saving) -> None:
@@ -221,52 +208,27 @@ def _add_patching(router: APIRouter, service: RuleVerbs, saving: _Saving) -> Non
         return preconditions.with_etag(request, saved, saving.etag(name))
 
 
-def _add_switch(router: APIRouter, service: RuleVerbs, verb: str, enabled: bool) -> None:
-    @router.post(
-        f"{_ONE}:{verb}",
-        operation_id=f"{verb}Rule",
-        tags=_TAGS,
-        summary=f"Switch a rule {'on' if enabled else 'off'}",
-        **described(answer=models.Object, problems=(404, 409, 422)),
+def _add_explanations(one: ObjectRoutes, service: RuleVerbs) -> None:
+    """What a rule was compiled to, where its columns come from, and the same in Spark."""
+    if hasattr(service, "program_of"):
+        summary = "The Python function that a rule was compiled to"
+        one.show("/code", "getRuleCode", summary, partial(_code_of, service), models.RuleCode)
+    if hasattr(service, "lineage"):
+        summary = "What the columns of a rule's rows are made of"
+        one.show("/lineage", "getRuleLineage", summary, service.lineage, models.RuleLineage)
+    if hasattr(service, "spark_form"):
+        add_spark(one, service)
+
+
+def _code_of(service: RuleVerbs, name: str) -> Spec:
+    return {"language": "python", "source": service.program_of(name)}
+
+
+def _add_versions(router: APIRouter, one: ObjectRoutes, service: RuleVerbs, saving: _Saving) -> None:
+    summary = "The versions of a rule that are kept, newest first"
+    one.show(
+        "/versions", "listRuleVersions", summary, lambda name: whole_list(service.versions(name)), models.ObjectList
     )
-    async def switch(name: NamePath) -> Response:
-        return answer(service.enable(checked_name(name), enabled))
-
-
-def _add_metrics(router: APIRouter, service: RuleVerbs) -> None:
-    @router.get(
-        f"{_ONE}/metrics",
-        operation_id="getRuleMetrics",
-        tags=_TAGS,
-        summary="Counters and rates of a rule and of its actions, and how long it takes",
-        **described(answer=models.Anything, problems=(404, 422)),
-    )
-    async def metrics(name: NamePath) -> Response:
-        return answer(service.metrics(checked_name(name)))
-
-    @router.post(
-        f"{_ONE}/metrics:reset",
-        operation_id="resetRuleMetrics",
-        tags=_TAGS,
-        summary="Set the counters of a rule to zero",
-        **described(status=204, problems=(404, 422)),
-    )
-    async def reset_metrics(name: NamePath) -> Response:
-        service.reset_metrics(checked_name(name))
-        return Response(status_code=204)
-
-
-def _add_versions(router: APIRouter, service: RuleVerbs, saving: _Saving) -> None:
-    @router.get(
-        f"{_ONE}/versions",
-        operation_id="listRuleVersions",
-        tags=_TAGS,
-        summary="The versions of a rule that are kept, newest first",
-        **described(answer=models.ObjectList, problems=(404, 422)),
-    )
-    async def list_versions(name: NamePath) -> Response:
-        versions = service.versions(checked_name(name))
-        return answer({"items": versions, "next": None, "total": len(versions), "total_is_estimate": False})
 
     @router.get(
         f"{_ONE}/versions/{{number}}",

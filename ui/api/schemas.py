@@ -20,6 +20,7 @@ from broker.core.objects import ObjectService, Spec
 from ui.api import models
 from ui.api.bundles import add_bundles
 from ui.api.deadline import BoundedCalls
+from ui.api.object_routes import ObjectRoutes
 from ui.api.objects import Cursor, Kind, Limit, created_answer, exists, named, page_of
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name
@@ -34,7 +35,8 @@ Force = Annotated[bool, Query(description="Do it even when it breaks who uses th
 Permanent = Annotated[bool, Query(description="Forget it for good; else its versions are still found by their ids.")]
 VersionPath = Annotated[str, Path(description="The number of a version, 'latest', or 'current' for the one in use.")]
 
-_TAGS: list[Any] = ["Schemas"]
+_TAG = "Schemas"
+_TAGS: list[Any] = [_TAG]
 _ONE = "/schemas/{name}"
 _VERSION = f"{_ONE}/versions/{{version}}"
 
@@ -72,16 +74,17 @@ class SchemaVerbs(ObjectService, Protocol):
 
 def add_schemas(router: APIRouter, kind: Kind, service: Any, calls: BoundedCalls) -> None:
     """Add all that schemas have, but for the calls that name none (``ui.api.verbs``)."""
-    _add_reading(router, service)
+    one = ObjectRoutes(router, _ONE, _TAG)
+    _add_reading(router, one, service)
     compiling = BoundedCalls(COMPILE_S, slots=2)
     _add_writing(router, kind, service, compiling)
     add_bundles(router, service, compiling)
-    _add_versions(router, service)
+    _add_versions(router, one, service)
     _add_modes(router, service)
     _add_trying(router, service, calls)
 
 
-def _add_reading(router: APIRouter, service: SchemaVerbs) -> None:
+def _add_reading(router: APIRouter, one: ObjectRoutes, service: SchemaVerbs) -> None:
     @router.get(
         "/schemas",
         operation_id="listSchemas",
@@ -92,25 +95,8 @@ def _add_reading(router: APIRouter, service: SchemaVerbs) -> None:
     async def list_schemas(limit: Limit = 100, cursor: Cursor = None) -> Response:
         return answer(page_of(service.list(), limit, cursor))
 
-    @router.get(
-        _ONE,
-        operation_id="getSchema",
-        tags=_TAGS,
-        summary="Show a schema, the version in use",
-        **described(answer=models.Object, problems=(404, 422)),
-    )
-    async def get_schema(name: NamePath) -> Response:
-        return answer(service.get(checked_name(name)))
-
-    @router.get(
-        f"{_ONE}/users",
-        operation_id="getSchemaUsers",
-        tags=_TAGS,
-        summary="Who names a schema",
-        **described(answer=models.SchemaUsers, problems=(404, 422)),
-    )
-    async def get_users(name: NamePath) -> Response:
-        return answer(service.users(checked_name(name)))
+    one.show("", "getSchema", "Show a schema, the version in use", service.get, models.Object)
+    one.show("/users", "getSchemaUsers", "Who names a schema", service.users, models.SchemaUsers)
 
 
 def _add_writing(router: APIRouter, kind: Kind, service: Any, compiling: BoundedCalls) -> None:
@@ -152,16 +138,11 @@ def _add_writing(router: APIRouter, kind: Kind, service: Any, compiling: Bounded
         return Response(status_code=204)
 
 
-def _add_versions(router: APIRouter, service: SchemaVerbs) -> None:
-    @router.get(
-        f"{_ONE}/versions",
-        operation_id="listSchemaVersions",
-        tags=_TAGS,
-        summary="The versions of a schema, oldest first",
-        **described(answer=models.ObjectList, problems=(404, 422)),
-    )
-    async def list_versions(name: NamePath) -> Response:
-        return answer(page_of(service.get(checked_name(name))["versions"], 1000, None))
+def _add_versions(router: APIRouter, one: ObjectRoutes, service: SchemaVerbs) -> None:
+    def versions(name: str) -> Spec:
+        return page_of(service.get(name)["versions"], 1000, None)
+
+    one.show("/versions", "listSchemaVersions", "The versions of a schema, oldest first", versions, models.ObjectList)
 
     @router.get(
         _VERSION,

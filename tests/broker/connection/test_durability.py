@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from broker.codec.packets import PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest, Will
+from broker.core.message import Message
+from broker.core.stage import GateCall, Refusal
+from broker.core.stream import StreamRecord
 from broker.observe.ledger import ledger
 from broker.storage.memory import MemoryStore
+from broker.storage.store import LogShard
+from broker.storage.writer import Writer
 from tests.support.mqtt_server import SESSION_LOG, GatedStore, MovedClock, Node, on_loop, running
 from tests.support.wire import WireClient
 
@@ -363,3 +370,63 @@ async def test_retained_messages_of_qos_1_are_owned_by_a_durable_session() -> No
     async with running(store) as node:
         again = await (await durable(node)).expect(Publish)
         assert (again.packet_id, again.payload, again.dup, again.retain) == (packet.packet_id, b"kept", True, True)
+
+
+KEPT = LogShard(20)
+
+
+class Keeping:
+    """A gate that refuses everything and keeps what it refuses, as a quarantine does."""
+
+    name = "keeping"
+
+    def __init__(self) -> None:
+        self.writer: Writer | None = None
+
+    def plan(self, topic: str) -> GateCall:
+        def refuse(message: Message) -> Message | Refusal:
+            assert self.writer is not None
+            self.writer.append(KEPT, StreamRecord(1, message.topic, message.payload, 0, False, "c"))
+            return Refusal("validation", "v", "validation_failed", 0x99, "it does not fit")
+
+        return refuse
+
+
+def kept(store: MemoryStore) -> list[bytes]:
+    return [record.payload for _, record in store.read(KEPT, 0, 100)]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize(("version", "code"), [(4, 0), (5, 0x99)])
+@pytest.mark.parametrize("clean_start", [True, False])
+@on_loop
+async def test_what_was_refused_and_kept_is_not_kept_again_when_it_is_resent(
+    qos: int, version: int, code: int, clean_start: bool
+) -> None:
+    store = MemoryStore()
+    message = Publish("t", b"x", qos, packet_id=7)
+    properties = HOUR if version == 5 and not clean_start else {}
+    for is_resent in (False, True):
+        gate = Keeping()
+        async with running(store, gates=[gate]) as node:
+            gate.writer = node.writer
+            client = await node.client("p", version, clean_start=clean_start, properties=properties)
+            client.send(replace(message, dup=is_resent))
+            told: PubAck | PubRec = await client.expect(PubAck) if qos == 1 else await client.expect(PubRec)
+            assert (told.packet_id, told.reason_code) == (7, code)
+    assert kept(store) == [b"x"]
+
+
+@on_loop
+async def test_what_was_refused_and_could_not_be_kept_is_kept_when_it_is_resent() -> None:
+    store, gate = GatedStore(), Keeping()
+    async with running(store, gates=[gate]) as node:
+        gate.writer = node.writer
+        client = await node.client("p", 5)
+        store.fails = True
+        client.send(Publish("t", b"x", 1, packet_id=7))
+        assert (await client.expect(PubAck)).reason_code == 0x99
+        store.fails = False
+        client.send(Publish("t", b"x", 1, dup=True, packet_id=7))
+        assert (await client.expect(PubAck)).reason_code == 0x99
+        await node.until(lambda: kept(store) == [b"x"])

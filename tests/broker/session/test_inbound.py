@@ -11,10 +11,10 @@ from broker.session.inbound import RECENT_LIFE_NS, RECENT_MIN, Inbound, digest
 def test_only_the_same_message_under_the_same_identifier_was_taken() -> None:
     inbound = Inbound()
     inbound.remember(5, digest(b"t", b"x"), 1)
-    assert inbound.was_taken(5, digest(b"t", b"x"), 2)
-    assert not inbound.was_taken(5, digest(b"t", b"y"), 2)
-    assert not inbound.was_taken(5, digest(b"tx", b""), 2)
-    assert not inbound.was_taken(6, digest(b"t", b"x"), 2)
+    assert inbound.taken_with(5, digest(b"t", b"x"), 2) == 0
+    assert inbound.taken_with(5, digest(b"t", b"y"), 2) is None
+    assert inbound.taken_with(5, digest(b"tx", b""), 2) is None
+    assert inbound.taken_with(6, digest(b"t", b"x"), 2) is None
 
 
 def test_what_is_remembered_is_bounded_and_grows_old() -> None:
@@ -22,9 +22,9 @@ def test_what_is_remembered_is_bounded_and_grows_old() -> None:
     for number in range(1, RECENT_MIN + 3):
         inbound.remember(number, digest(b"t", b"%d" % number), 1)
     assert len(inbound.recent) == RECENT_MIN
-    assert not inbound.was_taken(1, digest(b"t", b"1"), 2)
-    assert inbound.was_taken(3, digest(b"t", b"3"), 2)
-    assert not inbound.was_taken(3, digest(b"t", b"3"), RECENT_LIFE_NS + 2)
+    assert inbound.taken_with(1, digest(b"t", b"1"), 2) is None
+    assert inbound.taken_with(3, digest(b"t", b"3"), 2) == 0
+    assert inbound.taken_with(3, digest(b"t", b"3"), RECENT_LIFE_NS + 2) is None
 
 
 def test_what_could_not_be_stored_was_not_taken() -> None:
@@ -32,7 +32,7 @@ def test_what_could_not_be_stored_was_not_taken() -> None:
     inbound.remember(5, digest(b"t", b"x"), 1)
     inbound.open(6)
     inbound.forget([5, 6])
-    assert not inbound.was_taken(5, digest(b"t", b"x"), 2)
+    assert inbound.taken_with(5, digest(b"t", b"x"), 2) is None
     assert not inbound.open_qos2
 
 
@@ -54,4 +54,18 @@ def test_what_is_stored_is_restored(open_qos2: set[int], taken: dict[int, bytes]
     restored = Inbound.decode(value)
     assert (restored.open_qos2, restored.recent, restored.touched_ns) == (open_qos2, recent, inbound.touched_ns)
     assert list(restored.recent) == list(recent)
-    assert all(restored.was_taken(packet_id, message_digest, 7) for packet_id, message_digest in taken.items())
+    assert all(restored.taken_with(packet_id, message_digest, 7) == 0 for packet_id, message_digest in taken.items())
+
+
+def test_what_was_refused_is_remembered_with_its_reason_code() -> None:
+    inbound = Inbound()
+    inbound.remember(5, digest(b"t", b"x"), 1, reason_code=0x83)
+    value = inbound.encode()
+    assert value is not None
+    assert Inbound.decode(value).taken_with(5, digest(b"t", b"x"), 2) == 0x83
+
+
+def test_what_was_stored_before_refusals_were_remembered_is_restored() -> None:
+    first_version = bytes.fromhex("010000000000000007000100090005") + digest(b"t", b"x")
+    inbound = Inbound.decode(first_version)
+    assert (inbound.open_qos2, inbound.taken_with(5, digest(b"t", b"x"), 8)) == ({9}, 0)
