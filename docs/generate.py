@@ -35,6 +35,7 @@ from broker.core.stage import GateCall
 from broker.net.limits import show_expiry
 from broker.observe.prometheus import exposition
 from broker.streams.settings import StreamSpec
+from docs import conformance
 from rules.functions.registry import Function
 from rules.spec import RuleSpec
 from schema_validation.external_http.caller import Outside
@@ -70,6 +71,7 @@ async def _pages() -> dict[str, str]:
             "cli.md": _cli(),
             "api.md": _api(features.load(features.API_APPLICATION)(node.api_context).openapi()),
             "metrics.md": _metrics(node),
+            "mqtt-conformance.md": conformance.page(),
         }
     return {name: f"{text.rstrip()}\n" for name, text in texts.items()}
 
