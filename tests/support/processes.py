@@ -1,0 +1,117 @@
+"""Servers that tests start as processes of their own, on free ports of 127.0.0.1."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+_POLL_S = 0.02
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def is_open(port: int) -> bool:
+    """Whether somebody listens on that port of 127.0.0.1."""
+    with socket.socket() as asking:
+        asking.settimeout(1)
+        return asking.connect_ex(("127.0.0.1", port)) == 0
+
+
+class ServerProcess:
+    """A server that is started, stopped, killed, frozen and started again; its output is kept in a file."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        directory: Path,
+        is_ready: Callable[[], bool],
+        *,
+        environ: Mapping[str, str] | None = None,
+        user: str | None = None,
+        deadline_s: float = 60.0,
+    ) -> None:
+        self._command, self._directory, self._is_ready = list(command), directory, is_ready
+        self._environ, self._user, self._deadline_s = environ, user, deadline_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log = directory / "server.log"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self._directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(self._environ or {})},
+                user=self._user if os.geteuid() == 0 else None,
+                group=pwd.getpwnam(self._user).pw_gid if self._user and os.geteuid() == 0 else None,
+            )
+        deadline = time.monotonic() + self._deadline_s
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(
+                    f"{self._command[0]} does not start:\n{self.log.read_text(errors='replace')[-4000:]}"
+                )
+            time.sleep(_POLL_S)
+
+    def stop(self, *, deadline_s: float = 30.0) -> None:
+        """End it as an operator would; killed when it takes too long."""
+        self._end(signal.SIGTERM, deadline_s)
+
+    def kill(self) -> None:
+        """``kill -9``."""
+        self._end(signal.SIGKILL, 10)
+
+    def freeze(self) -> None:
+        """Keep its connections and answer nothing."""
+        self._running.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Go on after ``freeze``."""
+        self._running.send_signal(signal.SIGCONT)
+
+    @property
+    def pid(self) -> int:
+        """Its process identifier."""
+        return self._running.pid
+
+    @property
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "the server was not started"
+        return self._process
+
+    def _end(self, number: int, deadline_s: float) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
