@@ -53,8 +53,9 @@ format: $(DEV) ## format the code
 check: $(DEV) ## ruff, mypy --strict, import rules
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-servers: ## the servers that tests run against: mosquitto and its clients, Chromium
+servers: $(DEV) ## the servers that tests run against: mosquitto, NATS, PostgreSQL, Kafka, Chromium
 	@sh tests/support/fetch-servers.sh
+	@$(BIN)/python -m tests.support.kafka_server
 
 test: $(DEV) servers check ## all tests but the minutes-long ones
 	@$(PYTEST) -m "not heavy"

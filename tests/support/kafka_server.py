@@ -32,6 +32,7 @@ appender.console.layout.pattern = %d %p %m (%c)%n
 rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console
 """
+_PROTOCOLS = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
 _UNSECURED = "org.apache.kafka.common.security.oauthbearer"
 _LOGIN = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule required {users};",
@@ -152,9 +153,7 @@ class Kafka:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
     def _node(self, number: int, roles: str) -> Node:
@@ -193,6 +192,8 @@ class Kafka:
             "node.id": str(number),
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
             "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": ",".join(f"{name}:{name}" for name in _PROTOCOLS)
+            + ",CONTROLLER:PLAINTEXT",
             "log.dirs": str(directory / "data"),
             "offsets.topic.replication.factor": copies,
             "offsets.topic.num.partitions": "1",
