@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from broker.core.stream import ShardRange, StreamRecord
 from broker.storage import records
-from broker.storage.store import Batch, Committed, FrameEntry, LogShard
+from broker.storage.ordered_keys import OrderedKeys
+from broker.storage.store import Batch, Committed, FrameEntry, KeyCursor, LogShard
 
 _RECORD_OVERHEAD_BYTES = 64
 """What a record counts in ``size_of`` besides its payload and topic."""
@@ -56,7 +57,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._shards: dict[LogShard, _Shard] = {}
-        self._keys: dict[bytes, bytes] = {}
+        self._keys = OrderedKeys()
         self._lock = threading.RLock()
 
     def commit(self, batch: Batch) -> Committed:
@@ -137,8 +138,10 @@ class MemoryStore:
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         with self._lock:
-            found = sorted((key, value) for key, value in self._keys.items() if key.startswith(prefix))
-        return iter(found)
+            return iter(self._keys.under(prefix))
+
+    def cursor(self, prefix: bytes) -> KeyCursor:
+        return self._keys.cursor(prefix)
 
     def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
         with self._lock:
@@ -162,7 +165,4 @@ class MemoryStore:
         return self._shards.get(shard) or _Shard()
 
     def _put(self, key: bytes, value: bytes | None) -> None:
-        if value is None:
-            self._keys.pop(key, None)
-        else:
-            self._keys[key] = value
+        self._keys.put(key, value)

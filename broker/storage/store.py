@@ -60,6 +60,25 @@ class FrameEntry:
         return self.next_offset - self.first_offset
 
 
+class KeyCursor(Protocol):
+    """A place among the keys that begin with one prefix; sees them as they were when it was made.
+
+    To be used at once and let go: it holds on to what the store would like to tidy up.
+    """
+
+    def seek(self, key: bytes) -> bytes | None:
+        """Go to the first key at or after ``key`` and return it; None when there is none."""
+        ...
+
+    def next(self) -> bytes | None:
+        """Go to the key after this one, where there is this one."""
+        ...
+
+    def value(self) -> bytes:
+        """The value of the key it stands on."""
+        ...
+
+
 class Store(Protocol):
     """Blocking calls; ``commit`` and ``trim`` are made on the writer thread, reads from anywhere."""
 
@@ -127,6 +146,10 @@ class Store(Protocol):
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All keys that begin with ``prefix`` and their values, in key order, as of the call."""
+        ...
+
+    def cursor(self, prefix: bytes) -> KeyCursor:
+        """A cursor over the keys that begin with ``prefix``; it stands nowhere before its first ``seek``."""
         ...
 
     def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:

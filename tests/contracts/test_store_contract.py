@@ -155,6 +155,17 @@ def test_a_scan_shows_the_moment_it_was_begun(store: Store) -> None:
     assert list(scan) == [(b"p/3", b"3")]
 
 
+def test_a_cursor_goes_to_keys_of_its_prefix_and_no_others(store: Store) -> None:
+    store.commit(Batch(puts={b"p/1": b"1", b"p/3": b"3", b"o": b"0", b"q": b"4"}))
+    cursor = store.cursor(b"p/")
+    assert (cursor.seek(b""), cursor.value()) == (b"p/1", b"1")
+    assert (cursor.next(), cursor.value()) == (b"p/3", b"3")
+    assert cursor.next() is None
+    assert (cursor.seek(b"p/2"), cursor.value()) == (b"p/3", b"3")
+    assert cursor.seek(b"p/4") is None
+    assert store.cursor(b"r").seek(b"r") is None
+
+
 def test_compare_and_set_changes_only_what_is_expected(store: Store) -> None:
     assert store.compare_and_set(b"k", None, b"1")
     assert not store.compare_and_set(b"k", None, b"2")

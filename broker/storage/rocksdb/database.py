@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -97,6 +97,12 @@ class Database:
             found.seek(start)
         return self._walk(found, end, limits)
 
+    def cursor(self, start: bytes, end: bytes) -> DatabaseCursor:
+        """A cursor over the keys from ``start`` up to, not including, ``end``."""
+        with self._translated():
+            limits = bounded(end)
+            return DatabaseCursor(self._db.iter(limits), start, limits, self._translated)
+
     def last_before(self, prefix: bytes, key: bytes) -> tuple[bytes, bytes] | None:
         """The last key at or before ``key`` that begins with ``prefix``, and its value."""
         with self._translated():
@@ -158,6 +164,37 @@ class Database:
             self._is_broken = self._is_broken or writing
             verb = "written" if writing else "read"
             raise Unavailable(f"the store in {self._path} cannot be {verb}: {error}") from error
+
+
+class DatabaseCursor:
+    """Implements ``broker.storage.store.KeyCursor`` over the keys as the database has them."""
+
+    __slots__ = ("_found", "_limits", "_start", "_translated")
+
+    def __init__(
+        self, found: RdictIter, start: bytes, limits: ReadOptions, translated: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._found, self._start, self._limits, self._translated = found, start, limits, translated
+
+    def seek(self, key: bytes) -> bytes | None:
+        self._found.seek(max(key, self._start))
+        return self._key()
+
+    def next(self) -> bytes | None:
+        self._found.next()
+        return self._key()
+
+    def value(self) -> bytes:
+        value: bytes = self._found.value()
+        return value
+
+    def _key(self) -> bytes | None:
+        if self._found.valid():
+            key: bytes = self._found.key()
+            return key
+        with self._translated():
+            self._found.status()
+        return None
 
 
 def _newer_format(path: Path, stored: int) -> str:

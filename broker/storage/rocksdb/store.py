@@ -22,9 +22,9 @@ from broker.storage.directory import DirectoryLock
 from broker.storage.frames import Frame
 from broker.storage.rocksdb import keys
 from broker.storage.rocksdb.changes import Changes
-from broker.storage.rocksdb.database import Database
+from broker.storage.rocksdb.database import Database, DatabaseCursor
 from broker.storage.rocksdb.keys import ShardState
-from broker.storage.store import Batch, Committed, FrameEntry, LogShard
+from broker.storage.store import Batch, Committed, FrameEntry, KeyCursor, LogShard
 
 DATABASE_FOLDER = "rocksdb"
 """The folder of the data directory that RocksDB has for itself."""
@@ -174,6 +174,10 @@ class RocksStore:
         for key, value in self._db.iterate(start, _after(start)):
             yield key[1:], value
 
+    def cursor(self, prefix: bytes) -> KeyCursor:
+        start = keys.user_key(prefix)
+        return _UserCursor(self._db.cursor(start, _after(start)))
+
     def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
         with self._changing:
             if self.get(key) != expected:
@@ -267,6 +271,24 @@ class RocksStore:
 
 
 _NOTHING = ShardState()
+
+
+class _UserCursor:
+    """A cursor over keys as the store's users know them."""
+
+    __slots__ = ("_inner", "value")
+
+    def __init__(self, inner: DatabaseCursor) -> None:
+        self._inner = inner
+        self.value = inner.value
+
+    def seek(self, key: bytes) -> bytes | None:
+        found = self._inner.seek(keys.user_key(key))
+        return None if found is None else found[1:]
+
+    def next(self) -> bytes | None:
+        found = self._inner.next()
+        return None if found is None else found[1:]
 
 
 def _put(writes: Changes, key: bytes, value: bytes | None) -> None:
