@@ -1,7 +1,8 @@
-"""Sluice and mosquitto bare, side by side: `python -m benchmarks.bare`.
+"""Sluice, mosquitto and nats-server bare, side by side: `python -m benchmarks.bare`.
 
-Both brokers run at the same time on this machine and are loaded in turns, so that what else the machine does falls on
-both; the figures to look at are the ratios. Sluice runs without stages, with its store in memory.
+The brokers run at the same time on this machine and are loaded in turns, so that what else the machine does falls on
+all; the figures to look at are the ratios. Sluice runs without stages, with its store in memory, but for the sessions
+that outlive their connection: those wait in RocksDB with `durability = fsync`, and in nats-server's JetStream on disk.
 """
 
 from __future__ import annotations
@@ -17,34 +18,44 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+MOSQUITTO, NATS = "mosquitto", "nats-server"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One way of loading a broker. ``wanted`` is the least ratio to mosquitto or 0, ``figure`` what is compared.
+    """One way of loading the brokers. ``wanted`` is the least ratio to each peer; ``figure`` is what is compared.
 
-    ``ours`` are arguments of the load on Sluice only.
+    ``ours`` are arguments of the load on Sluice only. A peer that is not in ``wanted`` is not loaded.
     """
 
     name: str
-    wanted: float
+    wanted: Mapping[str, float]
     figure: str
     arguments: tuple[str, ...]
     ours: tuple[str, ...] = ()
+    mode: str = "throughput"
 
 
+_RATE = "deliver_per_s"
+_QOS_1 = ("--qos", "1", "--subqos", "1")
 CASES = (
-    Case("QoS 0, 1 to 1", 3, "deliver_per_s", ("--count", "400000")),
-    Case("QoS 1, 1 to 1", 2, "deliver_per_s", ("--qos", "1", "--subqos", "1", "--count", "60000")),
-    Case("QoS 1, 10 to 1", 2, "deliver_per_s", ("--qos", "1", "--subqos", "1", "--pubs", "10", "--count", "100000")),
-    Case("QoS 0, 1 to 10", 8, "deliver_per_s", ("--subs", "10", "--count", "100000")),
-    Case("QoS 0, 1 to 1, 100 topics", 3, "deliver_per_s", ("--topics", "100", "--count", "400000")),
+    Case("QoS 0, 1 to 1", {MOSQUITTO: 5, NATS: 0.7}, _RATE, ("--count", "400000")),
+    Case("QoS 0, 5 to 1", {MOSQUITTO: 5, NATS: 0.7}, _RATE, ("--pubs", "5", "--count", "400000")),
+    Case("QoS 0, 1 to 10", {MOSQUITTO: 12, NATS: 0.8}, _RATE, ("--subs", "10", "--count", "100000")),
+    Case("QoS 0, 1 to 1, 100 topics", {MOSQUITTO: 3}, _RATE, ("--topics", "100", "--count", "400000")),
+    Case("QoS 1, 1 to 1", {MOSQUITTO: 3}, _RATE, (*_QOS_1, "--count", "60000")),
+    Case("QoS 1, 10 to 1", {MOSQUITTO: 3}, _RATE, (*_QOS_1, "--pubs", "10", "--count", "100000")),
+    Case("QoS 2, 1 to 1", {MOSQUITTO: 2}, _RATE, ("--qos", "2", "--subqos", "2", "--count", "30000")),
+)
+DURABLE = Case("QoS 1, persistent session, fsync", {NATS: 2}, _RATE, (*_QOS_1, "--persistent", "--count", "40000"))
+LATENCY = Case(
+    "QoS 1 at 1,000/s, p99", {MOSQUITTO: 0.5}, "p99_ms", (*_QOS_1, "--rate", "1000", "--count", "5000"), mode="latency"
 )
 
 
@@ -53,40 +64,89 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="turns per broker and case")
     parser.add_argument("--serve", type=int, metavar="PORT", help="only run Sluice bare, on this port")
+    parser.add_argument("--directory", type=Path, help="with --serve: keep what is durable here, synced to the disk")
     options = parser.parse_args()
     if options.serve is not None:
-        serve(options.serve)
+        serve(options.serve, options.directory)
         return
-    with sluice() as ours, mosquitto() as theirs:
-        reached = [compare(case, ours, theirs, options.rounds) for case in CASES]
+    with ExitStack() as running:
+        ours = running.enter_context(sluice())
+        peers = {MOSQUITTO: running.enter_context(mosquitto())}
+        if _program(NATS):
+            peers[NATS] = running.enter_context(nats())
+        else:
+            print(f"{NATS} is not installed, so nothing is compared with it")
+        reached = [compare(case, ours, peers, options.rounds) for case in (*CASES, LATENCY)]
+        reached.append(many_topics(ours, options.rounds))
+        synced = running.enter_context(sluice(is_synced=True))
+        reached.append(compare(DURABLE, synced, peers, options.rounds))
     sys.exit(0 if all(reached) else 1)
 
 
-def compare(case: Case, ours: int, theirs: int, rounds: int) -> bool:
-    """Load both brokers in turns, print the medians, and tell whether the ratio is what is wanted."""
-    figures: dict[int, list[float]] = {ours: [], theirs: []}
+def compare(case: Case, ours: int, peers: Mapping[str, int], rounds: int) -> bool:
+    """Load the brokers in turns, print the medians, and tell whether the ratios are what is wanted."""
+    others = {name: port for name, port in peers.items() if name in case.wanted}
+    figures: dict[int, list[float]] = {port: [] for port in (ours, *others.values())}
     lost = 0.0
     for _ in range(rounds):
         for port, values in figures.items():
-            result = load(port, case.arguments + case.ours if port == ours else case.arguments)
+            result = load(port, case.arguments + case.ours if port == ours else case.arguments, case.mode)
             values.append(result[case.figure])
-            lost += result["expected"] - result["received"] if port == ours else 0
-    mine, other = statistics.median(figures[ours]), statistics.median(figures[theirs])
-    ratio = mine / other
-    verdict = (
-        f"wanted {case.wanted:g} x, {'ok' if ratio >= case.wanted else 'TOO SLOW'}" if case.wanted else "for comparison"
-    )
+            lost += result.get("expected", 0) - result.get("received", 0) if port == ours else 0
+    mine = statistics.median(figures[ours])
+    told = _Told(case, mine, f"; not delivered {lost:.0f}" if case.mode == "throughput" else "")
+    for name, port in others.items():
+        told.add(name, statistics.median(figures[port]))
+    print(told.line(), flush=True)
+    return told.is_reached
+
+
+@dataclass(slots=True)
+class _Told:
+    case: Case
+    mine: float
+    end: str
+    parts: list[str] = field(default_factory=list)
+    is_reached: bool = True
+
+    def add(self, name: str, other: float) -> None:
+        """A peer's figure and the ratio: how many times faster Sluice is, or how many times sooner."""
+        is_time, wanted = self.case.mode == "latency", self.case.wanted[name]
+        ratio = other / self.mine if is_time else self.mine / other
+        verdict = f"wanted {wanted:g} x, {'ok' if ratio >= wanted else 'MISSED'}" if wanted else "for comparison"
+        self.is_reached = self.is_reached and ratio >= wanted
+        self.parts.append(f"{name} {_shown(other, is_time=is_time)} {ratio:6.2f} x ({verdict})")
+
+    def line(self) -> str:
+        """The table's line."""
+        mine = _shown(self.mine, is_time=self.case.mode == "latency")
+        return f"{self.case.name:34} sluice {mine}   {'   '.join(self.parts)}{self.end}"
+
+
+def _shown(figure: float, *, is_time: bool) -> str:
+    return f"{figure:8.2f} ms" if is_time else f"{figure:>11,.0f}/s"
+
+
+def many_topics(ours: int, rounds: int) -> bool:
+    """10,000 topics in turn instead of one, which is sent in blocks of as many messages."""
+    rates: dict[str, list[float]] = {"one": [], "many": []}
+    for _ in range(rounds):
+        for kind, topics in (("one", "1"), ("many", "10000")):
+            arguments = ("--topics", topics, "--count", "400000", "--block", "10000")
+            rates[kind].append(load(ours, arguments)[_RATE])
+    one, many = statistics.median(rates["one"]), statistics.median(rates["many"])
+    verdict = "ok" if many >= 0.7 * one else "MISSED"
     print(
-        f"{case.name:28} sluice {mine:>11,.0f}/s   mosquitto {other:>11,.0f}/s   {ratio:5.1f} x "
-        f"({verdict}; not delivered {lost:.0f})",
+        f"{'QoS 0, 10,000 topics in turn':34} sluice {_shown(many, is_time=False)}   one topic "
+        f"{_shown(one, is_time=False)} {many / one:6.2f} x (wanted 0.7 x, {verdict})",
         flush=True,
     )
-    return ratio >= case.wanted
+    return many >= 0.7 * one
 
 
-def load(port: int, arguments: tuple[str, ...]) -> dict[str, float]:
+def load(port: int, arguments: Sequence[str], mode: str = "throughput") -> dict[str, float]:
     """One run of the load generator."""
-    command = [sys.executable, "-m", "benchmarks.load", "throughput", "--port", str(port), *arguments]
+    command = [sys.executable, "-m", "benchmarks.load", mode, "--port", str(port), *arguments]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     result: dict[str, float] = json.loads(done.stdout)
     return result
@@ -95,23 +155,43 @@ def load(port: int, arguments: tuple[str, ...]) -> dict[str, float]:
 @contextmanager
 def mosquitto() -> Iterator[int]:
     """A mosquitto on a free port, with TCP_NODELAY as Sluice has it: without, its QoS 1 waits 40 ms a window."""
-    program = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder, "mosquitto.conf")
         configuration.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n")
-        yield from _running([program, "-c", str(configuration)], port)
+        yield from _running([_program(MOSQUITTO), "-c", str(configuration)], port)
 
 
 @contextmanager
-def sluice() -> Iterator[int]:
-    """Sluice without stages, on a free port."""
+def nats() -> Iterator[int]:
+    """A nats-server with JetStream on disk, its MQTT listener on a free port."""
+    port, client_port = free_port(), free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        configuration = Path(folder, "nats.conf")
+        configuration.write_text(
+            f'server_name = bench\nlisten = "127.0.0.1:{client_port}"\njetstream {{ store_dir = "{folder}" }}\n'
+            f'mqtt {{ listen = "127.0.0.1:{port}" }}\n'
+        )
+        yield from _running([_program(NATS), "-c", str(configuration)], port)
+
+
+@contextmanager
+def sluice(*, is_synced: bool = False) -> Iterator[int]:
+    """Sluice without stages, on a free port; what is durable is synced to the disk, or kept in memory."""
     port = free_port()
-    yield from _running([sys.executable, "-m", "benchmarks.bare", "--serve", str(port)], port)
+    with tempfile.TemporaryDirectory() as folder:
+        kept = ("--directory", folder) if is_synced else ()
+        yield from _running([sys.executable, "-m", "benchmarks.bare", "--serve", str(port), *kept], port)
 
 
-def serve(port: int) -> None:
-    """Run the server alone, with its store in memory, until SIGTERM."""
+def _program(name: str) -> str:
+    """Where a program is; Debian keeps servers off the path of users. Empty when it is not there."""
+    found = shutil.which(name) or f"/usr/sbin/{name}"
+    return found if Path(found).exists() else ""
+
+
+def serve(port: int, directory: Path | None) -> None:
+    """Run the server alone until SIGTERM, with its store in memory or in a directory."""
     import uvloop
 
     from broker.connection.settings import MqttSettings
@@ -121,13 +201,15 @@ def serve(port: int) -> None:
     from broker.net.settings import ListenerSettings, NamedListener
     from broker.observe.metrics import Metrics
     from broker.storage.memory import MemoryStore
+    from broker.storage.rocksdb.store import RocksStore
     from broker.storage.store import LogShard
     from broker.storage.writer import Writer
 
     async def run() -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         loop.add_signal_handler(signal.SIGTERM, ended.set)
-        writer = Writer(MemoryStore(), loop)
+        store = RocksStore(directory / "store", "fsync") if directory else MemoryStore()
+        writer = Writer(store, loop)
         server = Server(
             settings=MqttSettings(),
             listeners=[NamedListener(ListenerSettings(bind=f"127.0.0.1:{port}"))],
@@ -141,6 +223,7 @@ def serve(port: int) -> None:
         await ended.wait()
         await server.stop()
         await writer.close()
+        store.close()
 
     uvloop.run(run())
 

@@ -2,7 +2,7 @@
 
 Every PUBLISH is encoded once and all have one size, so the generator moves blocks of bytes and counts them. Modes:
 
-  throughput  N publishers to M subscribers, QoS 0 or 1: messages per second published and delivered
+  throughput  N publishers to M subscribers, QoS 0, 1 or 2: messages per second published and delivered
   latency     one publisher at a fixed rate, one subscriber: p50, p99 and maximum in milliseconds
   connect     N idle connections: connections per second and, with --pid, memory of the broker per connection
 
@@ -48,9 +48,10 @@ def throughput(options: argparse.Namespace) -> dict[str, Any]:
     packet = publish(_topics(0, options.topics)[0], payload, qos)
     subscribers = []
     for number in range(options.subs):
-        link = connect(options, f"sub{number}-{os.getpid()}")
+        link = connect(options, f"sub{number}-{os.getpid()}", is_clean=not options.persistent)
         subscribe(link, options.filter, options.subqos)
-        subscribers.append(Subscriber(link, len(packet), qos, total, len(packet) - len(payload) - 2))
+        kind = Qos2Subscriber if qos == 2 else Subscriber
+        subscribers.append(kind(link, len(packet), qos, total, len(packet) - len(payload) - 2))
     publishers = [
         Publisher(
             connect(options, f"pub{number}-{os.getpid()}"),
@@ -59,6 +60,7 @@ def throughput(options: argparse.Namespace) -> dict[str, Any]:
             options.qos,
             per_publisher,
             options.window,
+            options.block or max(500, options.topics),
         )
         for number in range(options.pubs)
     ]
@@ -161,29 +163,69 @@ class Subscriber(threading.Thread):
         return data[whole * self._size :]
 
 
+class Qos2Subscriber(Subscriber):
+    """Counts what arrives and takes part in the four steps, a run of equal packets at a time."""
+
+    def run(self) -> None:
+        """Read until everything expected is there and completed, or the link is closed."""
+        buffer, rest, completed = bytearray(_READ_BYTES), b"", 0
+        while completed < self._expected:
+            try:
+                read = self._link.recv_into(buffer)
+            except OSError:
+                return
+            if not read:
+                return
+            rest += bytes(buffer[:read])
+            answers, at = [], 0
+            while at < len(rest):
+                size, answer, id_at = (4, 0x70, 2) if rest[at] == 0x62 else (self._size, 0x50, self._packet_id_at)
+                packets = np.frombuffer(rest, np.uint8, (len(rest) - at) // size * size, at).reshape(-1, size)
+                other = np.flatnonzero(packets[:, 0] != rest[at])
+                packets = packets[: other[0]] if len(other) else packets
+                if not len(packets):
+                    break
+                told = np.empty((len(packets), 4), np.uint8)
+                told[:, 0], told[:, 1], told[:, 2:] = answer, 2, packets[:, id_at : id_at + 2]
+                answers.append(told.tobytes())
+                at += len(packets) * size
+                if size == 4:
+                    completed += len(packets)
+                else:
+                    self.count, self.last = self.count + len(packets), time.perf_counter()
+            rest = rest[at:]
+            if answers:
+                self._link.sendall(b"".join(answers))
+
+
 class Publisher(threading.Thread):
-    """Sends blocks of packets; with QoS 1 a window at a time, waiting for its acknowledgements."""
+    """Sends blocks of packets; with QoS 1 and 2 a window at a time, waiting for its acknowledgements."""
 
     def __init__(
-        self, link: socket.socket, topics: list[str], payload: bytes, qos: int, count: int, window: int
+        self, link: socket.socket, topics: list[str], payload: bytes, qos: int, count: int, window: int, block: int
     ) -> None:
         super().__init__(daemon=True)
         self._link, self._topics, self._payload = link, topics, payload
-        self._qos, self._left, self._window = qos, count, window
+        self._qos, self._left, self._in_block = qos, count, window if qos else block
 
     def run(self) -> None:
         """Send everything."""
-        in_block = self._window if self._qos else max(500, len(self._topics))
+        in_block = self._in_block
         packets = [
             publish(self._topics[number % len(self._topics)], self._payload, self._qos, number + 1)
             for number in range(in_block)
         ]
         size, block = len(packets[0]), b"".join(packets)
+        releases = b"".join(b"\x62\x02" + struct.pack("!H", number + 1) for number in range(in_block))
         while self._left > 0:
             count = min(in_block, self._left)
             self._link.sendall(block[: count * size])
             if self._qos and not self._take_acks(4 * count):
                 return
+            if self._qos == 2:
+                self._link.sendall(releases[: count * 4])
+                if not self._take_acks(4 * count):
+                    return
             self._left -= count
 
     def _take_acks(self, size: int) -> bool:
@@ -218,12 +260,12 @@ class LatencyReader(threading.Thread):
                 self._link.sendall(acks)
 
 
-def connect(options: argparse.Namespace, client_id: str) -> socket.socket:
-    """A connected client, clean start."""
+def connect(options: argparse.Namespace, client_id: str, *, is_clean: bool = True) -> socket.socket:
+    """A connected client, with a clean start or a session that outlives it."""
     link = socket.create_connection((options.host, options.port))
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     password = options.password.encode() if options.password else None
-    link.sendall(encode_packet(Connect(client_id, username=options.username, password=password)))
+    link.sendall(encode_packet(Connect(client_id, clean_start=is_clean, username=options.username, password=password)))
     answer = _read_packet(link)
     if not isinstance(answer, ConnAck) or answer.reason_code:
         raise SystemExit(f"the broker at {options.host}:{options.port} refused {client_id}: {answer}")
@@ -298,7 +340,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--subqos", type=int, default=0, help="QoS of the subscriptions")
     add("--count", type=int, default=200_000, help="messages in all, or connections")
     add("--size", type=int, default=128, help="payload in bytes")
-    add("--window", type=int, default=20, help="QoS 1 messages sent before acknowledgements are awaited")
+    add("--persistent", action="store_true", help="the subscribers' sessions outlive their connections")
+    add("--block", type=int, default=0, help="QoS 0 messages sent at once; default 500, or one of every topic")
+    add("--window", type=int, default=20, help="QoS 1 or 2 messages sent before acknowledgements are awaited")
     add("--rate", type=float, default=1000, help="messages per second, for latency")
     add("--filter", default="bench/#", help="topic filter of the subscribers")
     add("--timeout", type=float, default=60, help="seconds")
