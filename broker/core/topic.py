@@ -9,9 +9,14 @@ from broker.core.errors import PeerError
 
 MAX_TOPIC_BYTES = 65_535
 SHARE_PREFIX = "$share/"
+DELAYED_PREFIX = "$delayed/"
+"""Before the seconds and the topic of a message that is to be published later (``broker.routing.delayed``)."""
+SYS_PREFIX = "$SYS/"
+RESERVED_PREFIXES = (SYS_PREFIX, SHARE_PREFIX, "$events/")
+"""What topics that no client may publish to begin with."""
 
 
-def check_topic_name(topic: str, max_levels: int = 128) -> None:
+def check_topic_name(topic: str, max_levels: int = 128, max_bytes: int = MAX_TOPIC_BYTES) -> None:
     """Refuse what is not a topic name: empty, with wildcards, NUL, too long or too deep.
 
     Raises:
@@ -23,10 +28,17 @@ def check_topic_name(topic: str, max_levels: int = 128) -> None:
         raise PeerError(reason.TOPIC_NAME_INVALID, f"topic name {topic!r} must not contain '+' or '#'")
     if "\0" in topic:
         raise PeerError(reason.TOPIC_NAME_INVALID, "a topic name must not contain U+0000")
-    if len(topic) * 4 > MAX_TOPIC_BYTES and len(topic.encode()) > MAX_TOPIC_BYTES:
-        raise PeerError(reason.TOPIC_NAME_INVALID, f"topic name is longer than {MAX_TOPIC_BYTES} bytes")
+    if len(topic) * 4 > max_bytes and len(topic.encode()) > max_bytes:
+        raise PeerError(reason.TOPIC_NAME_INVALID, f"topic name is longer than {max_bytes} bytes")
     if topic.count("/") >= max_levels:
         raise PeerError(reason.TOPIC_NAME_INVALID, f"topic name has more than {max_levels} levels")
+
+
+def undelayed(topic: str) -> str:
+    """The topic that a client means: that behind ``$delayed/SECONDS/``, else the topic itself. Rights are about it."""
+    if not topic.startswith(DELAYED_PREFIX):
+        return topic
+    return topic[len(DELAYED_PREFIX) :].partition("/")[2] or topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +53,7 @@ class TopicFilter:
     share_group: str | None = None
 
     @classmethod
-    def parse(cls, text: str, max_levels: int = 128) -> TopicFilter:
+    def parse(cls, text: str, max_levels: int = 128, max_bytes: int = MAX_TOPIC_BYTES) -> TopicFilter:
         """Parse a filter, with or without ``$share/group/`` in front.
 
         Raises:
@@ -56,8 +68,8 @@ class TopicFilter:
             raise _refused(text, "a topic filter must not be empty")
         if "\0" in body:
             raise _refused(text, "a topic filter must not contain U+0000")
-        if len(text) * 4 > MAX_TOPIC_BYTES and len(text.encode()) > MAX_TOPIC_BYTES:
-            raise _refused(text[:40] + "…", f"it is longer than {MAX_TOPIC_BYTES} bytes")
+        if len(text) * 4 > max_bytes and len(text.encode()) > max_bytes:
+            raise _refused(text[:40] + "…", f"it is longer than {max_bytes} bytes")
         levels = tuple(body.split("/"))
         if len(levels) > max_levels:
             raise _refused(text, f"it has more than {max_levels} levels")

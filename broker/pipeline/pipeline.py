@@ -61,9 +61,12 @@ class Pipeline(Generic[R]):
         """Take a message that no client's connection brought."""
         self._internal.value += 1
         try:
-            plan = self._plans.plan(message.topic.encode())
+            plan = self._plans.final(message.topic.encode())
         except (PeerError, UnicodeEncodeError) as error:
             return Outcome(0, self._refused(message, _bad_topic(message, error)))
+        return self._take(message, plan)
+
+    def _take(self, message: Message, plan: TopicPlan[R]) -> Outcome:
         if plan.waits or message.topic in self.lanes.topics:
             return self.lanes.put(message)
         return self.process(message, plan)
@@ -73,11 +76,24 @@ class Pipeline(Generic[R]):
         outcome = self.publish(message)
         return await self.lanes.outcome_of_last(message.topic) if outcome.is_waiting else outcome
 
+    def publish_for_client(self, message: Message) -> Outcome:
+        """As ``publish``, of a message that a client left to be published, its will: where its topic leads a client."""
+        self._internal.value += 1
+        try:
+            plan = self._plans.plan(message.topic.encode())
+            if plan.resolve is not None:
+                plan = plan.resolve(message.client)
+        except (PeerError, UnicodeEncodeError) as error:
+            return Outcome(0, self._refused(message, _bad_topic(message, error)))
+        if plan.topic != message.topic:
+            message = message.changed(plan.topic, message.payload, message.qos, message.retain, message.properties)
+        return self._take(message, plan)
+
     def dispatch(self, message: Message) -> Outcome:
         """Hand a message made inside the broker to its subscribers and to nobody else."""
         self._internal.value += 1
         try:
-            plan = self._plans.plan(message.topic.encode())
+            plan = self._plans.final(message.topic.encode())
         except (PeerError, UnicodeEncodeError) as error:
             return Outcome(0, self._refused(message, _bad_topic(message, error)))
         self._passed.value += 1
@@ -99,7 +115,7 @@ class Pipeline(Generic[R]):
                 message = result  # type: ignore[assignment]  # a gate gives a Refusal or a Message
             if message.topic != plan.topic:
                 try:
-                    plan = self._plans.plan(message.topic.encode())
+                    plan = self._plans.final(message.topic.encode())
                 except (PeerError, UnicodeEncodeError) as error:
                     return Outcome(0, self._refused(message, _bad_topic(message, error)))
         for name, tap in plan.taps:
@@ -136,13 +152,13 @@ class Pipeline(Generic[R]):
         if isinstance(decided, Refusal):
             return Outcome(0, self._refused(message, decided))
         try:
-            plan = self._plans.plan(decided.topic.encode())
+            plan = self._plans.final(decided.topic.encode())
         except (PeerError, UnicodeEncodeError) as error:
             return Outcome(0, self._refused(decided, _bad_topic(decided, error)))
         return self.process(decided, plan.after_gates())
 
     async def _decide_and_conclude(self, message: Message) -> Outcome:
-        decided = await self.decide(message, self._plans.plan(message.topic.encode()))
+        decided = await self.decide(message, self._plans.final(message.topic.encode()))
         return self.conclude(message, decided)
 
     def _not_taken(self, message: Message, why: str, text: str) -> Outcome:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from broker.codec.wire import decode_text
+from broker.core.client import Client
 from broker.core.stage import Gate, GateCall, Tap, TapCall, WaitingGateCall
-from broker.core.topic import TopicFilter, check_topic_name
+from broker.core.topic import MAX_TOPIC_BYTES, TopicFilter, check_topic_name
 
 R = TypeVar("R")
 
@@ -20,10 +21,11 @@ class TopicPlan(Generic[R]):
     """The stages and routes of one topic.
 
     ``is_staged`` tells that there is a gate or a tap; ``waits`` that a gate may wait for another process, and then the
-    gates are for ``Pipeline.decide`` only.
+    gates are for ``Pipeline.decide`` only. ``resolve`` is there where clients that publish to the topic get another
+    plan than this one, by who they are: their messages are taken by that one.
     """
 
-    __slots__ = ("gates", "is_staged", "routes", "taps", "topic", "topic_bytes", "waits")
+    __slots__ = ("gates", "is_staged", "resolve", "routes", "taps", "topic", "topic_bytes", "waits")
 
     def __init__(
         self,
@@ -32,10 +34,11 @@ class TopicPlan(Generic[R]):
         gates: tuple[tuple[str, GateCall | WaitingGateCall], ...],
         taps: tuple[tuple[str, TapCall], ...],
         routes: R,
+        resolve: Callable[[Client], TopicPlan[R]] | None = None,
     ) -> None:
         self.topic, self.topic_bytes = topic, topic_bytes
-        self.gates, self.taps, self.routes = gates, taps, routes
-        self.is_staged = bool(gates or taps)
+        self.gates, self.taps, self.routes, self.resolve = gates, taps, routes, resolve
+        self.is_staged = bool(gates or taps or resolve)
         self.waits = any(isinstance(call, WaitingGateCall) for _, call in gates)
 
     def after_gates(self) -> TopicPlan[R]:
@@ -43,18 +46,36 @@ class TopicPlan(Generic[R]):
         return TopicPlan(self.topic, self.topic_bytes, (), self.taps, self.routes)
 
 
+Resolve = Callable[[Client], TopicPlan[R]]
+
+
 class Plans(Generic[R]):
-    """The cache of plans; ``broker.core.stage.Plans`` for features. ``by_topic`` is read by the hot path."""
+    """The cache of plans; ``broker.core.stage.Plans`` for features. ``by_topic`` is read by the hot path.
+
+    It holds plans for clients that publish: one with ``resolve`` sends them on. ``final`` gives the plan of a topic
+    that is no more to be looked at in this way.
+    """
 
     def __init__(
-        self, routes: Callable[[str], R], forget_routes: Callable[[], None], max_plans: int, max_levels: int
+        self,
+        routes: Callable[[str], R],
+        forget_routes: Callable[[], None],
+        max_plans: int,
+        max_levels: int,
+        max_topic_bytes: int = MAX_TOPIC_BYTES,
     ) -> None:
         self._routes, self._forget_routes = routes, forget_routes
-        self._max_plans, self._max_levels = max_plans, max_levels
+        self._max_plans, self._max_levels, self._max_topic_bytes = max_plans, max_levels, max_topic_bytes
         self._gates: Sequence[Gate] = ()
         self._taps: Sequence[Tap] = ()
         self.by_topic: dict[bytes, TopicPlan[R]] = {}
+        self._final: dict[bytes, TopicPlan[R]] = {}
+        """Of topics whose plan in ``by_topic`` has ``resolve``; few."""
         self.generation = 0
+        self.for_clients: Callable[[str], Resolve[R] | None] = lambda topic: None
+        """Asked once a topic how clients that publish there get their plan, None for the topic's own."""
+        self.special: Callable[[str, bytes], TopicPlan[R] | None] = lambda topic, topic_bytes: None
+        """Asked once a topic for a plan without stages and subscribers, as of what is kept to be published later."""
 
     def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
         """Use these gates and taps, in this order, from the next message on."""
@@ -65,6 +86,7 @@ class Plans(Generic[R]):
         """Forget all plans. The dictionary stays the same object: the hot path holds on to it."""
         self.generation += 1
         self.by_topic.clear()
+        self._final.clear()
         self._forget_routes()
 
     def forget(self, topic_filter: TopicFilter) -> None:
@@ -72,8 +94,11 @@ class Plans(Generic[R]):
         if "+" in topic_filter.levels or "#" in topic_filter.levels:
             self.generation += 1
             self.by_topic.clear()
+            self._final.clear()
         else:
-            self.by_topic.pop(topic_filter.filter.encode(), None)
+            topic_bytes = topic_filter.filter.encode()
+            self.by_topic.pop(topic_bytes, None)
+            self._final.pop(topic_bytes, None)
 
     def plan(self, topic_bytes: bytes) -> TopicPlan[R]:
         """The plan of a topic, made if need be.
@@ -83,14 +108,37 @@ class Plans(Generic[R]):
         """
         return self.by_topic.get(topic_bytes) or self._make(topic_bytes)
 
+    def final(self, topic_bytes: bytes) -> TopicPlan[R]:
+        """The plan of a topic for what no client says to publish there: nothing is rewritten or refused any more.
+
+        Raises:
+            PeerError: as ``plan``.
+        """
+        found = self.plan(topic_bytes)
+        if found.resolve is None:
+            return found
+        return self._final.get(topic_bytes) or self._keep(self._final, self._planned(found.topic, topic_bytes))
+
     def _make(self, topic_bytes: bytes) -> TopicPlan[R]:
         topic = decode_text(topic_bytes, "the topic of a PUBLISH")
-        check_topic_name(topic, self._max_levels)
+        check_topic_name(topic, self._max_levels, self._max_topic_bytes)
+        resolve = self.for_clients(topic)
+        if resolve is None:
+            plan = self._planned(topic, topic_bytes)
+        else:
+            plan = TopicPlan(topic, topic_bytes, (), (), self._routes(topic), resolve)
+        return self._keep(self.by_topic, plan)
+
+    def _planned(self, topic: str, topic_bytes: bytes) -> TopicPlan[R]:
+        if topic.startswith("$") and (special := self.special(topic, topic_bytes)) is not None:
+            return special
         gates = tuple((gate.name, call) for gate in self._gates if (call := gate.plan(topic)) is not None)
         taps = tuple((tap.name, look) for tap in self._taps if (look := tap.plan(topic)) is not None)
-        plan = TopicPlan(topic, topic_bytes, gates, taps, self._routes(topic))
-        if len(self.by_topic) >= self._max_plans:
-            for oldest in list(self.by_topic)[: max(self._max_plans // 4, 1)]:
-                del self.by_topic[oldest]
-        self.by_topic[topic_bytes] = plan
+        return TopicPlan(topic, topic_bytes, gates, taps, self._routes(topic))
+
+    def _keep(self, cache: dict[bytes, TopicPlan[R]], plan: TopicPlan[R]) -> TopicPlan[R]:
+        if len(cache) >= self._max_plans:
+            for oldest in list(cache)[: max(self._max_plans // 4, 1)]:
+                del cache[oldest]
+        cache[plan.topic_bytes] = plan
         return plan

@@ -1,0 +1,364 @@
+"""Messages that clients publish to ``$delayed/SECONDS/TOPIC``: kept in the store, published when they are due.
+
+A message goes into the commit group that lets its acknowledgement go, and leaves the store in the group of what it led
+to, so a kill neither loses nor doubles it. (Where a gate waits for another process the message is removed when that
+has decided, and may be published again after a kill in between.) When it is due it takes the whole way through the
+pipeline as its client's message; its time of arrival, from which its expiry counts, stays the one it had. After a
+restart what is overdue goes at once, in the order in which it was due.
+
+In memory stands only when a message is due and how large it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from heapq import heappop, heappush, nsmallest
+from itertools import count
+from math import inf
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+from pydantic import Field
+
+from broker.config.model import Settings
+from broker.config.units import Size
+from broker.core import reason
+from broker.core.client import Client
+from broker.core.clock import Clock
+from broker.core.errors import NotFound
+from broker.core.message import Message
+from broker.core.stage import Outcome, Refusal
+from broker.core.topic import DELAYED_PREFIX
+from broker.observe.log import get_logger
+from broker.observe.metrics import Metrics
+
+_log = get_logger(__name__)
+
+PREFIX: Final = b"delayed/"
+MAX_DELAY_S: Final = 4_294_967
+"""As EMQX has it: 2³² milliseconds, some 49 days."""
+_NS: Final = 1_000_000_000
+_RUN: Final = 200
+"""Messages published in one turn of the loop."""
+_VERSION: Final = 1
+
+
+class DelayedSettings(Settings):
+    """Section ``delayed``."""
+
+    enable: bool = Field(
+        default=True, description="Whether `$delayed/SECONDS/TOPIC` delays a message; else such a publish is refused."
+    )
+    max_delayed_messages: int = Field(
+        default=100_000, ge=0, description="Most delayed messages that are kept; beyond them publishes are refused "
+        "(0x97). 0 is no limit."
+    )  # fmt: skip
+    max_delayed_bytes: Size = Field(
+        default=1024 * 1024 * 1024, ge=0, description="Most bytes of delayed messages on disk; 0 is no limit."
+    )
+
+
+class _Record(msgspec.Struct, array_like=True, frozen=True):
+    """Value of a key: a version number first, so that a later layout can be told apart."""
+
+    version: int
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    received_ns: int
+    client_id: str
+    username: str | None
+    peer_host: str | None
+    peer_port: int | None
+    listener: str
+    protocol_version: int
+    attributes: dict[str, str]
+    properties: dict[str, Any] | None
+    via: tuple[str, ...]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Record).decode
+
+
+class Kept(NamedTuple):
+    """One delayed message; ``due_ns`` is wall clock."""
+
+    key: bytes
+    due_ns: int
+    message: Message
+
+    @property
+    def id(self) -> str:
+        """As the API and the command line name it."""
+        return self.key.hex()
+
+
+class KeyStore(Protocol):
+    """What is read of the store."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]: ...
+
+
+class KeyWriter(Protocol):
+    """What is asked of the writer of commit groups."""
+
+    @property
+    def store(self) -> KeyStore: ...
+
+    def put(self, key: bytes, value: bytes | None) -> None: ...
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the latest group was not written."""
+        ...
+
+    def when_committed(self, done: Callable[[BaseException | None], None]) -> None: ...
+
+
+Publish = Callable[[Message], Outcome]
+OutcomeOfLast = Callable[[str], Awaitable[Outcome]]
+
+
+class Delayed:
+    """See the module. Used on the event loop only."""
+
+    def __init__(
+        self,
+        *,
+        settings: DelayedSettings,
+        writer: KeyWriter,
+        clock: Clock,
+        metrics: Metrics,
+        publish: Publish,
+        outcome_of_last: OutcomeOfLast,
+    ) -> None:
+        self.settings = settings
+        self._writer, self._clock, self._publish = writer, clock, publish
+        self._outcome_of_last = outcome_of_last
+        self._due: list[bytes] = []
+        """A heap; keys sort by when they are due. May hold some that are no more in ``_sizes``."""
+        self._sizes: dict[bytes, int] = {}
+        self._bytes = 0
+        self._uncommitted: dict[bytes, bytes] = {}
+        self._serial = count()
+        self._settling: set[asyncio.Task[None]] = set()
+        self._accepted = metrics.counter("delayed_accepted", "messages taken to be published later")
+        self._published = metrics.counter("delayed_published", "delayed messages that were published when due")
+        self._deleted = metrics.counter("delayed_deleted", "delayed messages that were deleted before they were due")
+        metrics.gauge("delayed_messages", lambda: len(self._sizes), "messages kept to be published later")
+        metrics.gauge("delayed_bytes", lambda: self._bytes, "bytes of messages kept to be published later")
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def load(self) -> None:
+        """Take what the store holds, before the first connection."""
+        last = -1
+        for key, value in self._writer.store.scan(PREFIX):
+            self._add(key[len(PREFIX) :], len(value))
+            last = max(last, int.from_bytes(key[-8:]))
+        self._serial = count(last + 1)
+
+    def take(self, message: Message) -> Message | Refusal:
+        """Keep a message published to ``$delayed/SECONDS/TOPIC``; what is left of it has no RETAIN. A gate's call."""
+        settings = self.settings
+        if not settings.enable:
+            return _refusal("delayed_disabled", reason.TOPIC_NAME_INVALID, "delayed publish is switched off")
+        parts = parse(message.topic)
+        if parts is None:
+            text = f"write $delayed/SECONDS/TOPIC, SECONDS a whole number up to {MAX_DELAY_S}"
+            return _refusal("delayed_invalid", reason.TOPIC_NAME_INVALID, text)
+        delay_s, topic = parts
+        value = _encode(_record(message, topic))
+        if 0 < settings.max_delayed_messages <= len(self._sizes):
+            text = f"{len(self._sizes)} delayed messages are kept, as many as may be"
+            return _refusal("delayed_full", reason.QUOTA_EXCEEDED, text)
+        if 0 < settings.max_delayed_bytes < self._bytes + len(value):
+            text = f"delayed messages take {self._bytes} bytes, and may take {settings.max_delayed_bytes}"
+            return _refusal("delayed_full", reason.QUOTA_EXCEEDED, text)
+        self._keep(self._clock.now_ns() + delay_s * _NS, value)
+        self._accepted.value += 1
+        return message.changed(message.topic, b"", message.qos, False, None)
+
+    def run(self) -> float:
+        """Publish what is due, some of it; returns how many seconds are left until the next is, 0 when it is now.
+
+        Nothing is published while the store takes nothing: it could not be taken out of it.
+        """
+        if self._writer.failure is not None:
+            return inf
+        now_ns, left = self._clock.now_ns(), _RUN
+        while self._due:
+            key = self._due[0]
+            if key not in self._sizes:
+                heappop(self._due)
+                continue
+            due_ns = _due_ns(key)
+            if due_ns > now_ns:
+                return (due_ns - now_ns) / _NS
+            if not left:
+                return 0.0
+            heappop(self._due)
+            self._publish_due(key)
+            left -= 1
+        return inf
+
+    def page(self, after: str | None, limit: int) -> list[Kept]:
+        """At most ``limit`` in the order in which they are due, those after an identifier."""
+        start = b"" if after is None else _key_of(after)
+        keys = nsmallest(limit, (key for key in self._sizes if key > start))
+        return [kept for key in keys if (kept := self._find(key)) is not None]
+
+    def get(self, id: str) -> Kept:
+        """One of them.
+
+        Raises:
+            NotFound: there is none of that identifier; it may have been published by now.
+        """
+        kept = self._find(_key_of(id))
+        if kept is None:
+            raise NotFound("delayed message", id, "it may have been published already")
+        return kept
+
+    def delete(self, id: str) -> None:
+        """Forget one; raises ``NotFound`` as ``get``."""
+        self._forget(self.get(id).key)
+        self._deleted.value += 1
+
+    async def stop(self) -> None:
+        """Wait for nothing: what other processes have not decided stays in the store."""
+        for task in self._settling:
+            task.cancel()
+        await asyncio.gather(*self._settling, return_exceptions=True)
+
+    def _keep(self, due_ns: int, value: bytes) -> None:
+        key = due_ns.to_bytes(8) + next(self._serial).to_bytes(8)
+        self._add(key, len(value))
+        self._uncommitted[key] = value
+        self._writer.put(PREFIX + key, value)
+
+        def settled(error: BaseException | None) -> None:
+            self._uncommitted.pop(key, None)
+            if error is not None and key in self._sizes:  # its publisher is told that it was not taken
+                self._bytes -= self._sizes.pop(key)
+
+        self._writer.when_committed(settled)
+
+    def _add(self, key: bytes, size: int) -> None:
+        heappush(self._due, key)
+        self._sizes[key] = size
+        self._bytes += size
+
+    def _find(self, key: bytes) -> Kept | None:
+        if key not in self._sizes:
+            return None
+        value = self._uncommitted.get(key) or self._writer.store.get(PREFIX + key)
+        return None if value is None else Kept(key, _due_ns(key), _message(_decode(value)))
+
+    def _forget(self, key: bytes) -> None:
+        self._bytes -= self._sizes.pop(key)
+        self._writer.put(PREFIX + key, None)
+
+    def _publish_due(self, key: bytes) -> None:
+        kept = self._find(key)
+        if kept is None:
+            self._bytes -= self._sizes.pop(key)
+            _log.error("delayed.lost", key=key.hex(), effect="the store no longer has this delayed message")
+            return
+        outcome = self._publish(kept.message)
+        self._published.value += 1
+        if outcome.is_waiting:
+            task = asyncio.create_task(self._settle(key, kept.message.topic), name="delayed message")
+            self._settling.add(task)
+            task.add_done_callback(self._settling.discard)
+        else:
+            self._finish(key)
+
+    async def _settle(self, key: bytes, topic: str) -> None:
+        await self._outcome_of_last(topic)
+        self._finish(key)
+
+    def _finish(self, key: bytes) -> None:
+        """It is published; where that cannot be stored it is kept, and published again."""
+        size = self._sizes[key]
+        self._forget(key)
+
+        def settled(error: BaseException | None) -> None:
+            if error is not None:
+                self._add(key, size)
+
+        self._writer.when_committed(settled)
+
+
+def parse(topic: str) -> tuple[int, str] | None:
+    """Seconds and topic of ``$delayed/SECONDS/TOPIC``, None where it is written otherwise."""
+    seconds, slash, inner = topic.removeprefix(DELAYED_PREFIX).partition("/")
+    if not (slash and inner and seconds.isascii() and seconds.isdigit() and len(seconds) <= len(str(MAX_DELAY_S))):
+        return None
+    return (int(seconds), inner) if int(seconds) <= MAX_DELAY_S and not inner.startswith(DELAYED_PREFIX) else None
+
+
+def _refusal(why: str, code: int, text: str) -> Refusal:
+    return Refusal("delayed", "delayed", why, code, text)
+
+
+def _due_ns(key: bytes) -> int:
+    return int.from_bytes(key[:8])
+
+
+def _key_of(id: str) -> bytes:
+    try:
+        return bytes.fromhex(id)
+    except ValueError:
+        return b""
+
+
+def _record(message: Message, topic: str) -> _Record:
+    client = message.client
+    return _Record(
+        _VERSION,
+        topic,
+        message.payload,
+        message.qos,
+        message.retain,
+        message.received_ns,
+        client.client_id,
+        client.username,
+        client.peer_host,
+        client.peer_port,
+        client.listener,
+        client.protocol_version,
+        dict(client.attributes),
+        dict(message.properties) if message.properties else None,
+        message.via,
+    )
+
+
+def _message(record: _Record) -> Message:
+    properties = record.properties
+    if properties and "User-Property" in properties:
+        properties["User-Property"] = [(name, value) for name, value in properties["User-Property"]]
+    client = Client(
+        record.client_id,
+        record.username,
+        record.peer_host,
+        record.peer_port,
+        record.listener,
+        record.protocol_version,
+        record.attributes,
+    )
+    return Message(
+        record.topic,
+        record.payload,
+        record.qos,
+        record.retain,
+        client,
+        record.received_ns,
+        properties,
+        via=record.via,
+    )

@@ -1,0 +1,239 @@
+"""Topics that clients name, rewritten before anything else looks at them.
+
+The first rewrite whose ``source_topic`` matches is taken; where its ``re`` is not found in the topic, the topic stays
+as it is and no other rewrite is asked. Topics of PUBLISH, of wills and of ``$delayed/...`` are rewritten, and the
+filters of SUBSCRIBE and UNSUBSCRIBE, those behind ``$share/NAME/`` too. What rules and the API publish is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import re2
+from pydantic import Field, field_validator, model_validator
+
+from broker.config.model import Settings
+from broker.core.client import Client
+from broker.core.errors import PeerError
+from broker.core.ordered import name_problem
+from broker.core.topic import SHARE_PREFIX, TopicFilter, check_topic_name
+from broker.core.topic_index import TopicIndex
+
+MAX_PATTERN_CHARACTERS: Final = 1000
+MAX_PATTERN_BYTES: Final = 1024 * 1024
+"""Memory that a compiled expression may take."""
+_PLACEHOLDER: Final = re.compile(r"\$([0-9]+)|\$\{([^}]*)\}")
+_UNSAFE: Final = frozenset("+#/\0")
+
+
+class UnsafeName(Exception):
+    """A client identifier or user name that may not become part of a topic; says which and why."""
+
+
+def name_of(client: Client, which: str) -> str:
+    """What ``${clientid}``, ``${username}`` or ``${client_attrs.NAME}`` stands for.
+
+    Raises:
+        UnsafeName: the client has none, or one with ``+``, ``#`` or ``/``: it would reach other clients' topics.
+    """
+    if which == "clientid":
+        value: str | None = client.client_id
+    elif which == "username":
+        value = client.username
+    else:
+        value = client.attributes.get(which.removeprefix("client_attrs."))
+    if not value:
+        raise UnsafeName(f"the client has no {which}")
+    if not _UNSAFE.isdisjoint(value):
+        raise UnsafeName(f"the client's {which} has '+', '#' or '/' in it")
+    return value
+
+
+def name_problems(text: str) -> str | None:
+    """What is wrong with the ``${...}`` of a template, None when nothing is."""
+    for match in _PLACEHOLDER.finditer(text):
+        name = match[2]
+        if name is not None and name not in ("clientid", "username") and not name.startswith("client_attrs."):
+            return f"${{{name}}} is not known; there are ${{clientid}}, ${{username}} and ${{client_attrs.NAME}}"
+    return None
+
+
+class RewriteSpec(Settings):
+    """One rewrite, as people write it; member names are those EMQX users know."""
+
+    name: str
+    action: Literal["publish", "subscribe", "all"] = "all"
+    source_topic: str
+    re: str | None = Field(default=None, min_length=1, max_length=MAX_PATTERN_CHARACTERS)
+    dest_topic: str = Field(min_length=1)
+    enable: bool = True
+    description: str = ""
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        if problem := name_problem(value):
+            raise ValueError(problem)
+        return value
+
+    @field_validator("source_topic")
+    @classmethod
+    def _check_source(cls, value: str) -> str:
+        try:
+            parsed = TopicFilter.parse(value)
+        except PeerError as error:
+            raise ValueError(str(error)) from None
+        if parsed.share_group is not None:
+            raise ValueError("it stands for the filter behind $share/NAME/; leave that out")
+        return value
+
+    @model_validator(mode="after")
+    def _check_template(self) -> RewriteSpec:
+        if problem := name_problems(self.dest_topic):
+            raise ValueError(f"dest_topic: {problem}")
+        groups = _compiled(self.re).groups if self.re is not None else 0
+        for match in _PLACEHOLDER.finditer(self.dest_topic):
+            if match[1] is not None and int(match[1][:6]) > groups:
+                raise ValueError(f"dest_topic has {match[0]}, and re has {groups} groups")
+        fixed = _PLACEHOLDER.sub("x", self.dest_topic)
+        if self.action != "subscribe" and not {"+", "#"}.isdisjoint(fixed):
+            raise ValueError("dest_topic is a topic to publish to, and must not contain '+' or '#'")
+        return self
+
+
+def _compiled(pattern: str) -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = MAX_PATTERN_BYTES
+    try:
+        return re2.compile(pattern, options=options)
+    except re2.error as error:
+        why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        raise ValueError(f"re {pattern!r} is not a regular expression (RE2): {why}") from None
+
+
+Part = str | int
+"""Of a destination: text, the number of a group; ``${name}`` stands as the text ``$name``."""
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A rewrite that is in force."""
+
+    name: str
+    levels: tuple[str, ...]
+    expression: Any
+    destination: str
+
+    @classmethod
+    def of(cls, spec: RewriteSpec) -> Rewrite:
+        """From what people wrote, which is known to be right."""
+        expression = _compiled(spec.re) if spec.re is not None else None
+        return cls(spec.name, TopicFilter.parse(spec.source_topic).levels, expression, spec.dest_topic)
+
+    @cached_property
+    def names_client(self) -> bool:
+        """Whether the destination depends on who the client is."""
+        return any(match[2] is not None for match in _PLACEHOLDER.finditer(self.destination))
+
+    def apply(self, topic: str, client: Client) -> str:
+        """The topic it makes of one that its filter matches.
+
+        Raises:
+            UnsafeName: what it is to put in of the client cannot be part of a topic.
+        """
+        found = None
+        if self.expression is not None and (found := self.expression.search(topic)) is None:
+            return topic
+
+        def fill(match: re.Match[str]) -> str:
+            if match[2] is not None:
+                return name_of(client, match[2])
+            number = int(match[1])
+            if found is None:
+                return topic
+            return found.group(number) or ""
+
+        return _PLACEHOLDER.sub(fill, self.destination)
+
+
+class Rewrites:
+    """All rewrites in force, in their order. ``changed`` is called when they are others."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._publish: TopicIndex[Rewrite] = TopicIndex()
+        self._subscribe: TopicIndex[Rewrite] = TopicIndex()
+        self._is_empty = True
+
+    def use(self, specs: Sequence[RewriteSpec]) -> None:
+        """Have these from the next packet on; those that are not enabled are left out."""
+        enabled = [spec for spec in specs if spec.enable]
+        self._is_empty = not enabled
+        self._publish = _index(spec for spec in enabled if spec.action != "subscribe")
+        self._subscribe = _index(spec for spec in enabled if spec.action != "publish")
+        self._changed()
+
+    def of_topic(self, topic: str) -> Rewrite | None:
+        """The rewrite of a topic that a client publishes to."""
+        if self._is_empty:
+            return None
+        found = self._publish.matching(topic)
+        return found[0] if found else None
+
+    def of_filter(self, topic_filter: str) -> Rewrite | None:
+        """The rewrite of a filter, without ``$share/NAME/``."""
+        if self._is_empty:
+            return None
+        found = self._subscribe.matching(topic_filter)
+        return found[0] if found else None
+
+    def filter_for(self, text: str, client: Client) -> str:
+        """The filter that a client's is rewritten to; ``$share/NAME/`` stays in front of it.
+
+        Raises:
+            UnsafeName: the client's names cannot be part of it.
+        """
+        if self._is_empty:
+            return text
+        prefix, body = _split_share(text)
+        rewrite = self.of_filter(body)
+        return text if rewrite is None else prefix + rewrite.apply(body, client)
+
+    def try_on(self, action: str, topic: str, client: Client) -> tuple[str, str | None]:
+        """What a topic (``publish``) or filter (``subscribe``) becomes, and the name of the rewrite that did it.
+
+        Raises:
+            UnsafeName: the client's names cannot be part of it.
+            PeerError: the topic, or what it becomes, is none.
+        """
+        prefix, body = ("", topic) if action == "publish" else _split_share(topic)
+        if action == "publish":
+            check_topic_name(topic)
+        else:
+            TopicFilter.parse(topic)
+        rewrite = self.of_topic(body) if action == "publish" else self.of_filter(body)
+        if rewrite is None:
+            return topic, None
+        made = prefix + rewrite.apply(body, client)
+        if action == "publish":
+            check_topic_name(made)
+        else:
+            TopicFilter.parse(made)
+        return made, rewrite.name
+
+
+def _split_share(text: str) -> tuple[str, str]:
+    if not text.startswith(SHARE_PREFIX):
+        return "", text
+    group, slash, body = text[len(SHARE_PREFIX) :].partition("/")
+    return (f"{SHARE_PREFIX}{group}/", body) if slash else ("", text)
+
+
+def _index(specs: Iterable[RewriteSpec]) -> TopicIndex[Rewrite]:
+    rewrites = [Rewrite.of(spec) for spec in specs]
+    return TopicIndex((rewrite, [rewrite.levels]) for rewrite in rewrites)
