@@ -26,6 +26,7 @@ _RETURN_CODES: Final = {
     reason.SERVER_BUSY: 3,
     reason.QUOTA_EXCEEDED: 3,
     reason.CONNECTION_RATE_EXCEEDED: 3,
+    reason.USE_ANOTHER_SERVER: 3,
     reason.BAD_USER_NAME_OR_PASSWORD: 4,
     reason.NOT_AUTHORIZED: 5,
     reason.BANNED: 5,

@@ -12,6 +12,7 @@ from broker.codec.packets import ConnAck, Connect
 from broker.connection import announce, close
 from broker.connection.acknowledge import answer
 from broker.connection.announce import Greeting
+from broker.connection.connect_limits import over_limit
 from broker.connection.hub import TICK_S
 from broker.connection.settings import CertificateName
 from broker.core import reason
@@ -101,13 +102,12 @@ def _client(attempt: ConnectAttempt) -> Client:
 
 
 def _why_not(c: Connection, packet: Connect, attempt: ConnectAttempt) -> int | None:
-    settings = c.hub.settings
     if c.link.refusal:
         return c.link.refusal
     if not packet.client_id and (packet.version == 3 or (packet.version == 4 and not packet.clean_start)):
         return reason.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8] of 3.1.1
-    if len(packet.client_id.encode()) > settings.max_client_id_bytes:
-        return reason.CLIENT_IDENTIFIER_NOT_VALID
+    if code := over_limit(c, packet):
+        return code
     if "Authentication-Method" in packet.properties:
         return reason.BAD_AUTHENTICATION_METHOD
     return c.hub.authenticators.authenticate(attempt) or None

@@ -16,6 +16,7 @@ from broker.connection import acknowledge, close, connect, reading
 from broker.connection.announce import Greeting
 from broker.connection.hub import TICK_S, Hub
 from broker.connection.kept import Kept, Waiting
+from broker.connection.publish_rate import PublishMeter
 from broker.core.client import Client
 from broker.core.errors import PeerError
 from broker.session.outbox import Outbox
@@ -73,7 +74,7 @@ class Connection:
     __slots__ = (
         "_holds", "_rest", "aliases", "batches", "box", "client", "connected_ns", "deadline_s", "greeting", "hub",
         "is_closed", "is_connected", "is_parked", "is_v5", "kept", "link", "max_packet_bytes", "max_sent_bytes",
-        "now_ns", "session", "silence_s", "unacknowledged", "version", "waiting", "wanted", "wants_reasons",
+        "meter", "now_ns", "session", "silence_s", "unacknowledged", "version", "waiting", "wanted", "wants_reasons",
     )  # fmt: skip
 
     client: Client
@@ -98,6 +99,7 @@ class Connection:
         self.silence_s: float = inf
         self.deadline_s: float = inf
         self.wanted = 2
+        self.meter: PublishMeter | None = None
         self._rest = bytearray()
         self._holds: set[object] = set()
 
@@ -108,6 +110,7 @@ class Connection:
         hub = self.hub
         self.deadline_s = hub.now_s + hub.settings.connect_timeout + TICK_S
         hub.connections.add(self)
+        self.meter = hub.publish_rates.meter(self)
 
     def data_received(self, data: bytes) -> None:
         """Take what was read: bytes of any number of packets, cut anywhere."""
@@ -137,7 +140,8 @@ class Connection:
         hub, rest = self.hub, self._rest
         self.now_ns = hub.clock.now_ns()
         self.wanted = 2
-        appended = hub.writer.appended
+        appended, meter = hub.writer.appended, self.meter
+        published = meter.published() if meter is not None else 0
         try:
             if first is not None:
                 first()
@@ -159,6 +163,8 @@ class Connection:
             self.deadline_s = hub.now_s + self.silence_s
         if self.waiting:
             acknowledge.seal(self)
+        if meter is not None:
+            meter.spend(meter.published() - published, len(data))
         if hub.writer.appended != appended and hub.writer.is_congested:
             hub.paused.add(self)
             self.hold(hub.writer)

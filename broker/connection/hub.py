@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from logging import getLogger
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
@@ -17,6 +18,7 @@ from broker.connection.backlog import Backlog, Defer
 from broker.connection.brake import Brake
 from broker.connection.figures import Figures
 from broker.connection.parking import Parking
+from broker.connection.publish_rate import Later, PublishRates
 from broker.connection.settings import MqttSettings
 from broker.core.clock import Clock
 from broker.core.events import Events, property_columns
@@ -53,7 +55,8 @@ _STALE_TICKS: Final = 240
 
 
 class Hub:
-    """See the module. ``defer`` runs a callable in a later turn of the loop, ``turn`` collects what it writes."""
+    """See the module. ``defer`` runs a callable in a later turn of the loop, ``later`` after some seconds, ``turn``
+    collects what it writes."""
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class Hub:
         events: Events,
         clock: Clock,
         defer: Defer,
+        later: Later,
         authenticators: AuthenticatorChain | None = None,
     ) -> None:
         self.settings, self.writer, self.events, self.clock = settings, writer, events, clock
@@ -74,13 +78,24 @@ class Hub:
         self.now_s = clock.monotonic_s()
         self.turn = Turn(lambda: defer(self.turn.flush))
         self.connections: set[Connection] = set()
+        self.connections_admitted = 0
+        """Those within the limits of their listeners; others are there for an answer only."""
+        self.max_connections: float = settings.max_connections or inf
+        """The most of them; the server lowers it to what the system has file descriptors for."""
+        self.refuses_connections = 0
+        """The reason code that new connections are refused with while the node is overloaded, else 0."""
+        self.publish_rates = PublishRates(settings, clock, later, metrics)
         self.paused: set[Connection] = set()
         self.brake = Brake()
         self.sessions = SessionRegistry()
         self.inbounds: dict[str, Inbound] = {}
         self.router: Router[Session] = Router(self._keep, self._forget)
         self.plans: Plans[Routes[Session]] = Plans(
-            self.router.routes, self.router.forget_routes, settings.max_cached_plans, settings.max_topic_levels
+            self.router.routes,
+            self.router.forget_routes,
+            settings.max_cached_plans,
+            settings.max_topic_levels,
+            settings.max_topic_bytes,
         )
         self.retained = Retained(writer.put)
         bounds = LaneBounds(settings.max_waiting_messages, settings.max_waiting_bytes)

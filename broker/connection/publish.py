@@ -13,6 +13,7 @@ from broker.connection import close
 from broker.connection.acknowledge import answer
 from broker.connection.kept import Kept
 from broker.connection.parking import Decided
+from broker.connection.user_properties import check_user_properties
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.message import Message
@@ -93,6 +94,7 @@ def take(c: Connection, first: int, data: bytes, body: int, stop: int) -> None:
         else:
             reader = Reader(data, at, stop, "PUBLISH")
             properties = decode_properties(reader, p.PUBLISH)
+            check_user_properties(c, properties)
             at = reader.position
             topic = _without_alias(c, topic, properties)
     if not topic:

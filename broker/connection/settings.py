@@ -21,6 +21,23 @@ class MqttSettings(Settings):
     max_packet_size: Size = Field(
         default=1024 * 1024, ge=128, le=268_435_460, description="Largest packet from a connected client, in bytes."
     )
+    max_connections: int = Field(
+        default=0, ge=0, description="Most connections at a time, of all listeners together; 0 is as many as the "
+        "system gives file descriptors for."
+    )  # fmt: skip
+    max_publish_rate: float = Field(
+        default=0, ge=0, description="Most messages a second that one client may publish; 0 is no limit."
+    )
+    max_publish_bytes_rate: Size = Field(
+        default=0, ge=0, description="Most bytes a second that one client may publish; 0 is no limit."
+    )
+    publish_rate_burst: Duration = Field(
+        default=1, gt=0, description="Seconds' worth of these rates that may come at once; also for those of listeners."
+    )
+    publish_rate_exceeded: Literal["pause", "disconnect"] = Field(
+        default="pause", description="What happens to a client above them: `pause` reads nothing from it until it is "
+        "within them again, `disconnect` closes its connection (0x96)."
+    )  # fmt: skip
     max_inflight: int = Field(
         default=32, ge=1, le=65_535, description="QoS 1 and 2 messages sent to a client and not yet acknowledged."
     )
@@ -55,7 +72,14 @@ class MqttSettings(Settings):
     )
     max_client_id_bytes: int = Field(default=65_535, ge=23, le=65_535, description="Longest client identifier.")
     max_topic_levels: int = Field(default=128, ge=1, le=65_535, description="Most levels of a topic name or filter.")
+    max_topic_bytes: int = Field(
+        default=65_535, ge=1, le=65_535, description="Longest topic name or filter, in bytes of UTF-8."
+    )
     max_subscriptions: int = Field(default=10_000, ge=1, description="Most subscriptions of one session.")
+    max_will_payload: Size = Field(default=64 * 1024, ge=0, description="Largest payload of a will, in bytes.")
+    max_user_properties: int = Field(
+        default=100, ge=0, description="Most user properties of one packet from a client, those of its will included."
+    )
     peer_cert_as_username: CertificateName = Field(
         default="disabled", description="Whether the user name is the common name (`cn`) or the subject (`dn`) of the "
         "client's certificate, where it shows one."

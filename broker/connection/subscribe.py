@@ -9,6 +9,7 @@ from broker.codec.outgoing import Outgoing
 from broker.codec.packets import SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
 from broker.connection.acknowledge import answer
+from broker.connection.user_properties import check_user_properties
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.subscription import Subscription
@@ -25,6 +26,7 @@ _IF_NEW: Final = 1
 
 def take_subscribe(c: Connection, packet: Subscribe) -> None:
     """Each filter is a request of its own with its own code [MQTT-3.8.4-5]; the SUBACK waits until they are stored."""
+    check_user_properties(c, packet.properties)
     before = c.hub.writer.appended
     granted: list[tuple[Subscription, bool]] = []
     codes = []
@@ -49,6 +51,7 @@ def take_subscribe(c: Connection, packet: Subscribe) -> None:
 
 def take_unsubscribe(c: Connection, packet: Unsubscribe) -> None:
     """Filters are compared as text, character by character [MQTT-3.10.4-1]."""
+    check_user_properties(c, packet.properties)
     before, session, codes = c.hub.writer.appended, c.session, []
     for text in packet.filters:
         subscription = session.subscriptions.pop(text, None)
@@ -67,7 +70,7 @@ def take_unsubscribe(c: Connection, packet: Unsubscribe) -> None:
 
 def _subscription(c: Connection, request: SubscriptionRequest, identifier: int) -> Subscription:
     hub, subscriptions = c.hub, c.session.subscriptions
-    topic_filter = TopicFilter.parse(request.filter, hub.settings.max_topic_levels)
+    topic_filter = TopicFilter.parse(request.filter, hub.settings.max_topic_levels, hub.settings.max_topic_bytes)
     known = subscriptions.get(topic_filter.text)
     if known is None and len(subscriptions) >= hub.settings.max_subscriptions:
         raise PeerError(reason.QUOTA_EXCEEDED, "the session has as many subscriptions as it may have")

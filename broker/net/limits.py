@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from broker.connection.hub import Hub
 from broker.core import reason
+from broker.core.bucket import TokenBucket
 from broker.net.settings import NamedListener
 from broker.observe.log import get_logger
 from broker.observe.metrics import Counter, Metrics
@@ -17,7 +18,22 @@ MOST_ANSWERED: Final = 64
 """So many connections above the limit may wait with their CONNECT for an answer that says why; more are cut off."""
 ANSWER_TIMEOUT_S: Final = 2.0
 """How long those have for their CONNECT."""
-_WHY: Final = {reason.QUOTA_EXCEEDED: "max_connections", reason.CONNECTION_RATE_EXCEEDED: "connection_rate"}
+MOST_ADDRESSES: Final = 10_000
+"""So many addresses are remembered for their rate of connections; the oldest is forgotten first."""
+
+
+class Why(NamedTuple):
+    """A reason not to take a connection: what its CONNECT is answered with, and what it is counted as."""
+
+    code: int
+    name: str
+
+
+FULL: Final = Why(reason.QUOTA_EXCEEDED, "max_connections")
+NODE_FULL: Final = Why(reason.QUOTA_EXCEEDED, "max_connections_total")
+TOO_FAST: Final = Why(reason.CONNECTION_RATE_EXCEEDED, "connection_rate")
+ADDRESS_TOO_FAST: Final = Why(reason.CONNECTION_RATE_EXCEEDED, "connection_rate_per_ip")
+_ALWAYS_SHOWN: Final = (FULL, NODE_FULL, TOO_FAST, ADDRESS_TOO_FAST)
 
 
 class Limited(Protocol):
@@ -27,15 +43,40 @@ class Limited(Protocol):
     refusal: int
 
 
+class AddressRates:
+    """How fast connections come, by address. Bounded: what has been quiet for long enough is forgotten first."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._buckets: dict[str, TokenBucket] = {}
+
+    def take(self, host: str | None, now_s: float) -> bool:
+        """Whether one more may come from there now."""
+        if not self._rate or host is None:
+            return True
+        bucket = self._buckets.pop(host, None) or TokenBucket(self._rate, self._rate, now_s)
+        if len(self._buckets) >= MOST_ADDRESSES:
+            del self._buckets[next(iter(self._buckets))]
+        self._buckets[host] = bucket
+        return bucket.try_take(now_s)
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+
 class LinkOwner:
-    """The links of one listener, within its limits."""
+    """The links of one listener, within its limits and those of the node."""
 
     def __init__(self, listener: NamedListener, hub: Hub, metrics: Metrics) -> None:
         settings = listener.settings
         self.name = str(listener)
         self._hub, self._metrics = hub, metrics
-        self._most, self._rate = settings.max_connections, settings.max_conn_rate
-        self._allowance, self._since_s = max(1.0, self._rate), hub.clock.monotonic_s()
+        self._most, now_s = settings.max_connections, hub.clock.monotonic_s()
+        rate = settings.max_conn_rate
+        self._rate = TokenBucket(rate, rate, now_s) if rate else None
+        self._addresses = AddressRates(settings.max_conn_rate_per_ip)
+        self._knows_address_early = settings.proxy_protocol == "off"
+        hub.publish_rates.add_listener(self.name, settings.max_publish_rate, settings.max_publish_bytes_rate)
         self.links: set[Limited] = set()
         self._answered: set[Limited] = set()
         name = self.name
@@ -43,8 +84,8 @@ class LinkOwner:
         self._accepted = metrics.counter(
             "listener_connections_accepted", "connections within the limits of their listener", listener=name
         )
-        for why in _WHY.values():
-            self._refused(why).value += 0
+        for why in _ALWAYS_SHOWN:
+            self._refused(why.name).value += 0
 
     @property
     def count(self) -> int:
@@ -56,26 +97,25 @@ class LinkOwner:
 
         ``pending`` is how many are being worked on.
         """
-        code = self._over_rate()
-        if not code and self._most and len(self.links) + pending >= self._most + MOST_ANSWERED:
-            code = reason.QUOTA_EXCEEDED
-        if code:
-            self.refused(peer_host, _WHY[code])
-        return not code
+        why = self._too_fast() or (self._address_too_fast(peer_host) if self._knows_address_early else None)
+        if why is None and self._most and len(self.links) + pending >= self._most + MOST_ANSWERED:
+            why = FULL
+        if why is not None:
+            self.refused(peer_host, why.name)
+        return why is None
 
     def admit(self, link: Limited, *, has_knocked: bool) -> bool:
         """Whether a link is kept; where that is only for an answer, its ``refusal`` is set to the reason code."""
-        code = 0 if has_knocked else self._over_rate()
-        if not code and self._most and self.count >= self._most:
-            code = reason.QUOTA_EXCEEDED
-        if code:
-            self.refused(link.peer_host, _WHY[code])
+        why = self._why_not(link, has_knocked=has_knocked)
+        if why is not None:
+            self.refused(link.peer_host, why.name)
             if len(self._answered) >= MOST_ANSWERED:
                 return False
-            link.refusal = code
+            link.refusal = why.code
             self._answered.add(link)
         else:
             self._accepted.value += 1
+            self._hub.connections_admitted += 1
         self.links.add(link)
         return True
 
@@ -84,7 +124,10 @@ class LinkOwner:
         if link not in self.links:
             return False
         self.links.discard(link)
-        self._answered.discard(link)
+        if link in self._answered:
+            self._answered.discard(link)
+        else:
+            self._hub.connections_admitted -= 1
         return True
 
     def refused(self, peer_host: str | None, why: str, text: str = "") -> None:
@@ -98,17 +141,26 @@ class LinkOwner:
         help = "connections that a listener did not take, by reason"
         return self._metrics.counter("listener_connections_refused", help, listener=self.name, reason=why)
 
-    def _over_rate(self) -> int:
-        """Take one of the connections that the rate allows now; the reason code when there is none."""
-        if not self._rate:
-            return 0
-        now_s = self._hub.clock.monotonic_s()
-        saved = self._allowance + (now_s - self._since_s) * self._rate
-        self._allowance, self._since_s = min(saved, max(1.0, self._rate)), now_s
-        if self._allowance < 1:
-            return reason.CONNECTION_RATE_EXCEEDED
-        self._allowance -= 1
-        return 0
+    def _why_not(self, link: Limited, *, has_knocked: bool) -> Why | None:
+        hub = self._hub
+        if hub.refuses_connections:
+            return Why(hub.refuses_connections, "overload")
+        if not has_knocked and (why := self._too_fast()) is not None:
+            return why
+        knows_now = not (has_knocked and self._knows_address_early)
+        if knows_now and (why := self._address_too_fast(link.peer_host)) is not None:
+            return why
+        if self._most and self.count >= self._most:
+            return FULL
+        return NODE_FULL if hub.connections_admitted >= hub.max_connections else None
+
+    def _too_fast(self) -> Why | None:
+        """Take one of the connections that the rate allows now."""
+        is_taken = self._rate is None or self._rate.try_take(self._hub.clock.monotonic_s())
+        return None if is_taken else TOO_FAST
+
+    def _address_too_fast(self, host: str | None) -> Why | None:
+        return None if self._addresses.take(host, self._hub.clock.monotonic_s()) else ADDRESS_TOO_FAST
 
 
 def show_expiry(metrics: Metrics, listener: str, read: Callable[[], float]) -> None:

@@ -17,6 +17,7 @@ from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.stage import Gate, Plans, Tap
+from broker.net.files import raise_file_limit
 from broker.net.listener import check_exposure
 from broker.net.listeners import Listeners
 from broker.net.settings import NamedListener
@@ -80,8 +81,10 @@ class Server:
             events=events,
             clock=clock,
             defer=self._loop.call_soon,
+            later=self._loop.call_later,
             authenticators=authenticators,
         )
+        self.hub.max_connections = min(self.hub.max_connections, raise_file_limit())
         self.listeners = Listeners(listeners, self.hub, metrics)
         self._timer: asyncio.TimerHandle | None = None
 

@@ -105,6 +105,15 @@ class ListenerSettings(Settings):
     bind: str = Field(default="127.0.0.1:1883", description="Address and port; port 0 takes any free one.")
     max_connections: int = Field(default=0, ge=0, description="Most connections at a time; 0 is no limit.")
     max_conn_rate: float = Field(default=0, ge=0, description="Most new connections in a second; 0 is no limit.")
+    max_conn_rate_per_ip: float = Field(
+        default=0, ge=0, description="Most new connections in a second from one address; 0 is no limit."
+    )
+    max_publish_rate: float = Field(
+        default=0, ge=0, description="Most messages a second that its clients may publish together; 0 is no limit."
+    )
+    max_publish_bytes_rate: Size = Field(
+        default=0, ge=0, description="Most bytes a second that its clients may publish together; 0 is no limit."
+    )
     backlog: int = Field(default=1024, ge=1, description="Connections the system keeps until they are accepted.")
     proxy_protocol: Annotated[ProxyMode, BeforeValidator(_off)] = Field(
         default="off", description="Version of the PROXY protocol that a load balancer in front speaks; it says which "

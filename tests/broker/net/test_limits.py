@@ -10,7 +10,7 @@ import pytest
 
 from broker.codec.packets import ConnAck, Connect
 from broker.core.errors import ConfigError
-from broker.net.limits import MOST_ANSWERED
+from broker.net.limits import MOST_ADDRESSES, MOST_ANSWERED, AddressRates
 from broker.net.listener import Listener, check_addresses
 from broker.net.settings import ListenerSettings, NamedListener, SslListenerSettings, named_listeners
 from broker.net.settings import TcpListeners as Tcp
@@ -91,3 +91,33 @@ def test_only_enabled_listeners_are_opened() -> None:
     more = Tcp.model_validate({"x": {"bind": "127.0.0.1:1884", "name": "inside"}, "off": {"enable": False}})
     assert [str(one) for one in named_listeners(ListenerSettings(), more)] == ["tcp:default", "tcp:inside"]
     assert [str(one) for one in named_listeners(ListenerSettings(enable=False), more)] == ["tcp:inside"]
+
+
+@on_loop
+async def test_one_address_may_not_come_faster_than_its_share() -> None:
+    async with running() as node, listening(node, max_conn_rate_per_ip=2) as (_, port):
+        assert [await _answer(port, str(number), 5) for number in range(3)] == [0, 0, 0x9F]
+        node.pass_time(1)
+        assert await _answer(port, "a", 4) == 0
+        assert node.metrics.value("connections_refused", reason="connection_rate_per_ip") == 1
+
+
+@on_loop
+async def test_all_listeners_together_take_no_more_than_the_node_may() -> None:
+    async with running(max_connections=2) as node, listening(node) as (_, port):
+        first, second = await node.client("1"), await WireClient.connected(port, Connect("2", 5))
+        assert await _answer(port, "3", 5) == 0x97
+        assert await _answer(node.port, "4", 4) == 3
+        assert node.metrics.value("connections_refused", reason="max_connections_total") == 2
+        await second.close()
+        await node.until(lambda: node.server.hub.connections_admitted == 1)
+        assert await _answer(port, "5", 5) == 0
+        await first.close()
+
+
+def test_addresses_remembered_for_their_rate_are_bounded() -> None:
+    rates = AddressRates(1.0)
+    for number in range(MOST_ADDRESSES + 10):
+        assert rates.take(f"10.0.{number >> 8}.{number & 255}", 0.0)
+    assert len(rates) == MOST_ADDRESSES
+    assert rates.take(None, 0.0)

@@ -1,0 +1,143 @@
+"""How much clients may publish: messages and bytes a second, each client and all clients of a listener.
+
+What was read is handled; a client that has spent more than its bucket holds is then not read from until the debt is
+paid, so that nothing is lost and the system's own flow control slows it down. Where the settings say so it is
+disconnected instead (0x96). Without limits there is nothing here on the way of a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, Protocol
+
+from broker.connection import close
+from broker.connection.settings import MqttSettings
+from broker.core import reason
+from broker.core.bucket import TokenBucket
+from broker.core.clock import Clock
+from broker.observe.log import get_logger
+from broker.observe.metrics import Counter, Metrics
+
+if TYPE_CHECKING:
+    from broker.connection.connection import Connection
+
+_log = get_logger(__name__)
+
+_LOOK_AGAIN_S: Final = 0.5
+"""The longest wait before the clock is asked again: it is not the loop's."""
+_HELP: Final = "times that a client was not read from, or was disconnected, since it published too fast"
+
+
+class Later(Protocol):
+    """Runs a callable when so many seconds have passed."""
+
+    def __call__(self, delay_s: float, callback: Callable[..., object], /, *arguments: object) -> object: ...
+
+
+class Allowance:
+    """The buckets of one client, or of one listener: messages and bytes, each only where it is limited."""
+
+    __slots__ = ("_bytes", "_messages", "exceeded")
+
+    def __init__(self, messages: float, size_bytes: float, burst_s: float, exceeded: Counter, now_s: float) -> None:
+        self._messages = TokenBucket(messages, messages * burst_s, now_s) if messages else None
+        self._bytes = TokenBucket(size_bytes, size_bytes * burst_s, now_s) if size_bytes else None
+        self.exceeded = exceeded
+
+    def spend(self, messages: int, size_bytes: int, now_s: float) -> None:
+        """Take what was published from both."""
+        if self._messages is not None:
+            self._messages.spend(messages, now_s)
+        if self._bytes is not None:
+            self._bytes.spend(size_bytes, now_s)
+
+    def debt_s(self, now_s: float) -> float:
+        """Seconds until both are paid."""
+        return max((bucket.debt_s(now_s) for bucket in self._buckets()), default=0.0)
+
+    def _buckets(self) -> Iterator[TokenBucket]:
+        if self._messages is not None:
+            yield self._messages
+        if self._bytes is not None:
+            yield self._bytes
+
+
+class PublishRates:
+    """The limits of all clients of a node. ``add_listener`` says what those of one listener may do together."""
+
+    def __init__(self, settings: MqttSettings, clock: Clock, later: Later, metrics: Metrics) -> None:
+        self._settings, self._clock, self._later = settings, clock, later
+        self._listeners: dict[str, Allowance] = {}
+        self._of_client = metrics.counter("publish_rate_exceeded", _HELP, scope="client")
+        self._of_listener = metrics.counter("publish_rate_exceeded", _HELP, scope="listener")
+
+    def add_listener(self, name: str, messages: float, size_bytes: float) -> None:
+        """Limit what all clients of a listener publish together; 0 is no limit."""
+        self._listeners.pop(name, None)
+        if messages or size_bytes:
+            self._listeners[name] = self._allowance(messages, size_bytes, self._of_listener)
+
+    def meter(self, connection: Connection) -> PublishMeter | None:
+        """What a new connection is measured by, None when nothing limits it."""
+        settings = self._settings
+        found = []
+        if settings.max_publish_rate or settings.max_publish_bytes_rate:
+            own = self._allowance(settings.max_publish_rate, settings.max_publish_bytes_rate, self._of_client)
+            found.append(own)
+        if (shared := self._listeners.get(connection.link.listener)) is not None:
+            found.append(shared)
+        if not found:
+            return None
+        disconnects = settings.publish_rate_exceeded == "disconnect"
+        return PublishMeter(connection, found, self._clock, self._later, disconnects=disconnects)
+
+    def _allowance(self, messages: float, size_bytes: float, exceeded: Counter) -> Allowance:
+        burst_s = self._settings.publish_rate_burst
+        return Allowance(messages, size_bytes, burst_s, exceeded, self._clock.monotonic_s())
+
+
+class PublishMeter:
+    """What one connection has published, measured after each read."""
+
+    __slots__ = ("_allowances", "_clock", "_connection", "_disconnects", "_later")
+
+    def __init__(
+        self, connection: Connection, allowances: list[Allowance], clock: Clock, later: Later, *, disconnects: bool
+    ) -> None:
+        self._connection, self._allowances, self._disconnects = connection, allowances, disconnects
+        self._clock, self._later = clock, later
+
+    def published(self) -> int:
+        """Messages that all clients have published so far: what one read adds to it is this connection's."""
+        return sum(received.value for received in self._connection.hub.figures.received)
+
+    def spend(self, messages: int, size_bytes: int) -> None:
+        """Account for one read; stops reading, or disconnects, when it was too much."""
+        if not messages:
+            return
+        now_s = self._clock.monotonic_s()
+        for allowance in self._allowances:
+            allowance.spend(messages, size_bytes, now_s)
+        over = [allowance for allowance in self._allowances if allowance.debt_s(now_s) > 0]
+        if not over:
+            return
+        for allowance in over:
+            allowance.exceeded.value += 1
+        connection = self._connection
+        _log.warning("publish.rate_exceeded", client_id=connection.client.client_id, peer=connection.link.peer_host)
+        if self._disconnects:
+            close.disconnect(connection, reason.MESSAGE_RATE_TOO_HIGH, "message_rate_too_high")
+            return
+        connection.hold(self)
+        self._wait()
+
+    def _wait(self) -> None:
+        connection = self._connection
+        if connection.is_closed:
+            return
+        now_s = self._clock.monotonic_s()
+        debt_s = max(allowance.debt_s(now_s) for allowance in self._allowances)
+        if debt_s > 0:
+            self._later(min(debt_s, _LOOK_AGAIN_S), self._wait)
+        else:
+            connection.let_go(self)

@@ -1,0 +1,23 @@
+"""The bound on user properties: a packet of the size limit could hold a hundred thousand of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.core import reason
+from broker.core.errors import PeerError
+
+if TYPE_CHECKING:
+    from broker.connection.connection import Connection
+
+
+def check_user_properties(c: Connection, *properties: dict[str, Any]) -> None:
+    """Refuse a packet with more user properties than ``max_user_properties``, those of all its parts together.
+
+    Raises:
+        PeerError: 0x97 with a sentence that says how many there may be.
+    """
+    count = sum(len(part.get("User-Property", ())) for part in properties)
+    most = c.hub.settings.max_user_properties
+    if count > most:
+        raise PeerError(reason.QUOTA_EXCEEDED, f"a packet may have {most} user properties, this one has {count}")

@@ -1,0 +1,46 @@
+"""A token bucket: so many of something a second, and a burst of so many at once. Time is an argument."""
+
+from __future__ import annotations
+
+
+class TokenBucket:
+    """Holds at most ``burst`` tokens and gains ``rate`` of them a second; it is full when it is made.
+
+    ``try_take`` is for what can be refused. ``spend`` is for what has happened already: the bucket goes into debt, and
+    whoever spent waits until the debt is paid. Either way, in any span of T seconds no more than ``burst + rate * T``
+    tokens are taken by whoever keeps to the answers, but for the last thing that was spent.
+    """
+
+    __slots__ = ("_at_s", "_level", "burst", "rate")
+
+    def __init__(self, rate: float, burst: float, now_s: float) -> None:
+        self.rate, self.burst = rate, max(burst, 1.0)
+        self._level, self._at_s = self.burst, now_s
+
+    def try_take(self, now_s: float) -> bool:
+        """Take one token, when there is one."""
+        self._fill(now_s)
+        if self._level < 1:
+            return False
+        self._level -= 1
+        return True
+
+    def spend(self, amount: float, now_s: float) -> None:
+        """Take tokens whether they are there or not."""
+        self._fill(now_s)
+        self._level -= amount
+
+    def debt_s(self, now_s: float) -> float:
+        """Seconds until what was spent is paid for, 0 when it is."""
+        self._fill(now_s)
+        return max(0.0, -self._level / self.rate)
+
+    def is_full(self, now_s: float) -> bool:
+        """Whether it is as it was when it was made, so that it may be forgotten."""
+        self._fill(now_s)
+        return self._level >= self.burst
+
+    def _fill(self, now_s: float) -> None:
+        if now_s > self._at_s:
+            self._level = min(self.burst, self._level + (now_s - self._at_s) * self.rate)
+            self._at_s = now_s
