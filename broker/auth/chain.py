@@ -1,21 +1,35 @@
-"""Authenticators in order: the first that allows or denies decides; when none does, the client is accepted."""
+"""Authenticators in order: the first that allows or denies decides.
+
+A client over whom none decides is refused; where there are no authenticators everybody is taken. An authenticator that
+is plugged in has a settings model with a ``mechanism`` and a line in ``FACTORIES``; one that knows methods of several
+steps has ``methods`` and ``begin`` too (``broker.auth.exchange``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, Protocol
 
 from pydantic import Field, model_validator
 
 from broker.auth.attempt import ConnectAttempt
-from broker.auth.authenticators.cinfo import CinfoAuthenticator, CinfoSettings, Verdict
+from broker.auth.authenticators.builtin import BuiltinAuthenticator, BuiltinSettings, RememberedLogins
+from broker.auth.authenticators.cinfo import CinfoAuthenticator, CinfoSettings
+from broker.auth.decision import Decision
+from broker.auth.exchange import Exchange, ExchangeAuthenticator
 from broker.auth.expressions import Condition
+from broker.auth.hashing import HashPool
+from broker.auth.users import Users
 from broker.config.model import Settings
 from broker.core import reason
+from broker.core.errors import ConfigError
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 
 log = get_logger(__name__)
+
+AnyAuthenticatorSettings = Annotated[CinfoSettings | BuiltinSettings, Field(discriminator="mechanism")]
 
 
 class AuthenticationSettings(Settings):
@@ -23,7 +37,9 @@ class AuthenticationSettings(Settings):
 
     takes_a_list: ClassVar[bool] = True
 
-    chain: list[CinfoSettings] = Field(default_factory=list, description="Authenticators in the order they are asked.")
+    chain: list[AnyAuthenticatorSettings] = Field(
+        default_factory=list, description="Authenticators in the order they are asked."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -31,45 +47,142 @@ class AuthenticationSettings(Settings):
         return {"chain": value} if isinstance(value, list) else value
 
 
+@dataclass(frozen=True, slots=True)
+class UserAccess:
+    """What authenticators over the broker's own users are given."""
+
+    users: Users
+    pool: HashPool
+    max_remembered: int = 10_000
+
+
 class Authenticator(Protocol):
     """One link of the chain."""
 
-    def decide(self, attempt: ConnectAttempt) -> Verdict:
-        """Whether the client is accepted; never raises, never waits."""
+    def decide(self, attempt: ConnectAttempt) -> Decision | Awaitable[Decision]:
+        """Whether the client is accepted; never raises. What takes longer than a millisecond is awaited."""
         ...
 
 
-class AuthenticatorChain:
-    """The authenticators that are enabled. ``is_empty`` tells that there are none: then everybody is accepted."""
+def _builtin(settings: Any, access: UserAccess | None) -> Authenticator:
+    if access is None:
+        raise ConfigError(["authentication: the mechanism 'builtin' needs a store of users, and there is none"])
+    return BuiltinAuthenticator(settings, access.users, access.pool, RememberedLogins(access.max_remembered))
 
-    def __init__(self, settings: AuthenticationSettings, metrics: Metrics) -> None:
-        self._links: Sequence[tuple[str, Condition | None, Authenticator]] = [
-            (one.mechanism, Condition([one.precondition]) if one.precondition else None, CinfoAuthenticator(one))
+
+FACTORIES: Final[Mapping[type[Settings], Callable[[Any, UserAccess | None], Authenticator]]] = {
+    CinfoSettings: lambda settings, _: CinfoAuthenticator(settings),
+    BuiltinSettings: _builtin,
+}
+"""What makes an authenticator of its settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    mechanism: str
+    precondition: Condition | None
+    authenticator: Authenticator
+
+    def is_for(self, attempt: ConnectAttempt) -> bool:
+        """Whether the precondition holds; one that fails does not."""
+        if self.precondition is None:
+            return True
+        holds, error = self.precondition.holds(attempt.bindings())
+        if error is not None:
+            told = {"mechanism": self.mechanism, "client_id": attempt.client_id}
+            log.warning("authn.precondition_failed", reason=error, **told)
+        return holds
+
+
+class AuthenticatorChain:
+    """The authenticators that are enabled. ``is_empty`` tells that there are none: then everybody is accepted.
+
+    ``trusts_anonymous`` says that the names of clients are believed where nobody checks them, since that was asked for.
+    """
+
+    def __init__(
+        self,
+        settings: AuthenticationSettings,
+        metrics: Metrics,
+        access: UserAccess | None = None,
+        *,
+        trusts_anonymous: bool = False,
+    ) -> None:
+        self._links: Sequence[_Link] = [
+            _Link(
+                one.mechanism,
+                Condition([one.precondition]) if one.precondition else None,
+                FACTORIES[type(one)](one, access),
+            )
             for one in settings.chain
             if one.enable
         ]
         self.is_empty = not self._links
+        self._unchecked = Decision(
+            "allow", verified=frozenset(("username", "clientid") if trusts_anonymous else ()), mechanism="none"
+        )
         self._allowed = metrics.counter("authentication_allowed", "clients an authenticator accepted")
         self._denied = metrics.counter("authentication_denied", "clients an authenticator refused")
-        self._undecided = metrics.counter("authentication_undecided", "clients no authenticator decided over")
+        self._undecided = metrics.counter("authentication_undecided", "clients no authenticator decided over: refused")
 
-    def authenticate(self, attempt: ConnectAttempt) -> int:
-        """0 to accept, else the reason code of MQTT 5 to refuse with."""
-        for mechanism, precondition, authenticator in self._links:
-            if precondition is not None:
-                holds, error = precondition.holds(attempt.bindings())
-                if error is not None:
-                    told = {"mechanism": mechanism, "client_id": attempt.client_id}
-                    log.warning("authn.precondition_failed", reason=error, **told)
-                if not holds:
-                    continue
-            verdict = authenticator.decide(attempt)
-            if verdict == "allow":
-                self._allowed.value += 1
-                return reason.SUCCESS
-            if verdict == "deny":
-                self._denied.value += 1
-                log.info("authn.denied", mechanism=mechanism, client_id=attempt.client_id)
-                return reason.BAD_USER_NAME_OR_PASSWORD
-        self._undecided.value += not self.is_empty
-        return reason.SUCCESS
+    def authenticate(self, attempt: ConnectAttempt) -> Decision | Coroutine[Any, Any, Decision]:
+        """``allow``, or ``deny`` with the reason code of MQTT 5 to refuse with; to be awaited when somebody waits."""
+        if self.is_empty:
+            return self._unchecked
+        return self._from(0, attempt)
+
+    def _from(self, start: int, attempt: ConnectAttempt) -> Decision | Coroutine[Any, Any, Decision]:
+        for position in range(start, len(self._links)):
+            link = self._links[position]
+            if not link.is_for(attempt):
+                continue
+            found = link.authenticator.decide(attempt)
+            if not isinstance(found, Decision):
+                return self._awaited(found, position, attempt)
+            if found.verdict != "ignore":
+                return self.counted(found, attempt, link.mechanism)
+        return self._exhausted(attempt)
+
+    async def _awaited(self, waits: Awaitable[Decision], position: int, attempt: ConnectAttempt) -> Decision:
+        found = await waits
+        if found.verdict != "ignore":
+            return self.counted(found, attempt, self._links[position].mechanism)
+        following = self._from(position + 1, attempt)
+        return following if isinstance(following, Decision) else await following
+
+    def begin(self, method: str, attempt: ConnectAttempt) -> Exchange | Decision:
+        """An exchange by a method of enhanced authentication, or why there is none.
+
+        Authenticators that stand before the one with the method, and need not wait, can deny.
+        """
+        for link in self._links:
+            if not link.is_for(attempt):
+                continue
+            authenticator = link.authenticator
+            if isinstance(authenticator, ExchangeAuthenticator):
+                if method in authenticator.methods:
+                    return authenticator.begin(method, attempt)
+                continue
+            found = authenticator.decide(attempt)
+            if isinstance(found, Coroutine):
+                found.close()
+            elif isinstance(found, Decision) and found.verdict == "deny":
+                return self.counted(found, attempt, link.mechanism)
+        return Decision("deny", reason.BAD_AUTHENTICATION_METHOD)
+
+    def counted(self, decision: Decision, attempt: ConnectAttempt, mechanism: str) -> Decision:
+        """Count a decision and log a denial; for exchanges too, once they have finished."""
+        if decision.is_allowed:
+            self._allowed.value += 1
+        else:
+            self._denied.value += 1
+            why = reason.name_of(decision.reason_code)
+            log.info("authn.denied", mechanism=mechanism, client_id=attempt.client_id, reason=why)
+        return decision
+
+    def _exhausted(self, attempt: ConnectAttempt) -> Decision:
+        """A client without credentials is not authorized; one with some is told what a wrong password is told."""
+        self._undecided.value += 1
+        log.info("authn.undecided", client_id=attempt.client_id)
+        is_anonymous = attempt.username is None and attempt.password is None
+        return Decision("deny", reason.NOT_AUTHORIZED if is_anonymous else reason.BAD_USER_NAME_OR_PASSWORD)

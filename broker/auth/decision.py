@@ -1,0 +1,43 @@
+"""What an authenticator finds of a client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Literal
+
+from broker.core import reason
+
+Verdict = Literal["allow", "deny", "ignore"]
+ClientName = Literal["username", "clientid"]
+
+_NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A verdict, and what is known of the client from then on.
+
+    ``verified`` are the names that the client has proven to be its own: only those are used where it is asked what the
+    client may do. ``username`` is who it is, where the authenticator learnt that itself; ``attributes`` are added to
+    the client's own, and may be relied on.
+    """
+
+    verdict: Verdict
+    reason_code: int = reason.SUCCESS
+    """What a client that is denied is told."""
+    is_superuser: bool = False
+    verified: frozenset[ClientName] = frozenset()
+    username: str | None = None
+    attributes: Mapping[str, str] = field(default_factory=lambda: _NO_ATTRIBUTES)
+    mechanism: str = ""
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether the client is taken."""
+        return self.verdict == "allow"
+
+
+IGNORED: Final = Decision("ignore")
+DENIED: Final = Decision("deny", reason.BAD_USER_NAME_OR_PASSWORD)

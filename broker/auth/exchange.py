@@ -1,0 +1,48 @@
+"""Authentication in several steps (MQTT 5.0, 4.12): what a method is to the connection that carries its data.
+
+An exchange is made when a client names the method in CONNECT, or asks to be authenticated again, and is kept with the
+connection until it has finished. It does no I/O and knows no clock; the connection bounds its life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from broker.auth.attempt import ConnectAttempt
+from broker.auth.decision import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """The client is to answer ``data``."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """It is over. ``data`` goes with the success."""
+
+    decision: Decision
+    data: bytes = b""
+
+
+class Exchange(Protocol):
+    """One authentication under way."""
+
+    def step(self, data: bytes | None) -> Continue | Finished:
+        """Take what the client sent, None when it sent no authentication data; never raises, never waits."""
+        ...
+
+
+@runtime_checkable
+class ExchangeAuthenticator(Protocol):
+    """An authenticator that knows methods of several steps."""
+
+    methods: Sequence[str]
+
+    def begin(self, method: str, attempt: ConnectAttempt) -> Exchange:
+        """Start an exchange by one of its methods."""
+        ...

@@ -1,0 +1,168 @@
+"""Passwords at rest: how they are hashed, checked and made.
+
+A PBKDF2 hash is kept as the two keys of SCRAM (RFC 5802, section 3) that follow from it: one of them is enough to check
+a password, both to log in by SCRAM, and neither of them logs anybody in when it is stolen, as the hash itself would.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+import stringprep
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+Algorithm = Literal["pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512", "sha256", "sha512"]
+
+DEFAULT_ITERATIONS: Final[Mapping[str, int]] = {
+    "pbkdf2_sha256": 600_000,
+    "pbkdf2_sha384": 600_000,
+    "pbkdf2_sha512": 220_000,
+}
+GENERATED_ITERATIONS: Final = 4096
+"""RFC 7677, section 4; a generated password has 256 bits of chance, which no number of rounds adds to."""
+SCRAM_METHODS: Final[Mapping[str, Algorithm]] = {"SCRAM-SHA-256": "pbkdf2_sha256", "SCRAM-SHA-512": "pbkdf2_sha512"}
+"""The methods of enhanced authentication, and the algorithm of the credential that each needs."""
+SALT_BYTES: Final = 16
+_GENERATED_BYTES: Final = 32
+_BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What is kept of a password. ``iterations`` is 0 for plain hashes, whose hash is ``stored_key``; nothing of it
+    is printed."""
+
+    algorithm: Algorithm
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes = b""
+    is_salt_last: bool = False
+
+    def __repr__(self) -> str:
+        return f"Credential({self.algorithm!r}, iterations={self.iterations})"
+
+    @property
+    def digest(self) -> str:
+        """The name of its hash function, as ``hashlib`` knows it."""
+        return self.algorithm.removeprefix("pbkdf2_")
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether to check it takes so long that the loop must not do it."""
+        return self.iterations > 0
+
+    def matches(self, password: bytes) -> bool:
+        """Whether it is the password. Takes up to a second for PBKDF2."""
+        password = prepared(password)
+        if self.iterations:
+            salted = hashlib.pbkdf2_hmac(self.digest, password, self.salt, self.iterations)
+            return hmac.compare_digest(keys_of(self.digest, salted)[0], self.stored_key)
+        text = password + self.salt if self.is_salt_last else self.salt + password
+        return hmac.compare_digest(hashlib.new(self.digest, text).digest(), self.stored_key)
+
+    def as_spec(self) -> dict[str, Any]:
+        """As it is kept in the configuration."""
+        spec = {"algorithm": self.algorithm, "salt": _encoded(self.salt), "stored_key": _encoded(self.stored_key)}
+        if self.iterations:
+            return {**spec, "iterations": self.iterations, "server_key": _encoded(self.server_key)}
+        return {**spec, "salt_position": "suffix"} if self.is_salt_last else spec
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Credential:
+        """The reverse of ``as_spec``.
+
+        Raises:
+            ValueError: it is none; the text does not repeat what is in it.
+        """
+        try:
+            algorithm, iterations = spec["algorithm"], spec.get("iterations", 0)
+            salt, stored, server = (_decoded(spec.get(name, "")) for name in ("salt", "stored_key", "server_key"))
+        except (KeyError, TypeError, AttributeError, ValueError):
+            raise ValueError("needs algorithm, salt and stored_key") from None
+        is_known = algorithm in DEFAULT_ITERATIONS or algorithm in ("sha256", "sha512")
+        if not is_known or not isinstance(iterations, int) or not stored:
+            raise ValueError("has no algorithm that is known")
+        if (algorithm in DEFAULT_ITERATIONS) != (iterations > 0):
+            raise ValueError("needs iterations, a number above 0")
+        return cls(algorithm, salt, iterations, stored, server, spec.get("salt_position") == "suffix")
+
+
+def hashed(password: bytes, algorithm: Algorithm, iterations: int, salt: bytes | None = None) -> Credential:
+    """The credential of a password. Takes up to a second for PBKDF2."""
+    salt, password = secrets.token_bytes(SALT_BYTES) if salt is None else salt, prepared(password)
+    if algorithm not in DEFAULT_ITERATIONS:
+        return Credential(algorithm, salt, 0, hashlib.new(algorithm, salt + password).digest())
+    digest = algorithm.removeprefix("pbkdf2_")
+    return from_salted(algorithm, salt, iterations, hashlib.pbkdf2_hmac(digest, password, salt, iterations))
+
+
+def from_salted(algorithm: Algorithm, salt: bytes, iterations: int, salted: bytes) -> Credential:
+    """The credential that a PBKDF2 hash, made elsewhere, stands for."""
+    return Credential(algorithm, salt, iterations, *keys_of(algorithm.removeprefix("pbkdf2_"), salted))
+
+
+def keys_of(digest: str, salted: bytes) -> tuple[bytes, bytes]:
+    """StoredKey and ServerKey of RFC 5802, section 3."""
+    client_key = hmac.digest(salted, b"Client Key", digest)
+    return hashlib.new(digest, client_key).digest(), hmac.digest(salted, b"Server Key", digest)
+
+
+def generated_password() -> str:
+    """32 random bytes in Base62, always 43 signs."""
+    number = int.from_bytes(secrets.token_bytes(_GENERATED_BYTES))
+    signs = []
+    for _ in range(43):
+        number, digit = divmod(number, 62)
+        signs.append(_BASE62[digit])
+    return "".join(signs)
+
+
+def prepared(password: bytes) -> bytes:
+    """A password as SCRAM hashes it (SASLprep, RFC 4013); what is no such text is taken as it is."""
+    try:
+        return saslprep(password.decode()).encode()
+    except ValueError:
+        return password
+
+
+def saslprep(text: str) -> str:
+    """RFC 4013.
+
+    Raises:
+        ValueError: it has signs that are forbidden there.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    mapped = "".join(
+        " " if stringprep.in_table_c12(sign) else sign for sign in text if not stringprep.in_table_b1(sign)
+    )
+    normal = unicodedata.normalize("NFKC", mapped)
+    if any(is_in(sign) for sign in normal for is_in in _FORBIDDEN):
+        raise ValueError("it has signs that SASLprep forbids")
+    if any(map(stringprep.in_table_d1, normal)) and (
+        any(map(stringprep.in_table_d2, normal))
+        or not (stringprep.in_table_d1(normal[0]) and stringprep.in_table_d1(normal[-1]))
+    ):
+        raise ValueError("it mixes directions of writing as SASLprep forbids")
+    return normal
+
+
+_FORBIDDEN: Final = (
+    stringprep.in_table_a1, stringprep.in_table_c12, stringprep.in_table_c21_c22, stringprep.in_table_c3,
+    stringprep.in_table_c4, stringprep.in_table_c5, stringprep.in_table_c6, stringprep.in_table_c7,
+    stringprep.in_table_c8, stringprep.in_table_c9,
+)  # fmt: skip
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)

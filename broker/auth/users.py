@@ -1,0 +1,339 @@
+"""The users of the broker itself: who they are, and what is kept of their passwords.
+
+Users stand in the configuration as other objects do (section ``users``), with credentials instead of passwords. What is
+shown of one never holds a credential. A password that the broker makes is in the answer to the call that made it and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from itertools import islice
+from typing import Any, Final
+
+from broker.auth import passwords
+from broker.auth.hashing import HashPool, PasswordHashingSettings
+from broker.auth.passwords import SCRAM_METHODS, Algorithm, Credential
+from broker.core.clock import Clock
+from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Problem, ReadOnly
+from broker.core.objects import ObjectSection, Spec, unusable
+
+KIND: Final = "user"
+MAX_NAME_BYTES: Final = 1024
+MAX_USERS: Final = 200_000
+_MOST_SHAPES: Final = 1000
+_MEMBERS: Final = frozenset(("name", "password", "generate", "is_superuser", "clientid", "description"))
+_SHOWN_ONLY: Final = frozenset(("algorithm", "methods", "is_generated", "created_at", "password_changed_at"))
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One user. ``client_id``, when there is one, is the only client identifier it may use."""
+
+    name: str
+    credentials: tuple[Credential, ...]
+    is_superuser: bool = False
+    client_id: str | None = None
+    description: str = ""
+    is_generated: bool = False
+    created_at: str = ""
+    password_changed_at: str = ""
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods of enhanced authentication that it can log in by."""
+        return [method for method in SCRAM_METHODS if self.credential_for(method) is not None]
+
+    def credential_for(self, method: str) -> Credential | None:
+        """The credential that a method of enhanced authentication needs."""
+        wanted = SCRAM_METHODS[method]
+        return next((one for one in self.credentials if one.algorithm == wanted and one.server_key), None)
+
+    def as_spec(self) -> Spec:
+        """As it is kept."""
+        return {**self._shared(), "credentials": [one.as_spec() for one in self.credentials]}
+
+    def as_shown(self) -> Spec:
+        """As people see it."""
+        return {**self._shared(), "algorithm": self.credentials[0].algorithm, "methods": self.methods}
+
+    def _shared(self) -> Spec:
+        spec: Spec = {"name": self.name, "is_superuser": self.is_superuser, "is_generated": self.is_generated}
+        others = {
+            "clientid": self.client_id,
+            "description": self.description,
+            "created_at": self.created_at,
+            "password_changed_at": self.password_changed_at,
+        }
+        return spec | {member: value for member, value in others.items() if value}
+
+
+class Users:
+    """See the module. Used on the event loop; what hashes waits for the pool."""
+
+    def __init__(self, section: ObjectSection, settings: PasswordHashingSettings, pool: HashPool, clock: Clock) -> None:
+        self._section, self._settings, self._pool, self._clock = section, settings, pool, clock
+        self._users: dict[str, User] = {}
+        self._making: set[str] = set()
+        self._secret = secrets.token_bytes(32)
+        self._shapes: list[tuple[Credential, ...]] | None = None
+
+    def start(self) -> None:
+        """Read the users of the configuration.
+
+        Raises:
+            ConfigError: with a sentence for each that cannot be used.
+        """
+        problems = []
+        for spec in self._section.load():
+            try:
+                self._users[spec["name"]] = _kept(spec)
+            except (Invalid, ValueError) as error:
+                problems.append(unusable(self._section, KIND, spec["name"], error))
+        if problems:
+            raise ConfigError(problems)
+
+    def know(self, secret: bytes) -> None:
+        """Use this secret for what is told of users that do not exist, so that it stays the same across restarts."""
+        self._secret = secret
+
+    # -- for authenticators --
+
+    def find(self, name: str) -> User | None:
+        """The user of that name."""
+        return self._users.get(name)
+
+    def decoy(self, name: str) -> User:
+        """What stands in for a user that there is not: always the same for a name, and of the same kinds as others."""
+        chance = hmac.digest(self._secret, name.encode(), "sha256")
+        if self._shapes is None:
+            self._shapes = self._shapes_now()
+        like = self._shapes[int.from_bytes(chance[:4]) % len(self._shapes)]
+        return User(name, tuple(replace(one, salt=_salt(chance, one), stored_key=_key(chance, one)) for one in like))
+
+    def _shapes_now(self) -> list[tuple[Credential, ...]]:
+        """Credentials whose kinds decoys have, so that a name that exists does not stand out by them."""
+        if self._users:
+            return [user.credentials for user in islice(self._users.values(), _MOST_SHAPES)]
+        settings = self._settings
+        kinds = _kinds(settings.algorithm, settings.scram)
+        return [tuple(Credential(kind, b" " * 16, settings.rounds(kind), b" ", b" ") for kind in kinds)]
+
+    # -- verbs --
+
+    def list(self) -> Sequence[Spec]:
+        """All users by name, as people see them."""
+        return [self._users[name].as_shown() for name in sorted(self._users)]
+
+    def get(self, name: str) -> Spec:
+        """One user as people see it.
+
+        Raises:
+            NotFound: there is none.
+        """
+        return self._known(name).as_shown()
+
+    async def create(self, spec: Mapping[str, Any]) -> Spec:
+        """Make a user. Without a ``password`` one is made, and is in the answer.
+
+        Raises:
+            Invalid, AlreadyExists, Unavailable: nothing was made.
+        """
+        members = _checked(spec)
+        name = members["name"]
+        if name in self._users or name in self._making:
+            raise AlreadyExists(KIND, name)
+        if len(self._users) + len(self._making) >= MAX_USERS:
+            raise Invalid("no more users can be kept", [Problem(f"there may be {MAX_USERS:,}", "/name")])
+        self._making.add(name)
+        try:
+            credentials, told = await self._credentials(members)
+        finally:
+            self._making.discard(name)
+        now = self._now()
+        user = _with_members(User(name, credentials, is_generated=bool(told), created_at=now), members)
+        self._save(replace(user, password_changed_at=now))
+        return {**user.as_shown(), "password_changed_at": now, **told}
+
+    async def replace(self, name: str, spec: Mapping[str, Any]) -> Spec:
+        """Change what is said of a user; its password only when there is one in ``spec``.
+
+        Raises:
+            Invalid, NotFound, ReadOnly, Unavailable: nothing was changed.
+        """
+        members = _checked({**spec, "name": name})
+        self._changeable(name)
+        if members.get("generate"):
+            raise Invalid("the user cannot be changed", [Problem("a new password is made by ':rotate'", "/generate")])
+        credentials, _ = await self._credentials(members) if "password" in members else ((), {})
+        user = _with_members(self._changeable(name), members)
+        if credentials:
+            user = replace(user, credentials=credentials, is_generated=False, password_changed_at=self._now())
+        self._save(user)
+        return user.as_shown()
+
+    async def rotate(self, name: str) -> Spec:
+        """Give a user a new password, which is in the answer; the old one is void. Safe to be repeated.
+
+        Raises:
+            NotFound, ReadOnly, Unavailable: nothing was changed.
+        """
+        self._changeable(name)
+        credentials, told = await self._credentials({})
+        user = self._changeable(name)
+        user = replace(user, credentials=credentials, is_generated=True, password_changed_at=self._now())
+        self._save(user)
+        return {**user.as_shown(), **told}
+
+    def delete(self, name: str) -> None:
+        """Forget a user; its connections stay.
+
+        Raises:
+            NotFound, ReadOnly: nothing was changed.
+        """
+        self._changeable(name)
+        self._write({key: user for key, user in self._users.items() if key != name})
+
+    def adopt(self, made: Sequence[User]) -> None:
+        """Take users that were made elsewhere, all or none, in the place of those of their names.
+
+        Raises:
+            Invalid, ReadOnly: nothing was changed.
+        """
+        for user in made:
+            self._refuse_fixed(user.name)
+        merged = self._users | {user.name: user for user in made}
+        if len(merged) > MAX_USERS:
+            raise Invalid("no more users can be kept", [Problem(f"there may be {MAX_USERS:,}")])
+        now = self._now()
+        dated = {user.name: replace(user, created_at=now, password_changed_at=now) for user in made}
+        self._write(merged | dated)
+
+    # -- inside --
+
+    async def _credentials(self, members: Mapping[str, Any]) -> tuple[tuple[Credential, ...], Spec]:
+        """Credentials, and what of them is to be told once."""
+        settings, password = self._settings, members.get("password")
+        if password is None:
+            made = passwords.generated_password()
+            work = _generated_credentials(made.encode(), settings.scram)
+            return await self._pool.run(lambda: tuple(passwords.hashed(*one) for one in work)), {"password": made}
+        kinds = _kinds(settings.algorithm, settings.scram)
+        secret = password.encode()
+        work = [(secret, kind, settings.rounds(kind)) for kind in kinds]
+        return await self._pool.run(lambda: tuple(passwords.hashed(*one) for one in work)), {}
+
+    def _known(self, name: str) -> User:
+        user = self._users.get(name)
+        if user is None:
+            raise NotFound(KIND, name)
+        return user
+
+    def _changeable(self, name: str) -> User:
+        user = self._known(name)
+        self._refuse_fixed(name)
+        return user
+
+    def _refuse_fixed(self, name: str) -> None:
+        file = self._section.fixed_by(name)
+        if file is not None:
+            raise ReadOnly(f"user {name!r} is fixed by {file}; change it there")
+
+    def _save(self, user: User) -> None:
+        self._write({**self._users, user.name: user})
+
+    def _write(self, users: dict[str, User]) -> None:
+        self._section.save([user.as_spec() for user in users.values()])
+        self._users, self._shapes = users, None
+
+    def _now(self) -> str:
+        return datetime.fromtimestamp(self._clock.now_ns() // 1_000_000_000, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _kinds(algorithm: Algorithm, scram: bool) -> list[Algorithm]:
+    """The algorithms of a user's credentials, that of its password first."""
+    return list(dict.fromkeys([algorithm, *(SCRAM_METHODS.values() if scram else ())]))
+
+
+def _generated_credentials(password: bytes, scram: bool) -> list[tuple[bytes, Algorithm, int]]:
+    kinds = _kinds("sha256", scram)
+    return [(password, kind, passwords.GENERATED_ITERATIONS if kind != "sha256" else 0) for kind in kinds]
+
+
+def _salt(chance: bytes, credential: Credential) -> bytes:
+    return sha256(chance + credential.algorithm.encode()).digest()[: len(credential.salt) or passwords.SALT_BYTES]
+
+
+def _key(chance: bytes, credential: Credential) -> bytes:
+    return hmac.digest(chance, credential.algorithm.encode(), credential.digest)
+
+
+def _with_members(user: User, members: Mapping[str, Any]) -> User:
+    return replace(
+        user,
+        is_superuser=members.get("is_superuser", False),
+        client_id=members.get("clientid"),
+        description=members.get("description", ""),
+    )
+
+
+def _kept(spec: Mapping[str, Any]) -> User:
+    """A user of the configuration. A password that stands there in the open is hashed in memory, at little cost."""
+    if "password" in spec:
+        members = _checked(spec)
+        work = _generated_credentials(members["password"].encode(), True)
+        return _with_members(User(members["name"], tuple(passwords.hashed(*one) for one in work)), members)
+    members = _checked({key: value for key, value in spec.items() if key != "credentials"})
+    kept = spec.get("credentials")
+    if not isinstance(kept, list) or not kept:
+        raise ValueError("needs a password, or credentials as the broker writes them")
+    credentials = tuple(Credential.from_spec(one) for one in kept)
+    user = User(
+        members["name"],
+        credentials,
+        is_generated=spec.get("is_generated") is True,
+        created_at=str(spec.get("created_at", "")),
+        password_changed_at=str(spec.get("password_changed_at", "")),
+    )
+    return _with_members(user, members)
+
+
+def _checked(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of a user, read-only ones left out.
+
+    Raises:
+        Invalid: with every problem.
+    """
+    problems = [
+        Problem(f"a user has no member {name!r}", f"/{name}") for name in spec if name not in _MEMBERS | _SHOWN_ONLY
+    ]
+    members = {name: value for name, value in spec.items() if name in _MEMBERS and value is not None}
+    for name, (kind, rule, is_good) in _RULES.items():
+        if name in members and not (isinstance(members[name], kind) and is_good(members[name])):
+            problems.append(Problem(f"must be {rule}", f"/{name}"))
+    if "name" not in members:
+        problems.append(Problem("it needs a 'name', a text", "/name"))
+    if members.get("generate") and "password" in members:
+        problems.append(Problem("either a password is given or one is made", "/generate"))
+    if problems:
+        raise Invalid("the user cannot be saved", problems)
+    return members
+
+
+def _is_name(text: str) -> bool:
+    return 0 < len(text.encode(errors="replace")) <= MAX_NAME_BYTES and text.isprintable()
+
+
+_RULES: Final[Mapping[str, tuple[type, str, Any]]] = {
+    "name": (str, f"a text of 1 to {MAX_NAME_BYTES} bytes without control characters", _is_name),
+    "password": (str, "a text of 1 to 1024 signs", lambda text: 0 < len(text) <= 1024),
+    "generate": (bool, "true or false", lambda _: True),
+    "is_superuser": (bool, "true or false", lambda _: True),
+    "clientid": (str, "a client identifier", _is_name),
+    "description": (str, "a text of at most 1000 signs", lambda text: len(text) <= 1000),
+}
