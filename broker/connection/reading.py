@@ -52,7 +52,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
         PeerError: the connection has to be closed; packets before the bad one have been handled.
     """
     hub, end, limit, extra = c.hub, len(data), c.max_packet_bytes, 1 if c.is_v5 else 0
-    find_plan = hub.plans.by_topic.get
+    find_plan, find_routes, startswith = hub.plans.by_topic.get, hub.plans.routes_by_topic.get, data.startswith
     is_unwatched = _WATCHED.isdisjoint(hub.events.wanted)
     run_routes: Routes[Session] | None = None
     run_start = run_count = packets = 0
@@ -98,8 +98,18 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                                 _forward(c, run_routes, data[run_start:position], run_count)
                             run_routes, run_start, run_count = routes, position, 0
                         # packets on one topic and of one size begin with the same bytes: no need to read them again
-                        size, head, position, run_count = stop - position, data[position:head_end], stop, run_count + 1
-                        while data.startswith(head, position) and position + size <= end:
+                        size, head, lead = stop - position, data[position:head_end], data[position : body + 2]
+                        topic_at, topic_to = body + 2 - position, topic_end - position
+                        position, run_count, last = stop, run_count + 1, end - size
+                        while position <= last and startswith(head, position):
+                            position += size
+                            run_count += 1
+                        while (
+                            position <= last
+                            and startswith(lead, position)
+                            and find_routes(data[position + topic_at : position + topic_to]) is routes
+                            and not (extra and data[position + topic_to])
+                        ):
                             position += size
                             run_count += 1
                         continue

@@ -69,6 +69,8 @@ class Plans(Generic[R]):
         self._gates: Sequence[Gate] = ()
         self._taps: Sequence[Tap] = ()
         self.by_topic: dict[bytes, TopicPlan[R]] = {}
+        self.routes_by_topic: dict[bytes, R] = {}
+        """The routes of topics in ``by_topic`` without stages: one look where the hot path needs no more."""
         self._final: dict[bytes, TopicPlan[R]] = {}
         """Of topics whose plan in ``by_topic`` has ``resolve``; few."""
         self.generation = 0
@@ -86,6 +88,7 @@ class Plans(Generic[R]):
         """Forget all plans. The dictionary stays the same object: the hot path holds on to it."""
         self.generation += 1
         self.by_topic.clear()
+        self.routes_by_topic.clear()
         self._final.clear()
         self._forget_routes()
 
@@ -94,10 +97,12 @@ class Plans(Generic[R]):
         if "+" in topic_filter.levels or "#" in topic_filter.levels:
             self.generation += 1
             self.by_topic.clear()
+            self.routes_by_topic.clear()
             self._final.clear()
         else:
             topic_bytes = topic_filter.filter.encode()
             self.by_topic.pop(topic_bytes, None)
+            self.routes_by_topic.pop(topic_bytes, None)
             self._final.pop(topic_bytes, None)
 
     def plan(self, topic_bytes: bytes) -> TopicPlan[R]:
@@ -127,6 +132,8 @@ class Plans(Generic[R]):
             plan = self._planned(topic, topic_bytes)
         else:
             plan = TopicPlan(topic, topic_bytes, (), (), self._routes(topic), resolve)
+        if not plan.is_staged:
+            self.routes_by_topic[topic_bytes] = plan.routes
         return self._keep(self.by_topic, plan)
 
     def _planned(self, topic: str, topic_bytes: bytes) -> TopicPlan[R]:
@@ -140,5 +147,6 @@ class Plans(Generic[R]):
         if len(cache) >= self._max_plans:
             for oldest in list(cache)[: max(self._max_plans // 4, 1)]:
                 del cache[oldest]
+                self.routes_by_topic.pop(oldest, None)
         cache[plan.topic_bytes] = plan
         return plan
