@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.codec.encode import encode_fitting
-from broker.codec.packets import PubAck, PubComp, PubRec, PubRel
+from broker.codec.packets import PubAck, PubComp, PubRec, PubRel, SubAck, UnsubAck
 from broker.codec.wire import PACKET_ID_BYTES
 from broker.connection import close
 from broker.core import reason
@@ -31,6 +31,17 @@ def answer(c: Connection, data: Waiting, *, waits: bool) -> None:
         c.unacknowledged += _is_puback(data)
     else:
         _release(c, data)
+
+
+def answer_fitting(c: Connection, packet: SubAck | UnsubAck, *, waits: bool) -> None:
+    """Answer within the client's maximum packet size; a client whose maximum is below the least there is to say is cut
+    off [MQTT-3.1.2-24]."""
+    encoded = encode_fitting(packet, c.version, c.max_sent_bytes)
+    if len(encoded) <= c.max_sent_bytes:
+        answer(c, encoded, waits=waits)
+        return
+    text = f"an answer of {len(encoded)} bytes is above the Maximum Packet Size of {int(c.max_sent_bytes)}"
+    close.disconnect(c, reason.PACKET_TOO_LARGE, "answer_too_large", text=text)
 
 
 def seal(c: Connection) -> None:

@@ -32,17 +32,36 @@ _RETURN_CODES: Final = {
     reason.BANNED: 5,
 }
 """CONNACK return codes of 3.1.1, section 3.2.2.3, for reason codes of 5.0."""
+_CLIENT_CODES: Final = frozenset((0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, *range(0x93, 0x9A)))
+"""Reason codes of a client's DISCONNECT, section 3.14.2.1."""
+_CONNACK_CODES: Final = frozenset((0x81, 0x82, 0x87, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9F))
+"""Codes of a DISCONNECT that a CONNACK may carry in its place; SERVER_UNAVAILABLE stands for the others."""
+_PROTOCOLS: Final = (b"\0\4MQTT", b"\0\6MQIsdp")
+_MOST_HEADER: Final = 5
+_VERSION_BYTES: Final = 9
+"""So far reaches the level behind the longer protocol name."""
 _EXPIRY: Final = "Session-Expiry-Interval"
 
 
 def take_disconnect(c: Connection, packet: Disconnect) -> None:
     """The client says goodbye; the will is forgotten only with code 0x00 [MQTT-3.14.4-3]."""
+    if packet.reason_code not in _CLIENT_CODES:
+        raise protocol_error(f"DISCONNECT of a client has reason code 0x{packet.reason_code:02X}")
     asked_s = packet.properties.get(_EXPIRY)
     if asked_s is not None:
         if asked_s and not c.session.expiry_s:
             raise protocol_error("DISCONNECT raises a session expiry interval of 0")
         c.session.expiry_s = min(asked_s, int(c.hub.settings.session_expiry_limit))
+    if c.connack:
+        c.box.chunks.clear()
+        welcome(c)
     end(c, "normal", is_will_due=packet.reason_code != reason.SUCCESS, properties=packet.properties)
+
+
+def welcome(c: Connection) -> None:
+    """Send the CONNACK that was kept until the session is stored, and what waits behind it."""
+    connack, c.connack = c.connack, b""
+    c.box.uncork(connack)
 
 
 def on_peer_error(c: Connection, error: PeerError) -> None:
@@ -61,11 +80,25 @@ def on_bad_connect(c: Connection, error: PeerError, data: bytes, start: int, sto
     if version == 5:
         c.version, c.is_v5 = 5, True
         refuse_connect(c, error.reason_code, str(error))
-    elif error.reason_code == reason.UNSUPPORTED_PROTOCOL_VERSION and data[start : start + 6] == b"\0\4MQTT":
+    elif error.reason_code == reason.UNSUPPORTED_PROTOCOL_VERSION and data.startswith(_PROTOCOLS, start):
         c.version = 4
         refuse_connect(c, error.reason_code)
     else:
         on_peer_error(c, error)
+
+
+def on_bad_connect_header(c: Connection, error: PeerError, data: bytes) -> int:
+    """As ``on_bad_connect``, for one whose length is the trouble: its first bytes tell the version, the rest is not
+    read. Returns how many bytes were used: none while the version has not come."""
+    start = next((at + 1 for at in range(1, _MOST_HEADER) if data[at] < 128), 0)
+    if error.reason_code != reason.PACKET_TOO_LARGE or not start:
+        on_peer_error(c, error)
+    elif connect_version(data, start, len(data)) is None and len(data) < start + _VERSION_BYTES:
+        c.wanted = start + _VERSION_BYTES
+        return 0
+    else:
+        on_bad_connect(c, error, data, start, len(data))
+    return len(data)
 
 
 def refuse_connect(c: Connection, code: int, text: str = "") -> None:
@@ -77,6 +110,16 @@ def refuse_connect(c: Connection, code: int, text: str = "") -> None:
     elif code in _RETURN_CODES:
         c.box.add(encode_packet(ConnAck(False, _RETURN_CODES[code]), c.version))
     end(c, reason.name_of(code), is_will_due=False)
+
+
+def _refuse_late(c: Connection, code: int) -> None:
+    """What was accepted cannot be kept, and the CONNACK has not left: let it say so."""
+    c.box.chunks.clear()
+    c.connack = b""
+    if c.is_v5:
+        c.box.uncork(encode_packet(ConnAck(False, code), 5))
+    elif code in _RETURN_CODES:
+        c.box.uncork(encode_packet(ConnAck(False, _RETURN_CODES[code]), c.version))
 
 
 def refused(c: Connection, refusal: Refusal) -> None:
@@ -100,6 +143,8 @@ def on_silence(c: Connection) -> None:
 
 def on_internal_error(c: Connection) -> None:
     """A fault of the broker's own, or of its store."""
+    if c.version and not c.is_connected and not c.is_closed:
+        refuse_connect(c, reason.SERVER_UNAVAILABLE)
     disconnect(c, reason.UNSPECIFIED_ERROR, "internal_error")
 
 
@@ -107,7 +152,9 @@ def disconnect(c: Connection, code: int, why: str, *, text: str = "", is_will_du
     """DISCONNECT with a reason code to version 5 clients, then the end."""
     if c.is_closed:
         return
-    if c.is_v5 and c.is_connected:
+    if c.connack:  # a DISCONNECT may not come before it [MQTT-3.14.0-1]
+        _refuse_late(c, code if code in _CONNACK_CODES else reason.SERVER_UNAVAILABLE)
+    elif c.is_v5 and c.is_connected:
         properties = {"Reason-String": text} if text else {}
         c.box.add(encode_fitting(Disconnect(code, properties), 5, c.max_sent_bytes))
     end(c, why, is_will_due=is_will_due)

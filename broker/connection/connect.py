@@ -12,11 +12,13 @@ from broker.codec.packets import ConnAck, Connect
 from broker.connection import announce, close
 from broker.connection.acknowledge import answer
 from broker.connection.announce import Greeting
+from broker.connection.capabilities import announced, check_will, response_information
 from broker.connection.connect_limits import over_limit
 from broker.connection.hub import TICK_S
 from broker.connection.settings import CertificateName
 from broker.core import reason
 from broker.core.client import Client
+from broker.session.aliases import AliasingOutbox
 from broker.session.session import MAX_PACKET_ID, Session
 from broker.session.will import Will
 
@@ -39,24 +41,29 @@ def take_connect(c: Connection, packet: Connect) -> None:
         announce.connack(c, packet, client, refusal, _session_expiry(c, packet, {}))
         close.refuse_connect(c, refusal)
         return
-    c.client = client
     told: dict[str, Any] = {} if packet.client_id else {"Assigned-Client-Identifier": client_id}
     _set_keep_alive(c, packet.keep_alive_s, told)
     expiry_s = _session_expiry(c, packet, told)
+    told |= response_information(c.hub.settings, properties, client_id)
+    if len(_connack(c, False, told)) > c.max_sent_bytes:
+        close.refuse_connect(c, reason.PACKET_TOO_LARGE)  # what must be told does not fit [MQTT-3.1.2-24]
+        return
+    c.client = client
     before = c.hub.writer.appended
     session, is_present = _session(c, client_id, packet.clean_start, is_durable=expiry_s > 0)
     c.session, session.expiry_s = session, expiry_s
     c.greeting = Greeting(packet.clean_start, packet.keep_alive_s, expiry_s, properties or None)
     session.will = None if packet.will is None else Will.of(packet.will, c.client)
+    c.connack = _connack(c, is_present, told)
+    _alias_topics(c, packet)
+    c.box.cork()
     _attach(c, packet)
     if session.is_durable:
         c.hub.session_changed(session)
-    connack = _connack(c, is_present, told)
-    c.box.cork()
 
     def welcome() -> None:
         if session.owner is c:
-            c.box.uncork(connack)
+            close.welcome(c)
             c.hub.backlog.load_inflight(session)
             session.resume()
 
@@ -108,9 +115,19 @@ def _why_not(c: Connection, packet: Connect, attempt: ConnectAttempt) -> int | N
         return reason.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8] of 3.1.1
     if code := over_limit(c, packet):
         return code
+    if _refuses_keep_alive(c, packet):
+        return reason.CLIENT_IDENTIFIER_NOT_VALID  # the nearest that 3.1.1 can say: return code 2
+    if packet.will is not None and (code := check_will(c.hub.settings, packet.will)):
+        return code
     if "Authentication-Method" in packet.properties:
         return reason.BAD_AUTHENTICATION_METHOD
     return c.hub.authenticators.authenticate(attempt) or None
+
+
+def _refuses_keep_alive(c: Connection, packet: Connect) -> bool:
+    settings = c.hub.settings
+    is_above = settings.max_keep_alive > 0 and not 0 < packet.keep_alive_s <= settings.max_keep_alive
+    return is_above and packet.version < 5 and settings.keep_alive_above_max == "refuse"
 
 
 def _set_keep_alive(c: Connection, asked_s: int, told: dict[str, Any]) -> None:
@@ -142,6 +159,14 @@ def _session(c: Connection, client_id: str, clean_start: bool, *, is_durable: bo
     return found, True
 
 
+def _alias_topics(c: Connection, packet: Connect) -> None:
+    """Use an outbox that writes topic aliases, for a client that takes some [MQTT-3.1.2-26]."""
+    maximum = min(packet.properties.get("Topic-Alias-Maximum", 0), c.hub.settings.topic_alias_maximum_out)
+    if maximum:
+        c.box.flush()
+        c.box = AliasingOutbox(c.hub.turn, c.link.write, maximum, c.max_sent_bytes)
+
+
 def _attach(c: Connection, packet: Connect) -> None:
     session, hub = c.session, c.hub
     was_v5 = session.is_v5
@@ -163,11 +188,5 @@ def _attach(c: Connection, packet: Connect) -> None:
 def _connack(c: Connection, is_present: bool, told: dict[str, Any]) -> bytes:
     if not c.is_v5:
         return encode_packet(ConnAck(is_present), c.version)
-    settings = c.hub.settings
-    properties = {
-        "Receive-Maximum": settings.receive_maximum,
-        "Maximum-Packet-Size": settings.max_packet_size,
-        **({"Topic-Alias-Maximum": settings.topic_alias_maximum} if settings.topic_alias_maximum else {}),
-        **told,
-    }
+    properties = announced(c.hub.settings) | told
     return encode_fitting(ConnAck(is_present, reason.SUCCESS, properties), 5, c.max_sent_bytes)

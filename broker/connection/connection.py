@@ -72,8 +72,8 @@ class Connection:
     """See the module. ``session``, ``client`` and ``greeting`` are there once a CONNECT was accepted."""
 
     __slots__ = (
-        "_holds", "_rest", "aliases", "batches", "box", "client", "connected_ns", "deadline_s", "greeting", "hub",
-        "is_closed", "is_connected", "is_parked", "is_v5", "kept", "link", "max_packet_bytes", "max_sent_bytes",
+        "_holds", "_rest", "aliases", "batches", "box", "client", "connack", "connected_ns", "deadline_s", "greeting",
+        "hub", "is_closed", "is_connected", "is_parked", "is_v5", "kept", "link", "max_packet_bytes", "max_sent_bytes",
         "meter", "now_ns", "session", "silence_s", "unacknowledged", "version", "waiting", "wanted", "wants_reasons",
     )  # fmt: skip
 
@@ -91,6 +91,8 @@ class Connection:
         self.max_packet_bytes = hub.settings.max_packet_size_before_connect
         self.max_sent_bytes: float = inf
         self.aliases: dict[int, bytes] = {}
+        self.connack = b""
+        """What waits to be sent first, until the session is stored."""
         self.waiting: list[Waiting] = []
         self.kept: list[Kept] = []
         self.batches: deque[tuple[list[Waiting], list[Kept]]] = deque()
@@ -231,7 +233,10 @@ class Connection:
         if data[0] != _CONNECT_BYTE:
             close.end(self, "protocol_error", is_will_due=False)
             return len(data)
-        frame = frame_at(data, 0, self.max_packet_bytes)
+        try:
+            frame = frame_at(data, 0, self.max_packet_bytes)
+        except PeerError as error:
+            return close.on_bad_connect_header(self, error, data)
         if frame is None:
             return 0
         start, stop = frame

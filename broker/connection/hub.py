@@ -16,6 +16,7 @@ from broker.auth.client_attributes import ClientAttributes
 from broker.codec import packets
 from broker.connection.backlog import Backlog, Defer
 from broker.connection.brake import Brake
+from broker.connection.capabilities import MOST_QOS
 from broker.connection.figures import Figures
 from broker.connection.parking import Parking
 from broker.connection.publish_rate import Later, PublishRates
@@ -102,6 +103,7 @@ class Hub:
         self.pipeline: Pipeline[Routes[Session]] = Pipeline(self.plans, self.retained.retain, metrics, events, bounds)
         self.parking = Parking(self.pipeline, metrics)
         self.is_stopping = False
+        self.restricts_publish = settings.maximum_qos < MOST_QOS or not settings.retain_available
         self.figures = Figures(metrics, self.pipeline.dropped)
         self.backlog = Backlog(writer, session_log, defer)
         self._dirty_sessions: dict[Session, None] = {}

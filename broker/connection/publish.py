@@ -11,6 +11,7 @@ from broker.codec.properties import decode_properties
 from broker.codec.wire import PACKET_ID_BYTES, Reader, malformed, protocol_error
 from broker.connection import close
 from broker.connection.acknowledge import answer
+from broker.connection.capabilities import check_publish, is_as_claimed
 from broker.connection.kept import Kept
 from broker.connection.parking import Decided
 from broker.connection.user_properties import check_user_properties
@@ -77,6 +78,8 @@ def take(c: Connection, first: int, data: bytes, body: int, stop: int) -> None:
         raise malformed("PUBLISH has QoS 3")  # [MQTT-3.3.1-4]
     if first & 8 and not qos:
         raise malformed("PUBLISH has DUP with QoS 0")  # [MQTT-3.3.1-2]
+    if c.hub.restricts_publish:
+        check_publish(c.hub.settings, qos, retain=first & 1 == 1)
     at = body + 2 + (data[body] << 8 | data[body + 1]) if body + 2 <= stop else stop + 1
     topic = data[body + 2 : at]
     packet_id = 0
@@ -106,6 +109,9 @@ def take(c: Connection, first: int, data: bytes, body: int, stop: int) -> None:
         plan.topic, data[at:stop], qos, first & 1 == 1, c.client, c.now_ns, properties or None, first & 8 == 8
     )
     c.hub.figures.received[qos].value += 1
+    if properties and c.hub.settings.check_payload_format and not is_as_claimed(message.payload, properties):
+        _refuse_payload(c, message, plan, packet_id)
+        return
     if qos:
         _acknowledge(c, message, plan, packet_id)
         return
@@ -115,6 +121,15 @@ def take(c: Connection, first: int, data: bytes, body: int, stop: int) -> None:
     outcome = c.hub.pipeline.process(message, plan)
     if outcome.refusal is not None and outcome.refusal.disconnect:
         close.refused(c, outcome.refusal)
+
+
+def _refuse_payload(c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int) -> None:
+    """A payload is said to be text and is not [MQTT-3.3.2-4]."""
+    text = "the payload is not UTF-8, as its Payload Format Indicator says"
+    refusal = Refusal("payload_format", "payload_format", "payload_format_invalid", reason.PAYLOAD_FORMAT_INVALID, text)
+    outcome = c.hub.pipeline.conclude(message, refusal)
+    if message.qos:
+        _answer(c, message, plan.topic_bytes, packet_id, outcome, c.hub.writer.appended)
 
 
 def _park_qos0(c: Connection, message: Message, plan: TopicPlan[Routes[Session]]) -> None:

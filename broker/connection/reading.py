@@ -54,6 +54,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
     hub, end, limit, extra = c.hub, len(data), c.max_packet_bytes, 1 if c.is_v5 else 0
     find_plan, find_routes, startswith = hub.plans.by_topic.get, hub.plans.routes_by_topic.get, data.startswith
     is_unwatched = _WATCHED.isdisjoint(hub.events.wanted)
+    takes_qos1 = is_unwatched and hub.settings.maximum_qos > 0
     run_routes: Routes[Session] | None = None
     run_start = run_count = packets = 0
     try:
@@ -120,7 +121,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
             if first == 0x40 and length == 2:
                 c.session.on_puback(data[body] << 8 | data[body + 1])
             elif first & 0xF0 == 0x30:
-                if not (first == 0x32 and is_unwatched and _forward_qos1(c, data, position, body, stop)):
+                if not (first == 0x32 and takes_qos1 and _forward_qos1(c, data, position, body, stop)):
                     publish.take(c, first, data, body, stop)
                     if c.is_parked:
                         position = stop

@@ -66,10 +66,44 @@ class MqttSettings(Settings):
     max_keep_alive: int = Field(
         default=0, ge=0, le=65_535, description="Longest keep alive in seconds that a client may choose; 0 is no limit."
     )
+    keep_alive_above_max: Literal["refuse", "shorten"] = Field(
+        default="refuse", description="What becomes of a client below MQTT 5 that asks for more: it is refused (return "
+        "code 2), or cut off after the maximum without being told of it. MQTT 5 clients are told the maximum."
+    )  # fmt: skip
     connect_timeout: Duration = Field(default=10, gt=0, description="Seconds from the TCP connection to the CONNECT.")
     topic_alias_maximum: int = Field(
         default=64, ge=0, le=65_535, description="Topic aliases an MQTT 5 client may use; 0 forbids them."
     )
+    topic_alias_maximum_out: int = Field(
+        default=64, ge=0, le=65_535, description="Most topic aliases used towards an MQTT 5 client, if it takes as "
+        "many; 0 sends every topic in full. The first topics get one; a busy one gets that of one no longer used."
+    )  # fmt: skip
+    maximum_qos: int = Field(
+        default=2, ge=0, le=2, description="Highest QoS that clients may publish with, and that subscriptions are "
+        "granted. Who publishes above it is disconnected (0x9B)."
+    )  # fmt: skip
+    retain_available: bool = Field(
+        default=True, description="Whether clients may publish retained messages. If not, who does is disconnected "
+        "(0x9A)."
+    )  # fmt: skip
+    wildcard_subscription_available: bool = Field(
+        default=True, description="Whether filters may have `+` and `#`. If not, who subscribes to one is disconnected "
+        "(0xA2); below MQTT 5 the subscription fails. The same holds for the two settings that follow."
+    )  # fmt: skip
+    subscription_identifier_available: bool = Field(
+        default=True, description="Whether MQTT 5 clients may number their subscriptions (else 0xA1)."
+    )
+    shared_subscription_available: bool = Field(
+        default=True, description="Whether clients may share subscriptions, `$share/NAME/FILTER` (else 0x9E)."
+    )
+    check_payload_format: bool = Field(
+        default=False, description="Whether payloads whose Payload Format Indicator says that they are text must be "
+        "UTF-8; others are refused (0x99)."
+    )  # fmt: skip
+    response_information: str = Field(
+        default="", description="Response Information for MQTT 5 clients that ask for it, such as "
+        "`responses/${clientid}`, where the client identifier is put in; nothing when empty."
+    )  # fmt: skip
     max_client_id_bytes: int = Field(default=65_535, ge=23, le=65_535, description="Longest client identifier.")
     max_topic_levels: int = Field(default=128, ge=1, le=65_535, description="Most levels of a topic name or filter.")
     max_topic_bytes: int = Field(

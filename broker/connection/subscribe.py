@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.codec.encode import encode_fitting
 from broker.codec.outgoing import Outgoing
 from broker.codec.packets import SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
-from broker.connection.acknowledge import answer
+from broker.connection.acknowledge import answer_fitting
+from broker.connection.capabilities import check_subscribe, check_subscription
 from broker.connection.user_properties import check_user_properties
 from broker.core import reason
 from broker.core.errors import PeerError
@@ -27,12 +27,15 @@ _IF_NEW: Final = 1
 def take_subscribe(c: Connection, packet: Subscribe) -> None:
     """Each filter is a request of its own with its own code [MQTT-3.8.4-5]; the SUBACK waits until they are stored."""
     check_user_properties(c, packet.properties)
+    if c.is_v5:
+        check_subscribe(c, packet)
     before = c.hub.writer.appended
     granted: list[tuple[Subscription, bool]] = []
     codes = []
     for request in packet.requests:
         identifier = packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0)
         try:
+            check_subscription(c, request, identifier)
             subscription = _subscription(c, request, identifier)
         except PeerError as error:
             codes.append(error.reason_code if c.is_v5 else _FAILURE)
@@ -42,8 +45,7 @@ def take_subscribe(c: Connection, packet: Subscribe) -> None:
         _subscribe(c, subscription, granted[-1][1], packet)
     if granted:
         c.hub.subscriptions_changed(c.session)
-    suback = encode_fitting(SubAck(packet.packet_id, codes), c.version, c.max_sent_bytes)
-    answer(c, suback, waits=c.hub.writer.appended != before)
+    answer_fitting(c, SubAck(packet.packet_id, codes), waits=c.hub.writer.appended != before)
     for subscription, is_new in granted:
         if subscription.retain_handling == _ALWAYS or (subscription.retain_handling == _IF_NEW and is_new):
             _send_retained(c, subscription)
@@ -64,8 +66,7 @@ def take_unsubscribe(c: Connection, packet: Unsubscribe) -> None:
             c.hub.emit_subscription("session.unsubscribed", session, text, subscription.qos, packet.properties)
     if reason.SUCCESS in codes:
         c.hub.subscriptions_changed(session)
-    unsuback = encode_fitting(UnsubAck(packet.packet_id, codes), c.version, c.max_sent_bytes)
-    answer(c, unsuback, waits=c.hub.writer.appended != before)
+    answer_fitting(c, UnsubAck(packet.packet_id, codes), waits=c.hub.writer.appended != before)
 
 
 def _subscription(c: Connection, request: SubscriptionRequest, identifier: int) -> Subscription:
@@ -77,7 +78,7 @@ def _subscription(c: Connection, request: SubscriptionRequest, identifier: int) 
     keeps_place = known is not None and known.qos > 0  # raised from QoS 0, it holds for the log from now on
     return Subscription(
         topic_filter,
-        request.qos,
+        min(request.qos, hub.settings.maximum_qos),  # [MQTT-3.2.2-10]
         request.no_local,
         request.retain_as_published,
         request.retain_handling,

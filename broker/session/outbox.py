@@ -30,6 +30,9 @@ class Outbox:
 
     __slots__ = ("_is_corked", "_turn", "_write", "chunks", "is_dirty")
 
+    is_plain = True
+    """Whether packets may be appended to ``chunks`` as they are."""
+
     def __init__(self, turn: Turn, write: Callable[[bytes], object]) -> None:
         self._turn, self._write = turn, write
         self.chunks: list[bytes] = []

@@ -97,7 +97,7 @@ class Owner(Protocol):
 
 class Session:
     """See the module. ``box`` is None while away; ``fast`` is ``box`` unless the connection is slow or the
-    client limits the size of packets."""
+    client limits the size of packets or takes topic aliases."""
 
     __slots__ = (
         "_held",
@@ -179,7 +179,8 @@ class Session:
     def set_slow(self, *, is_slow: bool) -> None:
         """The connection has more unsent than its bound, or no longer has."""
         self.is_slow = is_slow
-        self.fast = None if is_slow or self.max_packet_bytes != _UNLIMITED_BYTES else self.box
+        box, is_limited = self.box, self.max_packet_bytes != _UNLIMITED_BYTES
+        self.fast = None if is_slow or is_limited or box is None or not box.is_plain else box
         if is_slow:
             self._is_crowded = True
         elif self._is_crowded:
