@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
+
+from broker.auth.decision import Decision
 
 _NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 _NO_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -37,6 +39,18 @@ class ConnectAttempt:
     """The name asked for in the TLS handshake (SNI)."""
     certificate: Certificate | None = None
     attributes: Mapping[str, str] = field(default_factory=lambda: _NO_TEXTS)
+
+    @property
+    def peer_name(self) -> str | None:
+        """``address:port``, where it came over a socket."""
+        return None if self.peer_host is None else f"{self.peer_host}:{self.peer_port}"
+
+    def after(self, decision: Decision) -> ConnectAttempt:
+        """The client as it is known once it was decided over."""
+        if decision.username in (None, self.username) and not decision.attributes:
+            return self
+        username = self.username if decision.username is None else decision.username
+        return replace(self, username=username, attributes={**self.attributes, **decision.attributes})
 
     def bindings(self) -> dict[str, Any]:
         """What expressions over clients read. What there is none of is left out, so that ``coalesce`` can step in."""

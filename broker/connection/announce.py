@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from broker.auth.attempt import ConnectAttempt
+from broker.auth.decision import Decision
 from broker.codec.packets import Connect
 from broker.core import reason
 from broker.core.client import Client
@@ -36,6 +38,23 @@ def connack(c: Connection, packet: Connect, client: Client, code: int, expiry_s:
         "connected_at": c.now_ns // _NS_PER_MS,
     }
     c.hub.events.emit("client.connack", columns)
+
+
+def authenticated(c: Connection, attempt: ConnectAttempt, decision: Decision) -> None:
+    """It was decided whether a client may connect."""
+    if "client.check_authn_complete" not in c.hub.events.wanted:
+        return
+    columns = {
+        "clientid": attempt.client_id,
+        "username": attempt.username,
+        "peerhost": attempt.peer_host,
+        "peername": attempt.peer_name,
+        "reason_code": reason.name_of(decision.reason_code),
+        "is_superuser": decision.is_superuser,
+        "is_anonymous": decision.is_allowed and decision.mechanism == "none",
+        "client_attrs": dict(attempt.attributes),
+    }
+    c.hub.events.emit("client.check_authn_complete", columns)
 
 
 def connected(c: Connection) -> None:

@@ -166,6 +166,8 @@ def end(c: Connection, why: str, *, is_will_due: bool, properties: dict[str, Any
     hub = c.hub
     if c.is_parked:
         hub.parking.abandon(c)
+        hub.logins.abandon(c)
+    hub.reauthenticating.discard(c)
     hub.connections.discard(c)
     hub.paused.discard(c)
     c.box.flush()

@@ -27,6 +27,9 @@ class Figures:
         self.passed = counter("messages_passed", "messages that passed all gates")
         self.connected = counter("connections_accepted", "connections that got a CONNACK with success")
         self.closed = counter("connections_closed", "connections that ended")
+        self.reauthentication_failed = counter(
+            "reauthentication_failed", "clients cut off since authenticating again failed, or was not gone on with"
+        )
         self.dropped = dropped
         self._metrics = metrics
         self._delivery_dropped: dict[str, Counter] = {}

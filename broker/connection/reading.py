@@ -28,7 +28,7 @@ from broker.codec.packets import (
     Unsubscribe,
 )
 from broker.codec.wire import PACKET_ID_BYTES, malformed, protocol_error
-from broker.connection import acknowledge, announce, close, publish, subscribe
+from broker.connection import acknowledge, announce, auth, close, publish, subscribe
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.message import Message
@@ -278,10 +278,6 @@ def _ping(c: Connection, _packet: PingReq) -> None:
     announce.ping(c)
 
 
-def _auth(c: Connection, _packet: Auth) -> None:
-    raise protocol_error("AUTH came without an authentication method in the CONNECT")  # [MQTT-4.12.0-6]
-
-
 _TAKERS: Final[dict[type[Packet], Callable[[Connection, Any], None]]] = {
     PubAck: acknowledge.take_puback,
     PubRec: acknowledge.take_pubrec,
@@ -291,5 +287,5 @@ _TAKERS: Final[dict[type[Packet], Callable[[Connection, Any], None]]] = {
     Unsubscribe: subscribe.take_unsubscribe,
     PingReq: _ping,
     Disconnect: close.take_disconnect,
-    Auth: _auth,
+    Auth: auth.take_auth,
 }
