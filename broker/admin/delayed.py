@@ -1,0 +1,55 @@
+"""The verbs of delayed messages: list, show, delete."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from broker.core.clock import Clock
+from broker.core.objects import Spec
+from broker.core.wire import message_to_wire
+from broker.routing.delayed import Delayed, Kept
+
+MAX_LISTED: Final = 1000
+
+
+class DelayedDesk:
+    """See the module. Used on the event loop."""
+
+    def __init__(self, delayed: Delayed, clock: Clock) -> None:
+        self._delayed, self._clock = delayed, clock
+
+    def list(self, limit: int, after: str | None) -> Spec:
+        """A page of them in the order in which they are due, without payloads; ``after`` is an identifier."""
+        found = self._delayed.page(after, min(limit, MAX_LISTED))
+        items = [self._shown(kept) for kept in found]
+        following = found[-1].id if len(found) == limit else None
+        return {"items": items, "next": following, "total": len(self._delayed), "total_is_estimate": False}
+
+    def get(self, id: str) -> Spec:
+        """One of them with its payload; raises ``NotFound``."""
+        kept = self._delayed.get(id)
+        return {**self._shown(kept), "message": message_to_wire(kept.message)}
+
+    def delete(self, id: str) -> None:
+        """Forget one; raises ``NotFound``."""
+        self._delayed.delete(id)
+
+    def _shown(self, kept: Kept) -> Spec:
+        message = kept.message
+        return {
+            "id": kept.id,
+            "topic": message.topic,
+            "clientid": message.client.client_id,
+            "username": message.client.username,
+            "qos": message.qos,
+            "retain": message.retain,
+            "payload_bytes": len(message.payload),
+            "published_at": _time(message.received_ns),
+            "due_at": _time(kept.due_ns),
+            "due_in_s": round(max(kept.due_ns - self._clock.now_ns(), 0) / 1e9, 3),
+        }
+
+
+def _time(ns: int) -> str:
+    return datetime.fromtimestamp(ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

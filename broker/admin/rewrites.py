@@ -1,0 +1,59 @@
+"""The verbs of topic rewrites: those of every object, and a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from broker.admin.spec_objects import SpecObjects
+from broker.config.model import Settings
+from broker.config.spec_problems import spec_problems
+from broker.core.client import Client
+from broker.core.errors import Invalid, PeerError, Problem
+from broker.core.objects import ObjectSection, Spec
+from broker.routing.rewrite import Rewrites, RewriteSpec, UnsafeName
+
+
+class RewriteTrial(Settings):
+    """A topic or filter to try, and the client that names it; ``rewrites`` stand in place of those in force."""
+
+    topic: str
+    action: Literal["publish", "subscribe"] = "publish"
+    clientid: str = "client"
+    username: str | None = None
+    client_attrs: dict[str, str] = Field(default_factory=dict)
+    rewrites: list[dict[str, Any]] | None = None
+
+
+class RewriteService(SpecObjects[RewriteSpec]):
+    """Topic rewrites in their order."""
+
+    def __init__(self, section: ObjectSection, rewrites: Rewrites) -> None:
+        super().__init__("rewrite", section, RewriteSpec, rewrites.use)
+        self._in_force = rewrites
+
+    def test(self, body: Mapping[str, Any]) -> Spec:
+        """What a topic or filter becomes, and by which rewrite (None: by none).
+
+        Raises:
+            Invalid: it cannot be tried, or a client that says so is refused.
+        """
+        try:
+            trial = RewriteTrial.model_validate(body)
+        except ValidationError as error:
+            raise Invalid("this cannot be tried", spec_problems(error, RewriteTrial)) from None
+        rewrites = self._in_force if trial.rewrites is None else _of([self.parsed(spec) for spec in trial.rewrites])
+        client = Client(trial.clientid, trial.username, attributes=trial.client_attrs)
+        try:
+            topic, name = rewrites.try_on(trial.action, trial.topic, client)
+        except (PeerError, UnsafeName) as error:
+            raise Invalid("such a packet is refused", [Problem(str(error), "/topic")]) from None
+        return {"topic": topic, "rewrite": name}
+
+
+def _of(specs: list[RewriteSpec]) -> Rewrites:
+    made = Rewrites(lambda: None)
+    made.use(specs)
+    return made

@@ -1,0 +1,81 @@
+"""Subscriptions that the broker makes for every client that connects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from pydantic import Field, field_validator
+
+from broker.codec.packets import SubscriptionRequest
+from broker.config.model import Settings
+from broker.core.client import Client
+from broker.core.errors import PeerError
+from broker.core.ordered import name_problem
+from broker.core.topic import TopicFilter
+from broker.observe.log import get_logger
+from broker.observe.metrics import Metrics
+from broker.routing.rewrite import UnsafeName, name_of, name_problems
+
+_log = get_logger(__name__)
+
+_PLACEHOLDER: Final = re.compile(r"\$\{([^}]*)\}")
+
+
+class AutoSubscriptionSpec(Settings):
+    """One subscription, as people write it; member names are those EMQX users know."""
+
+    name: str
+    topic: str = Field(min_length=1)
+    qos: Literal[0, 1, 2] = 0
+    nl: bool = False
+    rap: bool = False
+    rh: Literal[0, 1, 2] = 0
+    enable: bool = True
+    description: str = ""
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        if problem := name_problem(value):
+            raise ValueError(problem)
+        return value
+
+    @field_validator("topic")
+    @classmethod
+    def _check_topic(cls, value: str) -> str:
+        if problem := name_problems(value):
+            raise ValueError(problem)
+        try:
+            TopicFilter.parse(_PLACEHOLDER.sub("x", value))
+        except PeerError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+
+class AutoSubscriptions:
+    """Those in force. A client whose names cannot be part of a filter goes without; that is counted."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._specs: tuple[AutoSubscriptionSpec, ...] = ()
+        self._skipped = metrics.counter(
+            "auto_subscriptions_skipped", "subscriptions not made at connect since a client's names do not fit in"
+        )
+
+    def use(self, specs: Sequence[AutoSubscriptionSpec]) -> None:
+        """Have these for clients that connect from now on; those that are not enabled are left out."""
+        self._specs = tuple(spec for spec in specs if spec.enable)
+
+    def requests_for(self, client: Client) -> list[SubscriptionRequest]:
+        """What a client that has connected is to be subscribed to."""
+        return [request for spec in self._specs if (request := self._request(spec, client)) is not None]
+
+    def _request(self, spec: AutoSubscriptionSpec, client: Client) -> SubscriptionRequest | None:
+        try:
+            topic_filter = _PLACEHOLDER.sub(lambda match: name_of(client, match[1]), spec.topic)
+        except UnsafeName as error:
+            self._skipped.value += 1
+            _log.warning("auto_subscription.skipped", name=spec.name, client_id=client.client_id, reason=str(error))
+            return None
+        return SubscriptionRequest(topic_filter, spec.qos, spec.nl, spec.rap, spec.rh)
