@@ -53,13 +53,17 @@ def seal(c: Connection) -> None:
 
 def take_puback(c: Connection, packet: PubAck) -> None:
     """A delivery is done, or refused with a code of 0x80 and above; it is not sent again either way [MQTT-4.4.0-2]."""
-    c.session.on_puback(packet.packet_id, packet.properties)
+    is_refused = packet.reason_code >= reason.UNSPECIFIED_ERROR
+    session, packet_id = c.session, packet.packet_id
+    if not (session.on_refused(packet_id) if is_refused else session.on_puback(packet_id, packet.properties)):
+        c.hub.figures.unknown_acknowledgements.value += 1
 
 
 def take_pubrec(c: Connection, packet: PubRec) -> None:
     """A QoS 2 delivery is owned by the client; an identifier that is not in flight is told so."""
     if packet.reason_code >= reason.UNSPECIFIED_ERROR:
-        c.session.on_puback(packet.packet_id, packet.properties)
+        if not c.session.on_refused(packet.packet_id):
+            c.hub.figures.unknown_acknowledgements.value += 1
     elif not c.session.on_pubrec(packet.packet_id):
         code = reason.PACKET_IDENTIFIER_NOT_FOUND if c.is_v5 else reason.SUCCESS
         c.box.add(encode_fitting(PubRel(packet.packet_id, code), c.version, c.max_sent_bytes))
@@ -67,7 +71,8 @@ def take_pubrec(c: Connection, packet: PubRec) -> None:
 
 def take_pubcomp(c: Connection, packet: PubComp) -> None:
     """A QoS 2 delivery is over."""
-    c.session.on_pubcomp(packet.packet_id, packet.properties)
+    if not c.session.on_pubcomp(packet.packet_id, packet.properties):
+        c.hub.figures.unknown_acknowledgements.value += 1
 
 
 def take_pubrel(c: Connection, packet: PubRel) -> None:

@@ -15,6 +15,7 @@ from broker.core import jsontext
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.stream import StreamRecord
+from broker.observe.metrics import Metrics
 from broker.routing.router import Target
 from broker.session.session import Delivery, Session
 from broker.storage.store import LogShard
@@ -38,11 +39,16 @@ class Defer(Protocol):
 class Backlog:
     """Appends to the session log and hands out what was committed, live or from the log."""
 
-    def __init__(self, writer: Writer, shard: LogShard, defer: Defer) -> None:
+    def __init__(self, writer: Writer, shard: LogShard, defer: Defer, metrics: Metrics) -> None:
         self._writer, self._shard, self._defer = writer, shard, defer
         self._open = self._flying = 0
         self.log_next = writer.store.range_of(shard).next_offset
         """The offset after the last record whose commit the loop has heard of."""
+        self.on_lost: Callable[[int], None] = _ignore_offset
+        """Told the log's next offset when records that were appended could not be stored."""
+        self._reads = metrics.counter(
+            "session_log_reads", "reads of the session log, for sessions that were away or whose queue was full"
+        )
         writer.listen(shard.log, self._committed)
         writer.before_commit(self._sealed)
 
@@ -67,6 +73,7 @@ class Backlog:
         for packet_id, delivery in list(session.inflight.items()):
             if delivery.outgoing is not None or delivery.is_released or delivery.offset < 0:
                 continue
+            self._reads.value += 1
             found = self._writer.store.read(self._shard, delivery.offset, 1)
             if found and found[0][0] == delivery.offset:
                 delivery.outgoing = Outgoing(_message(found[0][1]))
@@ -80,6 +87,10 @@ class Backlog:
         if store.range_of(shard).first_offset < before:
             self._writer.call(lambda: store.trim(shard, before), _ignore)
 
+    def _read(self, start: int) -> Sequence[tuple[int, StreamRecord]]:
+        self._reads.value += 1
+        return self._writer.store.read(self._shard, start, REFILL_RECORDS)
+
     def _sealed(self) -> None:
         if not self._open:
             return
@@ -88,6 +99,8 @@ class Backlog:
 
         def settle(error: BaseException | None) -> None:
             self._flying -= count
+            if error is not None:
+                self.on_lost(self.since_offset)
 
         self._writer.when_committed(settle)
 
@@ -106,7 +119,12 @@ class Backlog:
         if session.is_away or session.is_ended or session.queue or not session.is_behind:
             return
         start = session.next_offset
-        found = self._writer.store.read(self._shard, start, REFILL_RECORDS) if start < self.log_next else ()
+        try:
+            found = self._read(start) if start < self.log_next else ()
+        except Exception as error:  # noqa: BLE001  one session's part of the log must not become the others' trouble
+            if session.owner is not None:
+                session.owner.fail(error)
+            return
         deliveries, following = [], self.log_next
         for offset, record in found:
             if offset >= self.log_next:  # committed, but its listeners have not been told yet
@@ -117,6 +135,10 @@ class Backlog:
         if len(found) < REFILL_RECORDS:
             following = self.log_next
         session.accept_backlog(deliveries, following, is_end=following >= self.log_next)
+
+
+def _ignore_offset(_next_offset: int) -> None:
+    """Nobody has offsets to take back."""
 
 
 def _match(session: Session, offset: int, record: StreamRecord) -> Delivery | None:

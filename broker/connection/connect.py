@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from logging import getLogger
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from broker.auth.attempt import Certificate, ConnectAttempt
+from broker.auth.decision import Decision
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.packets import ConnAck, Connect
-from broker.connection import announce, close
+from broker.connection import announce, auth, close
 from broker.connection.acknowledge import answer
 from broker.connection.announce import Greeting
 from broker.connection.capabilities import announced, check_will, response_information
 from broker.connection.connect_limits import over_limit
 from broker.connection.hub import TICK_S
 from broker.connection.settings import CertificateName
+from broker.connection.subscribe import subscribe_for
 from broker.core import reason
 from broker.core.client import Client
 from broker.session.aliases import AliasingOutbox
@@ -25,23 +28,45 @@ from broker.session.will import Will
 if TYPE_CHECKING:
     from broker.connection.connection import Connection
 
+_log = getLogger(__name__)
+
 PROTOCOL_NAMES: Final = {3: "MQIsdp", 4: "MQTT", 5: "MQTT"}
 _EXPIRY: Final = "Session-Expiry-Interval"
 
 
 def take_connect(c: Connection, packet: Connect) -> None:
-    """Accept or refuse a CONNECT that is well-formed. What came behind it is handled after this returns."""
+    """Accept or refuse a CONNECT that is well-formed, now or once somebody has decided. What came behind it is handled
+    after that."""
     c.version, c.is_v5 = packet.version, packet.version == 5
     properties = packet.properties
     c.wants_reasons = properties.get("Request-Problem-Information", 1) == 1
     c.max_sent_bytes = properties.get("Maximum-Packet-Size", inf)
     attempt = _attempt(c, packet, packet.client_id or uuid4().hex)
-    client, client_id = _client(attempt), attempt.client_id
     if (refusal := _why_not(c, packet, attempt)) is not None:
-        announce.connack(c, packet, client, refusal, _session_expiry(c, packet, {}))
-        close.refuse_connect(c, refusal)
+        _refuse(c, packet, attempt, refusal)
         return
-    told: dict[str, Any] = {} if packet.client_id else {"Assigned-Client-Identifier": client_id}
+
+    def decided(decision: Decision, told: dict[str, Any]) -> None:
+        settled = attempt.after(decision)
+        announce.authenticated(c, settled, decision)
+        if not decision.is_allowed:
+            _refuse(c, packet, settled, decision.reason_code)
+        else:
+            _accept(c, packet, settled, told)
+
+    auth.begin(c, attempt, properties, decided)
+
+
+def _refuse(c: Connection, packet: Connect, attempt: ConnectAttempt, code: int) -> None:
+    announce.connack(c, packet, _client(attempt), code, _session_expiry(c, packet, {}))
+    close.refuse_connect(c, code)
+
+
+def _accept(c: Connection, packet: Connect, attempt: ConnectAttempt, told: dict[str, Any]) -> None:
+    """Give a client that may connect its session, and the CONNACK."""
+    properties, client, client_id = packet.properties, _client(attempt), attempt.client_id
+    if not packet.client_id:
+        told["Assigned-Client-Identifier"] = client_id
     _set_keep_alive(c, packet.keep_alive_s, told)
     expiry_s = _session_expiry(c, packet, told)
     told |= response_information(c.hub.settings, properties, client_id)
@@ -53,19 +78,28 @@ def take_connect(c: Connection, packet: Connect) -> None:
     session, is_present = _session(c, client_id, packet.clean_start, is_durable=expiry_s > 0)
     c.session, session.expiry_s = session, expiry_s
     c.greeting = Greeting(packet.clean_start, packet.keep_alive_s, expiry_s, properties or None)
-    session.will = None if packet.will is None else Will.of(packet.will, c.client)
+    c.hub.wills.keep(session, None if packet.will is None else Will.of(packet.will, c.client))
     c.connack = _connack(c, is_present, told)
     _alias_topics(c, packet)
     c.box.cork()
     _attach(c, packet)
     if session.is_durable:
         c.hub.session_changed(session)
+    if requests := c.hub.automatic.requests_for(c.client):
+        subscribe_for(c, requests)
 
     def welcome() -> None:
-        if session.owner is c:
-            close.welcome(c)
+        if session.owner is not c:
+            return
+        try:
             c.hub.backlog.load_inflight(session)
-            session.resume()
+        except Exception:  # noqa: BLE001  a store that cannot be read: refused rather than served without the session
+            _log.exception("connection.session_unreadable client_id=%s", client_id)
+            close.on_internal_error(c)
+            return
+        close.welcome(c)
+        session.resume()
+        c.hub.replays.resumed(session)
 
     answer(c, welcome, waits=c.hub.writer.appended != before)
     announce.connack(c, packet, c.client, reason.SUCCESS, expiry_s)
@@ -119,9 +153,7 @@ def _why_not(c: Connection, packet: Connect, attempt: ConnectAttempt) -> int | N
         return reason.CLIENT_IDENTIFIER_NOT_VALID  # the nearest that 3.1.1 can say: return code 2
     if packet.will is not None and (code := check_will(c.hub.settings, packet.will)):
         return code
-    if "Authentication-Method" in packet.properties:
-        return reason.BAD_AUTHENTICATION_METHOD
-    return c.hub.authenticators.authenticate(attempt) or None
+    return None
 
 
 def _refuses_keep_alive(c: Connection, packet: Connect) -> bool:
@@ -139,7 +171,7 @@ def _set_keep_alive(c: Connection, asked_s: int, told: dict[str, Any]) -> None:
 
 
 def _session_expiry(c: Connection, packet: Connect, told: dict[str, Any]) -> int:
-    limit_s = int(min(c.hub.settings.session_expiry_limit, 0xFFFFFFFF))
+    limit_s = int(min(c.hub.settings.max_session_expiry, 0xFFFFFFFF))
     if not c.is_v5:
         return 0 if packet.clean_start else limit_s
     asked_s = int(packet.properties.get(_EXPIRY, 0))

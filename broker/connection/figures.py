@@ -24,6 +24,9 @@ class Figures:
         self.already_taken = counter(
             "messages_resent_already_taken", "publishes with DUP that had been taken before, acknowledged again"
         )
+        self.unknown_acknowledgements = counter(
+            "acknowledgements_unknown", "PUBACK, PUBREC and PUBCOMP of clients for nothing that was in flight; ignored"
+        )
         self.passed = counter("messages_passed", "messages that passed all gates")
         self.connected = counter("connections_accepted", "connections that got a CONNACK with success")
         self.closed = counter("connections_closed", "connections that ended")

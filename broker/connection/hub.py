@@ -6,7 +6,7 @@ passes. It knows no socket.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from logging import getLogger
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING, Final
 from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
 from broker.auth.client_attributes import ClientAttributes
 from broker.codec import packets
+from broker.connection import replays
+from broker.connection.auth_waiting import WaitingLogins
 from broker.connection.backlog import Backlog, Defer
 from broker.connection.brake import Brake
 from broker.connection.capabilities import MOST_QOS
+from broker.connection.entrance import Entrance
 from broker.connection.figures import Figures
 from broker.connection.parking import Parking
 from broker.connection.publish_rate import Later, PublishRates
+from broker.connection.replays import Replays
 from broker.connection.settings import MqttSettings
+from broker.connection.wills import Wills
+from broker.connection.sys_topics import SysTopics
 from broker.core.clock import Clock
 from broker.core.events import Events, property_columns
 from broker.core.message import Message, Properties
@@ -31,9 +37,12 @@ from broker.pipeline.columns import delivery_columns, session_columns
 from broker.pipeline.lanes import LaneBounds
 from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import Plans
-from broker.routing import retained as retained_keys
+from broker.routing.automatic import AutoSubscriptions
+from broker.routing.delayed import Delayed, DelayedSettings
 from broker.routing.retained import Retained
+from broker.routing.rewrite import Rewrites
 from broker.routing.router import Router, Routes
+from broker.routing.settings import RetainedSettings
 from broker.session import record as session_keys
 from broker.session.inbound import Inbound
 from broker.session.outbox import Turn
@@ -53,6 +62,8 @@ TICK_S: Final = 0.5
 """How often ``tick`` is to be called; keep-alive is enforced this exactly."""
 _TRIM_TICKS: Final = 60
 _STALE_TICKS: Final = 240
+_LOAD_STEP: Final = 256
+"""Sessions restored in one step of ``load``."""
 
 
 class Hub:
@@ -71,9 +82,13 @@ class Hub:
         defer: Defer,
         later: Later,
         authenticators: AuthenticatorChain | None = None,
+        retained: RetainedSettings | None = None,
     ) -> None:
         self.settings, self.writer, self.events, self.clock = settings, writer, events, clock
         self.authenticators = authenticators or AuthenticatorChain(AuthenticationSettings(), metrics)
+        self.logins = WaitingLogins(metrics)
+        self.reauthenticating: set[Connection] = set()
+        """Connected, and an exchange of AUTH is under way."""
         override = None if settings.clientid_override == "disabled" else settings.clientid_override
         self.client_attributes = ClientAttributes(settings.client_attrs_init, metrics, override)
         self.now_s = clock.monotonic_s()
@@ -98,14 +113,33 @@ class Hub:
             settings.max_topic_levels,
             settings.max_topic_bytes,
         )
-        self.retained = Retained(writer.put)
+        self.retained = Retained(writer, clock, retained)
         bounds = LaneBounds(settings.max_waiting_messages, settings.max_waiting_bytes)
         self.pipeline: Pipeline[Routes[Session]] = Pipeline(self.plans, self.retained.retain, metrics, events, bounds)
+        self.pipeline.may_retain = self.retained.refusal
         self.parking = Parking(self.pipeline, metrics)
+        self.rewrites = Rewrites(self.plans.invalidate)
+        self.automatic = AutoSubscriptions(metrics)
+        self.delayed = Delayed(
+            settings=DelayedSettings(),
+            writer=writer,
+            clock=clock,
+            metrics=metrics,
+            publish=self.pipeline.publish,
+            outcome_of_last=self.pipeline.lanes.outcome_of_last,
+        )
+        Entrance(self.plans, self.rewrites, self.delayed)
+        self._later, self._is_due_awaited = later, False
+        self.sys_topics = SysTopics(self, metrics, session_log)
         self.is_stopping = False
         self.restricts_publish = settings.maximum_qos < MOST_QOS or not settings.retain_available
         self.figures = Figures(metrics, self.pipeline.dropped)
-        self.backlog = Backlog(writer, session_log, defer)
+        self.backlog = Backlog(writer, session_log, defer, metrics)
+        self.backlog.on_lost = self._take_back_offsets
+        self.replays = Replays(
+            self.retained, self.backlog, writer, clock, defer, later, settings.max_queued_messages
+        )
+        self.wills = Wills(writer.put, self.pipeline.publish_for_client, clock)
         self._dirty_sessions: dict[Session, None] = {}
         self._dirty_inbounds: dict[str, Inbound] = {}
         self._ticks = 0
@@ -113,6 +147,7 @@ class Hub:
             clock=clock,
             changed=self.session_changed,
             refill=self.backlog.refill,
+            later=lambda session: defer(session.pump),
             crowded=self.brake.crowded,
             relieved=self.brake.relieved,
             on_event=self._on_session_event,
@@ -121,7 +156,9 @@ class Hub:
             dropped=self.figures.delivery_dropped,
             max_queue=settings.max_queued_messages,
             max_queue_bytes=settings.max_queued_bytes,
+            max_late_bytes=settings.max_unsent_bytes,
             window=settings.max_inflight,
+            resends=settings.retry_interval > 0,
         )
         writer.before_commit(self._save_dirty)
         writer.on_relief(self._on_relief)
@@ -129,6 +166,8 @@ class Hub:
         metrics.gauge("sessions", lambda: len(self.sessions), "sessions, connected or away")
         metrics.gauge("subscriptions", lambda: self.router.subscription_count, "subscriptions of all sessions")
         metrics.gauge("retained_messages", lambda: self.retained.count, "topics with a retained message")
+        metrics.gauge("retained_bytes", lambda: self.retained.size_bytes, "bytes of retained messages with topics")
+        metrics.gauge("retained_replays", lambda: len(self.replays), "subscriptions that retained messages are sent to")
 
     # -- stages --
 
@@ -144,13 +183,22 @@ class Hub:
 
     # -- sessions --
 
-    def load(self) -> None:
-        """Restore retained messages, sessions and inbound identifiers from the store, before the first connection."""
+    def load(self) -> Iterator[None]:
+        """Restore sessions and what clients sent from the store, before the first connection; a step of some
+        milliseconds at a time.
+
+        Connections that the process's end cut off have ended abnormally now: their wills are due, once all sessions
+        are there to get them.
+        """
         store, now_ns = self.writer.store, self.clock.now_ns()
-        self.retained.load(store.scan(retained_keys.PREFIX))
+        wills, cut = self.wills.load(store), []
+        yield from self.retained.load()
+        self.delayed.load()
         for key, value in store.scan(session_keys.INBOUND_PREFIX):
             self.inbounds[_client_id(key, session_keys.INBOUND_PREFIX)] = Inbound.decode(value)
-        for key, value in store.scan(session_keys.SESSION_PREFIX):
+        for number, (key, value) in enumerate(store.scan(session_keys.SESSION_PREFIX)):
+            if number % _LOAD_STEP == 0:
+                yield
             client_id = _client_id(key, session_keys.SESSION_PREFIX)
             session = Session(client_id, self._services, is_durable=True)
             was_connected = restore_session(session, value)
@@ -161,10 +209,22 @@ class Hub:
             session.inbound = self.inbounds.get(client_id)
             for subscription in session.subscriptions.values():
                 self.router.subscribe(session, subscription, is_new=True)
-            if was_connected:  # the process died under it: an abnormal end, now
-                self._start_clocks(session, now_ns, is_will_due=True)
-                self.session_changed(session)
+            if client_id in wills:
+                session.will = wills.pop(client_id)
+            elif session.will is not None:
+                self.wills.keep(session, session.will)  # from a record that held it
+            if was_connected:
+                cut.append(session)
             self.sessions.schedule(session)
+        for key, value in store.scan(replays.PREFIX):
+            client_id = _client_id(key, replays.PREFIX)
+            self.replays.load(client_id, value, self.sessions.get(client_id))
+        for session in cut:
+            self._start_clocks(session, now_ns, is_will_due=True)
+            self.session_changed(session)
+            self.sessions.schedule(session)
+        for will in wills.values():
+            self.wills.publish_orphan(will)
 
     def new_session(self, client_id: str, *, is_durable: bool) -> Session:
         """Begin a session, in place of the one there was."""
@@ -187,6 +247,7 @@ class Hub:
             self.router.unsubscribe(session, subscription.filter)
         session.subscriptions.clear()
         self.sessions.remove(session)
+        self.replays.session_ended(session)
         self._dirty_sessions.pop(session, None)
         if session.is_durable:
             self.writer.put(_key(session_keys.SESSION_PREFIX, session.client_id), None)
@@ -195,7 +256,7 @@ class Hub:
             session.inbound.restart()
             self.inbound_changed(session.client_id, session.inbound)
         if session.will_at_ns:
-            self.publish_will(session)
+            self.wills.publish(session)
 
     def inbound_of(self, session: Session) -> Inbound:
         """The inbound state of a session's client identifier, made when first needed."""
@@ -217,6 +278,7 @@ class Hub:
 
     def subscriptions_changed(self, session: Session) -> None:
         """Write the subscriptions of a durable session with the commit group at hand."""
+        session.subscriptions_changed()
         if session.is_durable:
             key = _key(session_keys.SUBSCRIPTIONS_PREFIX, session.client_id)
             self.writer.put(key, encode_subscriptions(session))
@@ -236,17 +298,17 @@ class Hub:
         session.ends_at_ns = 0 if session.expiry_s >= NEVER_S else now_ns + session.expiry_s * _NS
         will = session.will
         if will is None or not is_will_due:
-            session.will = None
+            self.wills.forget(session)
         elif will.delay_s and session.expiry_s:
             session.will_at_ns = now_ns + min(will.delay_s, session.expiry_s) * _NS
         else:
-            self.publish_will(session)
+            self.wills.publish(session)
 
-    def publish_will(self, session: Session) -> None:
-        """Publish the will, once [MQTT-3.1.2-10]."""
-        will, session.will, session.will_at_ns = session.will, None, 0
-        if will is not None:
-            self.pipeline.publish(will.message(self.clock.now_ns()))
+    def _take_back_offsets(self, next_offset: int) -> None:
+        """Records that were appended could not be stored: those that follow get their offsets."""
+        for session in self.sessions:
+            if session.is_durable:
+                session.take_back_offsets(next_offset)
 
     def _save_dirty(self) -> None:
         """Put what changed into the group that is being sealed; what waited for that leaves when it is committed."""
@@ -265,6 +327,8 @@ class Hub:
                 released.append((session, session.box, held))
 
         def release(error: BaseException | None) -> None:
+            if error is not None:
+                self._dirty_sessions = dict.fromkeys(one for one in dirty if not one.is_ended) | self._dirty_sessions
             for session, box, held in released:
                 if box is None or session.box is not box:
                     continue
@@ -274,8 +338,7 @@ class Hub:
                 elif session.owner is not None:
                     session.owner.fail(error)
 
-        if released:
-            self.writer.when_committed(release)
+        self.writer.when_committed(release)
 
     # -- time --
 
@@ -286,18 +349,47 @@ class Hub:
         for connection in list(self.connections):
             if self.now_s > connection.deadline_s:
                 connection.on_deadline()
+        for connection in list(self.reauthenticating):
+            connection.on_tick()
         now_ns = self.clock.now_ns()
         for session in self.sessions.take_due(now_ns):
             if session.will_at_ns and session.will_at_ns <= now_ns:
-                self.publish_will(session)
+                self.wills.publish(session)
                 self.session_changed(session)
             if session.ends_at_ns and session.ends_at_ns <= now_ns:
                 self.end_session(session)
+        self.publish_due()
+        self._sweep_retained()
+        if self.settings.retry_interval:
+            self._resend(now_ns - int(self.settings.retry_interval * _NS))
         self._ticks += 1
         if self._ticks % _TRIM_TICKS == 0:
             self.backlog.trim([session for session in self.sessions if session.is_durable])
         if self._ticks % _STALE_TICKS == 0:
             self._forget_stale(now_ns)
+
+    def _sweep_retained(self) -> None:
+        """Forget retained messages that have expired, some in each turn of the loop."""
+        if self.retained.sweep() and not self.is_stopping:
+            self._later(0, self._sweep_retained)
+
+    def publish_due(self) -> None:
+        """Publish delayed messages that are due, and come again for those that are before the next tick."""
+        if self.is_stopping:
+            return
+        following_s = self.delayed.run()
+        if following_s < TICK_S and not self._is_due_awaited:
+            self._is_due_awaited = True
+            self._later(following_s, self._on_due)
+
+    def _on_due(self) -> None:
+        self._is_due_awaited = False
+        self.publish_due()
+
+    def _resend(self, sent_before_ns: int) -> None:
+        for session in self.sessions:
+            if session.inflight and not session.is_away:
+                session.resend(sent_before_ns)
 
     def _forget_stale(self, now_ns: int) -> None:
         """Inbound state of clients long gone."""

@@ -34,6 +34,7 @@ from broker.core.errors import PeerError
 from broker.core.message import Message
 from broker.pipeline.plan import TopicPlan
 from broker.routing.router import Routes
+from broker.session.late import Late
 from broker.session.session import RAW, Session
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                 run_routes = None
             packets += 1
             if first == 0x40 and length == 2:
-                c.session.on_puback(data[body] << 8 | data[body + 1])
+                if not c.session.on_puback(data[body] << 8 | data[body + 1]):
+                    hub.figures.unknown_acknowledgements.value += 1
             elif first & 0xF0 == 0x30:
                 if not (first == 0x32 and takes_qos1 and _forward_qos1(c, data, position, body, stop)):
                     publish.take(c, first, data, body, stop)
@@ -184,14 +186,17 @@ def _hand_out_carefully(c: Connection, session: Session, chunk: bytes, count: in
     box, figures = session.box, c.hub.figures
     if box is None:
         return 0
-    if session.is_slow and not session.takes_while_slow():
-        figures.delivery_dropped("queue_full").value += count
+    waits, is_whole = session.has_to_wait, box.is_plain and session.max_packet_bytes >= len(chunk)
+    if waits and is_whole:
+        session.take_late(Late(chunk, count))
         return 0
     position = sent = 0
     while position < len(chunk):
         _, stop = _frame(chunk, position)
         if stop - position > session.max_packet_bytes:  # [MQTT-3.1.2-24, -25]
             figures.delivery_dropped("packet_too_large").value += 1
+        elif waits:
+            session.take_late(Late(chunk[position:stop], 1))
         else:
             box.add(chunk[position:stop])
             sent += 1

@@ -56,9 +56,14 @@ class MqttSettings(Settings):
     max_unsent_bytes: Size = Field(
         default=1024 * 1024, ge=1024, description="Bytes a slow client leaves unread before it loses QoS 0 messages."
     )
-    session_expiry_limit: Duration = Field(
-        default=7 * 86_400, ge=0, description="Longest life of a session without a connection, in seconds; also of "
-        "sessions of 3.1.1 clients that do not start clean."
+    max_session_expiry: Duration = Field(
+        default=7 * 86_400, ge=0, description="Longest life of a session without a connection, in seconds: an MQTT 5 "
+        "client that asks for more is told so; sessions of 3.1 and 3.1.1 clients that do not start clean last so long."
+    )  # fmt: skip
+    retry_interval: Duration = Field(
+        default=0, ge=0, description="Seconds after which 3.1 and 3.1.1 clients are sent again, while connected, what "
+        "they have not acknowledged; 0 is only when they reconnect. MQTT 5 clients never get a message twice on one "
+        "connection."
     )  # fmt: skip
     keep_alive_factor: float = Field(
         default=1.5, ge=1, le=10, description="A silent client is cut off after keep alive × this."

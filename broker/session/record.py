@@ -1,4 +1,4 @@
-"""A durable session as the store keeps it: two values, since subscriptions change rarely and the window often."""
+"""A durable session as the store keeps it: several values, since its window changes often, the rest rarely."""
 
 from __future__ import annotations
 
@@ -31,16 +31,23 @@ class _Flight(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Will(msgspec.Struct, array_like=True, frozen=True):
+    """``username`` and ``protocol_version`` are those of the client that left it."""
+
     topic: str
     payload: bytes
     qos: int
     retain: bool
     delay_s: int
     properties: dict[str, Any]
+    username: str | None = None
+    protocol_version: int = 0
 
 
 class _Session(msgspec.Struct, array_like=True, frozen=True):
-    """``ends_at_ns`` is 0 while the session is connected or never ends; ``is_connected`` tells which."""
+    """``ends_at_ns`` is 0 while the session is connected or never ends; ``is_connected`` tells which.
+
+    ``will`` is there in records of earlier releases only, which kept it nowhere else.
+    """
 
     version: int
     expiry_s: int
@@ -71,13 +78,13 @@ class _Subscriptions(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
+_decode_will = msgspec.msgpack.Decoder(_Will).decode
 _decode_session = msgspec.msgpack.Decoder(_Session).decode
 _decode_subscriptions = msgspec.msgpack.Decoder(_Subscriptions).decode
 
 
 def encode_session(session: Session, log_next: int) -> bytes:
-    """All of a session but its subscriptions; ``log_next`` is the session log's next offset."""
-    will = session.will
+    """All of a session but its subscriptions and its will; ``log_next`` is the session log's next offset."""
     return _encode(
         _Session(
             _VERSION,
@@ -92,12 +99,10 @@ def encode_session(session: Session, log_next: int) -> bytes:
             ],
             session.client.username,
             session.client.protocol_version,
-            None if will is None else _Will(
-                will.topic, will.payload, will.qos, will.retain, will.delay_s, will.properties
-            ),
+            None,
             session.will_at_ns,
         )
-    )  # fmt: skip
+    )
 
 
 def encode_subscriptions(session: Session) -> bytes:
@@ -116,6 +121,29 @@ def encode_subscriptions(session: Session) -> bytes:
     )  # fmt: skip
 
 
+def encode_will(will: Will) -> bytes:
+    """A will, with who left it."""
+    client = will.client
+    return _encode(
+        _Will(
+            will.topic,
+            will.payload,
+            will.qos,
+            will.retain,
+            will.delay_s,
+            will.properties,
+            client.username,
+            client.protocol_version,
+        )
+    )
+
+
+def decode_will(value: bytes, client_id: str) -> Will:
+    """What ``encode_will`` gave."""
+    record = _decode_will(value)
+    return _will(record, Client(client_id, record.username, protocol_version=record.protocol_version))
+
+
 def restore_session(session: Session, value: bytes) -> bool:
     """Fill a new session from its record; returns whether it was connected when the record was made.
 
@@ -126,11 +154,7 @@ def restore_session(session: Session, value: bytes) -> bool:
     session.client, session.is_v5 = client, record.protocol_version == 5
     session.expiry_s, session.ends_at_ns, session.will_at_ns = record.expiry_s, record.ends_at_ns, record.will_at_ns
     if record.will is not None:
-        will = record.will
-        properties = dict(will.properties)
-        if "User-Property" in properties:
-            properties["User-Property"] = [(name, text) for name, text in properties["User-Property"]]
-        session.will = Will(will.topic, will.payload, will.qos, will.retain, client, will.delay_s, properties)
+        session.will = _will(record.will, client)
     inflight = {}
     for flight in record.flights:
         delivery = Delivery(None, flight.qos, flight.retain, flight.identifiers, flight.offset)
@@ -152,3 +176,10 @@ def restore_subscriptions(session: Session, value: bytes) -> None:
             item.identifier,
             item.since_offset,
         )
+
+
+def _will(record: _Will, client: Client) -> Will:
+    properties = dict(record.properties)
+    if "User-Property" in properties:
+        properties["User-Property"] = [(name, text) for name, text in properties["User-Property"]]
+    return Will(record.topic, record.payload, record.qos, record.retain, client, record.delay_s, properties)

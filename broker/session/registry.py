@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 from broker.session.session import Session
+
+_STALE_FACTOR: Final = 4
+_SPARE: Final = 1024
+"""How many entries there may be: so many for each session, and these."""
 
 
 class SessionRegistry:
@@ -40,12 +45,26 @@ class SessionRegistry:
             if at_ns:
                 heappush(self._due, (at_ns, session.client_id))
 
+        if len(self._due) > _SPARE + _STALE_FACTOR * len(self.by_client_id):
+            self._forget_stale()
+
     def take_due(self, now_ns: int) -> list[Session]:
         """Sessions that are away and whose will or end is due now."""
-        due: list[Session] = []
+        due: dict[Session, None] = {}
         while self._due and self._due[0][0] <= now_ns:
             _, client_id = heappop(self._due)
             session = self.by_client_id.get(client_id)
-            if session is not None and session.is_away and session not in due:
-                due.append(session)
-        return due
+            if session is not None and session.is_away:
+                due[session] = None
+        return list(due)
+
+    def _forget_stale(self) -> None:
+        """Entries of sessions that came back: who reconnects every minute would leave one each time, for a week."""
+        self._due = [
+            (at_ns, session.client_id)
+            for session in self.by_client_id.values()
+            if session.is_away
+            for at_ns in (session.will_at_ns, session.ends_at_ns)
+            if at_ns
+        ]
+        heapify(self._due)

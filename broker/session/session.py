@@ -8,13 +8,17 @@ the log at ``next_offset``.
 Packets with an identifier leave a durable session only when the record that holds the identifier is committed
 (``take_held``), so that after a crash the same message is sent again under the same identifier, and QoS 2 is not
 doubled.
+
+A new connection is sent what was in flight, as far as the client's receive maximum allows, then retained messages of
+new subscriptions (``send_ahead``), then what waits. QoS 0 messages that cannot be sent at once wait in a ``LateQueue``,
+which loses its oldest.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from broker.codec.outgoing import Outgoing
@@ -24,21 +28,28 @@ from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.message import Message, Properties
 from broker.core.subscription import Subscription
+from broker.core.topic_index import TopicIndex
 from broker.observe.metrics import Counter
 from broker.session.inbound import Inbound
+from broker.session.late import Late, LateQueue
 from broker.session.outbox import Outbox
 from broker.session.will import Will
 
 MAX_PACKET_ID: Final = 65_535
 NEVER_S: Final = 0xFFFFFFFF
 _UNLIMITED_BYTES: Final = 1 << 32
-_NS: Final = 1_000_000_000
+_NOTHING_YET: Final = -MAX_PACKET_ID - 1
+"""The quota of a session whose connection has no CONNACK yet: no number of early acknowledgements makes it positive."""
+_AHEAD_AT_ONCE: Final = 256
+"""Retained messages sent in one turn of the loop."""
+_FEW: Final = 8
+"""So many subscriptions are looked through one by one, more have an index."""
 
 
 class Delivery:
     """One QoS 1 or 2 message for one session, waiting or in flight. ``offset`` is -1 when it is not in the log."""
 
-    __slots__ = ("identifiers", "is_released", "offset", "outgoing", "qos", "retain")
+    __slots__ = ("identifiers", "is_released", "offset", "outgoing", "qos", "retain", "sent_ns")
 
     def __init__(
         self, outgoing: Outgoing | None, qos: int, retain: bool, identifiers: tuple[int, ...], offset: int = -1
@@ -46,6 +57,7 @@ class Delivery:
         self.outgoing, self.qos, self.retain, self.identifiers = outgoing, qos, retain, identifiers
         self.offset = offset
         self.is_released = False  # QoS 2: PUBREC has come, PUBREL goes out until PUBCOMP
+        self.sent_ns = 0
 
 
 RAW: Final = Delivery(None, 1, False, ())
@@ -65,13 +77,16 @@ class SessionServices:
     """What all sessions of a node share.
 
     ``changed`` is told of a durable session whose record has to be written, ``refill`` of one that has room and is
-    behind, ``crowded`` of one whose queue or connection fills up, ``relieved`` when it has room again.
-    ``on_event`` is told of what somebody wants to know.
+    behind, ``later`` is to call ``pump`` in another turn of the loop, ``crowded`` is told of a session whose queue or
+    connection fills up, ``relieved`` when it has room again. ``on_event`` is told of what somebody wants to know.
+    ``max_late_bytes`` bounds what waits of QoS 0. ``resends`` tells that 3.1.1 clients are sent on a timer what they
+    do not acknowledge.
     """
 
     clock: Clock
     changed: Callable[[Session], None]
     refill: Callable[[Session], None]
+    later: Callable[[Session], object]
     crowded: Callable[[Session], None]
     relieved: Callable[[Session], None]
     on_event: OnEvent
@@ -80,15 +95,13 @@ class SessionServices:
     dropped: Callable[[str], Counter]
     max_queue: int
     max_queue_bytes: int
+    max_late_bytes: int
     window: int
+    resends: bool = False
 
 
 class Owner(Protocol):
     """The connection that a session is attached to."""
-
-    def is_overfull(self) -> bool:
-        """Whether so much waits to be sent that QoS 0 messages are dropped."""
-        ...
 
     def fail(self, error: BaseException) -> None:
         """Close: what the session must send cannot be stored."""
@@ -96,15 +109,20 @@ class Owner(Protocol):
 
 
 class Session:
-    """See the module. ``box`` is None while away; ``fast`` is ``box`` unless the connection is slow or the
-    client limits the size of packets or takes topic aliases."""
+    """See the module. ``box`` is None while away; ``fast`` is ``box`` unless something of each message has to be
+    looked at: the connection is slow, retained messages go before, the client limits the size of packets or takes topic
+    aliases."""
 
     __slots__ = (
+        "_ahead",
         "_held",
+        "_index",
         "_is_crowded",
+        "_late",
         "_next_id",
         "_queue_bytes",
         "_services",
+        "_unsent",
         "box",
         "client",
         "client_id",
@@ -158,6 +176,10 @@ class Session:
         self._queue_bytes = 0
         self._next_id = 1
         self._held: list[bytes] = []
+        self._late = LateQueue()
+        self._ahead: deque[Iterator[Delivery]] = deque()
+        self._unsent: deque[int] = deque()  # in flight from before, and beyond the receive maximum of this connection
+        self._index: TopicIndex[Subscription] | None = None
 
     # -- connection --
 
@@ -174,30 +196,53 @@ class Session:
         self.set_slow(is_slow=False)
         self.window = min(receive_maximum, self._services.window)
         self.ends_at_ns = self.will_at_ns = 0
-        self.quota = 0
+        self.quota = _NOTHING_YET
 
     def set_slow(self, *, is_slow: bool) -> None:
         """The connection has more unsent than its bound, or no longer has."""
         self.is_slow = is_slow
-        box, is_limited = self.box, self.max_packet_bytes != _UNLIMITED_BYTES
-        self.fast = None if is_slow or is_limited or box is None or not box.is_plain else box
+        self._set_fast()
         if is_slow:
             self._is_crowded = True
-        elif self._is_crowded:
+            return
+        if self._ahead:
+            self._services.later(self)
+        elif self._late:
+            self._send_late()
+        if self._is_crowded:
             self._check_relief()
 
     def resume(self) -> None:
-        """Send what is in flight again, in its order and with its identifiers [MQTT-4.4.0-1], then what waits."""
-        now_ns = self._services.clock.now_ns()
-        for packet_id, delivery in self.inflight.items():
-            self._emit(packet_id, delivery, now_ns, dup=True)
-        self.quota = self.window - len(self.inflight)
+        """Send what is in flight again, in its order and with its identifiers [MQTT-4.4.0-1], then what waits.
+
+        Not more at once than the client's receive maximum, which may be smaller than before [MQTT-4.9.0-2].
+        """
+        now_ns, left = self._services.clock.now_ns(), self.window
+        for packet_id, delivery in list(self.inflight.items()):
+            if left <= 0 and not delivery.is_released:
+                self._unsent.append(packet_id)
+            elif self._emit_again(packet_id, delivery, now_ns):
+                left -= 1
+        self.quota = left
         self.pump()
+
+    def resend(self, sent_before_ns: int) -> None:
+        """Send again, in order, what the client of an older version has left unacknowledged since then."""
+        if self.is_slow or self.is_v5 or self.quota == _NOTHING_YET:  # [MQTT-4.4.0-1]: never in version 5
+            return
+        now_ns = self._services.clock.now_ns()
+        for packet_id, delivery in list(self.inflight.items()):
+            if 0 < delivery.sent_ns <= sent_before_ns:
+                self._emit(packet_id, delivery, now_ns, dup=True)
 
     def detach(self, log_next: int) -> None:
         """The connection is gone; ``log_next`` is the log's next offset. What waited in memory is in the log."""
         self.owner = self.box = self.fast = None
         self._held.clear()
+        self._unsent.clear()
+        self._ahead.clear()
+        for item in self._late.take_all():
+            self._drop_late(item, "connection_closed")
         self._check_relief()
         if not self.is_durable:
             return
@@ -228,30 +273,35 @@ class Session:
             self._enqueue(Delivery(outgoing, qos, retain, identifiers))
             self.pump()
             return
-        box, services = self.box, self._services
-        if box is None:
+        if self.box is None:
             self.drop(outgoing, "qos0_msg")
-            return
-        if self.is_slow and not self.takes_while_slow():
-            self.drop(outgoing, "queue_full")
-            return
-        now_ns = services.clock.now_ns() if outgoing.expires_ns else 0
-        if outgoing.expires_ns and outgoing.is_expired(now_ns):
-            self.drop(outgoing, "expired")
-            return
-        head, tail = outgoing.parts_for(self.is_v5, 0, retain, identifiers, now_ns)
-        if len(head) + len(tail) > self.max_packet_bytes:
-            self.drop(outgoing, "packet_too_large")
-            return
-        box.add(head + tail)
-        services.sent[0].value += 1
-        if "message.delivered" in services.events.wanted:
-            services.on_event("message.delivered", self, outgoing.message, "")
+        elif self.has_to_wait:
+            self.take_late(Late(b"", 1, outgoing, retain, identifiers))
+        else:
+            self._send_qos0(outgoing, retain, identifiers)
 
-    def takes_while_slow(self) -> bool:
-        """Whether a slow connection still takes QoS 0 messages; its publishers are held back either way."""
-        self._services.crowded(self)
-        return self.owner is not None and not self.owner.is_overfull()
+    @property
+    def has_to_wait(self) -> bool:
+        """Whether QoS 0 messages go to ``take_late``."""
+        return self.is_slow or bool(self._ahead)
+
+    def take_late(self, item: Late) -> None:
+        """Keep QoS 0 messages until the connection takes them; the oldest go when there are too many. Publishers
+        are held back either way."""
+        services = self._services
+        services.crowded(self)
+        for gone in self._late.add(item, services.max_late_bytes):
+            self._drop_late(gone, "queue_full")
+
+    def send_ahead(self, deliveries: Iterator[Delivery]) -> None:
+        """Send these before what waits and what comes, as the client takes them: a new subscription's retained
+        messages, as many as there are. They are drawn a part in each turn of the loop; one without a message ends the
+        turn's part."""
+        if self.box is None:
+            return
+        self._ahead.append(deliveries)
+        self._set_fast()
+        self.pump()
 
     def accept_logged(
         self, offset: int, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
@@ -279,9 +329,8 @@ class Session:
         is_addressed = addressee is not None
         found = [
             subscription
-            for subscription in self.subscriptions.values()
-            if subscription.filter.matches(message.topic)
-            and (is_addressed or (subscription.filter.share_group is None and subscription.since_offset <= offset))
+            for subscription in self._matching(message.topic)
+            if is_addressed or (subscription.filter.share_group is None and subscription.since_offset <= offset)
         ]
         if not is_addressed and message.client.client_id == self.client_id:
             found = [subscription for subscription in found if not subscription.no_local]
@@ -292,6 +341,28 @@ class Session:
         identifiers = tuple(item.identifier for item in found if item.identifier)
         return Delivery(Outgoing(message), qos, retain, identifiers, offset)
 
+    def subscriptions_changed(self) -> None:
+        """Subscriptions were added, replaced or removed: QoS 1 and 2 messages that none of them asks for any more do
+        not wait on. Those in flight are finished [MQTT-3.10.4-3]."""
+        self._index = None
+        if not self.queue:
+            return
+        waiting, self.queue, self._queue_bytes = self.queue, deque(), 0
+        for delivery in waiting:
+            outgoing = delivery.outgoing
+            if outgoing is None or any(item.qos for item in self._matching(outgoing.message.topic)):
+                self._push(delivery)
+            else:
+                self.drop(outgoing, "unsubscribed")
+
+    def take_back_offsets(self, next_offset: int) -> None:
+        """The log's next record gets this offset after all: what was to begin behind it begins with it."""
+        self.next_offset = min(self.next_offset, next_offset)
+        for text, item in self.subscriptions.items():
+            if item.since_offset > next_offset:
+                self.subscriptions[text] = replace(item, since_offset=next_offset)
+        self._index = None
+
     def drop(self, outgoing: Outgoing, why: str) -> None:
         """Count a message that this session does not get, by reason, and tell who wants to know."""
         self._services.dropped(why).value += 1
@@ -301,6 +372,10 @@ class Session:
     def pump(self) -> None:
         """Send what waits while the window has room."""
         if self.box is None:
+            return
+        if self._unsent:
+            self._send_rest_again()
+        if self._ahead and not self._send_some_ahead():
             return
         queue = self.queue
         if queue and self.quota > 0:
@@ -325,34 +400,49 @@ class Session:
     # -- answers of the client --
 
     def on_puback(self, packet_id: int, properties: Properties | None = None) -> bool:
-        """A QoS 1 delivery is done, or a QoS 2 one was refused; False for an identifier that is not in flight.
+        """A QoS 1 delivery is done; False for an identifier that is not in flight with QoS 1.
 
         ``properties`` are those of the client's packet.
         """
-        delivery = self.inflight.pop(packet_id, None)
-        if delivery is None:
+        delivery = self.inflight.get(packet_id)
+        if delivery is None or delivery.qos != 1:
             return False
-        self.quota += 1
-        if self.is_durable:
-            self._services.changed(self)
-        if self.queue or self.is_behind:
-            self.pump()
+        self._done(packet_id, delivery)
         if delivery.outgoing is not None and "message.acked" in self._services.events.wanted:
             self._services.on_event("message.acked", self, delivery.outgoing.message, "", properties)
         return True
 
     def on_pubrec(self, packet_id: int) -> bool:
-        """The client owns a QoS 2 message: release it; False for an identifier that is not in flight."""
+        """The client owns a QoS 2 message: release it; False for an identifier that is not in flight with QoS 2."""
         delivery = self.inflight.get(packet_id)
-        if delivery is None:
-            return False
-        if delivery is RAW or delivery.qos != 2:
+        if delivery is None or delivery.qos != 2:
             return False
         delivery.is_released = True
         self._out(b"\x62\x02" + PACKET_ID_BYTES[packet_id])
         return True
 
-    on_pubcomp = on_puback
+    def on_pubcomp(self, packet_id: int, properties: Properties | None = None) -> bool:
+        """A QoS 2 delivery is over; False for an identifier that was not released."""
+        delivery = self.inflight.get(packet_id)
+        if delivery is None or not delivery.is_released:
+            return False
+        self._done(packet_id, delivery)
+        if delivery.outgoing is not None and "message.acked" in self._services.events.wanted:
+            self._services.on_event("message.acked", self, delivery.outgoing.message, "", properties)
+        return True
+
+    def on_refused(self, packet_id: int) -> bool:
+        """The client answered PUBACK or PUBREC with a code of 0x80 and above: the message is not sent again, and counts
+        as dropped [MQTT-4.4.0-2]. False for an identifier that is not in flight."""
+        delivery = self.inflight.get(packet_id)
+        if delivery is None or delivery.is_released:
+            return False
+        self._done(packet_id, delivery)
+        if delivery.outgoing is not None:
+            self.drop(delivery.outgoing, "refused_by_client")
+        else:
+            self._services.dropped("refused_by_client").value += 1
+        return True
 
     # -- records --
 
@@ -384,6 +474,107 @@ class Session:
         self.inflight, self._next_id, self.next_offset, self.is_behind = inflight, next_id, next_offset, True
 
     # -- inside --
+
+    def _set_fast(self) -> None:
+        is_watched = self.has_to_wait or self.max_packet_bytes != _UNLIMITED_BYTES
+        keeps_copies = self._services.resends and not self.is_v5  # what was sent in passing cannot be sent again
+        box = self.box
+        self.fast = None if is_watched or keeps_copies or box is None or not box.is_plain else box
+
+    def _done(self, packet_id: int, delivery: Delivery) -> None:
+        del self.inflight[packet_id]
+        if self._unsent and packet_id in self._unsent:
+            self._unsent.remove(packet_id)  # acknowledged by what the connection before was sent: it used no quota
+        else:
+            self.quota += 1
+        if self.is_durable:
+            self._services.changed(self)
+        if self.queue or self.is_behind or self._ahead or self._unsent:
+            self.pump()
+
+    def _matching(self, topic: str) -> Iterable[Subscription]:
+        """The subscriptions whose filters match a topic name, shared ones among them."""
+        if len(self.subscriptions) <= _FEW:
+            return [item for item in self.subscriptions.values() if item.filter.matches(topic)]
+        if self._index is None:
+            self._index = TopicIndex((item, (item.filter.levels,)) for item in self.subscriptions.values())
+        return self._index.matching(topic)
+
+    def _emit_again(self, packet_id: int, delivery: Delivery, now_ns: int) -> bool:
+        """Send on a new connection what the one before was sent; False when this client takes no packet so large."""
+        if self._emit(packet_id, delivery, now_ns, dup=True):
+            return True
+        del self.inflight[packet_id]
+        assert delivery.outgoing is not None
+        self.drop(delivery.outgoing, "packet_too_large")
+        if self.is_durable:
+            self._services.changed(self)
+        return False
+
+    def _send_rest_again(self) -> None:
+        now_ns = self._services.clock.now_ns()
+        while self._unsent and self.quota > 0:
+            packet_id = self._unsent.popleft()
+            self.quota -= self._emit_again(packet_id, self.inflight[packet_id], now_ns)
+
+    def _send_some_ahead(self) -> bool:
+        """Send some of what goes before everything else; whether that was the last of it."""
+        now_ns = self._services.clock.now_ns()
+        for _ in range(_AHEAD_AT_ONCE):
+            if self.is_slow or self.quota <= 0:
+                return False  # ``set_slow`` or an acknowledgement goes on
+            try:
+                delivery = next(self._ahead[0], None)
+            except Exception as error:  # noqa: BLE001  the store cannot be read: this client's trouble alone
+                assert self.owner is not None
+                self.owner.fail(error)
+                return False
+            if delivery is None:
+                self._ahead.popleft()
+                if not self._ahead:
+                    self._set_fast()
+                    self._send_late()
+                    return True
+            elif delivery.outgoing is None:
+                break
+            elif delivery.qos:
+                self._send(delivery, now_ns)
+            else:
+                self._send_qos0(delivery.outgoing, delivery.retain, delivery.identifiers)
+        self._services.later(self)
+        return False
+
+    def _send_late(self) -> None:
+        """Send the QoS 0 messages that had to wait."""
+        assert self.box is not None
+        for item in self._late.take_all():
+            if item.outgoing is not None:
+                self._send_qos0(item.outgoing, item.retain, item.identifiers)
+            else:
+                self.box.add(item.data)
+                self._services.sent[0].value += item.packets
+
+    def _drop_late(self, item: Late, why: str) -> None:
+        if item.outgoing is not None:
+            self.drop(item.outgoing, why)
+        else:
+            self._services.dropped(why).value += item.packets
+
+    def _send_qos0(self, outgoing: Outgoing, retain: bool, identifiers: tuple[int, ...]) -> None:
+        box, services = self.box, self._services
+        assert box is not None
+        now_ns = services.clock.now_ns() if outgoing.expires_ns else 0
+        if outgoing.expires_ns and outgoing.is_expired(now_ns):
+            self.drop(outgoing, "expired")
+            return
+        head, tail = outgoing.parts_for(self.is_v5, 0, retain, identifiers, now_ns)
+        if len(head) + len(tail) > self.max_packet_bytes:
+            self.drop(outgoing, "packet_too_large")
+            return
+        box.add(head + tail)
+        services.sent[0].value += 1
+        if "message.delivered" in services.events.wanted:
+            services.on_event("message.delivered", self, outgoing.message, "")
 
     @property
     def _is_heavy(self) -> bool:
@@ -430,6 +621,7 @@ class Session:
             self._services.on_event("message.delivered", self, outgoing.message, "")
 
     def _emit(self, packet_id: int, delivery: Delivery, now_ns: int, *, dup: bool = False) -> bool:
+        delivery.sent_ns = now_ns
         if delivery.is_released:
             self._out(b"\x62\x02" + PACKET_ID_BYTES[packet_id])
             return True

@@ -34,6 +34,7 @@ class Bench:
             clock=MovedClock(),
             changed=lambda _session: None,
             refill=self._refill,
+            later=lambda _session: None,
             crowded=lambda _session: None,
             relieved=lambda _session: None,
             on_event=lambda _name, _session, _message, _why: None,
@@ -42,6 +43,7 @@ class Bench:
             dropped=lambda why: metrics.counter("dropped", why=why),
             max_queue=max_queue,
             max_queue_bytes=1_000_000,
+            max_late_bytes=1_000,
             window=window,
         )
         self.session = Session("s", self.services, is_durable=is_durable)
@@ -53,9 +55,6 @@ class Bench:
         box = Outbox(self.turn, self._write)
         self.session.attach(self, Client("s", protocol_version=4), box, 65_535, 0)
         self.session.resume()
-
-    def is_overfull(self) -> bool:
-        return False
 
     def fail(self, error: BaseException) -> None:
         raise error
