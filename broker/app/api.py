@@ -28,6 +28,7 @@ def api_server(node: Node) -> Any:
         pipeline=node.pipeline,
         functions=lambda: [function.as_dict() for function in node.rules.functions],
         plugins=lambda: [plugin.as_dict() for plugin in node.rules.plugins],
+        not_ready=lambda: None if node.server.is_loaded else "the store is being loaded",
         clock=node.clock,
         version=product_version(),
     )

@@ -36,6 +36,7 @@ from broker.net.settings import (
 )
 from broker.observe.metrics import Metrics
 from broker.observe.settings import LogSettings
+from broker.routing.settings import RetainedSettings
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.settings import StoreSettings
 from broker.storage.store import LogShard, Store
@@ -58,6 +59,7 @@ _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "listeners.ws": WsListeners,
     "listeners.wss": WssListeners,
     "mqtt": MqttSettings,
+    "retained": RetainedSettings,
     "store": StoreSettings,
     "stream_defaults": StreamSettings,
     "api": ApiSettings,
@@ -100,6 +102,7 @@ class Node:
                 config.get("listeners.wss", WssListeners),
             ),
             settings=config.get("mqtt", MqttSettings),
+            retained=config.get("retained", RetainedSettings),
             writer=self.writer,
             session_log=SESSION_LOG,
             metrics=self.metrics,

@@ -25,8 +25,8 @@ from broker.connection.parking import Parking
 from broker.connection.publish_rate import Later, PublishRates
 from broker.connection.replays import Replays
 from broker.connection.settings import MqttSettings
-from broker.connection.wills import Wills
 from broker.connection.sys_topics import SysTopics
+from broker.connection.wills import Wills
 from broker.core.clock import Clock
 from broker.core.events import Events, property_columns
 from broker.core.message import Message, Properties

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from logging import getLogger
 from typing import TYPE_CHECKING, Final
 
-from broker.codec.outgoing import Outgoing
 from broker.codec.packets import SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
 from broker.connection.acknowledge import answer_fitting
@@ -14,10 +16,12 @@ from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.routing.router import Target
+from broker.routing.rewrite import UnsafeName
 
 if TYPE_CHECKING:
     from broker.connection.connection import Connection
+
+_log = getLogger(__name__)
 
 _FAILURE: Final = 0x80
 _ALWAYS: Final = 0
@@ -51,11 +55,34 @@ def take_subscribe(c: Connection, packet: Subscribe) -> None:
             _send_retained(c, subscription)
 
 
+def subscribe_for(c: Connection, requests: Sequence[SubscriptionRequest]) -> None:
+    """Subscribe a client that has just connected to what the broker has for it, as if it had asked for that itself.
+
+    One that it cannot have, as for its number of subscriptions, is left out.
+    """
+    granted: list[tuple[Subscription, bool]] = []
+    for request in requests:
+        try:
+            subscription = _subscription(c, request, 0)
+        except PeerError as error:
+            _log.warning("auto_subscription.refused client_id=%s reason=%s", c.client.client_id, error)
+            continue
+        known = c.session.subscriptions.get(subscription.filter.text)
+        if known != replace(subscription, since_offset=known.since_offset if known else 0):
+            _subscribe(c, subscription, known is None, Subscribe(0, [request]))
+            c.hub.subscriptions_changed(c.session)
+        granted.append((subscription, known is None))
+    for subscription, is_new in granted:
+        if subscription.retain_handling == _ALWAYS or (subscription.retain_handling == _IF_NEW and is_new):
+            _send_retained(c, subscription)
+
+
 def take_unsubscribe(c: Connection, packet: Unsubscribe) -> None:
     """Filters are compared as text, character by character [MQTT-3.10.4-1]."""
     check_user_properties(c, packet.properties)
     before, session, codes = c.hub.writer.appended, c.session, []
-    for text in packet.filters:
+    for asked in packet.filters:
+        text = _known(c, asked)
         subscription = session.subscriptions.pop(text, None)
         if subscription is None:
             codes.append(reason.NO_SUBSCRIPTION_EXISTED)
@@ -69,9 +96,25 @@ def take_unsubscribe(c: Connection, packet: Unsubscribe) -> None:
     answer_fitting(c, UnsubAck(packet.packet_id, codes), waits=c.hub.writer.appended != before)
 
 
+def _rewritten(c: Connection, text: str) -> str:
+    try:
+        return c.hub.rewrites.filter_for(text, c.client)
+    except UnsafeName as error:
+        raise PeerError(reason.TOPIC_FILTER_INVALID, f"topic filter {text!r}: {error}") from None
+
+
+def _known(c: Connection, text: str) -> str:
+    """The filter that the client means by this one."""
+    try:
+        return c.hub.rewrites.filter_for(text, c.client)
+    except UnsafeName:
+        return text
+
+
 def _subscription(c: Connection, request: SubscriptionRequest, identifier: int) -> Subscription:
     hub, subscriptions = c.hub, c.session.subscriptions
-    topic_filter = TopicFilter.parse(request.filter, hub.settings.max_topic_levels, hub.settings.max_topic_bytes)
+    text, settings = _rewritten(c, request.filter), hub.settings
+    topic_filter = TopicFilter.parse(text, settings.max_topic_levels, settings.max_topic_bytes)
     known = subscriptions.get(topic_filter.text)
     if known is None and len(subscriptions) >= hub.settings.max_subscriptions:
         raise PeerError(reason.QUOTA_EXCEEDED, "the session has as many subscriptions as it may have")
@@ -97,17 +140,5 @@ def _subscribe(c: Connection, subscription: Subscription, is_new: bool, packet: 
 
 def _send_retained(c: Connection, subscription: Subscription) -> None:
     """Retained messages, before any newer live one; share groups get none (section 4.8.2)."""
-    if subscription.filter.share_group is not None:
-        return
-    session = c.session
-    identifiers = (subscription.identifier,) if subscription.identifier else ()
-    for message in c.hub.retained.matching(subscription.filter):
-        outgoing, qos = Outgoing(message), min(message.qos, subscription.qos)
-        if outgoing.is_expired(c.now_ns):
-            continue
-        if session.is_durable and qos:
-            target = Target(session, qos, True, identifiers)
-            retained = message.changed(message.topic, message.payload, message.qos, True, message.properties)
-            c.hub.backlog.keep(Outgoing(retained), [target], True)
-        else:
-            session.deliver(outgoing, qos, True, identifiers)
+    if subscription.filter.share_group is None:
+        c.hub.replays.start(c.session, subscription)

@@ -24,6 +24,7 @@ from broker.net.settings import NamedListener
 from broker.observe.metrics import Metrics
 from broker.pipeline.pipeline import Pipeline
 from broker.routing.router import Routes
+from broker.routing.settings import RetainedSettings
 from broker.session.session import Session
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
@@ -31,6 +32,7 @@ from broker.storage.writer import Writer
 _log = getLogger(__name__)
 
 _STOP_POLL_S: Final = 0.02
+_LOADED: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class Server:
         clock: Clock,
         allow_anonymous: bool = False,
         authenticators: AuthenticatorChain | None = None,
+        retained: RetainedSettings | None = None,
     ) -> None:
         has_authenticator = authenticators is not None and not authenticators.is_empty
         check_exposure(listeners, allow_anonymous=allow_anonymous, has_authenticator=has_authenticator)
@@ -83,9 +86,12 @@ class Server:
             defer=self._loop.call_soon,
             later=self._loop.call_later,
             authenticators=authenticators,
+            retained=retained,
         )
         self.hub.max_connections = min(self.hub.max_connections, raise_file_limit())
         self.listeners = Listeners(listeners, self.hub, metrics)
+        self.is_loaded = False
+        """Whether what the store holds has been restored; there are no listeners before."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -108,7 +114,7 @@ class Server:
         Raises:
             broker.core.errors.Unavailable: an address is taken; nothing is left open.
         """
-        self.hub.load()
+        await self._load()
         bound = await self.listeners.open()
         self._tick()
         return bound
@@ -155,6 +161,26 @@ class Server:
         if session is not None:
             self.hub.end_session(session)
         return session is not None
+
+    async def _load(self) -> None:
+        """Give the loop its turn between the steps: the API answers meanwhile, that the node is not ready."""
+        started_s, worst_s = self._loop.time(), 0.0
+        steps = self.hub.load()
+        while True:
+            step_s = self._loop.time()
+            if next(steps, _LOADED) is _LOADED:
+                break
+            worst_s = max(worst_s, self._loop.time() - step_s)
+            await asyncio.sleep(0)
+        self.is_loaded = True
+        _log.info(
+            "node.loaded sessions=%d retained=%d subscriptions=%d took_s=%.2f longest_step_ms=%.1f",
+            len(self.hub.sessions),
+            self.hub.retained.count,
+            self.hub.router.subscription_count,
+            self._loop.time() - started_s,
+            worst_s * 1000,
+        )
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)

@@ -53,6 +53,8 @@ class Pipeline(Generic[R]):
         self._passed = metrics.counter("messages_passed", "messages that passed all gates")
         self._internal = metrics.counter("messages_internal", "messages made inside the broker: rules, API, bridges")
         self._dropped: dict[str, Counter] = {}
+        self.may_retain: Callable[[Message], Refusal | None] = lambda message: None
+        """Asked before a retained message goes any further whether there is room for it."""
         self.on_refusal: Callable[[Message, Refusal], None] = lambda message, refusal: None
         """Told of every message that a gate stopped."""
         self.lanes = Lanes(self._decide_and_conclude, self._not_taken, bounds or LaneBounds(), metrics)
@@ -118,6 +120,8 @@ class Pipeline(Generic[R]):
                     plan = self._plans.final(message.topic.encode())
                 except (PeerError, UnicodeEncodeError) as error:
                     return Outcome(0, self._refused(message, _bad_topic(message, error)))
+        if message.retain and (full := self.may_retain(message)) is not None:
+            return self._stopped(message, full)
         for name, tap in plan.taps:
             try:
                 refusal = tap(message)

@@ -1,148 +1,335 @@
-"""The last retained message of each topic, found by topic filter, kept in the store under ``retained/TOPIC``."""
+"""The last retained message of each topic, in the store, found by topic filter.
+
+Nothing of them is held in memory but what waits for its commit, so memory does not grow with their number: a look-up
+reads keys from the store in slices, each as long as its caller can do with, and goes on at the key where it stopped.
+With ``storage = memory`` there is a copy in memory, and look-ups do not touch the store.
+
+Keys: ``retained/KEY`` holds the message of the topic with that key (``broker.routing.topic_keys``), so one entry a
+topic; ``retained-expiry/TIME KEY`` finds what expires next; ``retained-totals`` counts them, so that a start reads
+neither.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from struct import Struct
+from typing import Final, NamedTuple
 
-import msgspec
-
-from broker.core.client import Client
+from broker.core import reason
+from broker.core.clock import Clock
 from broker.core.message import Message
-from broker.core.topic import TopicFilter
+from broker.core.stage import Refusal
+from broker.routing.retained_record import (
+    decode_retained,
+    encode_retained,
+    expiry_of,
+    from_first_version,
+    is_first_version,
+    stamp_of,
+)
+from broker.routing.settings import RetainedSettings
+from broker.routing.topic_keys import FilterWalk, topic_key, topic_of
+from broker.storage.ordered_keys import OrderedKeys
+from broker.storage.store import KeyCursor
+from broker.storage.writer import Writer
 
 PREFIX: Final = b"retained/"
+EXPIRY_PREFIX: Final = b"retained-expiry/"
+TOTALS: Final = b"retained-totals"
+_TOTALS: Final = Struct(">QQQ")
+_TIME: Final = Struct(">Q")
+_STEPS: Final = 1024
+"""Keys that one slice of a look-up visits: about 2 ms."""
+_LOAD_STEP: Final = 1000
+_SWEEP_STEP: Final = 256
 
 
-class _Record(msgspec.Struct, array_like=True, frozen=True):
-    """Value of a key: a version number first, so that a later layout can be told apart."""
+class Entry(NamedTuple):
+    """A retained message and the order in which it was taken."""
 
-    version: int
-    payload: bytes
-    qos: int
-    received_ns: int
-    client_id: str
-    username: str | None
-    properties: dict[str, Any] | None
+    message: Message
+    stamp: int
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Record).decode
+class Slice(NamedTuple):
+    """A part of a look-up. ``position`` is where the next one goes on, None at the end."""
+
+    entries: list[Entry]
+    position: bytes | None
 
 
-class _Level:
-    __slots__ = ("children", "message")
+class _Change:
+    """A change that waits for its commit, with what it did to the totals since the last one that was committed."""
 
-    def __init__(self) -> None:
-        self.children: dict[str, _Level] = {}
-        self.message: Message | None = None
+    __slots__ = ("bytes", "count", "value")
+
+    def __init__(self, value: bytes | None, count: int, size_bytes: int) -> None:
+        self.value, self.count, self.bytes = value, count, size_bytes
 
 
 class Retained:
-    """All retained messages, in memory by level and in the store by topic.
+    """See the module. Changes take part in the commit group at hand, so an acknowledgement waits for them.
 
-    ``put`` takes part in the commit group at hand, so an acknowledgement waits for it.
+    ``count`` and ``size_bytes`` (of topics, payloads and properties) are exact, what waits for its commit included.
     """
 
-    def __init__(self, put: Callable[[bytes, bytes | None], None]) -> None:
-        self._put = put
-        self._root = _Level()
-        self.count = 0
+    def __init__(self, writer: Writer, clock: Clock, settings: RetainedSettings | None = None) -> None:
+        self._writer, self._clock = writer, clock
+        self._settings = settings or RetainedSettings()
+        self._memory = OrderedKeys() if self._settings.used_storage == "memory" else None
+        self._pending: dict[bytes, _Change] = {}
+        self._open: dict[bytes, _Change] = {}
+        self._sweep_from = EXPIRY_PREFIX
+        self.count = self.size_bytes = 0
+        self.stamp = 0
+        """Of the latest message taken."""
+        writer.before_commit(self._seal)
 
-    def load(self, found: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take what the store holds under ``PREFIX``."""
-        for key, value in found:
-            topic = key[len(PREFIX) :].decode()
-            self._set(topic, _message(topic, _decode(value)))
+    # -- start --
+
+    def load(self) -> Iterator[None]:
+        """Take over what the store holds, before anything else is asked; a step at a time."""
+        store = self._writer.store
+        known = store.get(TOTALS)
+        if known is not None:
+            self.count, self.size_bytes, self.stamp = _TOTALS.unpack(known)
+        if known is not None and self._memory is None:
+            return
+        self.stamp = max(self.stamp, self._clock.now_ns())
+        for number, (key, value) in enumerate(store.scan(PREFIX)):
+            topic = key[len(PREFIX) :]
+            if known is None:
+                topic, value = self._as_of_now(key, value)
+                self.count += 1
+                self.size_bytes += len(topic) + len(value)
+            if self._memory is not None:
+                self._memory.put(topic, value)
+            if number % _LOAD_STEP == 0:
+                yield
+        if known is None and self.count:
+            self._writer.put(TOTALS, _TOTALS.pack(self.count, self.size_bytes, self.stamp))
+
+    def _as_of_now(self, key: bytes, value: bytes) -> tuple[bytes, bytes]:
+        """Key and value as they are laid out now; stored that way if they were not."""
+        if not is_first_version(value):
+            return key[len(PREFIX) :], value
+        topic = key[len(PREFIX) :].decode()
+        self.stamp += 1
+        new_key, new_value = topic_key(topic), from_first_version(topic, value, self.stamp)
+        if PREFIX + new_key != key:
+            self._writer.put(key, None)
+        self._writer.put(PREFIX + new_key, new_value)
+        if expires_ns := expiry_of(new_value):
+            self._writer.put(_expiry_key(expires_ns, new_key), b"")
+        return new_key, new_value
+
+    # -- changes --
+
+    def refusal(self, message: Message) -> Refusal | None:
+        """Why a message cannot be retained: a limit of the settings. None when it can, or deletes."""
+        limits, size = self._settings, len(message.payload)
+        if not size:
+            return None
+        if limits.max_payload and size > limits.max_payload:
+            text = f"a retained message may have {limits.max_payload} bytes of payload, and this one has {size}"
+            return _refused("retained_payload_too_large", text)
+        is_near = limits.max_bytes and self.size_bytes + size + 4096 > limits.max_bytes
+        if not (is_near or (limits.max_messages and self.count >= limits.max_messages)):
+            return None
+        key = topic_key(message.topic)
+        old = self._value(key)
+        if limits.max_messages and old is None and self.count >= limits.max_messages:
+            return _refused("retained_full", f"there are {self.count} retained messages, as many as there may be")
+        added = len(key) + len(encode_retained(message, 0)) - (0 if old is None else len(key) + len(old))
+        if limits.max_bytes and self.size_bytes + added > limits.max_bytes:
+            return _refused(
+                "retained_full", f"retained messages may have {limits.max_bytes} bytes, and would have more"
+            )
+        return None
 
     def retain(self, message: Message) -> None:
         """Replace the topic's message; an empty payload deletes it [MQTT-3.3.1-5, -6]."""
-        key = PREFIX + message.topic.encode()
-        if not message.payload:
-            if self._remove(message.topic):
-                self._put(key, None)
-            return
-        self._set(message.topic, message)
-        self._put(key, _encode(_record(message)))
+        key = topic_key(message.topic)
+        old = self._value(key)
+        if message.payload:
+            self.stamp = max(self.stamp + 1, self._clock.now_ns())
+            self._put(key, encode_retained(message, self.stamp), old)
+        elif old is not None:
+            self._put(key, None, old)
 
-    def matching(self, topic_filter: TopicFilter) -> Iterator[Message]:
-        """Retained messages whose topics match the filter."""
-        nodes = [self._root]
-        for position, level in enumerate(topic_filter.levels):
-            if level == "#":
-                for node in nodes:
-                    yield from _below(node, hides_system=position == 0)
-                return
-            nodes = [child for node in nodes for child in _step(node, level, position)]
-        for node in nodes:
-            if node.message is not None:
-                yield node.message
+    def delete(self, topic: str) -> bool:
+        """Forget the message of a topic; False when there is none."""
+        key = topic_key(topic)
+        old = self._value(key)
+        if old is not None:
+            self._put(key, None, old)
+        return old is not None
 
-    def _set(self, topic: str, message: Message) -> None:
-        node = self._root
-        for level in topic.split("/"):
-            child = node.children.get(level)
-            if child is None:
-                child = node.children[level] = _Level()
-            node = child
-        self.count += node.message is None
-        node.message = message
-
-    def _remove(self, topic: str) -> bool:
-        path, node = [], self._root
-        for level in topic.split("/"):
-            child = node.children.get(level)
-            if child is None:
+    def sweep(self) -> bool:
+        """Forget some of what has expired; True when there may be more. What is not due is not looked at."""
+        cursor, now_ns = self._writer.store.cursor(EXPIRY_PREFIX), self._clock.now_ns()
+        key = cursor.seek(self._sweep_from)
+        for _ in range(_SWEEP_STEP):
+            if key is None or _TIME.unpack_from(key, len(EXPIRY_PREFIX))[0] > now_ns:
+                self._sweep_from = EXPIRY_PREFIX
                 return False
-            path.append((node, level))
-            node = child
-        if node.message is None:
-            return False
-        node.message = None
-        self.count -= 1
-        for parent, level in reversed(path):
-            child = parent.children[level]
-            if child.message is not None or child.children:
-                break
-            del parent.children[level]
+            self._expire(key)
+            self._sweep_from = key + b"\0"
+            key = cursor.next()
         return True
 
+    def _expire(self, key: bytes) -> None:
+        (expires_ns,) = _TIME.unpack_from(key, len(EXPIRY_PREFIX))
+        topic = key[len(EXPIRY_PREFIX) + _TIME.size :]
+        value = self._value(topic)
+        if value is not None and expiry_of(value) == expires_ns:
+            self._put(topic, None, value)
+        else:
+            self._writer.put(key, None)
 
-def _step(node: _Level, level: str, position: int) -> list[_Level]:
-    if level != "+":
-        child = node.children.get(level)
-        return [] if child is None else [child]
-    if position:
-        return list(node.children.values())
-    return [child for name, child in node.children.items() if not name.startswith("$")]  # [MQTT-4.7.2-1]
+    # -- look-ups --
+
+    def get(self, topic: str) -> Message | None:
+        """The message of a topic, also when it has expired and was not swept yet."""
+        value = self._value(topic_key(topic))
+        return None if value is None else decode_retained(topic, value)
+
+    @property
+    def waiting(self) -> int:
+        """How many changes wait for their commit: ``read`` does not see those."""
+        return len(self._pending)
+
+    def waiting_entries(self, walk: FilterWalk) -> tuple[list[Entry], frozenset[bytes]]:
+        """What waits for its commit and matches; and the keys of all that waits, deletions too."""
+        found = [
+            (key, change.value)
+            for key, change in self._pending.items()
+            if change.value is not None and walk.follow(key) == key
+        ]
+        return [_entry(key, value) for key, value in sorted(found)], frozenset(self._pending)
+
+    def read(
+        self, walk: FilterWalk, position: bytes, limit: int, max_bytes: int, without: frozenset[bytes] = frozenset()
+    ) -> Slice:
+        """At most ``limit`` messages, or a little over ``max_bytes`` of them, from ``position`` on (``b""``: all).
+
+        A slice may be empty and not the last. Keys in ``without`` are passed over.
+        """
+        if walk.exact is not None:
+            return Slice(self._exact(walk.exact, without), None)
+        cursor, entries = self._cursor(), list[Entry]()
+        key = _seek(cursor, max(position, walk.start))
+        for _ in range(_STEPS):
+            if key is None:
+                return Slice(entries, None)
+            target = walk.follow(key)
+            if target is None:
+                return Slice(entries, None)
+            if target != key:
+                key = _seek(cursor, target)
+                continue
+            if len(entries) >= limit or max_bytes <= 0:
+                return Slice(entries, key)
+            if key not in without:
+                value = cursor.value()
+                entries.append(_entry(key, value))
+                max_bytes -= len(value)
+            key = _key(cursor.next())
+        return Slice(entries, key)
+
+    def _exact(self, key: bytes, without: frozenset[bytes]) -> list[Entry]:
+        value = None if key in without else self._committed_value(key)
+        return [] if value is None else [_entry(key, value)]
+
+    def _cursor(self) -> KeyCursor:
+        return self._writer.store.cursor(PREFIX) if self._memory is None else _Prefixed(self._memory.cursor(b""))
+
+    # -- inside --
+
+    def _value(self, key: bytes) -> bytes | None:
+        change = self._pending.get(key)
+        return self._committed_value(key) if change is None else change.value
+
+    def _committed_value(self, key: bytes) -> bytes | None:
+        return self._writer.store.get(PREFIX + key) if self._memory is None else self._memory.get(key)
+
+    def _put(self, key: bytes, value: bytes | None, old: bytes | None) -> None:
+        count = (value is not None) - (old is not None)
+        size_bytes = (0 if value is None else len(key) + len(value)) - (0 if old is None else len(key) + len(old))
+        self.count += count
+        self.size_bytes += size_bytes
+        self._writer.put(PREFIX + key, value)
+        if old is not None and (expires_ns := expiry_of(old)):
+            self._writer.put(_expiry_key(expires_ns, key), None)
+        if value is not None and (expires_ns := expiry_of(value)):
+            self._writer.put(_expiry_key(expires_ns, key), b"")
+        if not self._open:
+            self._writer.when_committed(self._settler(self._open))
+        earlier = self._open.get(key)
+        if earlier is not None:
+            count, size_bytes = count + earlier.count, size_bytes + earlier.bytes
+        self._open[key] = self._pending[key] = _Change(value, count, size_bytes)
+
+    def _seal(self) -> None:
+        """The group is sealed: its totals go with it."""
+        if self._open:
+            self._writer.put(TOTALS, _TOTALS.pack(self.count, self.size_bytes, self.stamp))
+            self._open = {}
+
+    def _settler(self, changes: Mapping[bytes, _Change]) -> Callable[[BaseException | None], None]:
+        def settle(error: BaseException | None) -> None:
+            for key, change in changes.items():
+                if error is not None:
+                    self._undo(key, change)
+                elif self._memory is not None:
+                    self._memory.put(key, change.value)
+                if self._pending.get(key) is change:
+                    del self._pending[key]
+
+        return settle
+
+    def _undo(self, key: bytes, change: _Change) -> None:
+        """A change was not committed: what it did to the totals falls to a later one of the key, or is taken back."""
+        later = self._pending.get(key)
+        if later is not None and later is not change:
+            later.count += change.count
+            later.bytes += change.bytes
+        else:
+            self.count -= change.count
+            self.size_bytes -= change.bytes
 
 
-def _below(node: _Level, hides_system: bool) -> Iterator[Message]:
-    stack = [node]
-    while stack:
-        here = stack.pop()
-        if here.message is not None:
-            yield here.message
-        hidden = hides_system and here is node
-        stack.extend(child for name, child in here.children.items() if not (hidden and name.startswith("$")))
+class _Prefixed:
+    """A cursor over keys without the store's prefix, as one with it."""
+
+    def __init__(self, inner: KeyCursor) -> None:
+        self._inner = inner
+        self.value = inner.value
+
+    def seek(self, key: bytes) -> bytes | None:
+        found = self._inner.seek(key[len(PREFIX) :])
+        return None if found is None else PREFIX + found
+
+    def next(self) -> bytes | None:
+        found = self._inner.next()
+        return None if found is None else PREFIX + found
 
 
-def _record(message: Message) -> _Record:
-    properties = dict(message.properties) if message.properties else None
-    client = message.client
-    return _Record(1, message.payload, message.qos, message.received_ns, client.client_id, client.username, properties)
+def _seek(cursor: KeyCursor, key: bytes) -> bytes | None:
+    return _key(cursor.seek(PREFIX + key))
 
 
-def _message(topic: str, record: _Record) -> Message:
-    properties = record.properties
-    if properties and "User-Property" in properties:
-        properties["User-Property"] = [(name, value) for name, value in properties["User-Property"]]
-    return Message(
-        topic,
-        record.payload,
-        record.qos,
-        True,
-        Client(record.client_id, record.username),
-        record.received_ns,
-        properties,
-    )
+def _key(found: bytes | None) -> bytes | None:
+    return None if found is None else found[len(PREFIX) :]
+
+
+def _entry(key: bytes, value: bytes) -> Entry:
+    return Entry(decode_retained(topic_of(key), value), stamp_of(value))
+
+
+def _expiry_key(expires_ns: int, key: bytes) -> bytes:
+    return EXPIRY_PREFIX + _TIME.pack(expires_ns) + key
+
+
+def _refused(why: str, text: str) -> Refusal:
+    return Refusal("retained", "retained", why, reason.QUOTA_EXCEEDED, text)

@@ -1,4 +1,4 @@
-"""Filters, share groups, routes, retained messages."""
+"""Filters, share groups, routes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.routing.retained import Retained
 from broker.routing.router import Router, Target
 from broker.routing.trie import FilterTrie
 from tests.support.strategies import filters, topics
@@ -181,28 +180,3 @@ def test_unsubscribing_ends_delivery(router: Router[Listener]) -> None:
         router.unsubscribe(one, TopicFilter.parse(text))
     assert router.routes("a/b").is_empty
     assert router.subscription_count == 0
-
-
-@given(st.lists(topics, max_size=8), filters)
-def test_retained_messages_are_found_by_filter(names: list[str], text: str) -> None:
-    retained = Retained(lambda _key, _value: None)
-    for name in names:
-        retained.retain(message(name, retain=True))
-    topic_filter = TopicFilter.parse(text)
-    found = sorted(found.topic for found in retained.matching(topic_filter))
-    assert found == sorted({name for name in names if topic_filter.matches(name)})
-
-
-def test_retained_messages_survive_in_what_was_put() -> None:
-    stored: dict[bytes, bytes | None] = {}
-    retained = Retained(stored.__setitem__)
-    properties = {"User-Property": [("a", "1"), ("a", "2")], "Correlation-Data": b"\0\xff"}
-    retained.retain(Message("a/b", b"x", 1, True, Client("c", "u"), 5, properties))
-    retained.retain(message("gone", retain=True))
-    retained.retain(message("gone", retain=True, payload=b""))
-    restored = Retained(stored.__setitem__)
-    restored.load((key, value) for key, value in stored.items() if value is not None)
-    [found] = restored.matching(TopicFilter.parse("#"))
-    assert (found.topic, found.payload, found.qos, found.received_ns) == ("a/b", b"x", 1, 5)
-    assert found.properties == properties
-    assert restored.count == 1

@@ -1,0 +1,246 @@
+"""Retained messages on their way to those who subscribed: a slice at a time, as fast as each of them takes them.
+
+The first slice is sent with the subscription, before anything newer. What there is more of waits until the client has
+taken enough, and other work of the loop goes between any two slices: a subscription to a million retained messages
+holds neither memory nor the loop. A message that is retained after the subscription was made reaches it as a live one,
+and is passed over here: nobody gets an older message of a topic after a newer one, or the same twice.
+
+For a session that outlives its connection, messages of QoS 1 and 2 go through the session log; where a replay stands is
+written together with what it appended, under ``replay/CLIENT_ID``, so that it goes on after a reconnection and after a
+crash.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from broker.codec.outgoing import Outgoing
+from broker.connection.backlog import Backlog, Defer
+from broker.connection.publish_rate import Later
+from broker.core.clock import Clock
+from broker.core.message import Message
+from broker.core.subscription import Subscription
+from broker.routing.retained import Entry, Retained
+from broker.routing.router import Target
+from broker.routing.topic_keys import FilterWalk
+from broker.session.session import Session
+from broker.storage.writer import Writer
+
+PREFIX: Final = b"replay/"
+_MESSAGES: Final = 256
+_BYTES: Final = 256 * 1024
+"""Of one slice, so that a slow client shows before there is much for it in memory."""
+_MOST_WAITING: Final = 2000
+"""Retained messages that wait for their commit and are looked through at once; with more, the commit is awaited."""
+_LOOK_AGAIN_S: Final = 0.005
+"""How soon a session that had no room is looked at again."""
+
+
+class _Place(msgspec.Struct, array_like=True, frozen=True):
+    """Where a replay stands, as the store keeps it."""
+
+    filter: str
+    position: bytes
+    since: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[_Place]).decode
+
+
+class Replay:
+    """The retained messages of one subscription; ``position`` is None at the end."""
+
+    __slots__ = ("is_awaited", "is_kept", "position", "session", "since", "subscription", "walk", "without")
+
+    def __init__(self, session: Session, subscription: Subscription, position: bytes, since: int) -> None:
+        self.session, self.subscription, self.since = session, subscription, since
+        self.walk = FilterWalk(subscription.filter)
+        self.position: bytes | None = position
+        self.without: frozenset[bytes] = frozenset()
+        self.is_awaited = False
+        """Something will take it up again: a turn, a commit, a timer."""
+        self.is_kept = False
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether its messages go through the session log, and its place is stored with them."""
+        return self.session.is_durable and self.subscription.qos > 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the subscription it is for still holds, and somebody is there to get it."""
+        session, subscription = self.session, self.subscription
+        if session.is_ended or (session.is_away and not self.is_logged):
+            return False
+        return session.subscriptions.get(subscription.filter.text) is subscription
+
+
+class Replays:
+    """Those of the node. ``max_queue`` is what a session may have waiting in memory."""
+
+    def __init__(
+        self,
+        retained: Retained,
+        backlog: Backlog,
+        writer: Writer,
+        clock: Clock,
+        defer: Defer,
+        later: Later,
+        max_queue: int,
+    ) -> None:
+        self._retained, self._backlog, self._writer, self._clock = retained, backlog, writer, clock
+        self._defer, self._later, self._max_queue = defer, later, max_queue
+        self._of: dict[Session, list[Replay]] = {}
+        self._turns: deque[Replay] = deque()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._of.values()))
+
+    def start(self, session: Session, subscription: Subscription) -> None:
+        """Send what a new subscription finds: a first slice now, the rest as it is taken."""
+        replay = Replay(session, subscription, b"", self._retained.stamp)
+        if self._retained.waiting > _MOST_WAITING:
+            self._keep(replay)
+            self._await_commit(replay)
+            return
+        entries, replay.without = self._retained.waiting_entries(replay.walk)
+        self._send(replay, entries)
+        self._advance(replay)
+
+    def session_ended(self, session: Session) -> None:
+        """Forget what was under way for a session."""
+        if any(replay.is_logged for replay in self._of.pop(session, ())):
+            self._writer.put(_key(session), None)
+
+    def resumed(self, session: Session) -> None:
+        """A connection has taken the session: go on."""
+        for replay in self._of.get(session, ()):
+            self._await_turn(replay)
+
+    def load(self, client_id: str, value: bytes, session: Session | None) -> None:
+        """Take up what an earlier run left, for a session that is restored; forget it when that is gone."""
+        places = _decode(value) if session is not None else ()
+        known = [place for place in places if session is not None and place.filter in session.subscriptions]
+        if session is None or not known:
+            self._writer.put(PREFIX + client_id.encode(), None)
+            return
+        for place in known:
+            replay = Replay(session, session.subscriptions[place.filter], place.position, place.since)
+            replay.is_kept = True
+            self._of.setdefault(session, []).append(replay)
+
+    # -- inside --
+
+    def _advance(self, replay: Replay) -> None:
+        """Send a slice; where it goes into the log, the place goes with it."""
+        assert replay.position is not None
+        entries, replay.position = self._retained.read(replay.walk, replay.position, _MESSAGES, _BYTES, replay.without)
+        has_appended = self._send(replay, entries)
+        if replay.position is None:
+            self._remove(replay)
+            return
+        self._keep(replay)
+        if has_appended:
+            self._store_places(replay.session)
+            self._await_commit(replay)
+        else:
+            self._await_turn(replay)
+
+    def _keep(self, replay: Replay) -> None:
+        if not replay.is_kept:
+            replay.is_kept = True
+            self._of.setdefault(replay.session, []).append(replay)
+            if replay.is_logged:
+                self._store_places(replay.session)
+
+    def _send(self, replay: Replay, entries: Iterable[Entry]) -> bool:
+        """Hand messages to the session; True when some were appended to the log for it."""
+        session, subscription, has_appended = replay.session, replay.subscription, False
+        identifiers = (subscription.identifier,) if subscription.identifier else ()
+        for outgoing, qos in self._current(entries, subscription.qos, replay.since):
+            if qos and session.is_durable:
+                self._backlog.keep(_as_retained(outgoing.message), [Target(session, qos, True, identifiers)], True)
+                has_appended = True
+            else:
+                session.deliver(outgoing, qos, True, identifiers)
+        return has_appended
+
+    def _current(self, entries: Iterable[Entry], granted: int, since: int) -> Iterator[tuple[Outgoing, int]]:
+        now_ns = self._clock.now_ns()
+        for message, stamp in entries:
+            outgoing = Outgoing(message)
+            if stamp <= since and not outgoing.is_expired(now_ns):
+                yield outgoing, min(message.qos, granted)
+
+    def _remove(self, replay: Replay) -> None:
+        replays = self._of.get(replay.session)
+        if replays is None or replay not in replays:
+            return
+        replays.remove(replay)
+        if replay.is_logged:
+            self._store_places(replay.session)
+        if not replays:
+            del self._of[replay.session]
+
+    def _store_places(self, session: Session) -> None:
+        places = [
+            _Place(replay.subscription.filter.text, replay.position, replay.since)
+            for replay in self._of.get(session, ())
+            if replay.is_logged and replay.position is not None
+        ]
+        self._writer.put(_key(session), _encode(places) if places else None)
+
+    def _await_commit(self, replay: Replay) -> None:
+        """The log is not to be filled faster than it is written."""
+        replay.is_awaited = True
+
+        def go_on(_error: BaseException | None) -> None:
+            replay.is_awaited = False
+            self._await_turn(replay)
+
+        self._writer.when_committed(go_on)
+
+    def _await_turn(self, replay: Replay) -> None:
+        if replay.is_awaited:
+            return
+        replay.is_awaited = True
+        self._turns.append(replay)
+        if len(self._turns) == 1:
+            self._defer(self._run)
+
+    def _run(self) -> None:
+        """One slice a turn of the loop, each replay in its turn."""
+        replay = self._turns[0]
+        replay.is_awaited = False
+        if not replay.is_wanted:
+            self._remove(replay)
+        elif self._has_room(replay.session):
+            self._advance(replay)
+        elif not replay.session.is_away:  # else ``resumed`` goes on
+            replay.is_awaited = True
+            self._later(_LOOK_AGAIN_S, self._look_again, replay)
+        self._turns.popleft()
+        if self._turns:
+            self._defer(self._run)
+
+    def _look_again(self, replay: Replay) -> None:
+        replay.is_awaited = False
+        self._await_turn(replay)
+
+    def _has_room(self, session: Session) -> bool:
+        if session.is_away or session.is_behind or session.is_slow:
+            return False
+        return len(session.queue) * 2 <= self._max_queue
+
+
+def _as_retained(message: Message) -> Outgoing:
+    return Outgoing(message.changed(message.topic, message.payload, message.qos, True, message.properties))
+
+
+def _key(session: Session) -> bytes:
+    return PREFIX + session.client_id.encode()

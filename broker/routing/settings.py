@@ -1,0 +1,52 @@
+"""Settings of the retained store, section ``retained``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from broker.config.model import Settings
+from broker.config.units import Size
+
+Storage = Literal["disk", "memory"]
+
+
+class RetainedBackend(Settings):
+    """One of several backends that are declared; the one that is enabled is used."""
+
+    storage: Storage = Field(default="disk", description="As `retained.storage`.")
+    enable: bool = Field(default=True, description="Whether this is the one to use.")
+
+
+class RetainedSettings(Settings):
+    """How many retained messages there may be, and where they are read from."""
+
+    max_messages: int = Field(
+        default=0, ge=0, description="Most topics with a retained message; 0 is no limit. Beyond it a retained publish "
+        "on a further topic is refused with 0x97."
+    )  # fmt: skip
+    max_bytes: Size = Field(
+        default=0, ge=0, description="Most bytes of all retained messages, with topics and properties; 0 is no limit."
+    )
+    max_payload: Size = Field(
+        default=0, ge=0, description="Largest payload of a retained message, in bytes; 0 is no limit of its own."
+    )
+    storage: Storage = Field(
+        default="disk", description="`disk` reads them from the store, so that memory does not grow with them; "
+        "`memory` keeps a copy in memory. Both are in the store as well, and there after a restart. Needs a restart."
+    )  # fmt: skip
+    backends: list[RetainedBackend] = Field(
+        default_factory=list, description="Instead of `retained.storage`: several backends, of which one is enabled."
+    )
+
+    @model_validator(mode="after")
+    def _one_backend(self) -> RetainedSettings:
+        if self.backends and len([one for one in self.backends if one.enable]) != 1:
+            raise ValueError("backends: one of them must be enabled, and the others not; set 'enable = false' there")
+        return self
+
+    @property
+    def used_storage(self) -> Storage:
+        """Where retained messages are read from."""
+        return next((one.storage for one in self.backends if one.enable), self.storage)
