@@ -15,7 +15,7 @@ from broker.connection.user_properties import check_user_properties
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.subscription import Subscription
-from broker.core.topic import TopicFilter
+from broker.core.topic import SYSTEM_LEVEL, TopicFilter
 from broker.routing.rewrite import UnsafeName
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _log = getLogger(__name__)
 
 _FAILURE: Final = 0x80
+_MQTT_3_1: Final = 3
+_INTERNAL_TREES: Final = frozenset(("$events",))
+"""First levels under which the broker's parts know things by names that look like topics; nobody subscribes to them."""
 _ALWAYS: Final = 0
 _IF_NEW: Final = 1
 
@@ -42,7 +45,7 @@ def take_subscribe(c: Connection, packet: Subscribe) -> None:
             check_subscription(c, request, identifier)
             subscription = _subscription(c, request, identifier)
         except PeerError as error:
-            codes.append(error.reason_code if c.is_v5 else _FAILURE)
+            codes.append(_refusal(c, request, error))
             continue
         granted.append((subscription, subscription.filter.text not in c.session.subscriptions))
         codes.append(subscription.qos)
@@ -53,6 +56,18 @@ def take_subscribe(c: Connection, packet: Subscribe) -> None:
     for subscription, is_new in granted:
         if subscription.retain_handling == _ALWAYS or (subscription.retain_handling == _IF_NEW and is_new):
             _send_retained(c, subscription)
+
+
+def _refusal(c: Connection, request: SubscriptionRequest, error: PeerError) -> int:
+    """The code for a filter that is not subscribed. MQTT 3.1 has none: there, "it must make a positive acknowledgement"
+    (section 3.8 of 3.1), and what is not even a filter ends the connection."""
+    if c.is_v5:
+        return error.reason_code
+    if c.version > _MQTT_3_1:
+        return _FAILURE
+    if error.reason_code == reason.TOPIC_FILTER_INVALID:
+        raise error
+    return request.qos
 
 
 def subscribe_for(c: Connection, requests: Sequence[SubscriptionRequest]) -> None:
@@ -115,6 +130,8 @@ def _subscription(c: Connection, request: SubscriptionRequest, identifier: int) 
     hub, subscriptions = c.hub, c.session.subscriptions
     text, settings = _rewritten(c, request.filter), hub.settings
     topic_filter = TopicFilter.parse(text, settings.max_topic_levels, settings.max_topic_bytes)
+    if topic_filter.levels[0] in _INTERNAL_TREES:
+        raise PeerError(reason.NOT_AUTHORIZED, f"what begins with {topic_filter.levels[0]}/ is the broker's own")
     known = subscriptions.get(topic_filter.text)
     if known is None and len(subscriptions) >= hub.settings.max_subscriptions:
         raise PeerError(reason.QUOTA_EXCEEDED, "the session has as many subscriptions as it may have")
@@ -140,5 +157,7 @@ def _subscribe(c: Connection, subscription: Subscription, is_new: bool, packet: 
 
 def _send_retained(c: Connection, subscription: Subscription) -> None:
     """Retained messages, before any newer live one; share groups get none (section 4.8.2)."""
+    if subscription.filter.levels[0] == SYSTEM_LEVEL:
+        c.hub.sys_topics.show(c, subscription)
     if subscription.filter.share_group is None:
         c.hub.replays.start(c.session, subscription)
