@@ -43,11 +43,18 @@ class _Group:
     tokens: dict[LogShard, list[object]] = field(default_factory=dict)
     waiting: list[Done] = field(default_factory=list)
     size_bytes: int = 0
+    put_bytes: int = 0
+    """Of keys and values put, as they wait in memory; a key put twice counts twice."""
 
     @property
     def records(self) -> int:
         """How many records there are by now."""
         return sum(map(len, self.batch.appends.values()))
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What the group holds in memory until it is committed."""
+        return self.size_bytes + self.put_bytes
 
     def records_of(self, shard: LogShard) -> list[StreamRecord]:
         """Where the records of a shard gather."""
@@ -123,7 +130,9 @@ class Writer:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._figures = _Figures(metrics or Metrics())
         if metrics is not None:
-            metrics.gauge("store_backlog_bytes", lambda: self._backlog()[0], "payload bytes that wait for their commit")
+            metrics.gauge(
+                "store_backlog_bytes", lambda: self._backlog()[0], "payload bytes and values that wait for their commit"
+            )
             metrics.gauge("store_backlog_records", lambda: self._backlog()[1], "records that wait for their commit")
         self._thread = threading.Thread(target=self._run, name="store writer", daemon=True)
         self._thread.start()
@@ -165,9 +174,16 @@ class Writer:
             self._is_congested = size_bytes > self._max_bytes or records > self._max_records
         return self._is_congested
 
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes of payloads, keys and values that wait for their commit."""
+        return self._backlog()[0]
+
     def put(self, key: bytes, value: bytes | None) -> None:
         """Set a key, or delete it with None, in the group that is gathering; the last put of a key wins."""
-        self._open.batch.puts[key] = value
+        group = self._open
+        group.batch.puts[key] = value
+        group.put_bytes += len(key) + (0 if value is None else len(value))
         self.appended += 1
         if not self._is_scheduled:
             self._schedule()
@@ -326,7 +342,7 @@ class Writer:
         """Bytes and records that wait, those being written among them."""
         flying = self._flying
         return (
-            self._open.size_bytes + (flying.size_bytes if flying else 0),
+            self._open.waiting_bytes + (flying.waiting_bytes if flying else 0),
             self._open.records + (flying.records if flying else 0),
         )
 

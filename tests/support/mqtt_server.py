@@ -19,6 +19,7 @@ from broker.core.stage import Gate, Tap
 from broker.net.server import Server
 from broker.net.settings import ListenerSettings, NamedListener
 from broker.observe.metrics import Metrics
+from broker.routing.settings import RetainedSettings
 from broker.storage.memory import MemoryStore
 from broker.storage.store import Batch, Committed, LogShard, Store
 from broker.storage.writer import Writer
@@ -102,6 +103,7 @@ async def running(
     gates: Sequence[Gate] = (),
     taps: Sequence[Tap] = (),
     clock: MovedClock | None = None,
+    retained: RetainedSettings | None = None,
     **settings: Any,
 ) -> AsyncIterator[Node]:
     """A server on a free port of 127.0.0.1. Leaving it is like a kill: nothing is said, nothing more is stored."""
@@ -110,6 +112,7 @@ async def running(
     writer = Writer(store or MemoryStore(), loop, metrics=metrics)
     server = Server(
         settings=MqttSettings(**settings),
+        retained=retained,
         listeners=[NamedListener(ListenerSettings(bind="127.0.0.1:0"))],
         writer=writer,
         session_log=SESSION_LOG,

@@ -172,7 +172,11 @@ class DatabaseCursor:
     __slots__ = ("_found", "_limits", "_start", "_translated")
 
     def __init__(
-        self, found: RdictIter, start: bytes, limits: ReadOptions, translated: Callable[[], AbstractContextManager[None]]
+        self,
+        found: RdictIter,
+        start: bytes,
+        limits: ReadOptions,
+        translated: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._found, self._start, self._limits, self._translated = found, start, limits, translated
 
