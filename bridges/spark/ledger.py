@@ -18,6 +18,8 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from bridges.spark.batch import TableSpec
 from bridges.spark.tables.contract import Committed
+from bridges.spark.tables.delta import local_files
+from bridges.spark.tables.files import read_columns
 from bridges.spark.tables.formats import open_table
 
 DIRECTORY = "_ledger"
@@ -77,10 +79,10 @@ class Ledger:
     def rows(self, table_id: str) -> pa.Table:
         """The ledger of the table with this identity."""
         try:
-            dataset = DeltaTable(self._path).to_pyarrow_dataset()
+            files = local_files(DeltaTable(self._path), self._path)
         except TableNotFoundError:
             return SCHEMA.empty_table()
-        return dataset.to_table(filter=pc.field("table_id") == table_id).select(SCHEMA.names)
+        return read_columns([path for path, _ in files], SCHEMA, pc.field("table_id") == table_id)
 
     def _tidy(self) -> None:
         """Join the small files that syncing leaves, when there are many."""

@@ -33,7 +33,7 @@ from bridges.spark.tables.contract import (
     TableRefused,
     predicate,
 )
-from bridges.spark.tables.files import read_files, read_newest
+from bridges.spark.tables.files import read_columns, read_files, read_newest
 from bridges.spark.task import DataFile
 
 _STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "sluice.type"
@@ -169,16 +169,14 @@ class DeltaLakeTable:
         return True
 
     def newest(self, limit: int) -> pa.Table:
-        files = pa.table(self._table.get_add_actions(flatten=True))
-        if files.num_rows == 0:
-            return arrow_schema((*PROVENANCE, *self.columns())).empty_table()
-        files = files.sort_by([("modification_time", "descending")])
-        held = zip(files.column("path").to_pylist(), files.column("num_records").to_pylist(), strict=True)
-        paths = [(os.path.join(self.directory, unquote(path)), rows) for path, rows in held]
-        return read_newest(paths, limit, arrow_schema((*PROVENANCE, *self.columns())))
+        return read_newest(
+            local_files(self._table, self.directory), limit, arrow_schema((*PROVENANCE, *self.columns()))
+        )
 
     def scan(self, columns: Sequence[str]) -> pa.Table:
-        return self._table.to_pyarrow_dataset().to_table(columns=list(columns))
+        schema = arrow_schema((*PROVENANCE, *self.columns()))
+        wanted = pa.schema([schema.field(name) for name in columns])
+        return read_columns([path for path, _ in local_files(self._table, self.directory)], wanted)
 
     def _transaction(self, name: str) -> int | None:
         version = self._table.transaction_version(name)
@@ -196,6 +194,16 @@ class DeltaLakeTable:
             Transaction(self._first_id(one.shard), one.start) for one in details.ranges if self.first(one.shard) is None
         ]
         return CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, app_transactions=marks)
+
+
+def local_files(table: DeltaTable, directory: str) -> list[tuple[str, int]]:
+    """The paths of a table's files with their rows, newest first."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    if files.num_rows == 0:
+        return []
+    files = files.sort_by([("modification_time", "descending")])
+    held = zip(files.column("path").to_pylist(), files.column("num_records").to_pylist(), strict=True)
+    return [(os.path.join(directory, unquote(path)), rows) for path, rows in held]
 
 
 def _plain(details: Any) -> Any:

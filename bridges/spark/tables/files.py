@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from bridges.spark.tables.contract import Replacement
@@ -31,6 +33,17 @@ def read_newest(files: Sequence[tuple[str, int]], limit: int, schema: pa.Schema)
         rows += held
     found = pa.concat_tables(tables) if tables else schema.empty_table()
     return found.sort_by([("_published_at", "descending"), ("_offset", "descending")]).slice(0, limit)
+
+
+def read_columns(paths: Sequence[str], schema: pa.Schema, where: pc.Expression | None = None) -> pa.Table:
+    """These columns of local files, null where an older file lacks one.
+
+    Arrow reads by its own file system: through delta-rs's, which is Python, its threads would need the interpreter,
+    and may outlive it.
+    """
+    if not paths:
+        return schema.empty_table()
+    return ds.dataset(list(paths), schema=schema, format="parquet").to_table(filter=where)
 
 
 def _tail(path: str, limit: int) -> pa.Table:
