@@ -59,6 +59,7 @@ def authenticated(c: Connection, attempt: ConnectAttempt, decision: Decision) ->
 
 def connected(c: Connection) -> None:
     """A client is connected."""
+    c.hub.sys_topics.connected(c)
     if "client.connected" not in c.hub.events.wanted:
         return
     columns = {
@@ -80,6 +81,7 @@ def ping(c: Connection) -> None:
 
 def disconnected(c: Connection, why: str, properties: dict[str, Any] | None) -> None:
     """A connection has ended; ``properties`` are those of the client's DISCONNECT."""
+    c.hub.sys_topics.disconnected(c, why)
     if "client.disconnected" not in c.hub.events.wanted:
         return
     columns = {

@@ -100,6 +100,10 @@ class Hub:
         """The most of them; the server lowers it to what the system has file descriptors for."""
         self.refuses_connections = 0
         """The reason code that new connections are refused with while the node is overloaded, else 0."""
+        self.server_reference: str | None = None
+        """Where clients go that are refused with 0x9C, use another server."""
+        self.drops_qos0 = False
+        """Whether QoS 0 messages of clients are dropped as they come, since the node is overloaded."""
         self.publish_rates = PublishRates(settings, clock, later, metrics)
         self.paused: set[Connection] = set()
         self.brake = Brake()
@@ -359,6 +363,7 @@ class Hub:
             if session.ends_at_ns and session.ends_at_ns <= now_ns:
                 self.end_session(session)
         self.publish_due()
+        self.sys_topics.tick()
         self._sweep_retained()
         if self.settings.retry_interval:
             self._resend(now_ns - int(self.settings.retry_interval * _NS))

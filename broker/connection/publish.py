@@ -43,6 +43,8 @@ def take_run(
     Returns:
         Where the first packet begins that was not taken.
     """
+    if plan.resolve is not None:
+        plan = plan.resolve(c.client)
     if plan.waits:
         c.hub.figures.packets_received.value += 1
         c.hub.figures.received[0].value += 1
@@ -105,6 +107,8 @@ def take(c: Connection, first: int, data: bytes, body: int, stop: int) -> None:
             raise protocol_error("PUBLISH has neither a topic nor a topic alias")
         raise PeerError(reason.TOPIC_NAME_INVALID, "a topic name must not be empty")
     plan = c.hub.plans.plan(topic)
+    if plan.resolve is not None:
+        plan = plan.resolve(c.client)
     message = Message(
         plan.topic, data[at:stop], qos, first & 1 == 1, c.client, c.now_ns, properties or None, first & 8 == 8
     )
@@ -114,6 +118,9 @@ def take(c: Connection, first: int, data: bytes, body: int, stop: int) -> None:
         return
     if qos:
         _acknowledge(c, message, plan, packet_id)
+        return
+    if c.hub.drops_qos0:
+        c.hub.pipeline.dropped("overload").value += 1
         return
     if plan.waits:
         _park_qos0(c, message, plan)

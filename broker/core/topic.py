@@ -11,7 +11,8 @@ MAX_TOPIC_BYTES = 65_535
 SHARE_PREFIX = "$share/"
 DELAYED_PREFIX = "$delayed/"
 """Before the seconds and the topic of a message that is to be published later (``broker.routing.delayed``)."""
-SYS_PREFIX = "$SYS/"
+SYSTEM_LEVEL = "$SYS"
+SYS_PREFIX = f"{SYSTEM_LEVEL}/"
 RESERVED_PREFIXES = (SYS_PREFIX, SHARE_PREFIX, "$events/")
 """What topics that no client may publish to begin with."""
 

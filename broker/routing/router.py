@@ -166,11 +166,12 @@ class Router(Generic[S]):
         self._shared: FilterTrie[Group[S]] = FilterTrie()
         self._groups: dict[str, Group[S]] = {}
         self._interned: WeakValueDictionary[tuple[object, ...], Routes[S]] = WeakValueDictionary()
-        self.subscription_count = 0
+        self.subscription_count = self.shared_subscription_count = 0
 
     def subscribe(self, subscriber: S, subscription: Subscription, is_new: bool) -> None:
         """Add or replace a subscription; ``is_new`` tells whether the session had none of this filter."""
         self.subscription_count += is_new
+        self.shared_subscription_count += is_new and subscription.filter.share_group is not None
         topic_filter = subscription.filter
         if topic_filter.share_group is None:
             self._plain.put(topic_filter.levels, subscriber.client_id, (subscriber, subscription))
@@ -181,6 +182,7 @@ class Router(Generic[S]):
     def unsubscribe(self, subscriber: S, topic_filter: TopicFilter) -> None:
         """Remove a subscription that the session had."""
         self.subscription_count -= 1
+        self.shared_subscription_count -= topic_filter.share_group is not None
         if topic_filter.share_group is None:
             self._plain.remove(topic_filter.levels, subscriber.client_id)
         else:

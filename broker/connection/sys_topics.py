@@ -1,0 +1,255 @@
+"""``$SYS/...``: what the broker says of itself, under the names that mosquitto uses, as plain text.
+
+A client that subscribes gets the values of that moment, with RETAIN as if they were retained; afterwards, every
+``interval``, those that have changed. Nothing of it is stored, and a value is worked out only for somebody who wants
+it; only the load averages go on while nobody looks.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from os import sysconf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import Field
+
+from broker.codec.outgoing import Outgoing
+from broker.config.model import Settings
+from broker.config.units import Duration
+from broker.core import jsontext
+from broker.core.client import Client
+from broker.core.message import Message
+from broker.core.subscription import Subscription
+from broker.core.topic import SYS_PREFIX
+from broker.observe.load_averages import LoadAverages
+from broker.observe.metrics import Counter, Metrics
+from broker.storage.store import LogShard
+
+if TYPE_CHECKING:
+    from broker.connection.connection import Connection
+    from broker.connection.hub import Hub
+
+_BROKER: Final = f"{SYS_PREFIX}broker/"
+_ITSELF: Final = Client("$SYS")
+_PAGE_BYTES: Final = sysconf("SC_PAGE_SIZE")
+_NS_PER_MS: Final = 1_000_000
+_LOADS: Final = {
+    "connections": ("connections_accepted",),
+    "sockets": ("listener_connections_accepted", "listener_connections_refused"),
+    "messages/received": ("packets_received",),
+    "messages/sent": ("messages_sent",),
+    "publish/received": ("messages_received",),
+    "publish/sent": ("messages_sent",),
+    "publish/dropped": ("messages_dropped", "deliveries_dropped"),
+    "bytes/received": ("bytes_received",),
+    "bytes/sent": ("bytes_sent",),
+}
+"""The metrics that each load average is of."""
+
+Read = Callable[[], str]
+
+
+class SysTopicSettings(Settings):
+    """Section ``sys_topics``."""
+
+    interval: Duration = Field(
+        default=10, ge=0, description="Seconds between two times that changed values go to subscribers; 0 switches "
+        "`$SYS` topics off."
+    )  # fmt: skip
+    client_events: bool = Field(
+        default=False, description="Whether each client that comes and goes is told on "
+        "`$SYS/brokers/NODE/clients/ID/connected` and `.../disconnected`, in JSON."
+    )  # fmt: skip
+
+
+class SysTopics:
+    """See the module. ``node`` and ``version`` are set by whoever knows them."""
+
+    def __init__(self, hub: Hub, metrics: Metrics, session_log: LogShard) -> None:
+        self._hub, self._metrics, self._session_log = hub, metrics, session_log
+        self.settings = SysTopicSettings()
+        self.node, self.version = "sluice", "unknown"
+        self._sums_at_s, self._sums_then = -1.0, dict[str, int]()
+        self._started_s = hub.clock.monotonic_s()
+        self._due_s = self._started_s
+        self._most_connected = 0
+        self._loads = LoadAverages()
+        self._readers = self._made()
+        self._told: dict[str, str] = {}
+        self._states: dict[str, str] = {}
+
+    def tick(self) -> None:
+        """Called with the hub's tick: tells what has changed when the interval is over."""
+        self._most_connected = max(self._most_connected, len(self._hub.connections))
+        now_s = self._hub.clock.monotonic_s()
+        if not self.settings.interval or now_s < self._due_s:
+            return
+        self._due_s = now_s + self.settings.interval
+        sums = self._sums()
+        self._loads.note({name: sum(sums.get(one, 0) for one in metrics) for name, metrics in _LOADS.items()}, now_s)
+        for topic, read in self._all():
+            if self._is_wanted(topic):
+                self._tell_change(topic, read())
+            else:
+                self._told.pop(topic, None)
+
+    def show(self, c: Connection, subscription: Subscription) -> None:
+        """Give a new subscription to ``$SYS/...`` what there is to see of it."""
+        if not self.settings.interval or subscription.filter.share_group is not None:
+            return
+        identifiers = (subscription.identifier,) if subscription.identifier else ()
+        for topic, read in self._all():
+            if subscription.filter.matches(topic):
+                outgoing = Outgoing(self._message(topic, read().encode(), retain=True))
+                c.session.deliver(outgoing, 0, True, identifiers)
+
+    def set_state(self, name: str, value: str | None) -> None:
+        """Show something that others know, as ``connection/NAME/state`` of a bridge; None takes it away."""
+        topic = _BROKER + name
+        if value is None:
+            self._states.pop(topic, None)
+        elif self._states.get(topic) != value:
+            self._states[topic] = value
+            if self.settings.interval and self._is_wanted(topic):
+                self._tell_change(topic, value)
+
+    def connected(self, c: Connection) -> None:
+        """A client has come."""
+        if self.settings.client_events and self.settings.interval:
+            client = c.client
+            more = {"connack": 0, "keepalive": c.greeting.keep_alive_s, "clean_start": c.greeting.clean_start,
+                    "expiry_interval": c.greeting.expiry_s}  # fmt: skip
+            self._tell_client(client, "connected", c.connected_ns, c, more)
+
+    def disconnected(self, c: Connection, why: str) -> None:
+        """A client has gone."""
+        if self.settings.client_events and self.settings.interval:
+            now_ns = self._hub.clock.now_ns()
+            more = {"reason": why, "disconnected_at": now_ns // _NS_PER_MS}
+            self._tell_client(c.client, "disconnected", now_ns, c, more)
+
+    def _tell_client(self, client: Client, what: str, now_ns: int, c: Connection, more: dict[str, Any]) -> None:
+        topic = f"{SYS_PREFIX}brokers/{self.node}/clients/{client.client_id}/{what}"
+        if not {"+", "#", "\0"}.isdisjoint(client.client_id) or not self._is_wanted(topic):
+            return
+        told = {
+            "clientid": client.client_id,
+            "username": client.username,
+            "ipaddress": client.peer_host,
+            "proto_ver": client.protocol_version,
+            "connected_at": c.connected_ns // _NS_PER_MS,
+            "ts": now_ns // _NS_PER_MS,
+            **more,
+        }
+        self._publish(topic, jsontext.encode(told))
+
+    # -- values --
+
+    def _all(self) -> Iterator[tuple[str, Read]]:
+        yield from self._readers.items()
+        for (name, window), value in self._loads.values.items():
+            yield f"{_BROKER}load/{name}/{window}", lambda value=value: f"{value:.2f}"  # type: ignore[misc]
+        for topic, text in self._states.items():
+            yield topic, lambda text=text: text  # type: ignore[misc]
+
+    def _made(self) -> dict[str, Read]:
+        hub = self._hub
+        numbers: dict[str, Callable[[], float]] = {
+            "clients/connected": lambda: len(hub.connections),
+            "clients/active": lambda: len(hub.connections),
+            "clients/disconnected": self._away,
+            "clients/inactive": self._away,
+            "clients/maximum": lambda: max(self._most_connected, len(hub.connections)),
+            "clients/total": lambda: len(hub.sessions),
+            "clients/expired": lambda: self._sum("sessions_expired"),
+            "messages/received": lambda: self._sum("packets_received"),
+            "messages/sent": lambda: self._sum("messages_sent"),
+            "publish/messages/received": lambda: self._sum("messages_received"),
+            "publish/messages/sent": lambda: self._sum("messages_sent"),
+            "publish/messages/dropped": lambda: self._sum("messages_dropped", "deliveries_dropped"),
+            "bytes/received": lambda: self._sum("bytes_received"),
+            "bytes/sent": lambda: self._sum("bytes_sent"),
+            "retained messages/count": lambda: hub.retained.count,
+            "store/messages/count": lambda: hub.retained.count + self._logged(),
+            "store/messages/bytes": lambda: hub.retained.size_bytes + hub.writer.store.size_of(self._session_log),
+            "subscriptions/count": lambda: hub.router.subscription_count,
+            "shared_subscriptions/count": lambda: hub.router.shared_subscription_count,
+            "heap/current": _resident_bytes,
+            "heap/maximum": lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+        texts: dict[str, Read] = {
+            f"{_BROKER}version": lambda: f"sluice version {self.version}",
+            f"{_BROKER}uptime": lambda: f"{self._uptime_s()} seconds",
+        }
+        return texts | {f"{_BROKER}{name}": _as_text(read) for name, read in numbers.items()}
+
+    def show_node(self, node: str, version: str) -> None:
+        """Name the node, also in the topics that EMQX has for that."""
+        self.node, self.version = node, version
+        own = f"{SYS_PREFIX}brokers/{node}/"
+        self._readers |= {
+            f"{SYS_PREFIX}brokers": lambda: node,
+            f"{own}version": lambda: version,
+            f"{own}uptime": lambda: str(self._uptime_s() * 1000),
+            f"{own}datetime": self._datetime,
+            f"{own}sysdescr": lambda: "Sluice MQTT broker",
+        }
+
+    def _datetime(self) -> str:
+        return datetime.fromtimestamp(self._hub.clock.now_ns() / 1e9, UTC).isoformat("T", "seconds")
+
+    def _uptime_s(self) -> int:
+        return int(self._hub.clock.monotonic_s() - self._started_s)
+
+    def _away(self) -> int:
+        return max(len(self._hub.sessions) - len(self._hub.connections), 0)
+
+    def _sum(self, *names: str) -> int:
+        sums = self._sums()
+        return sum(sums.get(name, 0) for name in names)
+
+    def _logged(self) -> int:
+        held = self._hub.writer.store.range_of(self._session_log)
+        return held.next_offset - held.first_offset
+
+    def _sums(self) -> dict[str, int]:
+        """Of all counters by name, worked out at most once a tick."""
+        if self._sums_at_s != self._hub.now_s:
+            sums: dict[str, int] = {}
+            for metric in self._metrics:
+                if isinstance(metric, Counter):
+                    sums[metric.name] = sums.get(metric.name, 0) + metric.value
+            self._sums_at_s, self._sums_then = self._hub.now_s, sums
+        return self._sums_then
+
+    # -- telling --
+
+    def _is_wanted(self, topic: str) -> bool:
+        plan = self._hub.plans.final(topic.encode())
+        return bool(plan.taps) or not plan.routes.is_empty
+
+    def _tell_change(self, topic: str, text: str) -> None:
+        if self._told.get(topic) != text:
+            self._told[topic] = text
+            self._publish(topic, text.encode())
+
+    def _publish(self, topic: str, payload: bytes) -> None:
+        self._hub.pipeline.publish(self._message(topic, payload, retain=False))
+
+    def _message(self, topic: str, payload: bytes, *, retain: bool) -> Message:
+        return Message(topic, payload, 0, retain, _ITSELF, self._hub.clock.now_ns())
+
+
+def _as_text(read: Callable[[], float]) -> Read:
+    return lambda: str(int(read()))
+
+
+def _resident_bytes() -> int:
+    """Memory in use, 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError):
+        return 0
