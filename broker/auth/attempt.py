@@ -39,6 +39,8 @@ class ConnectAttempt:
     """The name asked for in the TLS handshake (SNI)."""
     certificate: Certificate | None = None
     attributes: Mapping[str, str] = field(default_factory=lambda: _NO_TEXTS)
+    by_certificate: frozenset[str] = frozenset()
+    """Which of ``clientid`` and ``username`` were taken from the certificate."""
 
     @property
     def peer_name(self) -> str | None:

@@ -62,6 +62,11 @@ class ClientAttributes:
             return attempt
         return replace(attempt, client_id=client_id)
 
+    def roots(self, name: str) -> frozenset[str]:
+        """The variables that an attribute is worked out from; none for one that is not worked out here."""
+        found = [expression.roots for entry, expression in self._entries if entry == name]
+        return frozenset().union(*found)
+
     def of(self, attempt: ConnectAttempt) -> dict[str, str]:
         """The attributes of a client. One that cannot be worked out is left out, with a warning; never raises."""
         if not self._entries:

@@ -12,7 +12,7 @@ from broker.auth.attempt import Certificate
 from broker.codec.decode import decode_packet
 from broker.codec.framing import frame_at
 from broker.codec.packets import Connect
-from broker.connection import acknowledge, close, connect, reading
+from broker.connection import acknowledge, auth, close, connect, reading
 from broker.connection.announce import Greeting
 from broker.connection.hub import TICK_S, Hub
 from broker.connection.kept import Kept, Waiting
@@ -73,8 +73,8 @@ class Connection:
 
     __slots__ = (
         "_holds", "_rest", "aliases", "batches", "box", "client", "connack", "connected_ns", "deadline_s", "greeting",
-        "hub", "is_closed", "is_connected", "is_parked", "is_v5", "kept", "link", "max_packet_bytes", "max_sent_bytes",
-        "meter", "now_ns", "session", "silence_s", "unacknowledged", "version", "waiting", "wanted", "wants_reasons",
+        "hub", "is_closed", "is_connected", "is_parked", "is_v5", "kept", "link", "login", "max_packet_bytes",
+        "max_sent_bytes", "meter", "now_ns", "session", "silence_s", "unacknowledged", "version", "waiting", "wanted", "wants_reasons",
     )  # fmt: skip
 
     client: Client
@@ -91,6 +91,7 @@ class Connection:
         self.max_packet_bytes = hub.settings.max_packet_size_before_connect
         self.max_sent_bytes: float = inf
         self.aliases: dict[int, bytes] = {}
+        self.login: auth.Login | None = None
         self.connack = b""
         """What waits to be sent first, until the session is stored."""
         self.waiting: list[Waiting] = []
@@ -203,17 +204,18 @@ class Connection:
         """A cause to hold back is over."""
         if cause in self._holds:
             self._holds.discard(cause)
-            self.deadline_s = self.hub.now_s + self.silence_s
+            if self.is_connected:
+                self.deadline_s = self.hub.now_s + self.silence_s
             if not self._holds and not self.is_closed:
                 self.link.resume_reading()
 
-    def is_overfull(self) -> bool:
-        """Whether so much waits to be sent that QoS 0 messages are dropped."""
-        return self.link.unsent_bytes() > self.hub.settings.max_unsent_bytes
+    def on_tick(self) -> None:
+        """Authenticating again takes too long."""
+        auth.end_overdue(self)
 
     def on_deadline(self) -> None:
-        """The client said nothing for too long, unless it was us who did not listen."""
-        if not self._holds:
+        """The client said nothing for too long, unless it was us who did not listen; or its CONNACK is overdue."""
+        if not self._holds or not self.is_connected:
             close.on_silence(self)
 
     def fail(self, error: BaseException) -> None:
@@ -230,6 +232,10 @@ class Connection:
 
     def _read_first(self, data: bytes) -> int:
         """Take the CONNECT and all that came with it. Anything else closes without a packet [MQTT-3.1.0-1]."""
+        if self.login is not None:
+            return self._read_on(data, auth.read_exchange(self, data, 0))
+        if not data:
+            return 0
         if data[0] != _CONNECT_BYTE:
             close.end(self, "protocol_error", is_will_due=False)
             return len(data)
@@ -250,4 +256,12 @@ class Connection:
             return len(data)
         assert isinstance(packet, Connect)
         connect.take_connect(self, packet)
-        return len(data) if self.is_closed else reading.read_packets(self, data, stop)
+        if self.login is not None:
+            stop = auth.read_exchange(self, data, stop)
+        return self._read_on(data, stop)
+
+    def _read_on(self, data: bytes, position: int) -> int:
+        """Take what came behind what was used of the CONNECT and the exchange; it stays while somebody decides."""
+        if self.is_closed:
+            return len(data)
+        return reading.read_packets(self, data, position) if self.is_connected else position

@@ -1,0 +1,44 @@
+"""Everything that says who may: what a node's connections ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from broker.auth.authorize import AuthorizationSettings, Authorizer
+from broker.auth.bans import Bans, KeyStore
+from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
+from broker.auth.flapping import Flapping, FlappingSettings
+from broker.core.clock import Clock
+from broker.observe.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """See the module."""
+
+    authenticators: AuthenticatorChain
+    authorizer: Authorizer
+    bans: Bans
+    flapping: Flapping
+
+    @classmethod
+    def of(
+        cls,
+        authenticators: AuthenticatorChain | None,
+        store: KeyStore,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        authorization: AuthorizationSettings | None = None,
+        flapping: FlappingSettings | None = None,
+        **where: Any,
+    ) -> Access:
+        """Of its settings; what is left out lets everybody do everything."""
+        bans = Bans(store, clock)
+        return cls(
+            authenticators or AuthenticatorChain(AuthenticationSettings(), metrics),
+            Authorizer(authorization or AuthorizationSettings(), **where),
+            bans,
+            Flapping(flapping or FlappingSettings(), bans, clock),
+        )

@@ -1,0 +1,259 @@
+"""Authorisation: sources of rules in order, the decision over a request, and what to do when it is denied.
+
+A source gives the rules for a client when the client connects. The first rule of the first source that is about a
+request decides it; when none is, ``no_match`` does. Where no source has a rule, nothing is asked and nothing costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Protocol
+
+from pydantic import Field, ValidationError
+
+from broker.auth.rules import BoundRule, Rule, RuleSettings, publish_kind, subscribe_kind
+from broker.auth.subject import Subject
+from broker.config.hocon import parse_text
+from broker.config.hocon_reader import HoconError
+from broker.config.model import Settings
+from broker.config.units import Duration
+from broker.core.errors import ConfigError
+from broker.core.topic import TopicFilter
+
+Result = Literal["allow", "deny"]
+
+
+class FileSourceSettings(Settings):
+    """Rules of the configuration, or of a file of their own."""
+
+    type: Literal["file"]
+    enable: bool = Field(default=True, description="Whether it is asked.")
+    path: str | None = Field(default=None, description="A file with `rules = [...]`, HOCON or JSON; read at the start.")
+    rules: list[RuleSettings] = Field(default_factory=list, description="Rules that stand here; before the file's.")
+
+
+class BuiltInSourceSettings(Settings):
+    """Rules that are made through the API and the command line."""
+
+    type: Literal["built_in"]
+    enable: bool = Field(default=True, description="Whether it is asked.")
+
+
+AnySourceSettings = Annotated[FileSourceSettings | BuiltInSourceSettings, Field(discriminator="type")]
+
+
+def _default_sources() -> list[AnySourceSettings]:
+    return [BuiltInSourceSettings(type="built_in")]
+
+
+class VerdictCacheSettings(Settings):
+    """What each client's connection remembers of decisions."""
+
+    max_size: int = Field(default=32, ge=1, le=1_000_000, description="Topics a connection remembers.")
+    ttl: Duration = Field(default=1800, gt=0, description="Seconds after which all is forgotten.")
+
+
+class AuthorizationSettings(Settings):
+    """Section ``authorization``: which clients may publish and subscribe to what."""
+
+    no_match: Result = Field(
+        default="deny", description="What is done with a request that no rule is about. Where there are no rules at "
+        "all, everything is allowed."
+    )  # fmt: skip
+    deny_action: Literal["ignore", "disconnect"] = Field(
+        default="ignore", description="What is done with a client that publishes or subscribes to what it may not: its "
+        "request is refused, or its connection closed."
+    )  # fmt: skip
+    trusted_client_attributes: list[str] = Field(
+        default_factory=list, description="Names that rules go by though no authenticator verified them: `username`, "
+        "`clientid`, `client_attrs.NAME`."
+    )  # fmt: skip
+    check_retain_source: bool = Field(
+        default=False, description="Whether retained messages are kept from subscribers once the client that published "
+        "them may no longer do so."
+    )  # fmt: skip
+    cache: VerdictCacheSettings = Field(default_factory=VerdictCacheSettings, description="Decisions are remembered.")
+    sources: list[AnySourceSettings] = Field(
+        default_factory=_default_sources,
+        description="Sources of rules in the order they are asked, one of a type.",
+    )
+
+
+class Source(Protocol):
+    """Where rules come from."""
+
+    type: str
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no rules at all."""
+        ...
+
+    def rules_for(self, subject: Subject) -> Iterable[BoundRule]:
+        """The rules about a client, in order."""
+        ...
+
+
+class RuleSet:
+    """Rules in order, found quickly by the user name or client identifier that they name. A ``Source``."""
+
+    def __init__(self, type: str) -> None:
+        self.type = type
+        self._general: list[tuple[int, Rule]] = []
+        self._by_username: dict[str, list[tuple[int, Rule]]] = {}
+        self._by_client_id: dict[str, list[tuple[int, Rule]]] = {}
+        self._named_denials: list[tuple[int, Rule]] = []
+        self._count = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no rules at all."""
+        return not self._count
+
+    def set(self, rules: Sequence[Rule]) -> None:
+        """Use these rules."""
+        self._general, self._named_denials, self._by_username, self._by_client_id = [], [], {}, {}
+        self._count = len(rules)
+        for place in enumerate(rules):
+            self._put(place)
+
+    def _put(self, place: tuple[int, Rule]) -> None:
+        rule = place[1]
+        names, shelf = (rule.usernames, self._by_username)
+        if names is None:
+            names, shelf = (rule.client_ids, self._by_client_id)
+        if names is None:
+            self._general.append(place)
+            return
+        for name in set(names):
+            shelf.setdefault(name, []).append(place)
+        if not rule.is_allow:
+            self._named_denials.append(place)
+
+    def rules_for(self, subject: Subject) -> Iterable[BoundRule]:
+        """See ``Source``. A denial for somebody by name is about all who did not prove their name."""
+        username, client_id = subject.facts.get("username"), subject.facts.get("clientid")
+        found = [*self._general]
+        found += self._by_username.get(username, ()) if username is not None else ()
+        found += self._by_client_id.get(client_id, ()) if client_id is not None else ()
+        if username is None or client_id is None:
+            found += self._named_denials
+        ordered = dict(sorted(found, key=lambda place: place[0]))
+        return [bound for rule in ordered.values() if (bound := rule.bind(subject)) is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """A decision, and the rule it is by: ``source`` is ``superuser`` or ``no_match`` where no rule was asked."""
+
+    is_allowed: bool
+    source: str
+    rule: str = ""
+
+    @property
+    def result(self) -> Result:
+        """As events and answers say it."""
+        return "allow" if self.is_allowed else "deny"
+
+
+_SUPERUSER: Final = Ruling(True, "superuser")
+
+
+class Rulings:
+    """The rules for one client. Bound when first asked for."""
+
+    __slots__ = ("_no_match", "_rules", "_sources", "subject")
+
+    def __init__(self, subject: Subject, sources: Sequence[Source], no_match: Ruling) -> None:
+        self.subject, self._sources, self._no_match = subject, sources, no_match
+        self._rules: list[BoundRule] | None = None
+
+    def publish(self, topic: str, qos: int, retain: bool) -> Ruling:
+        """Over a publish."""
+        if self.subject.is_superuser:
+            return _SUPERUSER
+        kind = publish_kind(qos, retain)
+        found = next((rule for rule in self.rules() if rule.is_about_publish(kind, topic)), None)
+        return self._ruling(found)
+
+    def subscribe(self, topic_filter: TopicFilter, qos: int) -> Ruling:
+        """Over a subscription, by its filter without ``$share``."""
+        if self.subject.is_superuser:
+            return _SUPERUSER
+        kind, asked = subscribe_kind(qos), topic_filter.levels
+        found = next((rule for rule in self.rules() if rule.is_about_subscribe(kind, asked)), None)
+        return self._ruling(found)
+
+    def rules(self) -> list[BoundRule]:
+        """The rules about the client, in order."""
+        if self._rules is None:
+            self._rules = [rule for source in self._sources for rule in source.rules_for(self.subject)]
+        return self._rules
+
+    def _ruling(self, found: BoundRule | None) -> Ruling:
+        return self._no_match if found is None else Ruling(found.is_allow, found.source, found.name)
+
+
+class Authorizer:
+    """The sources that are enabled, and whoever wants to hear of changes."""
+
+    def __init__(self, settings: AuthorizationSettings, base: Path | None = None) -> None:
+        self.settings = settings
+        self.built_in = RuleSet("built_in")
+        self._sources: list[Source] = []
+        problems: list[str] = []
+        for one in settings.sources:
+            if one.type in [source.type for source in self._sources]:
+                problems.append(f"authorization.sources has two of the type {one.type!r}; join them into one")
+            elif isinstance(one, BuiltInSourceSettings):
+                self._sources += [self.built_in] if one.enable else []
+            elif one.enable:
+                self._sources.append(_file_source(one, base, problems))
+        if problems:
+            raise ConfigError(problems)
+        self._no_match = Ruling(settings.no_match == "allow", "no_match")
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when rules have changed."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is anything to ask."""
+        return any(not source.is_empty for source in self._sources)
+
+    def rulings(self, subject: Subject) -> Rulings:
+        """The rules for one client."""
+        return Rulings(subject, self._sources, self._no_match)
+
+    def changed(self) -> None:
+        """Rules of a source have changed: make it count at once."""
+        self.on_change()
+
+
+def _file_source(settings: FileSourceSettings, base: Path | None, problems: list[str]) -> RuleSet:
+    source = RuleSet("file")
+    written = [*settings.rules, *(_rules_of_file(settings.path, base, problems) if settings.path else ())]
+    source.set([Rule(one, f"rule {number}", "file") for number, one in enumerate(written, 1)])
+    return source
+
+
+def _rules_of_file(path: str, base: Path | None, problems: list[str]) -> list[RuleSettings]:
+    file = Path(path) if base is None else base / path
+    try:
+        values: Mapping[str, Any] = parse_text(file.read_text("utf-8-sig"), str(file)).values
+        rules = values.get("rules")
+        if not isinstance(rules, list) or set(values) != {"rules"}:
+            raise ValueError("expected rules = [ ... ] and nothing else")
+    except (OSError, HoconError, ValueError) as error:
+        why = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+        problems.append(f"authorization.sources: {file} cannot be used: {why}")
+        return []
+    made = []
+    for number, one in enumerate(rules, 1):
+        try:
+            made.append(RuleSettings.model_validate(one))
+        except ValidationError as error:
+            why = "; ".join(f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors())
+            problems.append(f"{file}: rule {number}: {why}")
+    return made

@@ -1,0 +1,280 @@
+"""Bans: clients that are refused whoever they say they are, by client identifier, user name, address or pattern.
+
+A ban holds until it ends by the wall clock, or for ever. Bans stand in the store, a key each, so that they survive a
+restart and cost nothing to add. Their number is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any, Final, Literal, Protocol, get_args
+
+import msgspec
+import re2
+
+from broker.auth.attempt import ConnectAttempt
+from broker.core.clock import Clock
+from broker.core.errors import Invalid, NotFound, Problem, Unavailable
+from broker.core.objects import Spec
+
+PREFIX: Final = b"bans/"
+MAX_BANS: Final = 100_000
+MAX_PATTERNS: Final = 1000
+"""Of bans by pattern and network, which are looked at one by one."""
+_NS: Final = 1_000_000_000
+_MOST_BYTES: Final = 65_535
+_MEMBERS: Final = frozenset(("as", "who", "by", "reason", "until", "at"))
+
+Kind = Literal["clientid", "username", "peerhost", "clientid_re", "username_re", "peerhost_net"]
+Problems = list[Problem]
+_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+_EXACT: Final[tuple[Kind, ...]] = ("clientid", "username", "peerhost")
+
+
+class Ban(msgspec.Struct, frozen=True):
+    """One ban. Times are nanoseconds of the wall clock; ``until_ns`` 0 is for ever."""
+
+    kind: Kind
+    who: str
+    by: str = ""
+    reason: str = ""
+    at_ns: int = 0
+    until_ns: int = 0
+
+    @property
+    def key(self) -> bytes:
+        """Where it stands in the store."""
+        return PREFIX + f"{self.kind}/{self.who}".encode()
+
+    def as_shown(self) -> Spec:
+        """As people see it."""
+        until = _shown(self.until_ns) if self.until_ns else "infinity"
+        return {
+            "as": self.kind,
+            "who": self.who,
+            "by": self.by,
+            "reason": self.reason,
+            "at": _shown(self.at_ns),
+            "until": until,
+        }
+
+
+class KeyStore(Protocol):
+    """Where bans are kept: what is put is in the store with the next commit."""
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Set a key, or delete it with None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    ban: Ban
+    fact: str
+    matches: Callable[[str], Any]
+
+
+class Bans:
+    """See the module. Used on the event loop. ``on_ban`` is told of every new one."""
+
+    def __init__(self, store: KeyStore, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._exact: dict[tuple[str, str], Ban] = {}
+        self._patterns: dict[tuple[str, str], _Pattern] = {}
+        self.on_ban: Callable[[Ban], None] = lambda ban: None
+
+    def __len__(self) -> int:
+        return len(self._exact) + len(self._patterns)
+
+    def load(self, found: Iterable[tuple[bytes, bytes]]) -> None:
+        """Take what the store holds under ``PREFIX``."""
+        for _, value in found:
+            self._adopt(_decode(value))
+
+    def of(self, attempt: ConnectAttempt) -> Ban | None:
+        """The ban that a client is under now, if any."""
+        if not (self._exact or self._patterns):
+            return None
+        facts = {"clientid": attempt.client_id, "username": attempt.username, "peerhost": attempt.peer_host}
+        return self._on({name: text for name, text in facts.items() if text is not None})
+
+    def _on(self, facts: Mapping[str, str]) -> Ban | None:
+        now_ns = self._clock.now_ns()
+        for place in facts.items():
+            ban = self._exact.get(place)
+            if ban is not None and not _is_over(ban, now_ns):
+                return ban
+        for pattern in self._patterns.values():
+            text = facts.get(pattern.fact)
+            if text is not None and not _is_over(pattern.ban, now_ns) and pattern.matches(text):
+                return pattern.ban
+        return None
+
+    # -- verbs --
+
+    def list(self) -> list[Spec]:
+        """All that hold, the newest first."""
+        now_ns = self._clock.now_ns()
+        held = [ban for ban in self._all() if not _is_over(ban, now_ns)]
+        return [ban.as_shown() for ban in sorted(held, key=lambda ban: -ban.at_ns)]
+
+    def create(self, spec: Mapping[str, Any]) -> Spec:
+        """Ban somebody, in place of a ban that is there already. Connections it is about are closed.
+
+        Raises:
+            Invalid: with every problem.
+            Unavailable: there are as many as there may be.
+        """
+        ban = self._read(spec)
+        self.add(ban)
+        return ban.as_shown()
+
+    def add(self, ban: Ban) -> None:
+        """See ``create``."""
+        place = (ban.kind, ban.who)
+        is_new = place not in self._exact and place not in self._patterns
+        if is_new and len(self) >= MAX_BANS:
+            raise Unavailable(f"there are {MAX_BANS:,} bans, and may be no more; delete some")
+        if is_new and ban.kind not in _EXACT and len(self._patterns) >= MAX_PATTERNS:
+            raise Unavailable(f"there are {MAX_PATTERNS:,} bans by pattern, and may be no more; delete some")
+        self._adopt(ban)
+        self._store.put(ban.key, _encode(ban))
+        self.on_ban(ban)
+
+    def delete(self, kind: str, who: str) -> None:
+        """Lift a ban; raises ``NotFound``."""
+        ban = self._exact.pop((kind, who), None)
+        pattern = self._patterns.pop((kind, who), None)
+        if ban is None and pattern is not None:
+            ban = pattern.ban
+        if ban is None:
+            raise NotFound(f"ban of the {kind}", who)
+        self._store.put(ban.key, None)
+
+    def clear(self) -> int:
+        """Lift all bans; how many there were."""
+        held = list(self._all())
+        for ban in held:
+            self.delete(ban.kind, ban.who)
+        return len(held)
+
+    def forget_over(self) -> None:
+        """Forget bans that have ended."""
+        now_ns = self._clock.now_ns()
+        for ban in [ban for ban in self._all() if _is_over(ban, now_ns)]:
+            self.delete(ban.kind, ban.who)
+
+    def matches(self, ban: Ban, attempt: ConnectAttempt) -> bool:
+        """Whether a ban is about a client."""
+        facts = {"clientid": attempt.client_id, "username": attempt.username, "peerhost": attempt.peer_host}
+        fact = ban.kind.partition("_")[0]
+        text = facts[fact]
+        if text is None:
+            return False
+        return text == ban.who if ban.kind in _EXACT else bool(_matcher(ban.kind, ban.who)(text))
+
+    # -- inside --
+
+    def _all(self) -> Iterator[Ban]:
+        yield from self._exact.values()
+        yield from (pattern.ban for pattern in self._patterns.values())
+
+    def _adopt(self, ban: Ban) -> None:
+        place = (ban.kind, ban.who)
+        if ban.kind in _EXACT:
+            self._exact[place] = ban
+        else:
+            fact = ban.kind.partition("_")[0]
+            self._patterns[place] = _Pattern(ban, fact, _matcher(ban.kind, ban.who))
+
+    def _read(self, spec: Mapping[str, Any]) -> Ban:
+        problems = [Problem(f"a ban has no member {name!r}", f"/{name}") for name in spec if name not in _MEMBERS]
+        kind, who = spec.get("as"), spec.get("who")
+        if kind not in _KINDS:
+            problems.append(Problem(f"expected one of {', '.join(_KINDS)}", "/as"))
+        if not isinstance(who, str) or not 0 < len(who.encode(errors="replace")) <= _MOST_BYTES:
+            problems.append(Problem("expected a text that says who", "/who"))
+        elif kind in _KINDS and kind not in _EXACT:
+            try:
+                _matcher(kind, who)
+            except ValueError as error:
+                problems.append(Problem(str(error), "/who"))
+        texts = {}
+        for name in ("by", "reason"):
+            texts[name] = spec.get(name, "")
+            if not isinstance(texts[name], str) or len(texts[name]) > 1000:
+                problems.append(Problem("expected a text of at most 1000 signs", f"/{name}"))
+        until_ns = self._until(spec.get("until"), problems)
+        if problems:
+            raise Invalid("nobody was banned", problems)
+        assert isinstance(who, str)
+        assert kind is not None
+        if kind == "peerhost":
+            who = _address(who)
+        return Ban(kind, who, texts["by"], texts["reason"], self._clock.now_ns(), until_ns)
+
+    def _until(self, value: object, problems: Problems) -> int:
+        if value in (None, "infinity", "forever"):
+            return 0
+        try:
+            moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            problems.append(Problem("expected a time as 2026-01-31T12:00:00Z, or 'infinity'", "/until"))
+            return 0
+        until_ns = round(moment.timestamp()) * _NS
+        if until_ns <= self._clock.now_ns():
+            problems.append(Problem("is over already", "/until"))
+        return until_ns
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Ban).decode
+
+
+def _is_over(ban: Ban, now_ns: int) -> bool:
+    return 0 < ban.until_ns <= now_ns
+
+
+def _shown(at_ns: int) -> str:
+    return datetime.fromtimestamp(at_ns // _NS, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        return text
+
+
+def _matcher(kind: str, who: str) -> Callable[[str], Any]:
+    """Raises ``ValueError`` with a sentence."""
+    if kind == "peerhost_net":
+        try:
+            network = ip_network(who, strict=False)
+        except ValueError:
+            raise ValueError(f"{who!r} is not a network; write it as '10.0.0.0/8'") from None
+        return lambda text: _is_in(text, network)
+    options = re2.Options()
+    options.max_mem, options.log_errors = 8 << 20, False
+    if len(who) > 1000:
+        raise ValueError("a pattern has at most 1000 signs")
+    try:
+        pattern = re2.compile(who, options)
+    except re2.error as error:
+        raise ValueError(f"{who!r} is no regular expression: {error}") from None
+    matches: Callable[[str], Any] = pattern.fullmatch
+    return matches
+
+
+def _is_in(text: str, network: IPv4Network | IPv6Network) -> bool:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address) in network

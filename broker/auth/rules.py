@@ -1,0 +1,319 @@
+"""Access rules: who may publish and subscribe to what.
+
+A rule says ``allow`` or ``deny``, whom it is about, which actions, and which topics. The first rule that is about a
+request decides it. What a rule needs to know of a client and is not certain (``broker.auth.subject``) never lets
+anything through: a rule that allows does not apply then, and one that denies does.
+
+A subscription is decided over as a whole: a rule that allows must cover all of the filter, one that denies must only
+meet it somewhere. So nobody gets by a wildcard what is denied to them by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import ip_address, ip_network
+from typing import Any, Final, Literal
+
+import re2
+from pydantic import Field, field_validator
+
+from broker.auth.subject import Subject
+from broker.config.model import Settings
+from broker.core.errors import PeerError
+from broker.core.filters import covers
+from broker.core.topic import TopicFilter, levels_match
+
+Permission = Literal["allow", "deny"]
+Action = Literal["publish", "subscribe"]
+
+_PLACEHOLDER: Final = re.compile(r"\$\{([a-zA-Z_][a-zA-Z0-9_.\-]*)\}")
+_FACTS: Final = frozenset(("username", "clientid", "peerhost", "listener", "cert_common_name", "cert_subject"))
+_EQ: Final = "eq "
+_MOST_PATTERN_BYTES: Final = 1000
+
+
+def publish_kind(qos: int, retain: bool) -> int:
+    """The number of a way to publish: the low bits of the PUBLISH packet's first byte, without DUP."""
+    return qos << 1 | retain
+
+
+def subscribe_kind(qos: int) -> int:
+    """The number of a way to subscribe."""
+    return 8 + qos
+
+
+def _pattern(text: str) -> Any:
+    options = re2.Options()
+    options.max_mem, options.log_errors = 8 << 20, False
+    return re2.compile(text, options)
+
+
+def _checked_pattern(value: str) -> str:
+    if len(value.encode()) > _MOST_PATTERN_BYTES:
+        raise ValueError(f"is longer than {_MOST_PATTERN_BYTES} bytes")
+    try:
+        _pattern(value)
+    except re2.error as error:
+        raise ValueError(f"{value!r} is no regular expression: {error}") from None
+    return value
+
+
+class Who(Settings):
+    """Whom a rule is about: all that is given must hold. A list holds when one of it does."""
+
+    username: list[str] | None = Field(default=None, description="User names.")
+    clientid: list[str] | None = Field(default=None, description="Client identifiers.")
+    username_re: str | None = Field(default=None, description="A regular expression (RE2) for the whole user name.")
+    clientid_re: str | None = Field(default=None, description="The same for the client identifier.")
+    ipaddr: list[str] | None = Field(default=None, description="Addresses, and networks as `10.0.0.0/8`.")
+    listener: list[str] | None = Field(default=None, description="Listeners, as `tcp:default`.")
+    client_attrs: dict[str, str] | None = Field(default=None, description="Client attributes and their values.")
+
+    @field_validator("username", "clientid", "ipaddr", "listener", mode="before")
+    @classmethod
+    def _as_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("username_re", "clientid_re")
+    @classmethod
+    def _check_pattern(cls, value: str | None) -> str | None:
+        return None if value is None else _checked_pattern(value)
+
+    @field_validator("ipaddr")
+    @classmethod
+    def _check_networks(cls, value: list[str] | None) -> list[str] | None:
+        for text in value or ():
+            try:
+                ip_network(text, strict=False)
+            except ValueError:
+                raise ValueError(f"{text!r} is not an address or network; write it as '10.0.0.0/8'") from None
+        return value
+
+
+class RuleSettings(Settings):
+    """One rule."""
+
+    permission: Permission = Field(description="What it says: `allow`, `deny`.")
+    who: Literal["all"] | Who = Field(default="all", description="`all`, or what must hold of the client.")
+    action: Literal["publish", "subscribe", "all"] = Field(default="all", description="What the client does.")
+    qos: list[Literal[0, 1, 2]] = Field(
+        default=[0, 1, 2], min_length=1, description="At these qualities of service only."
+    )
+    retain: bool | Literal["all"] = Field(default="all", description="Publishing retained messages, others, or all.")
+    topics: list[str] = Field(
+        min_length=1, max_length=1000, description="Topic filters, with `${username}`, `${clientid}`, "
+        "`${client_attrs.NAME}` and the like; `eq a/+` is the filter `a/+` itself and not what it matches."
+    )  # fmt: skip
+
+    @field_validator("qos", mode="before")
+    @classmethod
+    def _as_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, int) else value
+
+    @field_validator("topics", mode="before")
+    @classmethod
+    def _topics_as_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("topics")
+    @classmethod
+    def _check_topics(cls, value: list[str]) -> list[str]:
+        for text in value:
+            _Topic.parse(text)
+        return value
+
+
+class NamedRuleSettings(RuleSettings):
+    """A rule that is an object of its own."""
+
+    name: str = Field(min_length=1, description="Its name.")
+    description: str = Field(default="", max_length=1000, description="What it is for.")
+    enable: bool = Field(default=True, description="Whether it applies.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """A topic filter with placeholders. ``is_literal``: the filter itself is meant."""
+
+    levels: tuple[str, ...]
+    needs: tuple[str, ...]
+    is_literal: bool
+
+    @classmethod
+    def parse(cls, text: str) -> _Topic:
+        """Raises ``ValueError``."""
+        is_literal = text.startswith(_EQ)
+        body = text.removeprefix(_EQ)
+        needs = tuple(_PLACEHOLDER.findall(body))
+        for name in needs:
+            if name not in _FACTS and not name.startswith("client_attrs."):
+                known = ", ".join(sorted(_FACTS))
+                raise ValueError(f"{text!r}: there is no ${{{name}}}; there are {known} and client_attrs.NAME")
+        try:
+            parsed = TopicFilter.parse(_PLACEHOLDER.sub("x", body))
+        except PeerError as error:
+            raise ValueError(str(error)) from None
+        if parsed.share_group is not None:
+            raise ValueError(f"{text!r}: write the filter without $share/GROUP/; it holds for both")
+        return cls(tuple(body.split("/")), needs, is_literal)
+
+    def bound(self, facts: Mapping[str, str], *, is_deny: bool) -> Bound | None:
+        """The filter for one client. What is not known of it stands for anything when the rule denies."""
+        levels = []
+        for level in self.levels:
+            filled = _filled(level, facts) if self.needs else level
+            if filled is None and not is_deny:
+                return None
+            levels.append("+" if filled is None else filled)
+        return Bound(tuple(levels), self.is_literal)
+
+
+def _filled(level: str, facts: Mapping[str, str]) -> str | None:
+    """A level with its placeholders filled. None where a fact is missing, or would be more than part of a level."""
+    result = level
+    for name in _PLACEHOLDER.findall(level):
+        value = facts.get(name)
+        if value is None or not value or any(sign in value for sign in "/+#\0"):
+            return None
+        result = result.replace(f"${{{name}}}", value)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A topic filter of a rule for one client."""
+
+    levels: tuple[str, ...]
+    is_literal: bool
+
+    def matches_topic(self, topic: str) -> bool:
+        """Whether a message on this topic is meant."""
+        return "/".join(self.levels) == topic if self.is_literal else levels_match(self.levels, topic)
+
+    def covers(self, asked: tuple[str, ...]) -> bool:
+        """Whether all of a subscription's filter is meant."""
+        return self.levels == asked if self.is_literal else covers(self.levels, asked)
+
+    def meets(self, asked: tuple[str, ...]) -> bool:
+        """Whether some of it is."""
+        return self.levels == asked if self.is_literal else meets(self.levels, asked)
+
+
+def meets(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether some topic is matched by both filters; one that begins with ``$`` is not matched by ``+`` or ``#``."""
+    for left, right in ((one, other), (other, one)):
+        if left[0] in ("+", "#") and right[0].startswith("$"):
+            return False
+    for left_level, right_level in zip(one, other, strict=False):
+        if "#" in (left_level, right_level):
+            return True
+        if left_level != right_level and "+" not in (left_level, right_level):
+            return False
+    longer = one if len(one) > len(other) else other
+    return len(one) == len(other) or longer[min(len(one), len(other))] == "#"
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRule:
+    """A rule for one client. ``kinds`` is a set of bits, of ``publish_kind`` and ``subscribe_kind``."""
+
+    name: str
+    source: str
+    is_allow: bool
+    kinds: int
+    filters: tuple[Bound, ...]
+
+    def is_about_publish(self, kind: int, topic: str) -> bool:
+        """Whether it decides over a publish."""
+        return bool(self.kinds >> kind & 1) and any(one.matches_topic(topic) for one in self.filters)
+
+    def is_about_subscribe(self, kind: int, asked: tuple[str, ...]) -> bool:
+        """Whether it decides over a subscription."""
+        if not self.kinds >> kind & 1:
+            return False
+        if self.is_allow:
+            return any(one.covers(asked) for one in self.filters)
+        return any(one.meets(asked) for one in self.filters)
+
+
+class Rule:
+    """A compiled rule; ``bind`` gives it for one client, None where it is about others."""
+
+    __slots__ = ("_checks", "client_ids", "is_allow", "kinds", "name", "source", "topics", "usernames")
+
+    def __init__(self, settings: RuleSettings, name: str, source: str) -> None:
+        self.name, self.source = name, source
+        self.is_allow = settings.permission == "allow"
+        self.kinds = _kinds(settings)
+        self.topics = tuple(_Topic.parse(text) for text in settings.topics)
+        self._checks: list[_Check] = []
+        who = settings.who
+        self.usernames = self.client_ids = None
+        if isinstance(who, Who):
+            self.usernames, self.client_ids = who.username, who.clientid
+            self._checks = _checks(who)
+
+    def bind(self, subject: Subject) -> BoundRule | None:
+        """The rule for a client."""
+        for check in self._checks:
+            value = subject.facts.get(check.fact)
+            if value is None:
+                if self.is_allow:
+                    return None
+            elif not check.holds(value):
+                return None
+        is_deny = not self.is_allow
+        filters = [topic.bound(subject.facts, is_deny=is_deny) for topic in self.topics]
+        kept = tuple(one for one in filters if one is not None)
+        return BoundRule(self.name, self.source, self.is_allow, self.kinds, kept) if kept else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    fact: str
+    holds: Any
+
+
+def _checks(who: Who) -> list[_Check]:
+    checks = []
+    for fact, wanted in (("username", who.username), ("clientid", who.clientid), ("listener", who.listener)):
+        if wanted is not None:
+            checks.append(_Check(fact, frozenset(wanted).__contains__))
+    for fact, pattern in (("username", who.username_re), ("clientid", who.clientid_re)):
+        if pattern is not None:
+            checks.append(_Check(fact, _pattern(pattern).fullmatch))
+    if who.ipaddr is not None:
+        checks.append(_Check("peerhost", _in_networks(who.ipaddr)))
+    for name, value in (who.client_attrs or {}).items():
+        checks.append(_Check(f"client_attrs.{name}", value.__eq__))
+    return checks
+
+
+def _in_networks(texts: Sequence[str]) -> Any:
+    networks = [ip_network(text, strict=False) for text in texts]
+
+    @lru_cache(maxsize=1024)
+    def holds(address: str) -> bool:
+        try:
+            parsed = ip_address(address)
+        except ValueError:
+            return False
+        mapped = getattr(parsed, "ipv4_mapped", None)
+        return any((mapped or parsed) in network for network in networks)
+
+    return holds
+
+
+def _kinds(settings: RuleSettings) -> int:
+    kinds = 0
+    for qos in settings.qos:
+        if settings.action != "publish":
+            kinds |= 1 << subscribe_kind(qos)
+        if settings.action != "subscribe":
+            for retain in (False, True):
+                if settings.retain in ("all", retain):
+                    kinds |= 1 << publish_kind(qos, retain)
+    return kinds
