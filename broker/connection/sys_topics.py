@@ -21,6 +21,7 @@ from broker.config.model import Settings
 from broker.config.units import Duration
 from broker.core import jsontext
 from broker.core.client import Client
+from broker.core.errors import PeerError
 from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import SYS_PREFIX
@@ -228,7 +229,10 @@ class SysTopics:
     # -- telling --
 
     def _is_wanted(self, topic: str) -> bool:
-        plan = self._hub.plans.final(topic.encode())
+        try:
+            plan = self._hub.plans.final(topic.encode())
+        except PeerError:  # where topics may be no longer than this one is
+            return False
         return bool(plan.taps) or not plan.routes.is_empty
 
     def _tell_change(self, topic: str, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from threading import Event
@@ -13,6 +14,7 @@ import uvloop
 
 from broker.codec.packets import Connect
 from broker.connection.settings import MqttSettings
+from broker.connection.sys_topics import SysTopicSettings
 from broker.core.errors import Unavailable
 from broker.core.events import Columns, Events
 from broker.core.stage import Gate, Tap
@@ -104,6 +106,7 @@ async def running(
     taps: Sequence[Tap] = (),
     clock: MovedClock | None = None,
     retained: RetainedSettings | None = None,
+    sys_interval_s: float = 0,
     **settings: Any,
 ) -> AsyncIterator[Node]:
     """A server on a free port of 127.0.0.1. Leaving it is like a kill: nothing is said, nothing more is stored."""
@@ -120,6 +123,7 @@ async def running(
         events=events,
         clock=clock,
     )
+    server.hub.sys_topics.settings = SysTopicSettings(interval=sys_interval_s)
     server.set_stages(gates, taps)
     node = Node(server, writer, metrics, events, clock)
     [(_, node.port)] = await server.start()
@@ -131,11 +135,13 @@ async def running(
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test that is a coroutine, on the loop that the product runs on."""
+    """Run a test that is a coroutine on the loop that the product runs on, or on that of ``SLUICE_TEST_LOOP``."""
 
     @functools.wraps(test)
     def run(*arguments: Any, **named: Any) -> None:
-        uvloop.run(_within_deadline(test(*arguments, **named)))
+        factory = asyncio.new_event_loop if os.environ.get("SLUICE_TEST_LOOP") == "asyncio" else uvloop.new_event_loop
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(_within_deadline(test(*arguments, **named)))
 
     return run
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from broker.codec.packets import PubAck, Publish, SubscriptionRequest, UnsubAck, Unsubscribe, Will
@@ -9,13 +12,13 @@ from broker.routing.rewrite import RewriteSpec
 from tests.support.mqtt_server import Node, on_loop, running
 
 
-def _use(node: Node, *specs: dict[str, object]) -> None:
+def _use(node: Node, *specs: dict[str, Any]) -> None:
     node.server.hub.rewrites.use(
         [RewriteSpec.model_validate({"name": f"r{number}", **spec}) for number, spec in enumerate(specs)]
     )
 
 
-_A_TO_B = {"source_topic": "a", "dest_topic": "b", "action": "publish"}
+_A_TO_B: dict[str, Any] = {"source_topic": "a", "dest_topic": "b", "action": "publish"}
 
 
 @pytest.mark.parametrize("qos", [0, 1])
@@ -43,7 +46,8 @@ async def test_messages_under_way_before_a_rewrite_and_after_it_go_where_they_sh
         watcher = await node.client("w")
         await watcher.subscribe(SubscriptionRequest("#", 0))
         publisher = await node.client("p")
-        for step in (lambda: None, lambda: _use(node, _A_TO_B), lambda: _use(node)):
+        steps: list[Callable[[], None]] = [lambda: None, lambda: _use(node, _A_TO_B), lambda: _use(node)]
+        for step in steps:
             step()
             publisher.send(Publish("a", b"x"))
             await publisher.silence()

@@ -23,7 +23,7 @@ async def _told(client: WireClient) -> dict[str, Publish]:
 
 @on_loop
 async def test_who_subscribes_gets_all_values_at_once_as_if_retained() -> None:
-    async with running() as node:
+    async with running(sys_interval_s=10) as node:
         client = await node.client("c", 5)
         node.pass_time(1)
         await client.subscribe(SubscriptionRequest("$SYS/#", 2), identifier=7)
@@ -46,7 +46,7 @@ async def test_who_subscribes_gets_all_values_at_once_as_if_retained() -> None:
 
 @on_loop
 async def test_afterwards_only_what_changed_is_told_every_interval() -> None:
-    async with running() as node:
+    async with running(sys_interval_s=10) as node:
         client = await node.client("c")
         await client.subscribe(
             SubscriptionRequest("$SYS/broker/clients/+", 0), SubscriptionRequest("$SYS/broker/version", 0)
@@ -66,7 +66,7 @@ async def test_afterwards_only_what_changed_is_told_every_interval() -> None:
 @pytest.mark.parametrize("topic_filter", ["#", "+/broker/version", "a/#"])
 @on_loop
 async def test_filters_that_do_not_name_sys_get_nothing_of_it(topic_filter: str) -> None:
-    async with running() as node:
+    async with running(sys_interval_s=10) as node:
         client = await node.client("c")
         await client.subscribe(SubscriptionRequest(topic_filter, 0))
         node.pass_time(20)
@@ -75,7 +75,7 @@ async def test_filters_that_do_not_name_sys_get_nothing_of_it(topic_filter: str)
 
 @on_loop
 async def test_an_interval_of_0_switches_them_off() -> None:
-    async with running() as node:
+    async with running(sys_interval_s=10) as node:
         node.server.hub.sys_topics.settings = SysTopicSettings(interval=0)
         client = await node.client("c")
         await client.subscribe(SubscriptionRequest("$SYS/#", 0))
@@ -85,7 +85,7 @@ async def test_an_interval_of_0_switches_them_off() -> None:
 
 @on_loop
 async def test_load_averages_are_mosquittos() -> None:
-    async with running() as node:
+    async with running(sys_interval_s=10) as node:
         client = await node.client("c")
         node.pass_time(10)
         for _ in range(100):
@@ -116,14 +116,14 @@ async def _events(node: Node, *, client_events: bool) -> list[str]:
 @pytest.mark.parametrize("client_events", [False, True])
 @on_loop
 async def test_clients_that_come_and_go_are_told_if_so_set(client_events: bool) -> None:
-    async with running() as node:
+    async with running(sys_interval_s=10) as node:
         expected = ["connected", "disconnected"] if client_events else []
         assert await _events(node, client_events=client_events) == expected
 
 
 @on_loop
 async def test_states_of_others_are_shown_and_taken_away() -> None:
-    async with running() as node:
+    async with running(sys_interval_s=10) as node:
         topics = node.server.hub.sys_topics
         client = await node.client("c")
         await client.subscribe(SubscriptionRequest("$SYS/broker/connection/#", 0))
