@@ -20,6 +20,8 @@ _EARLY: Final = 4
 """A connection counts as slow at this part of the bytes at which it begins to lose QoS 0 messages."""
 CLOSE_DEADLINE_S: Final = 5.0
 """How long a closed connection may take to read what is left before it is cut off."""
+LINGER_S: Final = 1.0
+"""How long a client that is told of its mistake has to hear it and close."""
 _TLS_GOODBYE_S: Final = 1.0
 """How long a closed connection with nothing left to read may take to confirm the end of TLS."""
 
@@ -30,6 +32,7 @@ class TcpLink(asyncio.Protocol):
     __slots__ = (
         "_connection",
         "_hub",
+        "_is_tls",
         "_loop",
         "_origin",
         "_owner",
@@ -62,6 +65,7 @@ class TcpLink(asyncio.Protocol):
         self.server_name: str | None = None
         self.certificate: Certificate | None = None
         self.refusal = 0
+        self._is_tls = False
         self._connection = Connection(hub, self)
         # uvloop binds the method before connection_made; so each read goes to the connection without a call between
         self.data_received = self._connection.data_received  # type: ignore[method-assign]
@@ -97,6 +101,7 @@ class TcpLink(asyncio.Protocol):
                 self.peer_host, self.peer_port = origin.host, origin.port
         tls: AskedSslObject | None = self._transport.get_extra_info("ssl_object")
         if tls is not None:
+            self._is_tls = True  # asyncio's transport of TLS does not say so any more when it is being closed
             self.server_name = tls.asked_name or self.server_name
             if shown := tls.getpeercert():
                 self.certificate = certificate_of(shown)
@@ -121,14 +126,19 @@ class TcpLink(asyncio.Protocol):
         self._hub.figures.bytes_sent.value += len(data)
         self._transport.write(data)
 
-    def close(self) -> None:
-        """Send what waits, then close; cut off after ``CLOSE_DEADLINE_S``."""
+    def close(self, *, lingers: bool = False) -> None:
+        """Send what waits, then close; cut off after ``CLOSE_DEADLINE_S``. TLS takes its time to say goodbye anyway."""
         transport = self._transport
+        if lingers and not transport.is_closing() and transport.can_write_eof():
+            transport.write_eof()
+            transport.resume_reading()
+            self._loop.call_later(LINGER_S, self.close)
+            return
         unsent = transport.get_write_buffer_size() if not transport.is_closing() else 0
         transport.close()
         if unsent:
             self._loop.call_later(CLOSE_DEADLINE_S, transport.abort)
-        elif transport.get_extra_info("ssl_object") is not None:
+        elif self._is_tls:
             self._loop.call_later(_TLS_GOODBYE_S, transport.abort)
 
     def pause_reading(self) -> None:
