@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from broker.admin.alarms import AlarmDesk
 from broker.app import features
 from broker.app.build import Node
 from broker.app.settings import ApiSettings
@@ -25,10 +26,13 @@ def api_server(node: Node) -> Any:
         streams=StreamsOfNode(node),
         lake=node.lake.service,
         quarantine=node.quarantine,
+        alarms=AlarmDesk(node.alarms, node.clock),
+        not_ready=node.health.not_ready,
+        ready_remark=node.health.remark,
+        defers_work=node.health.defers_work,
         pipeline=node.pipeline,
         functions=lambda: [function.as_dict() for function in node.rules.functions],
         plugins=lambda: [plugin.as_dict() for plugin in node.rules.plugins],
-        not_ready=lambda: None if node.server.is_loaded else "the store is being loaded",
         clock=node.clock,
         version=product_version(),
     )

@@ -11,6 +11,7 @@ from typing import Any, Final
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineDesk
 from broker.app import features
+from broker.app.health import NodeHealth
 from broker.app.refusals import Refusals
 from broker.app.settings import AccessSettings, ApiSettings, NodeSettings
 from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
@@ -34,9 +35,12 @@ from broker.net.settings import (
     WssListeners,
     named_listeners,
 )
+from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
-from broker.observe.settings import LogSettings
+from broker.observe.overload import Overload
+from broker.observe.settings import AlarmSettings, LogSettings, OverloadSettings
 from broker.routing.settings import RetainedSettings
+from broker.storage.health import StoreHealth
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.settings import StoreSettings
 from broker.storage.store import LogShard, Store
@@ -64,6 +68,8 @@ _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "stream_defaults": StreamSettings,
     "api": ApiSettings,
     "log": LogSettings,
+    "alarms": AlarmSettings,
+    "overload": OverloadSettings,
 }
 
 
@@ -85,6 +91,7 @@ class Node:
         self.name = config.get("node", NodeSettings).name
         self.metrics, self.events, self.clock = Metrics(), Events(), SystemClock()
         self.refusals = Refusals()
+        self.alarms = Alarms(self.clock, self.events, self.metrics, config.get("alarms", AlarmSettings))
         self.mqtt_address = self.api_address = ""
         self.api_context: Any = None
         self.started_ns = self.clock.now_ns()
@@ -92,6 +99,15 @@ class Node:
         storing = config.get("store", StoreSettings)
         self.store: Store = RocksStore(data_dir, storing.durability) if store is None else store
         self.writer = Writer(self.store, asyncio.get_running_loop(), storing, self.metrics)
+        self.overload = Overload(
+            config.get("overload", OverloadSettings),
+            asyncio.get_running_loop(),
+            self.clock,
+            self.alarms,
+            self.metrics,
+        )
+        alarm_settings = config.get("alarms", AlarmSettings)
+        self.store_health = StoreHealth(self.writer, data_dir, self.alarms, alarm_settings, self.metrics)
         self.ranges = RangesProcess(data_dir)
         self.server = Server(
             listeners=named_listeners(
@@ -156,6 +172,8 @@ class Node:
             rule_of=self.rules.service.for_spark,
         )
         self.quarantine = QuarantineDesk(self.streams, self.writer, self.server.publisher, self._quarantines)
+        self.health = NodeHealth(self)
+        self.health.react()
         self.pipeline = PipelineView(self.services.path, self._ends_of, self.clock)
         self.features: Sequence[Feature] = (self.schema_validation, self.transforms, self.rules, self.lake)
         self.server.set_stages(

@@ -58,6 +58,7 @@ class NodeStatus:
             "streams": streams,
             "tables": tables,
             "refusals": node.refusals.newest_first(),
+            "health": node.health.status(),
             "ledger": {
                 "received": books.received,
                 "accepted": books.accepted,

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli import (
+    alarms,
     config,
     doctor,
     exit_codes,
@@ -105,6 +106,7 @@ def _application() -> typer.Typer:
         run.serve,
         run.demo,
         status.status,
+        alarms.alarms,
         gate_tries.pipeline,
         gate_tries.variform,
         lake.audit,

@@ -35,6 +35,7 @@ def _show(status: dict[str, Any]) -> None:
             "sessions": status.get("sessions"),
             "subscriptions": status.get("subscriptions"),
             "ledger": _ledger(status),
+            "health": _health(status.get("health", {})),
         }
     )
     rates, counters = status.get("rates", {}), status.get("counters", {})
@@ -62,6 +63,11 @@ def _part(title: str, columns: Any, rows: Any) -> None:
         print_line("")
         print_line(title, style="bold")
         print_table(columns, rows)
+
+
+def _health(health: dict[str, Any]) -> str:
+    alarms = ", ".join(health.get("alarms", []))
+    return f"{health.get('says', '–')}{'; alarms: ' + alarms if alarms else ''}"
 
 
 def _ledger(status: dict[str, Any]) -> str:

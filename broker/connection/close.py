@@ -106,6 +106,8 @@ def refuse_connect(c: Connection, code: int, text: str = "") -> None:
     c.hub.figures.refused_connection(reason.name_of(code))
     if c.is_v5:
         properties = {"Reason-String": text} if text else {}
+        if code == reason.USE_ANOTHER_SERVER and c.hub.server_reference is not None:
+            properties["Server-Reference"] = c.hub.server_reference
         c.box.add(encode_fitting(ConnAck(False, code, properties), 5, c.max_sent_bytes))
     elif code in _RETURN_CODES:
         c.box.add(encode_packet(ConnAck(False, _RETURN_CODES[code]), c.version))

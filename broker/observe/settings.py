@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from broker.config.model import Settings
+from broker.config.units import Duration, Size
 
 
 class LogSettings(Settings):
@@ -14,3 +15,72 @@ class LogSettings(Settings):
 
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least severe level written.")
     format: Literal["text", "json"] = Field("text", description="Lines for people, or one JSON object a line.")
+
+
+class AlarmSettings(Settings):
+    """Section ``alarms``."""
+
+    history: int = Field(default=1000, ge=0, le=100_000, description="How many alarms are remembered that are over.")
+    history_age: Duration = Field(default=24 * 3600, gt=0, description="Seconds for which they are remembered.")
+    disk_free_min: Size = Field(
+        default=512 * 1024 * 1024,
+        ge=0,
+        description="Free bytes on the disk of the data directory below which the alarm `disk_nearly_full` is "
+        "active; 0 is off.",
+    )
+    interval: Duration = Field(default=5, gt=0, description="Seconds between two looks at the store and the disk.")
+
+
+class OverloadSettings(Settings):
+    """Section ``overload``: when the node counts as overloaded, and what it does then."""
+
+    enable: bool = Field(default=True, description="Whether the node watches itself.")
+    interval: Duration = Field(default=3, gt=0, description="Seconds between two looks.")
+    polls: int = Field(
+        default=5, ge=1, description="Looks in a row that must find a limit passed before it is overloaded."
+    )
+    clear_polls: int = Field(
+        default=2, ge=1, description="Looks in a row that must find it well before it no longer is."
+    )
+    clear_ratio: float = Field(
+        default=0.8, gt=0, le=1, description="What well means: everything below this part of its limit."
+    )
+    max_loop_lag: Duration = Field(
+        default=1,
+        ge=0,
+        description="Seconds by which the event loop may be late, at the worst between two looks; 0 is off.",
+    )
+    max_memory: float = Field(
+        default=0.9, ge=0, le=1, description="The part of the memory limit that the process may use; 0 is off."
+    )
+    memory_limit: Size = Field(
+        default=0,
+        ge=0,
+        description="The memory that the process may use, in bytes; 0 is what the control group or the machine has.",
+    )
+    max_run_queue: float = Field(
+        default=10, ge=0, description="Runnable threads for each CPU, of all programs of the machine; 0 is off."
+    )
+    alarm_after: Duration = Field(
+        default=60, ge=0, description="Seconds of overload until the alarm `overload` is active."
+    )
+    refuse_connections: bool = Field(
+        default=True, description="Refuse new connections (0x89, server busy) while overloaded."
+    )
+    server_reference: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Where MQTT 5 clients refused so are sent instead (0x9C, use another server): addresses as "
+        "`host:port`, with spaces between them.",
+    )
+    defer_work: bool = Field(
+        default=True,
+        description="While overloaded put off what can wait: joining small files of streams, and evaluations and "
+        "trials asked for through the API.",
+    )
+    drop_qos0: bool = Field(default=False, description="While overloaded drop QoS 0 messages of clients as they come.")
+    health: Literal["unavailable", "degraded"] = Field(
+        default="unavailable",
+        description="What `/readyz` says while overloaded: `unavailable` answers 503, so that load balancers send "
+        "clients elsewhere; `degraded` answers 200 and says so in words.",
+    )

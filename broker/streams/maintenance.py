@@ -33,12 +33,14 @@ class Maintenance:
         self._trimmed = metrics.counter("stream_records_trimmed", "records that retention forgot")
         self._joined = metrics.counter("stream_frames_sealed", "runs of small frames joined into one")
         self._failures = metrics.counter("stream_maintenance_failed", "pieces of background work that failed")
+        self.is_sealing_put_off = False
 
     async def run(self) -> None:
         """Work until cancelled."""
         last_retention_s = float("-inf")
         while True:
-            await self._guarded(self.seal_all)
+            if not self.is_sealing_put_off:
+                await self._guarded(self.seal_all)
             await self._guarded(self.drop_removed)
             now_s = self._clock.monotonic_s()
             if now_s - last_retention_s >= self._settings.retention_interval:

@@ -94,6 +94,10 @@ class StreamService:
             asyncio.create_task(self._measure_rates(), name="stream rates"),
         ]
 
+    def put_off_sealing(self, *, put_off: bool) -> None:
+        """Join no small frames until told to go on; everything else is done as ever."""
+        self._maintenance.is_sealing_put_off = put_off
+
     async def stop(self) -> None:
         """End background work. Before the writer is closed."""
         for task in self._tasks:

@@ -7,6 +7,7 @@ from typing import cast
 from fastapi import APIRouter, Depends, FastAPI
 
 from ui.api import pages, registry, system
+from ui.api.alarms import add_alarms
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.document import install as install_document
@@ -62,7 +63,9 @@ def _operations(context: ApiContext) -> APIRouter:
         add_streams(router, context.streams)
     if context.lake is not None:
         add_lake(router, context.lake)
-    calls = BoundedCalls(context.verb_timeout_s)
+    if context.alarms is not None:
+        add_alarms(router, context.alarms)
+    calls = BoundedCalls(context.verb_timeout_s, is_put_off=context.defers_work)
     for kind in KINDS:
         if kind.path in context.services:
             if kind.path == RULES:

@@ -66,6 +66,16 @@ class Quarantine(Protocol):
     async def take_again(self, stream: str, limit: int) -> Spec: ...
 
 
+class Alarms(Protocol):
+    """What is wrong now, and what was (``broker.admin.alarms``)."""
+
+    def active(self) -> Sequence[Spec]: ...
+
+    def history(self) -> Sequence[Spec]: ...
+
+    def forget_history(self) -> int: ...
+
+
 class Pipeline(Protocol):
     """What acts on a topic, and a trial of all of it (``broker.admin.pipeline``)."""
 
@@ -92,10 +102,15 @@ class ApiContext:
     streams: Streams | None = None
     lake: Lake | None = None
     quarantine: Quarantine | None = None
+    alarms: Alarms | None = None
     pipeline: Pipeline | None = None
     functions: Callable[[], Sequence[Spec]] | None = None
     plugins: Callable[[], Sequence[Spec]] = list
     not_ready: Callable[[], str | None] = lambda: None
+    ready_remark: Callable[[], str] = lambda: "ok"
+    """What ``/readyz`` answers when there is no such reason."""
+    defers_work: Callable[[], bool] = lambda: False
+    """Whether evaluations are to wait, since the node is overloaded."""
     clock: Clock = field(default_factory=SystemClock)
     version: str = "0.1.0"
     verb_timeout_s: float = 2.0

@@ -21,6 +21,7 @@ from ui.api.answers import settled_on_thread
 
 T = TypeVar("T")
 
+_LOOK_AGAIN_S = 0.1
 _FOR_ANSWERS = 0.9
 """The part of its time that a call may wait for other processes."""
 
@@ -32,8 +33,8 @@ class OutOfTime(BaseException):
 class BoundedCalls:
     """Runs calls on threads: at most ``slots`` at once, each for at most ``timeout_s``. Used on one event loop."""
 
-    def __init__(self, timeout_s: float, slots: int = 4) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, timeout_s: float, slots: int = 4, is_put_off: Callable[[], bool] = lambda: False) -> None:
+        self._timeout_s, self._is_put_off = timeout_s, is_put_off
         self._free = slots
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -42,8 +43,9 @@ class BoundedCalls:
 
         Raises:
             broker.core.errors.Invalid: it ran longer than allowed; ``what`` names it.
-            broker.core.errors.Unavailable: all slots stayed taken.
+            broker.core.errors.Unavailable: all slots stayed taken, or the node stays overloaded.
         """
+        await self._until_it_may()
         await self._take_slot()
         loop = asyncio.get_running_loop()
         thread = _Thread(partial(settled_on_thread, call, loop, self._timeout_s * _FOR_ANSWERS), loop, self._give_back)
@@ -53,6 +55,15 @@ class BoundedCalls:
         except TimeoutError:
             thread.end()
             raise Invalid(f"{what} ran longer than {self._timeout_s:g} s and was ended", code="too_slow") from None
+
+    async def _until_it_may(self) -> None:
+        """Wait a while for the node to be no longer overloaded."""
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + self._timeout_s
+        while self._is_put_off():
+            if loop.time() >= ends_at:
+                raise Unavailable("the node is overloaded, and evaluations wait until it is not", retry_after_s=10)
+            await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _take_slot(self) -> None:
         if self._free == 0:

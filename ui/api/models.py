@@ -50,6 +50,26 @@ class ObjectList(BaseModel):
     total_is_estimate: bool
 
 
+class Alarm(BaseModel):
+    """Something that is or was wrong: ``message`` in a sentence, ``details`` in numbers. Times are RFC 3339 in UTC."""
+
+    name: str
+    message: str
+    details: dict[str, Any]
+    activated_at: str
+    deactivated_at: str | None
+    lasted_s: float
+
+
+class AlarmList(BaseModel):
+    """Alarms, newest first."""
+
+    items: list[Alarm]
+    next: None
+    total: int
+    total_is_estimate: bool
+
+
 class FunctionList(ObjectList):
     """Functions of the rule language; ``origin`` is ``sluice`` or the plugin they are from."""
 

@@ -94,6 +94,23 @@ class RefusalStatus(TypedDict):
     text: str
 
 
+class Health(TypedDict):
+    """How the node is. ``says`` is what ``/readyz`` answers, ``alarms`` the names of those that are active.
+
+    The latest look at its load: by how much the event loop was late at the worst, memory of the process and its limit
+    in bytes, runnable threads of the machine for each CPU.
+    """
+
+    ready: bool
+    says: str
+    overloaded: bool
+    alarms: list[str]
+    loop_lag_s: float
+    memory_bytes: int
+    memory_limit_bytes: int
+    run_queue: float
+
+
 class Ledger(TypedDict):
     """Where every publish went. ``residual`` = received - accepted - dropped, and must be 0."""
 
@@ -133,5 +150,6 @@ class Status(TypedDict):
     streams: list[StreamStatus]
     tables: list[TableStatus]
     refusals: list[RefusalStatus]
+    health: NotRequired[Health]
     ledger: Ledger
     next_steps: list[NextStep]

@@ -32,8 +32,9 @@ async def livez() -> Response:
 @probes.get("/readyz")
 async def readyz(request: Request) -> Response:
     """The node may get traffic."""
-    reason = context_of(request).not_ready()
-    return PlainTextResponse("ok\n" if reason is None else f"{reason}\n", 200 if reason is None else 503)
+    context = context_of(request)
+    reason = context.not_ready()
+    return PlainTextResponse(f"{reason or context.ready_remark()}\n", 200 if reason is None else 503)
 
 
 @probes.get("/metrics")

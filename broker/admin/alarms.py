@@ -1,0 +1,46 @@
+"""Alarms for people: what is wrong now, and what was wrong lately."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from broker.core.clock import Clock
+from broker.observe.alarms import Alarm, Alarms
+
+Answer = dict[str, Any]
+
+
+class AlarmDesk:
+    """See the module. Times are RFC 3339 in UTC."""
+
+    def __init__(self, alarms: Alarms, clock: Clock) -> None:
+        self._alarms, self._clock = alarms, clock
+
+    def active(self) -> Sequence[Answer]:
+        """What is wrong now, newest first."""
+        return [self._shown(alarm) for alarm in self._alarms.active()]
+
+    def history(self) -> Sequence[Answer]:
+        """What is over, newest first."""
+        return [self._shown(alarm) for alarm in self._alarms.history()]
+
+    def forget_history(self) -> int:
+        """Forget what is over; returns how many alarms that were."""
+        return self._alarms.forget_history()
+
+    def _shown(self, alarm: Alarm) -> Answer:
+        until_ns = self._clock.now_ns() if alarm.is_active else alarm.deactivated_ns
+        return {
+            "name": alarm.name,
+            "message": alarm.message,
+            "details": dict(alarm.details),
+            "activated_at": _time(alarm.activated_ns),
+            "deactivated_at": None if alarm.is_active else _time(alarm.deactivated_ns),
+            "lasted_s": round((until_ns - alarm.activated_ns) / 1e9, 3),
+        }
+
+
+def _time(ns: int) -> str:
+    return datetime.fromtimestamp(ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,94 @@
+"""What the process uses of its machine: how late the event loop is, memory, the queue for the CPUs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_STEP_S: Final = 0.1
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_NO_LIMIT: Final = 1 << 60
+"""Control groups of version 1 say a number near 2^63 when there is no limit."""
+
+
+class Load(NamedTuple):
+    """One look. ``loop_lag_s`` is the worst since the look before; ``run_queue`` counts threads for each CPU."""
+
+    loop_lag_s: float
+    memory_bytes: int
+    memory_limit_bytes: int
+    run_queue: float
+
+
+class LoopLag:
+    """By how much the event loop is late. Measured on the loop; ``worst_s`` may be asked from any thread, also while
+    the loop does not turn at all."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._loop, self._now_s = loop, now_s
+        self._worst_s = 0.0
+        self._expected_s = now_s() + _STEP_S
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to measure, ten times a second."""
+        self._expected_s = self._now_s() + _STEP_S
+        self._timer = self._loop.call_later(_STEP_S, self._tick)
+
+    def stop(self) -> None:
+        """Measure no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def worst_s(self) -> float:
+        """The most it was late since the last call, or is now."""
+        worst_s, self._worst_s = max(self._worst_s, self._now_s() - self._expected_s, 0.0), 0.0
+        return worst_s
+
+    def _tick(self) -> None:
+        self._worst_s = max(self._worst_s, self._now_s() - self._expected_s)
+        self.start()
+
+
+class Machine:
+    """Reads the figures of the system. What the system does not tell is 0."""
+
+    def __init__(self, memory_limit: int = 0, root: Path = Path("/")) -> None:
+        self._root = root
+        self.memory_limit_bytes = memory_limit or self._found_limit()
+        self._cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+    def look(self, loop_lag_s: float) -> Load:
+        """The figures of this moment, and the loop's."""
+        return Load(loop_lag_s, self.memory_bytes(), self.memory_limit_bytes, self.run_queue())
+
+    def memory_bytes(self) -> int:
+        """The resident set of this process."""
+        words = self._read("proc/self/statm").split()
+        return int(words[1]) * _PAGE_BYTES if len(words) > 1 else 0
+
+    def run_queue(self) -> float:
+        """Threads of all programs that run or want to, for each CPU."""
+        words = self._read("proc/loadavg").split()
+        return int(words[3].partition("/")[0]) / self._cpus if len(words) > 3 else 0.0
+
+    def _found_limit(self) -> int:
+        """The least of what control groups (version 2, then 1) and the machine set."""
+        limits = [self._number("sys/fs/cgroup/memory.max"), self._number("sys/fs/cgroup/memory/memory.limit_in_bytes")]
+        lines = self._read("proc/meminfo").splitlines()
+        limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")]
+        return min((limit for limit in limits if 0 < limit < _NO_LIMIT), default=0)
+
+    def _number(self, path: str) -> int:
+        text = self._read(path).strip()
+        return int(text) if text.isdigit() else 0
+
+    def _read(self, path: str) -> str:
+        try:
+            return (self._root / path).read_text()
+        except OSError:
+            return ""

@@ -1,0 +1,150 @@
+"""Overload: noticed by a thread of its own, acted upon on the event loop.
+
+Every ``interval`` the thread looks at how late the loop is, the memory and the queue for the CPUs. When a limit was
+passed in ``polls`` looks in a row the node is overloaded; when all was below ``clear_ratio`` of the limits in
+``clear_polls`` looks in a row it no longer is. The thread needs nothing of the loop to notice that it stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from broker.core.clock import Clock
+from broker.observe.alarms import Alarms
+from broker.observe.load import Load, LoopLag, Machine
+from broker.observe.log import get_logger
+from broker.observe.metrics import Metrics
+from broker.observe.settings import OverloadSettings
+
+_log = get_logger(__name__)
+
+ALARM: Final = "overload"
+_NO_LOAD: Final = Load(0.0, 0, 0, 0.0)
+
+
+class Judge:
+    """Whether a node is overloaded, from one look after the other."""
+
+    def __init__(self, settings: OverloadSettings) -> None:
+        self._settings = settings
+        self._bad = self._good = 0
+        self.is_overloaded = False
+        self.reasons: tuple[str, ...] = ()
+        """What the latest look found above its limit."""
+
+    def look(self, load: Load) -> bool:
+        """Take one look into account; whether the node is overloaded now."""
+        settings = self._settings
+        self.reasons = self._above(load, 1.0)
+        is_well = not self._above(load, settings.clear_ratio)
+        self._bad = self._bad + 1 if self.reasons else 0
+        self._good = self._good + 1 if is_well else 0
+        if self._bad >= settings.polls:
+            self.is_overloaded = True
+        elif self.is_overloaded and self._good >= settings.clear_polls:
+            self.is_overloaded = False
+        return self.is_overloaded
+
+    def _above(self, load: Load, ratio: float) -> tuple[str, ...]:
+        settings = self._settings
+        limits = (
+            ("event_loop", load.loop_lag_s, settings.max_loop_lag),
+            ("memory", load.memory_bytes, load.memory_limit_bytes * settings.max_memory),
+            ("run_queue", load.run_queue, settings.max_run_queue),
+        )
+        return tuple(name for name, found, limit in limits if limit and found > limit * ratio)
+
+
+class Overload:
+    """The guard of a node. ``on_change`` callbacks are called on the loop with whether it is overloaded now."""
+
+    def __init__(
+        self,
+        settings: OverloadSettings,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        alarms: Alarms,
+        metrics: Metrics,
+        machine: Machine | None = None,
+    ) -> None:
+        self.settings, self._loop, self._clock, self._alarms = settings, loop, clock, alarms
+        self._machine = machine or Machine(settings.memory_limit)
+        self._lag, self._judge = LoopLag(loop), Judge(settings)
+        self._callbacks: list[Callable[[bool], object]] = []
+        self._ends = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.is_active = False
+        self.since_s = 0.0
+        self.load = _NO_LOAD
+        self.reasons: tuple[str, ...] = ()
+        """Of the overload: what was above its limit when it was last looked at and something was."""
+        self._times = metrics.counter("overload_times", "times that the node became overloaded")
+        metrics.gauge("overloaded", lambda: int(self.is_active), "1 while the node is overloaded")
+        metrics.gauge(
+            "event_loop_lag_seconds", lambda: self.load.loop_lag_s, "the most the event loop was late, lately"
+        )
+        metrics.gauge("memory_bytes", self._machine.memory_bytes, "resident memory of the process")
+        metrics.gauge("memory_limit_bytes", lambda: self._machine.memory_limit_bytes, "memory that the process may use")
+        metrics.gauge("run_queue", self._machine.run_queue, "runnable threads of the machine for each CPU")
+
+    def on_change(self, callback: Callable[[bool], object]) -> None:
+        """Call ``callback`` on the loop whenever the node becomes overloaded (True) or no longer is (False)."""
+        self._callbacks.append(callback)
+
+    def start(self) -> None:
+        """Begin to watch, unless the settings say not to."""
+        if not self.settings.enable:
+            return
+        self._lag.start()
+        self._thread = threading.Thread(target=self._watch, name="overload monitor", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._lag.stop()
+        self._ends.set()
+        if self._thread is not None:
+            self._thread.join(timeout=1.0)
+
+    def take(self, load: Load) -> None:
+        """Act on one look; on the loop."""
+        self.load = load
+        was_active, self.is_active = self.is_active, self._judge.look(load)
+        if self._judge.reasons or not self.is_active:
+            self.reasons = self._judge.reasons
+        if self.is_active is not was_active:
+            self._changed()
+        if self.is_active and self._clock.monotonic_s() - self.since_s >= self.settings.alarm_after:
+            self._alarms.activate(ALARM, f"the node is overloaded: {', '.join(self.reasons)}", **self.figures())
+
+    def figures(self) -> dict[str, float]:
+        """The latest look, for people and alarms."""
+        load = self.load
+        return {
+            "loop_lag_s": round(load.loop_lag_s, 3),
+            "memory_bytes": load.memory_bytes,
+            "memory_limit_bytes": load.memory_limit_bytes,
+            "run_queue": round(load.run_queue, 2),
+        }
+
+    def _changed(self) -> None:
+        self.since_s = self._clock.monotonic_s()
+        if self.is_active:
+            self._times.value += 1
+            _log.warning("overload.begins", reasons=list(self.reasons), **self.figures())
+        else:
+            _log.warning("overload.ends", **self.figures())
+            self._alarms.deactivate(ALARM)
+        for callback in self._callbacks:
+            callback(self.is_active)
+
+    def _watch(self) -> None:
+        """On the thread."""
+        while not self._ends.wait(self.settings.interval):
+            load = self._machine.look(self._lag.worst_s())
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                self._loop.call_soon_threadsafe(self.take, load)

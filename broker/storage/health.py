@@ -1,0 +1,64 @@
+"""Whether the store can be written and its disk has room: looked at now and then, told as alarms."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Final
+
+from broker.observe.alarms import Alarms
+from broker.observe.metrics import Metrics
+from broker.observe.settings import AlarmSettings
+from broker.storage.writer import Writer
+
+NOT_WRITABLE: Final = "store_not_writable"
+DISK_NEARLY_FULL: Final = "disk_nearly_full"
+BEHIND: Final = "store_behind"
+_LOOKS_BEHIND: Final = 3
+"""So many looks in a row must find the backlog above its bound: short peaks are what it is for."""
+
+
+class StoreHealth:
+    """Looks every ``interval`` of the settings, on the event loop."""
+
+    def __init__(
+        self, writer: Writer, data_dir: Path, alarms: Alarms, settings: AlarmSettings, metrics: Metrics
+    ) -> None:
+        self._writer, self._data_dir, self._alarms, self._settings = writer, data_dir, alarms, settings
+        self._timer: asyncio.TimerHandle | None = None
+        self._behind = 0
+        metrics.gauge("disk_free_bytes", self._free_bytes, "free bytes on the disk of the data directory")
+
+    def start(self) -> None:
+        """Look now, and again every interval."""
+        self.look()
+        self._timer = asyncio.get_running_loop().call_later(self._settings.interval, self.start)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def look(self) -> None:
+        """Activate or deactivate the alarms as things are now."""
+        failure = self._writer.failure
+        text = f"the store cannot be written, publishes to keep are refused: {failure}"
+        self._alarms.set(NOT_WRITABLE, failure is not None, text, reason=str(failure))
+        self._look_at_disk()
+        self._behind = self._behind + 1 if self._writer.is_congested else 0
+        self._alarms.set(
+            BEHIND,
+            self._behind >= _LOOKS_BEHIND,
+            "the store is slower than what is published, publishers are held back",
+            backlog_bytes=self._writer.backlog_bytes,
+        )
+
+    def _look_at_disk(self) -> None:
+        free, least = self._free_bytes(), self._settings.disk_free_min
+        text = f"the disk of {self._data_dir} has {free:,} bytes left; make room, or give streams less retention"
+        self._alarms.set(DISK_NEARLY_FULL, free < least, text, free_bytes=free, least_bytes=least)
+
+    def _free_bytes(self) -> int:
+        found = os.statvfs(self._data_dir)
+        return found.f_bavail * found.f_frsize
