@@ -42,3 +42,8 @@ class Access:
             bans,
             Flapping(flapping or FlappingSettings(), bans, clock),
         )
+
+    def forget_old(self) -> None:
+        """Forget what has ended: bans, and clients that have long not disconnected."""
+        self.bans.forget_over()
+        self.flapping.forget_old()

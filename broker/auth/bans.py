@@ -16,6 +16,7 @@ import msgspec
 import re2
 
 from broker.auth.attempt import ConnectAttempt
+from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.objects import Spec
@@ -94,11 +95,11 @@ class Bans:
         for _, value in found:
             self._adopt(_decode(value))
 
-    def of(self, attempt: ConnectAttempt) -> Ban | None:
+    def of(self, client: ConnectAttempt | Client) -> Ban | None:
         """The ban that a client is under now, if any."""
         if not (self._exact or self._patterns):
             return None
-        facts = {"clientid": attempt.client_id, "username": attempt.username, "peerhost": attempt.peer_host}
+        facts = {"clientid": client.client_id, "username": client.username, "peerhost": client.peer_host}
         return self._on({name: text for name, text in facts.items() if text is not None})
 
     def _on(self, facts: Mapping[str, str]) -> Ban | None:
@@ -166,15 +167,6 @@ class Bans:
         now_ns = self._clock.now_ns()
         for ban in [ban for ban in self._all() if _is_over(ban, now_ns)]:
             self.delete(ban.kind, ban.who)
-
-    def matches(self, ban: Ban, attempt: ConnectAttempt) -> bool:
-        """Whether a ban is about a client."""
-        facts = {"clientid": attempt.client_id, "username": attempt.username, "peerhost": attempt.peer_host}
-        fact = ban.kind.partition("_")[0]
-        text = facts[fact]
-        if text is None:
-            return False
-        return text == ban.who if ban.kind in _EXACT else bool(_matcher(ban.kind, ban.who)(text))
 
     # -- inside --
 

@@ -49,7 +49,7 @@ class Login:
 
 def begin(c: Connection, attempt: ConnectAttempt, properties: Properties, done: Done) -> None:
     """Authenticate a client that connects; ``done`` is called now or later, or never when the connection ends."""
-    method, chain = properties.get(METHOD), c.hub.authenticators
+    method, chain = properties.get(METHOD), c.hub.access.authenticators
     if method is None:
         found = chain.authenticate(attempt)
         if isinstance(found, Decision):
@@ -104,7 +104,7 @@ def take_auth(c: Connection, packet: Auth) -> None:
     if packet.reason_code == reason.REAUTHENTICATE and c.is_connected:
         if login.exchange is not None:
             raise protocol_error("AUTH asks to authenticate again while that is under way")
-        exchange = c.hub.authenticators.begin(login.method, login.attempt)
+        exchange = c.hub.access.authenticators.begin(login.method, login.attempt)
         if isinstance(exchange, Decision):
             _not_again(c, login)
             return
@@ -129,7 +129,7 @@ def _step(c: Connection, login: Login, data: bytes | None) -> None:
         _send(c, login, reason.CONTINUE_AUTHENTICATION, result.data)  # [MQTT-4.12.0-2]
         return
     login.exchange = None
-    decision = c.hub.authenticators.counted(result.decision, login.attempt, login.method)
+    decision = c.hub.access.authenticators.counted(result.decision, login.attempt, login.method)
     if not c.is_connected:
         told = {METHOD: login.method, DATA: result.data} if result.data else {METHOD: login.method}
         login.done(decision, told)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.auth.decision import Decision
+from broker.auth.flapping import Jail
+from broker.connection import close
 from broker.core import reason
 from broker.observe.metrics import Metrics
 
@@ -22,11 +24,18 @@ _log = getLogger(__name__)
 _FAILED = Decision("deny", reason.SERVER_UNAVAILABLE)
 
 
+class _Jailed(NamedTuple):
+    c: Connection
+    finish: Callable[[], None]
+
+
 class WaitingLogins:
     """The logins of a node that wait. Each connection has one at most."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._tasks: dict[Connection, asyncio.Task[None]] = {}
+        self._jail = Jail()
+        self._jailed: dict[str, _Jailed] = {}
         metrics.gauge("logins_waiting", lambda: len(self._tasks), "clients whose authenticator has not answered yet")
 
     def wait(
@@ -47,8 +56,35 @@ class WaitingLogins:
         if not c.is_parked:
             c.let_go(self)
 
+    def hold_in_jail(self, c: Connection, client_id: str, finish: Callable[[], None]) -> bool:
+        """Whether a connection has to wait for an identifier that was taken over a moment ago; then ``finish`` later.
+
+        One waits for an identifier at most, the newest; one that waited is told that the broker is busy.
+        """
+        if not self._jail.is_held(client_id, c.hub.clock.monotonic_s()):
+            return False
+        before = self._jailed.pop(client_id, None)
+        if before is not None:
+            close.refuse_connect(before.c, reason.SERVER_BUSY)
+        self.park(c)
+        self._jailed[client_id] = _Jailed(c, finish)
+        return True
+
+    def taken_over(self, client_id: str, now_s: float) -> None:
+        """A connection has taken an identifier from another."""
+        self._jail.taken_over(client_id, now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Let those go on who have waited long enough."""
+        self._jail.forget_old(now_s)
+        for client_id in [one for one in self._jailed if not self._jail.is_held(one, now_s)]:
+            jailed = self._jailed.pop(client_id)
+            self.go_on(jailed.c, jailed.finish)
+
     def abandon(self, c: Connection) -> None:
         """The connection has ended."""
+        for client_id in [client_id for client_id, jailed in self._jailed.items() if jailed.c is c]:
+            del self._jailed[client_id]
         task = self._tasks.pop(c, None)
         if task is not None:
             task.cancel()

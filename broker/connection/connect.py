@@ -9,15 +9,17 @@ from uuid import uuid4
 
 from broker.auth.attempt import Certificate, ConnectAttempt
 from broker.auth.decision import Decision
+from broker.auth.subject import subject_of
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.packets import ConnAck, Connect
 from broker.connection import announce, auth, close
 from broker.connection.acknowledge import answer
 from broker.connection.announce import Greeting
+from broker.connection.auth_permits import grant, recheck
 from broker.connection.capabilities import announced, check_will, response_information
 from broker.connection.connect_limits import over_limit
 from broker.connection.hub import TICK_S
-from broker.connection.settings import CertificateName
+from broker.connection.settings import CertificateName, MqttSettings
 from broker.connection.subscribe import subscribe_for
 from broker.core import reason
 from broker.core.client import Client
@@ -49,12 +51,39 @@ def take_connect(c: Connection, packet: Connect) -> None:
     def decided(decision: Decision, told: dict[str, Any]) -> None:
         settled = attempt.after(decision)
         announce.authenticated(c, settled, decision)
-        if not decision.is_allowed:
-            _refuse(c, packet, settled, decision.reason_code)
+        if code := _why_not_after(c, packet, settled, decision):
+            _refuse(c, packet, settled, code)
         else:
-            _accept(c, packet, settled, told)
+            _accept_in_turn(c, packet, settled, told)
 
     auth.begin(c, attempt, properties, decided)
+
+
+def _why_not_after(c: Connection, packet: Connect, attempt: ConnectAttempt, decision: Decision) -> int:
+    """The reason code that a client is refused with once it is known who it is, else 0. Leaves its permits."""
+    hub = c.hub
+    if not decision.is_allowed:
+        return decision.reason_code
+    if hub.access.bans.of(attempt) is not None:  # by the name that the authenticator knows
+        return reason.BANNED
+    trusted = hub.access.authorizer.settings.trusted_client_attributes
+    c.subject = subject_of(attempt, decision, roots=hub.client_attributes.roots, trusted=trusted)
+    client = _client(attempt)
+    grant(c, client)
+    if c.permits is None or packet.will is None or c.permits.may_leave(Will.of(packet.will, client)):
+        return reason.SUCCESS
+    return reason.NOT_AUTHORIZED
+
+
+def _accept_in_turn(c: Connection, packet: Connect, attempt: ConnectAttempt, told: dict[str, Any]) -> None:
+    """Accept a client; it waits where its identifier goes from one connection to the next too fast."""
+
+    def accept() -> None:
+        _accept(c, packet, attempt, told)
+
+    old = c.hub.sessions.get(attempt.client_id)
+    if old is None or old.owner is None or not c.hub.logins.hold_in_jail(c, attempt.client_id, accept):
+        accept()
 
 
 def _refuse(c: Connection, packet: Connect, attempt: ConnectAttempt, code: int) -> None:
@@ -83,6 +112,7 @@ def _accept(c: Connection, packet: Connect, attempt: ConnectAttempt, told: dict[
     _alias_topics(c, packet)
     c.box.cork()
     _attach(c, packet)
+    recheck(c)
     if session.is_durable:
         c.hub.session_changed(session)
     if requests := c.hub.automatic.requests_for(c.client):
@@ -120,8 +150,14 @@ def _attempt(c: Connection, packet: Connect, client_id: str) -> ConnectAttempt:
         tuple(packet.properties.get("User-Property", ())),
         link.server_name,
         link.certificate,
+        by_certificate=_names_by_certificate(settings),
     )
     return c.hub.client_attributes.settled(attempt)
+
+
+def _names_by_certificate(settings: MqttSettings) -> frozenset[str]:
+    names = {"clientid": settings.peer_cert_as_clientid, "username": settings.peer_cert_as_username}
+    return frozenset(name for name, which in names.items() if which != "disabled")
 
 
 def _named_by(certificate: Certificate | None, which: CertificateName) -> str | None:
@@ -149,6 +185,8 @@ def _why_not(c: Connection, packet: Connect, attempt: ConnectAttempt) -> int | N
         return reason.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8] of 3.1.1
     if code := over_limit(c, packet):
         return code
+    if c.hub.access.bans.of(attempt) is not None:
+        return reason.BANNED
     if _refuses_keep_alive(c, packet):
         return reason.CLIENT_IDENTIFIER_NOT_VALID  # the nearest that 3.1.1 can say: return code 2
     if packet.will is not None and (code := check_will(c.hub.settings, packet.will)):
@@ -185,6 +223,7 @@ def _session(c: Connection, client_id: str, clean_start: bool, *, is_durable: bo
     hub = c.hub
     if (old := hub.sessions.get(client_id)) is not None and old.owner is not None:
         close.taken_over(old.owner)
+        hub.logins.taken_over(client_id, hub.clock.monotonic_s())
     found = hub.sessions.get(client_id)
     if found is None or clean_start:
         return hub.new_session(client_id, is_durable=is_durable), False

@@ -9,11 +9,13 @@ from math import inf
 from typing import Final, Protocol
 
 from broker.auth.attempt import Certificate
+from broker.auth.subject import Subject
 from broker.codec.decode import decode_packet
 from broker.codec.framing import frame_at
 from broker.codec.packets import Connect
 from broker.connection import acknowledge, auth, close, connect, reading
 from broker.connection.announce import Greeting
+from broker.connection.auth_permits import Permits
 from broker.connection.hub import TICK_S, Hub
 from broker.connection.kept import Kept, Waiting
 from broker.connection.publish_rate import PublishMeter
@@ -74,7 +76,7 @@ class Connection:
     __slots__ = (
         "_holds", "_rest", "aliases", "batches", "box", "client", "connack", "connected_ns", "deadline_s", "greeting",
         "hub", "is_closed", "is_connected", "is_parked", "is_v5", "kept", "link", "login", "max_packet_bytes",
-        "max_sent_bytes", "meter", "now_ns", "session", "silence_s", "unacknowledged", "version", "waiting", "wanted", "wants_reasons",
+        "max_sent_bytes", "meter", "permits", "subject", "now_ns", "session", "silence_s", "unacknowledged", "version", "waiting", "wanted", "wants_reasons",
     )  # fmt: skip
 
     client: Client
@@ -92,6 +94,10 @@ class Connection:
         self.max_sent_bytes: float = inf
         self.aliases: dict[int, bytes] = {}
         self.login: auth.Login | None = None
+        self.subject: Subject | None = None
+        """What is certain of the client."""
+        self.permits: Permits | None = None
+        """None for a client that no access rule restricts."""
         self.connack = b""
         """What waits to be sent first, until the session is stored."""
         self.waiting: list[Waiting] = []

@@ -33,6 +33,9 @@ class Figures:
         self.reauthentication_failed = counter(
             "reauthentication_failed", "clients cut off since authenticating again failed, or was not gone on with"
         )
+        self.subscriptions_revoked = counter(
+            "subscriptions_revoked", "subscriptions taken from clients since rules no longer allow them"
+        )
         self.dropped = dropped
         self._metrics = metrics
         self._delivery_dropped: dict[str, Counter] = {}

@@ -11,10 +11,12 @@ from logging import getLogger
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
+from broker.auth.access import Access
+from broker.auth import bans
 from broker.auth.client_attributes import ClientAttributes
 from broker.codec import packets
 from broker.connection import replays
+from broker.connection.auth_permits import apply_rules, close_banned
 from broker.connection.auth_waiting import WaitingLogins
 from broker.connection.backlog import Backlog, Defer
 from broker.connection.brake import Brake
@@ -81,11 +83,13 @@ class Hub:
         clock: Clock,
         defer: Defer,
         later: Later,
-        authenticators: AuthenticatorChain | None = None,
+        access: Access | None = None,
         retained: RetainedSettings | None = None,
     ) -> None:
         self.settings, self.writer, self.events, self.clock = settings, writer, events, clock
-        self.authenticators = authenticators or AuthenticatorChain(AuthenticationSettings(), metrics)
+        self.access = access or Access.of(None, writer, metrics, clock)
+        self.access.authorizer.on_change = lambda: apply_rules(self)
+        self.access.bans.on_ban = lambda ban: close_banned(self)
         self.logins = WaitingLogins(metrics)
         self.reauthenticating: set[Connection] = set()
         """Connected, and an exchange of AUTH is under way."""
@@ -198,6 +202,7 @@ class Hub:
         wills, cut = self.wills.load(store), []
         yield from self.retained.load()
         self.delayed.load()
+        self.access.bans.load(store.scan(bans.PREFIX))
         for key, value in store.scan(session_keys.INBOUND_PREFIX):
             self.inbounds[_client_id(key, session_keys.INBOUND_PREFIX)] = Inbound.decode(value)
         for number, (key, value) in enumerate(store.scan(session_keys.SESSION_PREFIX)):
@@ -353,6 +358,7 @@ class Hub:
         for connection in list(self.connections):
             if self.now_s > connection.deadline_s:
                 connection.on_deadline()
+        self.logins.tick(self.now_s)
         for connection in list(self.reauthenticating):
             connection.on_tick()
         now_ns = self.clock.now_ns()
@@ -372,6 +378,10 @@ class Hub:
             self.backlog.trim([session for session in self.sessions if session.is_durable])
         if self._ticks % _STALE_TICKS == 0:
             self._forget_stale(now_ns)
+            self.access.forget_old()
+            for connection in self.connections:
+                if connection.permits is not None:
+                    connection.permits.forget_old(self.now_s)
 
     def _sweep_retained(self) -> None:
         """Forget retained messages that have expired, some in each turn of the loop."""

@@ -106,7 +106,7 @@ def take(c: Connection, first: int, data: bytes, body: int, stop: int) -> None:
         if c.is_v5:
             raise protocol_error("PUBLISH has neither a topic nor a topic alias")
         raise PeerError(reason.TOPIC_NAME_INVALID, "a topic name must not be empty")
-    plan = c.hub.plans.plan(topic)
+    plan = c.hub.plans.plan(topic) if c.permits is None else c.permits.plan(topic, first)
     if plan.resolve is not None:
         plan = plan.resolve(c.client)
     message = Message(

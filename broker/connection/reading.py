@@ -29,6 +29,7 @@ from broker.codec.packets import (
 )
 from broker.codec.wire import PACKET_ID_BYTES, malformed, protocol_error
 from broker.connection import acknowledge, announce, auth, close, publish, subscribe
+from broker.connection.auth_permits import finders
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.message import Message
@@ -53,7 +54,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
         PeerError: the connection has to be closed; packets before the bad one have been handled.
     """
     hub, end, limit, extra = c.hub, len(data), c.max_packet_bytes, 1 if c.is_v5 else 0
-    find_plan, find_routes, startswith = hub.plans.by_topic.get, hub.plans.routes_by_topic.get, data.startswith
+    (find_plan, find_routes, find_qos1), startswith = finders(c), data.startswith
     is_unwatched = _WATCHED.isdisjoint(hub.events.wanted) and not hub.drops_qos0
     takes_qos1 = is_unwatched and hub.settings.maximum_qos > 0
     run_routes: Routes[Session] | None = None
@@ -82,7 +83,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                 head_end = topic_end + extra
                 if head_end <= stop and not (extra and data[topic_end]):
                     topic = data[body + 2 : topic_end]
-                    plan = find_plan(topic) or _plan(c, topic)
+                    plan = find_plan(topic) or _plan(c, topic, first)
                     routes = plan.routes
                     if plan.is_staged:
                         if run_routes is not None:
@@ -123,7 +124,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                 if not c.session.on_puback(data[body] << 8 | data[body + 1]):
                     hub.figures.unknown_acknowledgements.value += 1
             elif first & 0xF0 == 0x30:
-                if not (first == 0x32 and takes_qos1 and _forward_qos1(c, data, position, body, stop)):
+                if not (first == 0x32 and takes_qos1 and _forward_qos1(c, find_qos1, data, position, body, stop)):
                     publish.take(c, first, data, body, stop)
                     if c.is_parked:
                         position = stop
@@ -142,10 +143,10 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
     return position
 
 
-def _plan(c: Connection, topic: bytes) -> TopicPlan[Routes[Session]]:
+def _plan(c: Connection, topic: bytes, first: int) -> TopicPlan[Routes[Session]]:
     if not topic:
         raise protocol_error("PUBLISH has neither a topic nor a topic alias")
-    return c.hub.plans.plan(topic)
+    return c.hub.plans.plan(topic) if c.permits is None else c.permits.plan(topic, first)
 
 
 def _too_large(size: int, limit: int) -> PeerError:
@@ -223,7 +224,14 @@ def _frame(chunk: bytes, position: int) -> tuple[int, int]:
     return frame
 
 
-def _forward_qos1(c: Connection, data: bytes, position: int, body: int, stop: int) -> bool:
+def _forward_qos1(
+    c: Connection,
+    find: Callable[[bytes], TopicPlan[Routes[Session]] | None],
+    data: bytes,
+    position: int,
+    body: int,
+    stop: int,
+) -> bool:
     """Hand a QoS 1 packet, new identifiers apart as it came, to its subscribers; False when it must go the long way."""
     if c.waiting or c.batches or body + 4 > stop:
         return False
@@ -232,7 +240,7 @@ def _forward_qos1(c: Connection, data: bytes, position: int, body: int, stop: in
     if tail_at > stop or (c.is_v5 and (tail_at == stop or data[tail_at])):
         return False
     topic = data[body + 2 : topic_end]
-    plan = c.hub.plans.by_topic.get(topic) or _plan(c, topic)
+    plan = find(topic) or _plan(c, topic, 0x32)
     routes = plan.routes
     if plan.is_staged or not routes.is_live:
         return False

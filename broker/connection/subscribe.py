@@ -132,6 +132,8 @@ def _subscription(c: Connection, request: SubscriptionRequest, identifier: int) 
     topic_filter = TopicFilter.parse(text, settings.max_topic_levels, settings.max_topic_bytes)
     if topic_filter.levels[0] in _INTERNAL_TREES:
         raise PeerError(reason.NOT_AUTHORIZED, f"what begins with {topic_filter.levels[0]}/ is the broker's own")
+    if c.permits is not None:
+        c.permits.check_subscribe(topic_filter, request.qos)
     known = subscriptions.get(topic_filter.text)
     if known is None and len(subscriptions) >= hub.settings.max_subscriptions:
         raise PeerError(reason.QUOTA_EXCEEDED, "the session has as many subscriptions as it may have")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from logging import getLogger
 from typing import Final
 
-from broker.auth.chain import AuthenticatorChain
+from broker.auth.access import Access
 from broker.connection import close
 from broker.connection.connection import Connection
 from broker.connection.hub import TICK_S, Hub
@@ -70,10 +70,10 @@ class Server:
         events: Events,
         clock: Clock,
         allow_anonymous: bool = False,
-        authenticators: AuthenticatorChain | None = None,
+        access: Access | None = None,
         retained: RetainedSettings | None = None,
     ) -> None:
-        has_authenticator = authenticators is not None and not authenticators.is_empty
+        has_authenticator = access is not None and not access.authenticators.is_empty
         check_exposure(listeners, allow_anonymous=allow_anonymous, has_authenticator=has_authenticator)
         self._loop = asyncio.get_running_loop()
         self.hub = Hub(
@@ -85,7 +85,7 @@ class Server:
             clock=clock,
             defer=self._loop.call_soon,
             later=self._loop.call_later,
-            authenticators=authenticators,
+            access=access,
             retained=retained,
         )
         self.hub.max_connections = min(self.hub.max_connections, raise_file_limit())

@@ -1,0 +1,233 @@
+"""What one connection may publish and subscribe to, remembered per topic.
+
+A client that nothing restricts has no permits, and its publishes are looked at as if there were no rules. For others
+the verdicts stand in front of the cache of plans: a topic that is allowed leads to its plan, one that is denied to a
+plan with a single gate, which refuses. So a denial is counted, answered and told like that of any other stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from broker.auth.authorize import Ruling, Rulings
+from broker.connection import close
+from broker.core import reason
+from broker.core.client import Client
+from broker.core.errors import PeerError
+from broker.core.events import Events
+from broker.core.message import Message
+from broker.core.stage import Refusal
+from broker.core.topic import TopicFilter, without_delay
+from broker.observe.log import get_logger
+from broker.pipeline.plan import Plans, TopicPlan
+from broker.routing.router import Routes
+from broker.session.session import Session
+from broker.session.will import Will
+
+if TYPE_CHECKING:
+    from broker.connection.connection import Connection
+    from broker.connection.hub import Hub
+
+log = get_logger(__name__)
+
+SessionPlan = TopicPlan[Routes[Session]]
+SessionRoutes = Routes[Session]
+
+EVENT: Final = "client.check_authz_complete"
+_KINDS: Final = 8
+_TEXT: Final = "the client may not publish this"
+
+
+class Permits:
+    """The verdicts of one connection. ``max_size`` topics are remembered, for ``ttl_s`` seconds."""
+
+    __slots__ = ("_client", "_deny", "_events", "_expires_s", "_max_size", "_plans", "_ttl_s", "_verdicts", "rulings")
+
+    def __init__(self, hub: Hub, client: Client, rulings: Rulings) -> None:
+        settings = hub.access.authorizer.settings
+        self.rulings = rulings
+        self._client, self._events = client, hub.events
+        self._plans: Plans[SessionRoutes] = hub.plans
+        self._max_size, self._ttl_s = settings.cache.max_size, settings.cache.ttl
+        self._expires_s = hub.now_s + self._ttl_s
+        self._verdicts: list[dict[bytes, SessionPlan | None]] = [{} for _ in range(_KINDS)]
+        """By kind of publish: the plan that refuses, None where the topic's own plan holds."""
+        self._deny = Refusal(
+            "authorization",
+            "authorization",
+            "not_authorized",
+            reason.NOT_AUTHORIZED,
+            _TEXT,
+            disconnect=settings.deny_action == "disconnect",
+        )
+
+    # -- publish --
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody wants to hear of every decision: then none is made out of sight."""
+        return EVENT in self._events.wanted
+
+    def find(self, topic: bytes) -> SessionPlan | None:
+        """The plan for a QoS 0 publish that is not retained, None when ``plan`` has to look."""
+        verdict = self._verdicts[0].get(topic, _UNKNOWN)
+        return self._plans.by_topic.get(topic) if verdict is None else verdict or None
+
+    def find_routes(self, topic: bytes) -> SessionRoutes | None:
+        """The subscribers of such a publish where nothing else is done with it, None when ``find`` has to look."""
+        return self._plans.routes_by_topic.get(topic) if self._verdicts[0].get(topic, _UNKNOWN) is None else None
+
+    def find_qos1(self, topic: bytes) -> SessionPlan | None:
+        """As ``find``, with QoS 1."""
+        verdict = self._verdicts[2].get(topic, _UNKNOWN)
+        return self._plans.by_topic.get(topic) if verdict is None else verdict or None
+
+    def plan(self, topic: bytes, first: int) -> SessionPlan:
+        """The plan for a PUBLISH with this topic and first byte.
+
+        Raises:
+            PeerError: as ``Plans.plan``.
+        """
+        verdicts = self._verdicts[first & 7]
+        verdict = verdicts.get(topic, _UNKNOWN)
+        if verdict is _UNKNOWN or self.is_watched:
+            verdict = self._decide(topic, first >> 1 & 3, retain=first & 1 == 1)
+            if len(verdicts) >= self._max_size and topic not in verdicts:
+                del verdicts[next(iter(verdicts))]
+            verdicts[topic] = verdict
+        return verdict or self._plans.plan(topic)
+
+    def _decide(self, topic: bytes, qos: int, *, retain: bool) -> SessionPlan | None:
+        plan = self._plans.plan(topic)
+        meant = plan.topic if plan.resolve is None else plan.resolve(self._client).topic
+        ruling = self.rulings.publish(without_delay(meant), qos, retain)
+        self.announce(ruling, "publish", meant)
+        if ruling.is_allowed:
+            return None
+        deny = self._deny
+
+        def refuse(_message: Message) -> Refusal:
+            return deny
+
+        return TopicPlan(plan.topic, topic, (("authorization", refuse),), (), plan.routes)
+
+    def may_leave(self, will: Will) -> bool:
+        """Whether the client may publish its will."""
+        ruling = self.rulings.publish(without_delay(will.topic), will.qos, will.retain)
+        self.announce(ruling, "publish", will.topic)
+        return ruling.is_allowed
+
+    # -- subscribe --
+
+    def check_subscribe(self, topic_filter: TopicFilter, qos: int) -> None:
+        """Raise ``PeerError`` 0x87 when the client may not subscribe to this."""
+        ruling = self.rulings.subscribe(topic_filter, qos)
+        self.announce(ruling, "subscribe", topic_filter.text)
+        if not ruling.is_allowed:
+            raise PeerError(reason.NOT_AUTHORIZED, "the client may not subscribe to this")
+
+    # -- all --
+
+    def announce(self, ruling: Ruling, action: str, topic: str) -> None:
+        """Tell those who want to know what was decided."""
+        if not self.is_watched:
+            return
+        client = self._client
+        columns = {
+            "clientid": client.client_id,
+            "username": client.username,
+            "peerhost": client.peer_host,
+            "peername": client.peer_name,
+            "topic": topic,
+            "action": action,
+            "authz_source": ruling.source,
+            "result": ruling.result,
+            "client_attrs": dict(client.attributes),
+        }
+        self._events.emit(EVENT, columns)
+
+    def forget_old(self, now_s: float) -> None:
+        """Forget everything once it is older than it may be."""
+        if now_s > self._expires_s:
+            self._expires_s = now_s + self._ttl_s
+            for verdicts in self._verdicts:
+                verdicts.clear()
+
+
+_UNKNOWN: Final = TopicPlan("", b"", (), (), SessionRoutes((), (), lambda outgoing, targets, is_addressed: None))
+
+
+def finders(
+    c: Connection,
+) -> tuple[
+    Callable[[bytes], SessionPlan | None], Callable[[bytes], SessionRoutes | None], Callable[[bytes], SessionPlan | None]
+]:
+    """How a connection's reads find the plan of a QoS 0 publish, its routes, and the plan of a QoS 1 publish."""
+    permits, plans = c.permits, c.hub.plans
+    if permits is None:
+        return plans.by_topic.get, plans.routes_by_topic.get, plans.by_topic.get
+    if permits.is_watched:
+        return _nothing, _nothing, _nothing
+    return permits.find, permits.find_routes, permits.find_qos1
+
+
+def _nothing(_topic: bytes) -> None:
+    return None
+
+
+def grant(c: Connection, client: Client) -> None:
+    """Give a connection its permits, by the rules of this moment."""
+    access, subject = c.hub.access, c.subject
+    if subject is None or subject.is_superuser or not access.authorizer.is_active:
+        c.permits = None
+    else:
+        c.permits = Permits(c.hub, client, access.authorizer.rulings(subject))
+
+
+def check_request(c: Connection, topic_filters: list[tuple[TopicFilter, int]]) -> None:
+    """Close a connection that subscribes to what it may not, where that is set."""
+    permits = c.permits
+    if permits is None or c.hub.access.authorizer.settings.deny_action == "ignore":
+        return
+    for topic_filter, qos in topic_filters:
+        permits.check_subscribe(topic_filter, qos)
+
+
+def recheck(c: Connection) -> None:
+    """Take from a client what it may not have any more: subscriptions, its will."""
+    permits, session = c.permits, c.session
+    if permits is None:
+        return
+    if session.will is not None and not permits.may_leave(session.will):
+        c.hub.wills.forget(session)
+    lost = [
+        subscription
+        for subscription in session.subscriptions.values()
+        if not permits.rulings.subscribe(subscription.filter, subscription.qos).is_allowed
+    ]
+    for subscription in lost:
+        del session.subscriptions[subscription.filter.text]
+        c.hub.router.unsubscribe(session, subscription.filter)
+    if not lost:
+        return
+    c.hub.subscriptions_changed(session)
+    c.hub.figures.subscriptions_revoked.value += len(lost)
+    log.warning("subscriptions.revoked", client_id=session.client_id, filters=[one.filter.text for one in lost[:20]])
+    if c.hub.access.authorizer.settings.deny_action == "disconnect":
+        close.disconnect(c, reason.NOT_AUTHORIZED, "not_authorized")
+
+
+def apply_rules(hub: Hub) -> None:
+    """Rules have changed: let them count for everybody who is connected."""
+    for c in list(hub.connections):
+        if c.is_connected and not c.is_closed:
+            grant(c, c.client)
+            recheck(c)
+
+
+def close_banned(hub: Hub) -> None:
+    """Somebody was banned: close the connections that it is about."""
+    for c in list(hub.connections):
+        if c.is_connected and not c.is_closed and hub.access.bans.of(c.client) is not None:
+            close.disconnect(c, reason.ADMINISTRATIVE_ACTION, "banned")
