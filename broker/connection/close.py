@@ -111,7 +111,7 @@ def refuse_connect(c: Connection, code: int, text: str = "") -> None:
         c.box.add(encode_fitting(ConnAck(False, code, properties), 5, c.max_sent_bytes))
     elif code in _RETURN_CODES:
         c.box.add(encode_packet(ConnAck(False, _RETURN_CODES[code]), c.version))
-    end(c, reason.name_of(code), is_will_due=False)
+    end(c, reason.name_of(code), is_will_due=False, lingers=True)
 
 
 def _refuse_late(c: Connection, code: int) -> None:
@@ -159,11 +159,14 @@ def disconnect(c: Connection, code: int, why: str, *, text: str = "", is_will_du
     elif c.is_v5 and c.is_connected:
         properties = {"Reason-String": text} if text else {}
         c.box.add(encode_fitting(Disconnect(code, properties), 5, c.max_sent_bytes))
-    end(c, why, is_will_due=is_will_due)
+    end(c, why, is_will_due=is_will_due, lingers=c.is_v5 and not c.hub.is_stopping)
 
 
-def end(c: Connection, why: str, *, is_will_due: bool, properties: dict[str, Any] | None = None) -> None:
-    """Close the link and let the session go; nothing that comes after is read."""
+def end(
+    c: Connection, why: str, *, is_will_due: bool, properties: dict[str, Any] | None = None, lingers: bool = False
+) -> None:
+    """Close the link and let the session go; nothing that comes after is heeded. ``lingers`` where the client may be
+    in the middle of sending: it must be able to read what it is told."""
     c.is_closed = True
     hub = c.hub
     if c.is_parked:
@@ -173,10 +176,11 @@ def end(c: Connection, why: str, *, is_will_due: bool, properties: dict[str, Any
     hub.connections.discard(c)
     hub.paused.discard(c)
     c.box.flush()
-    c.link.close()
+    c.link.close(lingers=lingers)
     if not c.is_connected:
         return
     hub.figures.closed.value += 1
+    hub.figures.connected_by_version[c.version] -= 1
     if c.session.owner is c:
         hub.detached(c.session, is_will_due=is_will_due)
     announce.disconnected(c, why, properties)

@@ -254,6 +254,7 @@ def _attach(c: Connection, packet: Connect) -> None:
     c.is_connected = True
     c.max_packet_bytes = hub.settings.max_packet_size
     hub.figures.connected.value += 1
+    hub.figures.connected_by_version[c.version] += 1
 
 
 def _connack(c: Connection, is_present: bool, told: dict[str, Any]) -> bytes:

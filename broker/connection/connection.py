@@ -53,8 +53,12 @@ class Link(Protocol):
         """Send; never waits."""
         ...
 
-    def close(self) -> None:
-        """Send what waits, then close; cut off when the peer does not take it within a deadline."""
+    def close(self, *, lingers: bool = False) -> None:
+        """Send what waits, then close; cut off when the peer does not take it within a deadline.
+
+        ``lingers``: what the peer is still sending is read and thrown away for a while, since closing on it would
+        reset the connection and take from the peer what it was told last.
+        """
         ...
 
     def pause_reading(self) -> None:

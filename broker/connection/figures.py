@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 from broker.observe.metrics import Counter, Metrics
+
+_VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
 class Figures:
@@ -28,6 +32,10 @@ class Figures:
             "acknowledgements_unknown", "PUBACK, PUBREC and PUBCOMP of clients for nothing that was in flight; ignored"
         )
         self.passed = counter("messages_passed", "messages that passed all gates")
+        self.connected_by_version = dict.fromkeys(_VERSIONS, 0)
+        for version, name in _VERSIONS.items():
+            read = partial(self.connected_by_version.__getitem__, version)
+            metrics.gauge("connections_by_version", read, "clients connected, by version of MQTT", version=name)
         self.connected = counter("connections_accepted", "connections that got a CONNACK with success")
         self.closed = counter("connections_closed", "connections that ended")
         self.reauthentication_failed = counter(

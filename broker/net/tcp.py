@@ -22,6 +22,8 @@ CLOSE_DEADLINE_S: Final = 5.0
 """How long a closed connection may take to read what is left before it is cut off."""
 LINGER_S: Final = 1.0
 """How long a client that is told of its mistake has to hear it and close."""
+LINGER_S: Final = 1.0
+"""How long a client that is told of its mistake has to hear it and close."""
 _TLS_GOODBYE_S: Final = 1.0
 """How long a closed connection with nothing left to read may take to confirm the end of TLS."""
 

@@ -106,7 +106,7 @@ class WebSocketLink(TcpLink):
             self._transport.write(head)
             self._transport.write(data)
 
-    def close(self) -> None:
+    def close(self, *, lingers: bool = False) -> None:
         """Send what waits and a close frame; the socket is closed when the client answers, or after a while."""
         if self._state == _OPENING:
             self._end()

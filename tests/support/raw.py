@@ -158,13 +158,44 @@ class RawClient:
         await self.expect(PINGRESP)
 
     async def closed(self) -> list[bytes]:
-        """Wait until the server closes; the packets that it sent before."""
+        """Wait until the server closes, and close too; the packets that it sent before."""
         packets = []
         try:
             while True:
                 packets.append(await self.read())
         except (ConnectionError, asyncio.IncompleteReadError):
+            self._writer.close()
             return packets
+
+    async def read_bytes(self, size: int) -> bytes:
+        """So many bytes of whatever comes."""
+        async with asyncio.timeout(DEADLINE_S):
+            return await self._reader.readexactly(size)
+
+    async def drain(self) -> None:
+        """Let what was sent go out before more is."""
+        await self._writer.drain()
+        await asyncio.sleep(0)
+
+    async def refused(self, version: int, code: int, return_code: int | None = None) -> None:
+        """A CONNACK with the reason code, or the return code below version 5 (None: nothing), and the end."""
+        said = await self.closed()
+        if version < 5:
+            assert said == ([] if return_code is None else [bytes((CONNACK, 2, 0, return_code))])
+            return
+        assert len(said) == 1, said
+        assert said[0][0] == CONNACK, said
+        assert said[0][2:4] == bytes((0, code)), said
+
+    async def ended(self, version: int, *codes: int) -> None:
+        """The server says goodbye with one of these codes, below version 5 with nothing, and closes."""
+        said = await self.closed()
+        if version < 5:
+            assert said == []
+            return
+        assert len(said) == 1, said
+        assert said[0][0] == DISCONNECT, said
+        assert (said[0][2] if said[0][1] else 0) in codes, said
 
     def close(self) -> None:
         """Close the socket without a word."""

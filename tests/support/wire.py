@@ -236,12 +236,13 @@ class WireClient:
         await self.expect(PingResp)
 
     async def closed(self) -> list[Packet]:
-        """Wait until the server closes; what it said before."""
+        """Wait until the server closes, and close too; what it said before."""
         packets = []
         try:
             while True:
                 packets.append(await self.receive())
         except (ConnectionError, OSError):
+            self._writer.close()
             return packets
 
     async def close(self) -> None:
