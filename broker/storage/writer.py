@@ -179,11 +179,6 @@ class Writer:
         """Bytes of payloads, keys and values that wait for their commit."""
         return self._backlog()[0]
 
-    @property
-    def backlog_bytes(self) -> int:
-        """Payload bytes that wait for their commit."""
-        return self._backlog()[0]
-
     def put(self, key: bytes, value: bytes | None) -> None:
         """Set a key, or delete it with None, in the group that is gathering; the last put of a key wins."""
         group = self._open
