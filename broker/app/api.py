@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from broker.admin.alarms import AlarmDesk
@@ -11,6 +10,7 @@ from broker.app import features
 from broker.app.build import Node
 from broker.app.settings import ApiSettings
 from broker.app.status import NodeStatus
+from broker.app.version import product_version
 from broker.observe.prometheus import exposition
 from broker.streams.ranges_process import TICKET_LIFE_S
 
@@ -26,6 +26,7 @@ def api_server(node: Node) -> Any:
         streams=StreamsOfNode(node),
         lake=node.lake.service,
         quarantine=node.quarantine,
+        delayed=node.delayed,
         alarms=AlarmDesk(node.alarms, node.clock),
         not_ready=node.health.not_ready,
         ready_remark=node.health.remark,
@@ -39,14 +40,6 @@ def api_server(node: Node) -> Any:
     node.api_context = context
     host, port = node.config.get("api", ApiSettings).address
     return features.load(features.API_SERVER)(features.load(features.API_APPLICATION)(context), host, port)
-
-
-def product_version() -> str:
-    """The installed version, ``unknown`` when it runs from a tree that is not installed."""
-    try:
-        return version("sluicemq")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 class StreamsOfNode:

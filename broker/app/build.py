@@ -8,17 +8,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from broker.admin.auto_subscriptions import AutoSubscriptionService
+from broker.admin.delayed import DelayedDesk
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineDesk
+from broker.admin.rewrites import RewriteService
 from broker.app import features
 from broker.app.health import NodeHealth
 from broker.app.refusals import Refusals
 from broker.app.settings import AccessSettings, ApiSettings, NodeSettings
+from broker.app.version import product_version
 from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
 from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.sections import Sections
 from broker.connection.settings import MqttSettings
+from broker.connection.sys_topics import SysTopicSettings
 from broker.core import quarantine
 from broker.core.clock import SystemClock
 from broker.core.events import Events
@@ -39,6 +44,7 @@ from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
 from broker.observe.overload import Overload
 from broker.observe.settings import AlarmSettings, LogSettings, OverloadSettings
+from broker.routing.delayed import DelayedSettings
 from broker.routing.settings import RetainedSettings
 from broker.storage.health import StoreHealth
 from broker.storage.rocksdb.store import RocksStore
@@ -63,6 +69,8 @@ _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "listeners.ws": WsListeners,
     "listeners.wss": WssListeners,
     "mqtt": MqttSettings,
+    "delayed": DelayedSettings,
+    "sys_topics": SysTopicSettings,
     "retained": RetainedSettings,
     "store": StoreSettings,
     "stream_defaults": StreamSettings,
@@ -128,6 +136,13 @@ class Node:
             authenticators=AuthenticatorChain(config.get("authentication", AuthenticationSettings), self.metrics),
         )
         self.server.hub.pipeline.on_refusal = self.refusals.note
+        hub = self.server.hub
+        hub.delayed.settings = config.get("delayed", DelayedSettings)
+        hub.sys_topics.settings = config.get("sys_topics", SysTopicSettings)
+        hub.sys_topics.show_node(self.name, product_version())
+        self.delayed = DelayedDesk(hub.delayed, self.clock)
+        self.rewrites = RewriteService(sections.section("rewrites"), hub.rewrites)
+        self.auto_subscriptions = AutoSubscriptionService(sections.section("auto_subscriptions"), hub.automatic)
         users_of_stream: list[Any] = []
         self.streams = StreamService(
             self.writer,
@@ -171,11 +186,18 @@ class Node:
             positions=self.streams.positions,
             rule_of=self.rules.service.for_spark,
         )
+        self.bridges = features.load(features.BRIDGES)(self.services, self.config.get("rule_engine").ssrf)
         self.quarantine = QuarantineDesk(self.streams, self.writer, self.server.publisher, self._quarantines)
         self.health = NodeHealth(self)
         self.health.react()
         self.pipeline = PipelineView(self.services.path, self._ends_of, self.clock)
-        self.features: Sequence[Feature] = (self.schema_validation, self.transforms, self.rules, self.lake)
+        self.features: Sequence[Feature] = (
+            self.schema_validation,
+            self.transforms,
+            self.bridges,
+            self.rules,
+            self.lake,
+        )
         self.server.set_stages(
             [gate for feature in self.features for gate in feature.gates],
             [tap for feature in self.features for tap in feature.taps] + [self.streams.tap],
@@ -215,7 +237,8 @@ class Node:
     def object_services(self) -> dict[str, ObjectService]:
         """The services of all kinds of objects, by their path in the API."""
         by_kind = {service.kind: service for feature in self.features for service in feature.services}
-        by_kind[self.streams.kind] = self.streams
+        own: Sequence[ObjectService] = (self.streams, self.rewrites, self.auto_subscriptions)
+        by_kind |= {service.kind: service for service in own}
         return {path: by_kind[kind] for path, kind in _PATHS.items()}
 
 
@@ -240,4 +263,8 @@ _PATHS: Final = {
     "rules": "rule",
     "streams": "stream",
     "lake/tables": "lake table",
+    "connectors": "connector",
+    "actions": "action",
+    "rewrites": "rewrite",
+    "auto-subscriptions": "auto-subscription",
 }

@@ -24,7 +24,8 @@ async def _object_problems(config: Config, data_dir: Path) -> list[str]:
     except ConfigError as error:
         return list(error.problems)
     problems: list[str] = []
-    for start in (node.streams.start, *(feature.start for feature in node.features)):
+    own = (node.streams.start, node.rewrites.start, node.auto_subscriptions.start)
+    for start in (*own, *(feature.start for feature in node.features)):
         try:
             start()
         except ConfigError as error:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
-import uvloop
-
 from broker.app.api import api_server
 from broker.app.build import Node, section_models
+from broker.app.loops import run
 from broker.app.runfile import RunFile
+from broker.app.settings import NodeSettings
 from broker.app.token import administrator_token
 from broker.config.options import ServeOptions
 from broker.config.root import Config, load_config
@@ -37,7 +37,7 @@ def serve(options: ServeOptions, companion: Companion | None = None) -> int:
     keep_pandas_out()
     try:
         config = _configuration(options)
-        uvloop.run(_serve(config, options, companion))
+        run(_serve(config, options, companion), config.get("node", NodeSettings).event_loop)
     except ConfigError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)
@@ -99,11 +99,14 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     started.push_async_callback(_end, ranges)
     node.streams.start()
     started.push_async_callback(node.streams.stop)
+    node.rewrites.start()
+    node.auto_subscriptions.start()
     for feature in node.features:
         feature.start()
         started.callback(feature.stop)
     node.rules.begin_deferred()
     started.push_async_callback(node.rules.end_deferred)
+    started.push_async_callback(node.bridges.end)
     api = api_server(node)
     await ranges
     api_address = _text(await api.start())
@@ -116,6 +119,7 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     started.callback(node.store_health.stop)
     node.overload.start()
     started.callback(node.overload.stop)
+    node.bridges.begin()
     node.listening(mqtt_address, api_address)
     await node.lake.start_job(f"http://{api_address}", node.token)
     started.push_async_callback(node.lake.stop_job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator
 
+from broker.app.loops import LoopName
 from broker.config.model import Settings
 from broker.net.settings import split_address
 
@@ -12,6 +13,10 @@ class NodeSettings(Settings):
     """Section ``node``."""
 
     name: str = Field("sluice", min_length=1, description="Name of this node, in events, metrics and the API.")
+    event_loop: LoopName = Field(
+        "auto", description="`uvloop`, or `asyncio` for Python's own loop, which is slower. `auto` takes uvloop where "
+        "it is installed."
+    )  # fmt: skip
 
 
 class AccessSettings(Settings):

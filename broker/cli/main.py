@@ -16,6 +16,7 @@ import typer
 from broker.cli import (
     alarms,
     config,
+    delayed,
     doctor,
     exit_codes,
     gate_tries,
@@ -23,6 +24,7 @@ from broker.cli import (
     lake,
     objects,
     quarantine,
+    rewrites,
     rule_backtest,
     rule_functions,
     rule_tries,
@@ -126,11 +128,14 @@ def _application() -> typer.Typer:
             rule_backtest.add_to(group)
             rule_types.add_to(group)
             rule_functions.add_to(group)
+        if noun.plural == "rewrites":
+            rewrites.add_to(group)
         if noun.plural == "schemas":
             schemas.add_to(group)
         application.add_typer(group, name=noun.plural)
         application.add_typer(group, name=noun.singular, hidden=True)
     application.add_typer(quarantine.group, name="quarantine")
+    application.add_typer(delayed.group, name="delayed")
     application.add_typer(lake.group, name="lake")
     return application
 

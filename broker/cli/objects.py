@@ -44,6 +44,25 @@ NOUNS: Sequence[Noun] = (
     Noun(
         "transforms", "transform", "/transforms", {"name": "name", "topics": "topics", "on failure": "failure_action"}
     ),
+    Noun(
+        "rewrites",
+        "rewrite",
+        "/rewrites",
+        {
+            "name": "name",
+            "action": "action",
+            "source": "source_topic",
+            "re": "re",
+            "destination": "dest_topic",
+            "enabled": "enable",
+        },
+    ),
+    Noun(
+        "auto-subscriptions",
+        "auto-subscription",
+        "/auto-subscriptions",
+        {"name": "name", "topic": "topic", "qos": "qos", "enabled": "enable"},
+    ),
     Noun("streams", "stream", "/streams", {"name": "name", "kind": "kind", "topics": "topics", "records": "records"}),
 )
 TABLES = Noun(

@@ -24,6 +24,11 @@ OBJECT_SECTIONS = (
     "rule_engine.rules",
     "streams",
     "lake.tables",
+    "connectors",
+    "actions",
+    "sources",
+    "rewrites",
+    "auto_subscriptions",
 )
 """The kinds of objects people make, by their place in the configuration."""
 

@@ -10,6 +10,7 @@ from ui.api import pages, registry, system
 from ui.api.alarms import add_alarms
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
+from ui.api.delayed import add_delayed
 from ui.api.document import install as install_document
 from ui.api.edge import Edge
 from ui.api.gates import GATES, GateService, add_gate
@@ -77,6 +78,8 @@ def _operations(context: ApiContext) -> APIRouter:
             add_kind(router, kind, context.services[kind.path])
             if kind.path in GATES:
                 add_gate(router, kind, cast(GateService, context.services[kind.path]))
+    if context.delayed is not None:
+        add_delayed(router, context.delayed)
     if context.quarantine is not None:
         add_quarantine(router, context.quarantine)
     for verb in VERBS:

@@ -76,6 +76,16 @@ class Alarms(Protocol):
     def forget_history(self) -> int: ...
 
 
+class Delayed(Protocol):
+    """Messages that are published later (``broker.admin.delayed``)."""
+
+    def list(self, limit: int, after: str | None) -> Spec: ...
+
+    def get(self, id: str) -> Spec: ...
+
+    def delete(self, id: str) -> None: ...
+
+
 class Pipeline(Protocol):
     """What acts on a topic, and a trial of all of it (``broker.admin.pipeline``)."""
 
@@ -102,6 +112,7 @@ class ApiContext:
     streams: Streams | None = None
     lake: Lake | None = None
     quarantine: Quarantine | None = None
+    delayed: Delayed | None = None
     alarms: Alarms | None = None
     pipeline: Pipeline | None = None
     functions: Callable[[], Sequence[Spec]] | None = None

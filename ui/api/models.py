@@ -13,6 +13,30 @@ class _Open(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+class ConnectorSpec(_Open):
+    """A connector: its type, and the members of that type (``GET /connector-types``)."""
+
+    name: str
+    type: str = Field(examples=["kafka"])
+    enable: bool = True
+    description: str = ""
+    resource_opts: dict[str, Any] | None = None
+
+
+class ActionSpec(_Open):
+    """An action: where rules hand rows to, as ``<type>:<name>``."""
+
+    name: str
+    type: str = Field(examples=["kafka"])
+    connector: str
+    enable: bool = True
+    description: str = ""
+    parameters: dict[str, Any] | None = None
+    resource_opts: dict[str, Any] | None = None
+    fallback_actions: list[dict[str, Any]] | None = None
+    dead_letters: dict[str, Any] | None = None
+
+
 class ProblemEntry(BaseModel):
     """One thing wrong, and where: a JSON pointer into the body; line and column count from 1 inside that text."""
 
@@ -186,6 +210,43 @@ class TableSpec(_Open):
     stream: str
     format: Literal["delta", "iceberg"] = "delta"
     path: str = ""
+
+
+class RewriteSpec(_Open):
+    """A rewrite of topics that clients name; the first one whose `source_topic` matches is taken.
+
+    `dest_topic` has `$1` for groups of `re` (RE2), `${clientid}`, `${username}` and `${client_attrs.NAME}`.
+    """
+
+    name: str
+    action: Literal["publish", "subscribe", "all"] = "all"
+    source_topic: str
+    re: str | None = None
+    dest_topic: str
+    enable: bool = True
+
+
+class RewriteTest(_Open):
+    """A topic (`publish`) or filter (`subscribe`) to try; `rewrites` stand in place of those in force."""
+
+    topic: str
+    action: Literal["publish", "subscribe"] = "publish"
+    clientid: str = "client"
+    username: str | None = None
+    client_attrs: dict[str, str] = {}
+    rewrites: list[RewriteSpec] | None = None
+
+
+class AutoSubscriptionSpec(_Open):
+    """A subscription made for every client that connects; `topic` may have `${clientid}` and the like."""
+
+    name: str
+    topic: str
+    qos: Literal[0, 1, 2] = 0
+    nl: bool = False
+    rap: bool = False
+    rh: Literal[0, 1, 2] = 0
+    enable: bool = True
 
 
 class RuleTest(_Open):

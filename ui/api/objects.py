@@ -55,7 +55,11 @@ KINDS: Sequence[Kind] = (
     Kind("transforms", "Transform", "Transforms", "Transforms", models.TransformSpec, gate_filter),
     Kind("rules", "Rule", "Rules", "Rules", models.RuleSpec),
     Kind("streams", "Stream", "Streams", "Streams", models.StreamSpec),
+    Kind("rewrites", "Rewrite", "Rewrites", "Topics", models.RewriteSpec),
+    Kind("auto-subscriptions", "AutoSubscription", "AutoSubscriptions", "Topics", models.AutoSubscriptionSpec),
     Kind("lake/tables", "Table", "Tables", "Lake", models.TableSpec),
+    Kind("connectors", "Connector", "Connectors", "Bridges", models.ConnectorSpec),
+    Kind("actions", "Action", "Actions", "Bridges", models.ActionSpec),
 )
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many objects.")]
