@@ -15,10 +15,9 @@ from broker.connection import close
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import PeerError
-from broker.core.events import Events
 from broker.core.message import Message
 from broker.core.stage import Refusal
-from broker.core.topic import TopicFilter, without_delay
+from broker.core.topic import TopicFilter, undelayed
 from broker.observe.log import get_logger
 from broker.pipeline.plan import Plans, TopicPlan
 from broker.routing.router import Routes
@@ -33,6 +32,9 @@ log = get_logger(__name__)
 
 SessionPlan = TopicPlan[Routes[Session]]
 SessionRoutes = Routes[Session]
+
+FindPlan = Callable[[bytes], SessionPlan | None]
+FindRoutes = Callable[[bytes], SessionRoutes | None]
 
 EVENT: Final = "client.check_authz_complete"
 _KINDS: Final = 8
@@ -51,8 +53,8 @@ class Permits:
         self._plans: Plans[SessionRoutes] = hub.plans
         self._max_size, self._ttl_s = settings.cache.max_size, settings.cache.ttl
         self._expires_s = hub.now_s + self._ttl_s
-        self._verdicts: list[dict[bytes, SessionPlan | None]] = [{} for _ in range(_KINDS)]
-        """By kind of publish: the plan that refuses, None where the topic's own plan holds."""
+        self._verdicts: list[dict[bytes, SessionPlan]] = [{} for _ in range(_KINDS)]
+        """By kind of publish: the plan that refuses, ``_ALLOWED`` where the topic's own plan holds."""
         self._deny = Refusal(
             "authorization",
             "authorization",
@@ -71,17 +73,17 @@ class Permits:
 
     def find(self, topic: bytes) -> SessionPlan | None:
         """The plan for a QoS 0 publish that is not retained, None when ``plan`` has to look."""
-        verdict = self._verdicts[0].get(topic, _UNKNOWN)
-        return self._plans.by_topic.get(topic) if verdict is None else verdict or None
+        verdict = self._verdicts[0].get(topic)
+        return self._plans.by_topic.get(topic) if verdict is _ALLOWED else verdict
 
     def find_routes(self, topic: bytes) -> SessionRoutes | None:
         """The subscribers of such a publish where nothing else is done with it, None when ``find`` has to look."""
-        return self._plans.routes_by_topic.get(topic) if self._verdicts[0].get(topic, _UNKNOWN) is None else None
+        return self._plans.routes_by_topic.get(topic) if self._verdicts[0].get(topic) is _ALLOWED else None
 
     def find_qos1(self, topic: bytes) -> SessionPlan | None:
         """As ``find``, with QoS 1."""
-        verdict = self._verdicts[2].get(topic, _UNKNOWN)
-        return self._plans.by_topic.get(topic) if verdict is None else verdict or None
+        verdict = self._verdicts[2].get(topic)
+        return self._plans.by_topic.get(topic) if verdict is _ALLOWED else verdict
 
     def plan(self, topic: bytes, first: int) -> SessionPlan:
         """The plan for a PUBLISH with this topic and first byte.
@@ -90,21 +92,21 @@ class Permits:
             PeerError: as ``Plans.plan``.
         """
         verdicts = self._verdicts[first & 7]
-        verdict = verdicts.get(topic, _UNKNOWN)
-        if verdict is _UNKNOWN or self.is_watched:
+        verdict = verdicts.get(topic)
+        if verdict is None or self.is_watched:
             verdict = self._decide(topic, first >> 1 & 3, retain=first & 1 == 1)
             if len(verdicts) >= self._max_size and topic not in verdicts:
                 del verdicts[next(iter(verdicts))]
             verdicts[topic] = verdict
-        return verdict or self._plans.plan(topic)
+        return self._plans.plan(topic) if verdict is _ALLOWED else verdict
 
-    def _decide(self, topic: bytes, qos: int, *, retain: bool) -> SessionPlan | None:
+    def _decide(self, topic: bytes, qos: int, *, retain: bool) -> SessionPlan:
         plan = self._plans.plan(topic)
         meant = plan.topic if plan.resolve is None else plan.resolve(self._client).topic
-        ruling = self.rulings.publish(without_delay(meant), qos, retain)
+        ruling = self.rulings.publish(undelayed(meant), qos, retain)
         self.announce(ruling, "publish", meant)
         if ruling.is_allowed:
-            return None
+            return _ALLOWED
         deny = self._deny
 
         def refuse(_message: Message) -> Refusal:
@@ -114,7 +116,7 @@ class Permits:
 
     def may_leave(self, will: Will) -> bool:
         """Whether the client may publish its will."""
-        ruling = self.rulings.publish(without_delay(will.topic), will.qos, will.retain)
+        ruling = self.rulings.publish(undelayed(will.topic), will.qos, will.retain)
         self.announce(ruling, "publish", will.topic)
         return ruling.is_allowed
 
@@ -155,14 +157,11 @@ class Permits:
                 verdicts.clear()
 
 
-_UNKNOWN: Final = TopicPlan("", b"", (), (), SessionRoutes((), (), lambda outgoing, targets, is_addressed: None))
+_ALLOWED: Final = TopicPlan("", b"", (), (), SessionRoutes((), (), lambda outgoing, targets, is_addressed: None))
+"""Stands for the topic's own plan, which may be made anew while the verdict holds."""
 
 
-def finders(
-    c: Connection,
-) -> tuple[
-    Callable[[bytes], SessionPlan | None], Callable[[bytes], SessionRoutes | None], Callable[[bytes], SessionPlan | None]
-]:
+def finders(c: Connection) -> tuple[FindPlan, FindRoutes, FindPlan]:
     """How a connection's reads find the plan of a QoS 0 publish, its routes, and the plan of a QoS 1 publish."""
     permits, plans = c.permits, c.hub.plans
     if permits is None:

@@ -38,9 +38,7 @@ class WaitingLogins:
         self._jailed: dict[str, _Jailed] = {}
         metrics.gauge("logins_waiting", lambda: len(self._tasks), "clients whose authenticator has not answered yet")
 
-    def wait(
-        self, c: Connection, decision: Coroutine[Any, Any, Decision], finish: Callable[[Decision], None]
-    ) -> None:
+    def wait(self, c: Connection, decision: Coroutine[Any, Any, Decision], finish: Callable[[Decision], None]) -> None:
         """Read nothing more from a connection until it is decided over; then ``finish``."""
         self.park(c)
         self._tasks[c] = asyncio.create_task(self._decide(c, decision, finish), name="login")
@@ -94,7 +92,7 @@ class WaitingLogins:
     ) -> None:
         try:
             decision = await waits
-        except Exception:  # one authenticator's trouble refuses this client, and no other
+        except Exception:  # noqa: BLE001  one authenticator's trouble refuses this client, and no other
             _log.exception("authn.failed")
             decision = _FAILED
         del self._tasks[c]
