@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from broker.admin import access
+from broker.admin.access import AccessDesk
 from broker.admin.auto_subscriptions import AutoSubscriptionService
 from broker.admin.delayed import DelayedDesk
 from broker.admin.pipeline import PipelineView
@@ -18,7 +20,6 @@ from broker.app.health import NodeHealth
 from broker.app.refusals import Refusals
 from broker.app.settings import AccessSettings, ApiSettings, NodeSettings
 from broker.app.version import product_version
-from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
 from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.sections import Sections
@@ -62,7 +63,7 @@ SESSION_LOG: Final = LogShard(1)
 _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "node": NodeSettings,
     "access": AccessSettings,
-    "authentication": AuthenticationSettings,
+    **access.SETTINGS,
     "listeners.tcp.default": ListenerSettings,
     "listeners.tcp": TcpListeners,
     "listeners.ssl": SslListeners,
@@ -117,6 +118,16 @@ class Node:
         alarm_settings = config.get("alarms", AlarmSettings)
         self.store_health = StoreHealth(self.writer, data_dir, self.alarms, alarm_settings, self.metrics)
         self.ranges = RangesProcess(data_dir)
+        allow_anonymous = config.get("access", AccessSettings).allow_anonymous
+        self.access = AccessDesk(
+            config,
+            sections,
+            self.writer,
+            self.metrics,
+            self.clock,
+            allow_anonymous=allow_anonymous,
+            data_dir=data_dir,
+        )
         self.server = Server(
             listeners=named_listeners(
                 config.get("listeners.tcp.default", ListenerSettings),
@@ -132,10 +143,11 @@ class Node:
             metrics=self.metrics,
             events=self.events,
             clock=self.clock,
-            allow_anonymous=config.get("access", AccessSettings).allow_anonymous,
-            authenticators=AuthenticatorChain(config.get("authentication", AuthenticationSettings), self.metrics),
+            allow_anonymous=allow_anonymous,
+            access=self.access.access,
         )
         self.server.hub.pipeline.on_refusal = self.refusals.note
+        self.access.attributes = self.server.hub.client_attributes
         hub = self.server.hub
         hub.delayed.settings = config.get("delayed", DelayedSettings)
         hub.sys_topics.settings = config.get("sys_topics", SysTopicSettings)
@@ -237,7 +249,7 @@ class Node:
     def object_services(self) -> dict[str, ObjectService]:
         """The services of all kinds of objects, by their path in the API."""
         by_kind = {service.kind: service for feature in self.features for service in feature.services}
-        own: Sequence[ObjectService] = (self.streams, self.rewrites, self.auto_subscriptions)
+        own: Sequence[ObjectService] = (self.streams, self.access.rules, self.rewrites, self.auto_subscriptions)
         by_kind |= {service.kind: service for service in own}
         return {path: by_kind[kind] for path, kind in _PATHS.items()}
 
@@ -261,6 +273,7 @@ _PATHS: Final = {
     "validations": "validation",
     "transforms": "transformation",
     "rules": "rule",
+    "access/rules": "access rule",
     "streams": "stream",
     "lake/tables": "lake table",
     "connectors": "connector",

@@ -25,7 +25,7 @@ async def _object_problems(config: Config, data_dir: Path) -> list[str]:
         return list(error.problems)
     problems: list[str] = []
     own = (node.streams.start, node.rewrites.start, node.auto_subscriptions.start)
-    for start in (*own, *(feature.start for feature in node.features)):
+    for start in (node.access.start, *own, *(feature.start for feature in node.features)):
         try:
             start()
         except ConfigError as error:

@@ -97,6 +97,8 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     # A process of its own takes a while to begin; the rest is made meanwhile.
     ranges = asyncio.create_task(node.ranges.start(), name="range server start")
     started.push_async_callback(_end, ranges)
+    node.access.start()
+    started.callback(node.access.stop)
     node.streams.start()
     started.push_async_callback(node.streams.stop)
     node.rewrites.start()

@@ -189,6 +189,11 @@ class Bound:
     levels: tuple[str, ...]
     is_literal: bool
 
+    @property
+    def text(self) -> str:
+        """As a rule writes it."""
+        return (_EQ if self.is_literal else "") + "/".join(self.levels)
+
     def matches_topic(self, topic: str) -> bool:
         """Whether a message on this topic is meant."""
         return "/".join(self.levels) == topic if self.is_literal else levels_match(self.levels, topic)

@@ -22,6 +22,8 @@ OBJECT_SECTIONS = (
     "schema_validation.validations",
     "message_transformation.transformations",
     "rule_engine.rules",
+    "users",
+    "authorization.rules",
     "streams",
     "lake.tables",
     "connectors",

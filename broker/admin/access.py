@@ -1,0 +1,294 @@
+"""Who may, as administrators see it: users, access rules, bans, and what would be decided over a client."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from pydantic import ValidationError
+
+from broker.admin.spec_objects import SpecObjects
+from broker.auth.access import Access
+from broker.auth.attempt import ConnectAttempt
+from broker.auth.authorize import AuthorizationSettings, Ruling, Rulings
+from broker.auth.bans import Bans
+from broker.auth.chain import AuthenticationSettings, AuthenticatorChain, UserAccess
+from broker.auth.decision import Decision
+from broker.auth.flapping import FlappingSettings
+from broker.auth.hashing import HashPool, PasswordHashingSettings
+from broker.auth.rules import NamedRuleSettings, Rule
+from broker.auth.subject import Subject, subject_of
+from broker.auth.user_import import imported_users
+from broker.auth.users import Users
+from broker.config.root import Config
+from broker.config.sections import Sections
+from broker.config.spec_problems import spec_problems
+from broker.core import reason
+from broker.core.clock import Clock
+from broker.core.errors import ConfigError, Invalid, PeerError, Problem
+from broker.core.objects import Spec
+from broker.core.topic import TopicFilter, check_topic_name
+from broker.observe.metrics import Metrics
+from broker.storage.writer import Writer
+
+USERS: Final = "users"
+RULES: Final = "authorization.rules"
+SETTINGS: Final = {
+    "authentication": AuthenticationSettings,
+    "authorization": AuthorizationSettings,
+    "flapping_detect": FlappingSettings,
+    "password_hashing": PasswordHashingSettings,
+}
+"""The sections of settings about who may."""
+_SECRET_KEY: Final = b"access/secret"
+
+
+class AttributeSource(Protocol):
+    """What works out client attributes (``broker.auth.client_attributes``)."""
+
+    def settled(self, attempt: ConnectAttempt) -> ConnectAttempt: ...
+
+    def roots(self, name: str) -> frozenset[str]: ...
+
+
+class AccessRules(SpecObjects[NamedRuleSettings]):
+    """The rules that are made through API and command line, in their order."""
+
+    read_only = frozenset(("number",))
+
+    def parsed(self, spec: Spec) -> NamedRuleSettings:
+        """The rule of a spec; raises ``Invalid`` with all problems."""
+        try:
+            return NamedRuleSettings.model_validate({key: spec[key] for key in spec if key not in self.read_only})
+        except ValidationError as error:
+            problems = spec_problems(error, NamedRuleSettings)
+            raise Invalid(f"the {self.kind} cannot be saved", problems) from None
+
+
+class AccessDesk:
+    """Builds what connections ask, and is the verbs of people."""
+
+    def __init__(
+        self,
+        config: Config,
+        sections: Sections,
+        writer: Writer,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        allow_anonymous: bool,
+        data_dir: Path,
+    ) -> None:
+        hashing = config.get("password_hashing", PasswordHashingSettings)
+        self._pool, self._writer = HashPool(hashing, metrics), writer
+        self.users = Users(sections.section(USERS), hashing, self._pool, clock)
+        chain = AuthenticatorChain(
+            config.get("authentication", AuthenticationSettings),
+            metrics,
+            UserAccess(self.users, self._pool, hashing.max_remembered),
+            trusts_anonymous=allow_anonymous,
+        )
+        self.access = Access.of(
+            chain,
+            writer,
+            metrics,
+            clock,
+            authorization=config.get("authorization", AuthorizationSettings),
+            flapping=config.get("flapping_detect", FlappingSettings),
+            base=data_dir,
+        )
+        self.rules = AccessRules("access rule", sections.section(RULES), NamedRuleSettings, self._use_rules)
+        self.attributes: AttributeSource | None = None
+
+    @property
+    def bans(self) -> Bans:
+        """Who is refused whatever they say."""
+        return self.access.bans
+
+    def start(self) -> None:
+        """Take the users and rules of the configuration.
+
+        Raises:
+            ConfigError: with every problem of both.
+        """
+        secret = self._writer.store.get(_SECRET_KEY)
+        if secret is None:
+            secret = secrets.token_bytes(32)
+            self._writer.put(_SECRET_KEY, secret)
+        self.users.know(secret)
+        problems: list[str] = []
+        for start in (self.users.start, self.rules.start):
+            try:
+                start()
+            except ConfigError as error:
+                problems += error.problems
+        if problems:
+            raise ConfigError(problems)
+
+    def stop(self) -> None:
+        """End the threads that hash."""
+        self._pool.close()
+
+    def _use_rules(self, rules: Sequence[NamedRuleSettings]) -> None:
+        authorizer = self.access.authorizer
+        authorizer.built_in.set([Rule(one, one.name, "built_in") for one in rules if one.enable])
+        authorizer.changed()
+
+    # -- verbs --
+
+    async def import_users(self, body: Mapping[str, Any]) -> Spec:
+        """Take many users at once, all or none.
+
+        Raises:
+            Invalid: with a problem for each that cannot be taken.
+        """
+        users = await imported_users(body, self._pool)
+        self.users.adopt(users)
+        return {"imported": len(users)}
+
+    async def check(self, body: Mapping[str, Any]) -> Spec:
+        """Whether a client would be allowed something, and why: ``allowed``, and what each part says.
+
+        With a ``password`` (``null`` for none) the client is authenticated too; without that member it is taken as
+        authenticated, its names verified.
+
+        Raises:
+            Invalid: the client or the request cannot be read.
+        """
+        client, wanted = _parts(body)
+        attempt = _attempt(client)
+        if self.attributes is not None:
+            attempt = self.attributes.settled(attempt)
+        answer: Spec = {"allowed": True, "clientid": attempt.client_id, "username": attempt.username}
+        ban = self.bans.of(attempt)
+        if ban is not None:
+            return {**answer, "allowed": False, "decided_by": "ban", "ban": ban.as_shown()}
+        decision = await self._decision(client, attempt)
+        attempt = attempt.after(decision)
+        answer |= {"username": attempt.username, "authentication": _shown_decision(decision)}
+        if not decision.is_allowed:
+            return {**answer, "allowed": False, "decided_by": "authentication"}
+        if wanted is None:
+            return {**answer, "decided_by": "authentication"}
+        return {**answer, **self._authorized(attempt, decision, wanted)}
+
+    async def _decision(self, client: Mapping[str, Any], attempt: ConnectAttempt) -> Decision:
+        if "password" not in client:
+            is_superuser = client.get("is_superuser") is True
+            return Decision("allow", is_superuser=is_superuser, verified=frozenset(("username", "clientid")))
+        found = self.access.authenticators.authenticate(attempt)
+        return found if isinstance(found, Decision) else await found
+
+    def _authorized(self, attempt: ConnectAttempt, decision: Decision, wanted: Mapping[str, Any]) -> Spec:
+        authorizer = self.access.authorizer
+        if not authorizer.is_active:
+            return {
+                "allowed": True,
+                "decided_by": "authorization",
+                "authorization": {"result": "allow", "source": "none"},
+            }
+        roots = self.attributes.roots if self.attributes is not None else lambda name: frozenset[str]()
+        trusted = authorizer.settings.trusted_client_attributes
+        subject = subject_of(attempt, decision, roots=roots, trusted=trusted)
+        rulings = authorizer.rulings(subject)
+        ruling = _asked(rulings, wanted)
+        return {
+            "allowed": ruling.is_allowed,
+            "decided_by": "authorization",
+            "authorization": {"result": ruling.result, "source": ruling.source, "rule": ruling.rule or None},
+            "facts": _shown_facts(subject),
+            "rules": [
+                {"name": rule.name, "source": rule.source, "permission": "allow" if rule.is_allow else "deny",
+                 "topics": [one.text for one in rule.filters]}
+                for rule in rulings.rules()
+            ],
+        }  # fmt: skip
+
+
+def _shown_facts(subject: Subject) -> dict[str, str]:
+    return dict(sorted(subject.facts.items()))
+
+
+def _shown_decision(decision: Decision) -> Spec:
+    return {
+        "result": decision.verdict,
+        "mechanism": decision.mechanism or None,
+        "reason_code": reason.name_of(decision.reason_code),
+        "is_superuser": decision.is_superuser,
+        "verified": sorted(decision.verified),
+    }
+
+
+_CLIENT_MEMBERS: Final = frozenset(
+    ("clientid", "username", "password", "peerhost", "listener", "client_attrs", "user_properties", "is_superuser")
+)
+_REQUEST_MEMBERS: Final = frozenset(("client", "action", "topic", "qos", "retain"))
+
+
+def _parts(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+    """The client, and what it asks for, if anything."""
+    problems = [Problem(f"there is no member {name!r}", f"/{name}") for name in body if name not in _REQUEST_MEMBERS]
+    client = body.get("client")
+    if not isinstance(client, Mapping) or not isinstance(client.get("clientid"), str):
+        problems.append(Problem("expected an object with 'clientid', a text", "/client"))
+        raise Invalid("nothing was checked", problems)
+    problems += [
+        Problem(f"a client has no member {name!r}", f"/client/{name}") for name in client if name not in _CLIENT_MEMBERS
+    ]
+    for name in ("username", "password", "peerhost", "listener"):
+        if not isinstance(client.get(name, ""), str | None):
+            problems.append(Problem("expected a text", f"/client/{name}"))
+    for name in ("client_attrs", "user_properties"):
+        value = client.get(name, {})
+        if not isinstance(value, Mapping) or not all(isinstance(text, str) for text in value.values()):
+            problems.append(Problem("expected an object of texts", f"/client/{name}"))
+    if "action" in body or "topic" in body:
+        problems += _request_problems(body)
+    if problems:
+        raise Invalid("nothing was checked", problems)
+    return client, body if "action" in body else None
+
+
+def _request_problems(body: Mapping[str, Any]) -> list[Problem]:
+    problems = []
+    if body.get("action") not in ("publish", "subscribe"):
+        problems.append(Problem("expected publish or subscribe", "/action"))
+    topic = body.get("topic")
+    try:
+        if not isinstance(topic, str):
+            raise ValueError("expected a text")
+        if body.get("action") == "publish":
+            check_topic_name(topic)
+        else:
+            TopicFilter.parse(topic)
+    except (PeerError, ValueError) as error:
+        problems.append(Problem(str(error), "/topic"))
+    if body.get("qos", 0) not in (0, 1, 2):
+        problems.append(Problem("expected 0, 1 or 2", "/qos"))
+    if not isinstance(body.get("retain", False), bool):
+        problems.append(Problem("expected true or false", "/retain"))
+    return problems
+
+
+def _attempt(client: Mapping[str, Any]) -> ConnectAttempt:
+    password = client.get("password")
+    return ConnectAttempt(
+        client["clientid"],
+        client.get("username"),
+        None if password is None else password.encode(),
+        client.get("peerhost"),
+        0,
+        5,
+        client.get("listener") or "tcp:default",
+        tuple(client.get("user_properties", {}).items()),
+        attributes=dict(client.get("client_attrs", {})),
+    )
+
+
+def _asked(rulings: Rulings, wanted: Mapping[str, Any]) -> Ruling:
+    topic, qos = wanted["topic"], wanted.get("qos", 0)
+    if wanted["action"] == "publish":
+        return rulings.publish(topic, qos, wanted.get("retain", False))
+    return rulings.subscribe(TopicFilter.parse(topic), qos)

@@ -1,0 +1,87 @@
+"""Users that come from elsewhere, with the hashes of their passwords that other brokers kept.
+
+Each has a ``name`` (or ``user_id``), ``password_hash`` in hexadecimal, ``salt`` and ``algorithm``: ``sha256`` and
+``sha512`` (the salt in front, or behind with ``salt_position = suffix``) or ``pbkdf2_sha256``, ``..384`` and ``..512``
+with ``iterations``. What is the same for all may stand beside ``users``. Weaker hashes are refused. A hash of PBKDF2
+lets its user log in by SCRAM as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from broker.auth import passwords
+from broker.auth.hashing import HashPool
+from broker.auth.passwords import Credential
+from broker.auth.users import User
+from broker.core.errors import Invalid, Problem
+
+MAX_IMPORT: Final = 100_000
+_MOST_PROBLEMS: Final = 100
+_WEAK: Final = ("plain", "md4", "md5", "sha", "sha1")
+_HASHED: Final = frozenset(("sha256", "sha512", *passwords.DEFAULT_ITERATIONS))
+
+
+async def imported_users(body: Mapping[str, Any], pool: HashPool) -> list[User]:
+    """The users of ``{"algorithm": ..., "users": [...]}``, ready to be adopted.
+
+    Raises:
+        Invalid: with a problem for each that cannot be taken.
+    """
+    given = body.get("users")
+    if not isinstance(given, list) or len(given) > MAX_IMPORT:
+        raise Invalid("no users were imported", [Problem(f"expected a list of at most {MAX_IMPORT:,} users", "/users")])
+    shared = {name: value for name, value in body.items() if name != "users"}
+    return await pool.run(lambda: _all(given, shared))
+
+
+def _all(given: list[Any], shared: Mapping[str, Any]) -> list[User]:
+    problems, users = [], {}
+    for number, one in enumerate(given):
+        try:
+            user = _one({**shared, **one} if isinstance(one, Mapping) else {})
+            users[user.name] = user
+        except ValueError as error:
+            problems.append(Problem(str(error), f"/users/{number}"))
+        if len(problems) >= _MOST_PROBLEMS:
+            break
+    if problems:
+        raise Invalid("no users were imported", problems)
+    return list(users.values())
+
+
+def _one(spec: Mapping[str, Any]) -> User:
+    name = spec.get("name", spec.get("user_id", spec.get("username")))
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise ValueError("needs a name, a text")
+    algorithm = spec.get("algorithm", spec.get("password_hash_algorithm", "sha256"))
+    if algorithm in _WEAK:
+        raise ValueError(f"passwords hashed by {algorithm} are not kept; give them a new password")
+    if algorithm not in _HASHED:
+        raise ValueError(f"there is no algorithm {algorithm!r}; there are {', '.join(sorted(_HASHED))}")
+    return User(name, (_credential(spec, algorithm),), is_superuser=_is_true(spec.get("is_superuser", False)))
+
+
+def _credential(spec: Mapping[str, Any], algorithm: passwords.Algorithm) -> Credential:
+    kept, salt = spec.get("password_hash"), spec.get("salt", "")
+    if not isinstance(kept, str) or not isinstance(salt, str):
+        raise ValueError("needs password_hash and salt, texts")
+    digest = algorithm.removeprefix("pbkdf2_")
+    try:
+        data = bytes.fromhex(kept)
+    except ValueError:
+        raise ValueError("its password_hash is not hexadecimal") from None
+    if len(data) != hashlib.new(digest).digest_size:
+        raise ValueError(f"its password_hash is not one of {algorithm}: {len(data)} bytes")
+    if algorithm in passwords.DEFAULT_ITERATIONS:
+        iterations = spec.get("iterations")
+        if not isinstance(iterations, int) or isinstance(iterations, bool) or not 0 < iterations <= 10_000_000:
+            raise ValueError(f"{algorithm} needs iterations, a number")
+        return passwords.from_salted(algorithm, salt.encode(), iterations, data)
+    return Credential(algorithm, salt.encode(), 0, data, is_salt_last=spec.get("salt_position", "prefix") == "suffix")
+
+
+def _is_true(value: object) -> bool:
+    return value is True or value == "true"
