@@ -12,6 +12,7 @@ SCHEMA_VALIDATION = "schema_validation.feature:SchemaValidationFeature"
 TRANSFORMS = "transforms.feature:TransformsFeature"
 RULES = "rules.feature:RulesFeature"
 LAKE = "bridges.spark.feature:LakeFeature"
+BRIDGES = "bridges.feature:BridgesFeature"
 BACKTEST = "rules.backtest_run:run"
 
 SETTINGS = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
+from broker.core.errors import Unavailable
 from broker.core.message import Message
 
 Row = dict[str, Any]
@@ -24,6 +25,12 @@ STOPPED: Final = "stopped"
 DISABLED: Final = "disabled"
 MISSING: Final = "missing"
 """States of a sink, as people see them; ``missing`` is that of a name under which nothing is registered."""
+
+
+class PushedBack(Unavailable):
+    """The sink is full and is to hold up who publishes: the message goes no further, and its publisher is told."""
+
+    code = "pushed_back"
 
 
 class Sink(Protocol):

@@ -73,6 +73,18 @@ class DurableQueue(Protocol):
         """Read again from the last ``advance`` that was committed."""
         ...
 
+    def drop_oldest(self, records: int) -> int:
+        """Give up so many of the oldest records, of those that are committed; how many it were.
+
+        For a reader that has none of them: what it has read and not done must be less than is dropped, and is not done
+        any more. Counted under the reason ``drop_oldest``.
+        """
+        ...
+
+    async def peek(self, max_records: int) -> Sequence[tuple[int, bytes]]:
+        """The oldest records that are committed and not done, with their offsets; they stay, and are read as before."""
+        ...
+
 
 class Queues(Protocol):
     """The queues of a node by name. Names are paths: ``rules/hot``."""

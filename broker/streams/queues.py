@@ -51,9 +51,9 @@ class StoredQueue:
         self._flying: deque[tuple[int, int]] = deque()
         self._arrived = asyncio.Event()
         self.is_gone = False
-        self._dropped = metrics.counter(
-            "queue_dropped", "records not taken by a durable queue, by reason", queue=name, reason="queue_full"
-        )
+        told = "records that a durable queue gave up, by reason"
+        self._dropped = metrics.counter("queue_dropped", told, queue=name, reason="queue_full")
+        self._dropped_oldest = metrics.counter("queue_dropped", told, queue=name, reason="drop_oldest")
         metrics.gauge("queue_records", lambda: self.records, "records in a durable queue", queue=name)
         metrics.gauge("queue_bytes", lambda: self.size_bytes, "bytes in a durable queue", queue=name)
         if self._read < self._next:
@@ -115,6 +115,23 @@ class StoredQueue:
         self._read = self._done = self._committed_done
         if self._read < self._next:
             self._arrived.set()
+
+    def drop_oldest(self, records: int) -> int:
+        """Give up so many of the oldest records, of those that are committed; how many it were."""
+        dropped = min(records, self._next - self._done)
+        if dropped > 0:
+            self.advance(self._done + dropped)
+            self._read = max(self._read, self._done)
+            self._dropped_oldest.value += dropped
+        return max(0, dropped)
+
+    async def peek(self, max_records: int) -> Sequence[tuple[int, bytes]]:
+        """The oldest records that are committed and not done; they stay."""
+        done, most = self._done, min(max_records, self._next - self._done)
+        if most <= 0:
+            return []
+        found = await asyncio.to_thread(self._writer.store.read, self._shard, done, most)
+        return [(offset, record.payload) for offset, record in found if offset >= self._done]
 
     def seal(self) -> None:
         """The group that was gathering is on its way."""

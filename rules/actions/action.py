@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from broker.core.action import Row, Settle
+from broker.core import reason
+from broker.core.action import PushedBack, Row, Settle
 from broker.core.errors import SluiceError, Unavailable
 from broker.core.message import Message
 from broker.core.stage import Refusal
@@ -43,6 +44,11 @@ _COUNTERS: Final = {
     "failed_unknown": "Actions that failed otherwise.",
     "discarded": "Actions not done because their target is disabled or missing.",
 }
+
+
+def _pushed_back(error: PushedBack) -> Refusal:
+    """The message goes no further, and its publisher hears of it."""
+    return Refusal("rules", "", "action_full", reason.IMPLEMENTATION_SPECIFIC_ERROR, str(error))
 
 
 class ActionCounts:
@@ -166,7 +172,7 @@ class Step:
         """Bind it to an action whose outcome may come later."""
         total, success, failed = self.counts.total, self.counts.success, self.failed
 
-        def run(row: Row, message: Message) -> None:
+        def run(row: Row, message: Message) -> Refusal | None:
             def settle(error: Exception | None) -> None:
                 if error is None:
                     success.value += 1
@@ -178,6 +184,8 @@ class Step:
                 action(row, message, settle)
             except Exception as error:  # noqa: BLE001  as above
                 failed(row, message, error)
+                return _pushed_back(error) if isinstance(error, PushedBack) else None
+            return None
 
         self.run = run
         return self

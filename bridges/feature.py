@@ -1,0 +1,64 @@
+"""Connectors, actions and sources as a feature of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from bridges.resource.actions import ActionService
+from bridges.resource.connectors import ConnectorService
+from bridges.resource.hub import Hub
+from bridges.resource.registry import Registry
+from broker.config.ssrf import AddressGuard, SsrfSettings
+from broker.core.errors import ConfigError
+from broker.core.feature import Services
+from broker.core.objects import ObjectService
+from broker.core.stage import Gate, Tap
+from broker.observe.counter_rates import Ticks
+
+BUILT_IN: Final = {
+    "file": "bridges.file.connector:FILE",
+}
+"""Where each type of connectors is; it is loaded when somebody makes one."""
+
+
+class BridgesFeature:
+    """A ``broker.core.feature.Feature``. ``begin`` when clients may come, ``end`` when none is there any more."""
+
+    name = "bridges"
+
+    def __init__(self, services: Services, ssrf: SsrfSettings | None = None) -> None:
+        self.registry = Registry(BUILT_IN)
+        self._services = services
+        self.hub = Hub(services, self.registry, AddressGuard(ssrf or SsrfSettings()))
+        self.connectors = ConnectorService(services.section("connectors"), self.hub)
+        self.actions = ActionService(services.section("actions"), self.hub)
+        self.gates: Sequence[Gate] = ()
+        self.taps: Sequence[Tap] = ()
+        self.services: Sequence[ObjectService] = (self.connectors, self.actions)
+        self._ticks = Ticks(self._tick)
+
+    def start(self) -> None:
+        """Take the objects of the configuration; rows wait in their buffers until ``begin``."""
+        refused = []
+        loading: list[tuple[str, Any]] = [("connectors", self.connectors), ("actions", self.actions)]
+        for section, service in loading:
+            refused += service.load(self._services.section(section).load())
+        if refused:
+            raise ConfigError(refused)
+        self._ticks.start()
+
+    def stop(self) -> None:
+        """Sample rates no more."""
+        self._ticks.stop()
+
+    def begin(self) -> None:
+        """Connect everything."""
+        self.hub.begin()
+
+    async def end(self) -> None:
+        """Send what can be sent in a few seconds, and disconnect."""
+        await self.hub.end()
+
+    def _tick(self) -> None:
+        self.actions.tick(self._services.clock.monotonic_s())

@@ -1,0 +1,1 @@
+"""Rows into files: a line each, with rotation."""

@@ -1,0 +1,37 @@
+"""Settings of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from broker.config.model import Settings
+from broker.config.units import Size
+
+
+class FileSettings(Settings):
+    """One file, and those that were rotated away."""
+
+    filepath: Path = Field(
+        description="The file; a path. A relative one is in the data directory. Its folder must be there."
+    )
+    max_file_size: Size = Field(
+        default=50 * 1024 * 1024, ge=1024, le=1024**4, description="A file that would grow beyond is rotated; a size."
+    )
+    max_file_number: int = Field(
+        default=10, ge=0, le=100_000, description="Rotated files that are kept, the newest; a number. 0 keeps none."
+    )
+    rotation: Literal["none", "hour", "day"] = Field(
+        default="none", description="Begin a new file also at each full hour, or at midnight, UTC."
+    )
+
+
+class FileActionSettings(Settings):
+    """How a row becomes a line."""
+
+    template: str = Field(default="${.}", description="The line; a template over the row. The whole row as JSON.")
+    write_mode: Literal["sync", "async"] = Field(
+        default="async", description="sync: a batch counts as written when it is on the disk, not with the system."
+    )

@@ -1,0 +1,1 @@
+"""What every connector shares: life cycle, health, buffers, batches, retries, dead letters, counters."""

@@ -1,0 +1,374 @@
+"""One action: what rules hand rows to (``broker.core.action.Sink``), with its buffer, its sender and its state.
+
+The buffer is the action's own. The sink is made anew whenever the connection or the settings are; it is used while the
+action is *open*, which is between ``serve`` being called by the owner of the connector and its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from bridges.resource.backoff import Backoff
+from bridges.resource.batch import Pace, Sender
+from bridges.resource.buffer import Buffer
+from bridges.resource.contract import Sink
+from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst, TargetMissing, TryAgain, understood
+from bridges.resource.figures import ActionFigures
+from bridges.resource.item import Item
+from bridges.resource.options import ActionOptions
+from broker.core.action import CONNECTED, CONNECTING, DISABLED, DISCONNECTED, STOPPED, PushedBack, Row, Settle
+from broker.core.clock import Clock
+from broker.core.errors import SluiceError, Unavailable
+from broker.core.message import Message
+from broker.core.queue import QueueFull
+from broker.observe.log import get_logger
+
+_log = get_logger(__name__)
+
+SLOW_S: Final = 5.0
+"""A batch without an answer for so long is told of in the action's state."""
+_HALT_S: Final = 10.0
+"""Longest wait for requests that are given up."""
+
+State = tuple[str, str]
+"""One of ``broker.core.action``'s states, and the reason, empty when there is nothing to say."""
+
+
+class Line(Protocol):
+    """The connection an action stands on: its connector's owner."""
+
+    epoch: int
+    """Grows each time the connection is made."""
+
+    @property
+    def state(self) -> State: ...
+
+    def broken(self, reason: str, epoch: int) -> None:
+        """The connection of that epoch does not work: make a new one."""
+        ...
+
+    def proved(self) -> None:
+        """It works: something went through."""
+        ...
+
+
+class Aftermath(Protocol):
+    """What is done with rows that are given up: fallbacks, dead letters."""
+
+    def given_up(self, items: Sequence[Item], cause: str, reason: str) -> None:
+        """``cause`` is ``failed``, ``expired`` or ``queue_full``."""
+        ...
+
+
+class Action:
+    """See the module. ``name`` is ``<type>:<name>``."""
+
+    def __init__(
+        self,
+        name: str,
+        options: ActionOptions,
+        figures: Callable[[Callable[[], tuple[int, int, int]]], ActionFigures],
+        clock: Clock,
+        aftermath: Aftermath,
+    ) -> None:
+        self.name, self.options = name, options
+        self.figures = figures(self._queue)
+        self.line: Line | None = None
+        self.buffer: Buffer
+        self.is_enabled = True
+        self._clock, self._aftermath = clock, aftermath
+        self._pace: Pace
+        self._make_sink: Callable[[], Sink]
+        self._hide: Callable[[str], str] = str
+        self._sink: Sink | None = None
+        self._sender: Sender | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._stopped = ""
+        """Why no rows are taken; empty while they are."""
+        self.is_paused = False
+        self._open = asyncio.Event()
+        self._state: State = (CONNECTING, "")
+        self._success_s = -float("inf")
+        self._nudged = asyncio.Event()
+        self._moved = asyncio.Event()
+        self.last_error: dict[str, Any] | None = None
+
+    def equip(
+        self, options: ActionOptions, pace: Pace, make_sink: Callable[[], Sink], hide: Callable[[str], str]
+    ) -> None:
+        """Settings as they are from now on; ``hide`` takes their secrets out of a text.
+
+        The caller has it served anew where they had been others.
+        """
+        self.options, self._pace, self._make_sink, self._hide = options, pace, make_sink, hide
+
+    # What rules see
+
+    @property
+    def state(self) -> str:
+        """The state, without its reason."""
+        return DISABLED if not self.is_enabled else self.status[0]
+
+    @property
+    def status(self) -> State:
+        """State and reason; never better than the connector's."""
+        if not self.is_enabled:
+            return DISABLED, ""
+        if self._stopped:
+            return STOPPED, self._stopped
+        if self.line is None:
+            return DISCONNECTED, "its connector is not there"
+        connector = self.line.state
+        if connector[0] != CONNECTED:
+            return connector[0], f"connector: {connector[1]}" if connector[1] else ""
+        if self._state[0] == CONNECTED and self._sender is not None and (slow_s := self._sender.slowest_s) > SLOW_S:
+            return CONNECTING, f"no answer from the target for {slow_s:.0f} s"
+        if self.is_paused:
+            return self._state[0], self._state[1] or "paused: rows wait in the buffer"
+        return self._state
+
+    def write(self, row: Row, message: Message, settle: Settle) -> None:
+        """Take a row of a rule. See ``broker.core.action.Sink``."""
+        self._put(row, message, settle, is_fallback=False)
+
+    def write_fallback(self, row: Row, message: Message) -> None:
+        """Take a row that another action gave up. Raises as ``write``."""
+        self._put(row, message, _nobody, is_fallback=True)
+
+    def _put(self, row: Row, message: Message, settle: Settle, *, is_fallback: bool) -> None:
+        figures = self.figures
+        figures.matched.value += 1
+        if self._stopped:
+            figures.dropped["resource_stopped"].value += 1
+            raise Unavailable(f"the action '{self.name}' is stopped: {self._stopped}")
+        try:
+            self.buffer.put(row, message, settle, is_fallback=is_fallback)
+        except QueueFull as error:
+            figures.dropped["queue_full"].value += 1
+            text = f"the action '{self.name}' takes no more: {error}"
+            raise (PushedBack(text) if self.options.overflow == "refuse" else Unavailable(text)) from None
+        except Unavailable:
+            figures.dropped["other"].value += 1
+            raise
+        except SluiceError:
+            figures.failed.value += 1
+            raise
+
+    # What is done with it
+
+    def start(self) -> None:
+        """Take rows and send them."""
+        self._stopped = ""
+        self._set_gate()
+        if self._sending is None:
+            self._sender = Sender(self.buffer, self._pace, self, self._clock)
+            self._sending = asyncio.create_task(self._sender.run(), name=f"sender of {self.name}")
+
+    async def stop(self, reason: str = "stopped by a person") -> None:
+        """Take no rows and send none; those that wait stay."""
+        self._stopped = reason
+        await self.end()
+
+    async def end(self) -> None:
+        """Send no more; what is on the way is given up and waits with the rest."""
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            sending.cancel()
+            with suppress(asyncio.CancelledError):
+                await sending
+        self._sender = None
+
+    def pause(self) -> None:
+        """Take rows and keep them in the buffer."""
+        self.is_paused = True
+        self._set_gate()
+
+    def resume(self) -> None:
+        """Send again."""
+        self.is_paused = False
+        self._set_gate()
+
+    async def drain(self, timeout_s: float) -> int:
+        """Take no more rows and send those that wait, then stop; how many are left when that takes longer."""
+        self._stopped = "draining: rows that wait are sent, new ones are not taken"
+        left = await self.emptied(timeout_s)
+        await self.stop("drained" if not left else f"drained until {timeout_s:g} s were over; {left} rows are left")
+        return left
+
+    async def emptied(self, timeout_s: float) -> int:
+        """Wait until nothing waits or is on the way; how many rows still do when that takes longer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.backlog:
+                    self._moved.clear()
+                    await self._moved.wait()
+        return self.backlog
+
+    @property
+    def is_open(self) -> bool:
+        """Whether rows are being sent."""
+        return self._open.is_set()
+
+    @property
+    def backlog(self) -> int:
+        """Rows that wait or are on the way."""
+        return self.buffer.waiting + self.buffer.taken
+
+    # The connection's side
+
+    async def serve(self) -> None:
+        """Open the sink and watch over it, until cancelled: called while the connector is connected."""
+        assert self.line is not None
+        epoch = self.line.epoch
+        backoff = Backoff(self.options.retry_interval, self.options.health_check_interval)
+        self._state = CONNECTING, ""
+        sink: Sink | None = None
+        try:
+            while True:
+                sink = sink or self._make_sink()
+                if await self._is_well(sink.open, epoch):
+                    break
+                await self._pause(backoff.pause_s())
+            self._sink, self._state = sink, (CONNECTED, "")
+            self._set_gate()
+            await self._watch(sink, epoch, backoff)
+        finally:
+            self._sink = None
+            self._set_gate()
+            if self._sender is not None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._sender.halt(), _HALT_S)
+            if sink is not None:
+                with suppress(Exception):
+                    await sink.close()
+
+    async def _watch(self, sink: Sink, epoch: int, backoff: Backoff) -> None:
+        """Checks while nothing is sent, and more often while something is wrong."""
+        while True:
+            is_fine = self._state[0] == CONNECTED
+            interval_s = self.options.health_check_interval
+            if is_fine:
+                backoff.reset()
+            await self._pause(interval_s if is_fine else backoff.pause_s())
+            recent = self._clock.monotonic_s() - self._success_s < interval_s
+            if (not recent or self._state[0] != CONNECTED) and await self._is_well(sink.check, epoch):
+                self._state = CONNECTED, ""
+
+    async def _is_well(self, ask: Callable[[], Any], epoch: int) -> bool:
+        try:
+            async with asyncio.timeout(self.options.health_check_timeout):
+                await ask()
+        except Exception as error:  # noqa: BLE001 - whatever a connector raises is its state
+            self._unwell(understood(error), epoch)
+            return False
+        return True
+
+    async def _pause(self, seconds: float) -> None:
+        self._nudged.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._nudged.wait(), seconds)
+
+    def _unwell(self, error: BridgeError, epoch: int) -> None:
+        reason = self._hide(str(error))
+        if isinstance(error, TargetMissing):
+            self._state = DISCONNECTED, f"unhealthy target: {reason}"
+        elif isinstance(error, TryAgain):
+            self._state = CONNECTING, reason
+        elif isinstance(error, ReconnectFirst):
+            self._state = DISCONNECTED, reason
+            self._sink = None
+            self._open.clear()
+            if self.line is not None:
+                self.line.broken(reason, epoch)
+        else:
+            self._state = DISCONNECTED, reason
+
+    def _set_gate(self) -> None:
+        if self._sink is not None and not self.is_paused:
+            self._open.set()
+        else:
+            self._open.clear()
+
+    # What the sender tells (``batch.Outcomes``)
+
+    async def usable(self, timeout_s: float) -> Sink | None:
+        """The sink once it may be used; None when that takes longer."""
+        if not self._open.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._open.wait(), timeout_s)
+        return self._sink if self._open.is_set() else None
+
+    def succeeded(self, items: Sequence[Item]) -> None:
+        """Confirmed."""
+        self.figures.success.value += len(items)
+        self._success_s = self._clock.monotonic_s()
+        if self._state[0] != CONNECTED and self._sink is not None:
+            self._state = CONNECTED, ""
+        if self.line is not None:
+            self.line.proved()
+        for item in items:
+            if item.attempts:
+                self.figures.retried_success.value += 1
+            if item.settle is not None:
+                item.settle(None)
+
+    def failed(self, items: Sequence[Item], error: BridgeError) -> None:
+        """Given up."""
+        self.figures.failed.value += len(items)
+        self.figures.retried_failed.value += sum(1 for item in items if item.attempts > 1)
+        self._note(error)
+        if isinstance(error, TargetMissing) and self.line is not None:
+            self._unwell(error, self.line.epoch)
+        reason = self._hide(str(error))
+        self._aftermath.given_up(items, "failed", reason)
+        _settle(items, NeverAgain(reason))
+
+    def dropped(self, items: Sequence[Item], count: int, reason: str) -> None:
+        """Given up by the buffer, or by age."""
+        self.figures.dropped[reason].value += count
+        text = _DROPS[reason]
+        _log.warning("bridge.dropped", action=self.name, rows=count, reason=reason)
+        self._aftermath.given_up(items, reason, text)
+        _settle(items, Unavailable(f"the action '{self.name}' gave the row up: {text}"))
+
+    def retrying(self, items: Sequence[Item], error: BridgeError) -> None:
+        """To be sent again."""
+        self.figures.retried.value += sum(1 for item in items if item.attempts == 1)
+        self._note(error)
+        if self.line is not None:
+            self._unwell(error, self.line.epoch)
+        self._nudged.set()
+
+    def moved(self) -> None:
+        """Rows have left the buffer."""
+        self._moved.set()
+
+    def late(self, count: int) -> None:
+        """An answer came for rows given up meanwhile."""
+        self.figures.late_reply.value += count
+
+    def _note(self, error: BridgeError) -> None:
+        self.last_error = {"text": self._hide(str(error)), "time_ms": self._clock.now_ns() // 1_000_000}
+
+    def _queue(self) -> tuple[int, int, int]:
+        return self.buffer.waiting, self.buffer.size_bytes, self.buffer.taken
+
+
+_DROPS: Final = {
+    "expired": "it waited longer than request_ttl",
+    "queue_full": "the buffer was full",
+    "other": "the buffer was taken away",
+}
+
+
+def _nobody(_error: Exception | None) -> None:
+    """Nobody waits for what becomes of a fallback's row."""
+
+
+def _settle(items: Sequence[Item], error: Exception) -> None:
+    for item in items:
+        if item.settle is not None:
+            item.settle(error)

@@ -1,0 +1,90 @@
+"""What is done with rows that an action gives up: fallbacks first, then dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bridges.resource.dead_letters import DeadLetters
+from bridges.resource.figures import ActionFigures
+from bridges.resource.item import Item
+from bridges.resource.specs import ActionSpec, ReferenceFallback
+from broker.core.action import Row
+from broker.core.errors import Invalid, Problem, SluiceError
+from broker.core.feature import Services
+from broker.core.message import Message
+from broker.observe.log import get_logger
+from rules.actions.republish import Republish, republish
+
+_log = get_logger(__name__)
+
+FallbackCall = Callable[[Row, Message], object]
+
+_MAX_DEPTH = 8
+"""Rules and fallbacks that publish one after another, at most."""
+
+
+class Fallbacks:
+    """Given rows that an action gives up, with the unchanged message; and keeps dead letters."""
+
+    def __init__(self, action: str, letters: DeadLetters) -> None:
+        self._action, self._letters = action, letters
+        self.calls: Sequence[FallbackCall] = ()
+        self.figures: ActionFigures | None = None
+
+    def given_up(self, items: Sequence[Item], cause: str, reason: str) -> None:
+        """Run the fallbacks for each row, and keep it where the settings say so. Never raises."""
+        if self.calls:
+            for item in items:
+                if not item.is_fallback:
+                    self._fall_back(item)
+        kept = self._letters.keep(items, cause, reason)
+        if kept and self.figures is not None:
+            self.figures.dead_letters[cause].value += kept
+
+    def _fall_back(self, item: Item) -> None:
+        for call in self.calls:
+            try:
+                call(item.row, item.message)
+            except Exception as error:  # noqa: BLE001 - one fallback must not stop the next one
+                _log.warning("bridge.fallback_failed", action=self._action, reason=str(error))
+
+
+def fallback_calls(spec: ActionSpec, services: Services) -> Sequence[FallbackCall]:
+    """What an action's fallbacks call.
+
+    Raises:
+        Invalid: one cannot be used.
+    """
+    calls: list[FallbackCall] = []
+    problems: list[Problem] = []
+    for position, fallback in enumerate(spec.fallback_actions):
+        pointer = f"/fallback_actions/{position}"
+        if isinstance(fallback, ReferenceFallback):
+            if fallback.name == spec.name:
+                problems.append(Problem("an action is not its own fallback", pointer))
+            calls.append(_to_action(f"{fallback.type}:{fallback.name}", services))
+            continue
+        try:
+            made = Republish(**fallback.args)
+            calls.append(republish(made, spec.id, services.publisher, _MAX_DEPTH, services.clock.now_ns))
+        except TypeError as error:
+            problems.append(Problem(str(error).partition(") ")[2] or str(error), f"{pointer}/args"))
+        except Invalid as error:
+            problems += [Problem(one.message, f"{pointer}/args{one.pointer}") for one in error.problems]
+    if problems:
+        raise Invalid("the action cannot be saved", problems)
+    return calls
+
+
+def _to_action(name: str, services: Services) -> FallbackCall:
+    def hand_over(row: Row, message: Message) -> None:
+        sink = services.sinks.find(name)
+        if sink is None:
+            raise SluiceError(f"there is no action '{name}'")
+        write = getattr(sink, "write_fallback", None)
+        if write is None:
+            sink.write(row, message, lambda _error: None)
+        else:
+            write(row, message)
+
+    return hand_over

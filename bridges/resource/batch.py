@@ -1,0 +1,340 @@
+"""From a buffer to a sink: batches by count, bytes and age, over lanes that keep the order of each key.
+
+One feeder takes rows from the buffer and deals them to lanes; a lane forms batches and has one on the way at a time
+(more with a sink that keeps their order itself), retries included. What becomes of rows is told to an ``Outcomes``.
+There is no task, timer or future per row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from bridges.resource.backoff import Backoff
+from bridges.resource.buffer import Buffer
+from bridges.resource.contract import ALL_DONE, Answers, Sink
+from bridges.resource.errors import (
+    BridgeError,
+    NeverAgain,
+    ReconnectFirst,
+    TargetMissing,
+    TryAgain,
+    understood,
+)
+from bridges.resource.item import Item
+from broker.core.clock import Clock
+
+_DEEPEST: Final = 200_000
+"""Rows taken from the buffer and not done, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How rows are sent; see ``bridges.resource.options`` for each."""
+
+    batch_size: int
+    batch_time_s: float
+    batch_bytes: int
+    lanes: int
+    window: int
+    by_key: Callable[[Item], Any] | None
+    """What picks the lane; None for whichever is next."""
+    ttl_s: float
+    request_timeout_s: float
+    retry_s: float
+    longest_pause_s: float
+    max_retries: int | None
+    waits_for_target: bool
+    is_pipelined: bool = False
+
+    @property
+    def depth(self) -> int:
+        """Rows taken from the buffer and not done, at most: twice what may be on the way."""
+        batches = 2 * (self.window if self.is_pipelined else self.lanes)
+        return min(_DEEPEST, batches * self.batch_size)
+
+
+@dataclass(slots=True)
+class _Line:
+    """The batches of one lane that are not done: how many of them must be sent again."""
+
+    troubled: int = 0
+
+
+class Outcomes(Protocol):
+    """Told what became of rows, and of the target. On the event loop."""
+
+    async def usable(self, timeout_s: float) -> Sink | None:
+        """The sink once it may be used; None when that takes longer than ``timeout_s``."""
+        ...
+
+    def succeeded(self, items: Sequence[Item]) -> None: ...
+
+    def failed(self, items: Sequence[Item], error: BridgeError) -> None:
+        """Given up; also those whose record cannot be made."""
+        ...
+
+    def dropped(self, items: Sequence[Item], count: int, reason: str) -> None: ...
+
+    def retrying(self, items: Sequence[Item], error: BridgeError) -> None:
+        """Will be sent again; ``error`` is why."""
+        ...
+
+    def moved(self) -> None:
+        """A batch is over."""
+        ...
+
+    def late(self, count: int) -> None:
+        """An answer came for rows that are done."""
+        ...
+
+
+class Sender:
+    """Works a buffer off. ``run`` goes on until cancelled; then everything that is not done is back in the buffer."""
+
+    def __init__(self, buffer: Buffer, pace: Pace, outcomes: Outcomes, clock: Clock) -> None:
+        self._buffer, self._pace, self._outcomes, self._clock = buffer, pace, outcomes, clock
+        self._lanes = [deque[Item]() for _ in range(pace.lanes)]
+        self._arrived = [asyncio.Event() for _ in range(pace.lanes)]
+        self._room = asyncio.Event()
+        self._window = asyncio.Semaphore(pace.window)
+        self._next_lane = 0
+        self._under_way: dict[asyncio.Timeout, float] = {}
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    async def run(self) -> None:
+        """See the class."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(self._pace.lanes):
+                    tasks.create_task(self._work(number), name=f"bridge lane {number}")
+                tasks.create_task(self._feed(), name="bridge feeder")
+        finally:
+            self._buffer.put_back()
+
+    @property
+    def slowest_s(self) -> float:
+        """How long the batch that has been on the way longest waits for its answer."""
+        oldest = next(iter(self._under_way.values()), None)
+        return 0.0 if oldest is None else self._clock.monotonic_s() - oldest
+
+    async def halt(self) -> None:
+        """Give up the requests that are on the way; returns when none is. Their rows are retried."""
+        for timeout in self._under_way:
+            timeout.reschedule(asyncio.get_running_loop().time())
+        await self._quiet.wait()
+
+    # The feeder
+
+    async def _feed(self) -> None:
+        while True:
+            room = self._pace.depth - self._buffer.taken
+            if room <= 0:
+                self._room.clear()
+                await self._room.wait()
+                continue
+            items = await self._buffer.take(room)
+            self._deal(items)
+            await asyncio.sleep(0)  # lanes begin before the next pile, also where there is always more to take
+
+    def _deal(self, items: Sequence[Item]) -> None:
+        lanes, by_key = self._lanes, self._pace.by_key
+        if len(lanes) == 1:
+            lanes[0].extend(items)
+            self._arrived[0].set()
+            return
+        for item in items:
+            number = self._turn() if by_key is None else hash(by_key(item)) % len(lanes)
+            lanes[number].append(item)
+            self._arrived[number].set()
+
+    def _turn(self) -> int:
+        self._next_lane = (self._next_lane + 1) % len(self._lanes)
+        return self._next_lane
+
+    # A lane
+
+    async def _work(self, number: int) -> None:
+        if self._pace.is_pipelined and self._pace.window > 1:
+            await self._work_pipelined(number)
+        line = _Line()
+        while True:
+            await self._deliver(await self._batch(number), line)
+
+    async def _work_pipelined(self, number: int) -> None:
+        """Batches leave one behind the other without waiting; a retry waits until those before are done."""
+        line, slots = _Line(), asyncio.Semaphore(max(1, self._pace.window // self._pace.lanes))
+        before: asyncio.Task[None] | None = None
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await slots.acquire()
+                batch = await self._batch(number)
+                before = tasks.create_task(self._deliver(batch, line, before), name=f"bridge batch of lane {number}")
+                before.add_done_callback(lambda _: slots.release())
+
+    async def _batch(self, number: int) -> list[Item]:
+        """The next batch: as soon as it is full, or its first row has waited long enough."""
+        lane, arrived, pace = self._lanes[number], self._arrived[number], self._pace
+        while not lane:
+            arrived.clear()
+            await arrived.wait()
+        if pace.batch_time_s and len(lane) < pace.batch_size:
+            until = asyncio.get_running_loop().time() + pace.batch_time_s
+            while len(lane) < pace.batch_size:
+                arrived.clear()
+                try:
+                    async with asyncio.timeout_at(until):
+                        await arrived.wait()
+                except TimeoutError:
+                    break
+        return _cut(lane, pace.batch_size, pace.batch_bytes)
+
+    async def _deliver(self, batch: list[Item], line: _Line, before: asyncio.Task[None] | None = None) -> None:
+        """Send until every row is done."""
+        pace, troubled = self._pace, False
+        backoff = Backoff(pace.retry_s, pace.longest_pause_s)
+        try:
+            while batch := self._living(batch):
+                if line.troubled and before is not None and not before.done():
+                    await asyncio.wait((before,))
+                sink = await self._outcomes.usable(pace.longest_pause_s)
+                if sink is None:
+                    continue
+                items, records = self._rendered(sink, self._living(batch))
+                if not items:
+                    break
+                answers, error = await self._sent(sink, records)
+                batch, why = self._settle(items, answers, error)
+                if why is not None and not troubled:
+                    line.troubled, troubled = line.troubled + 1, True
+                if why is not None and not isinstance(
+                    why, ReconnectFirst
+                ):  # else it is the connection that is waited for
+                    after_s = why.after_s if isinstance(why, TryAgain) else None
+                    await asyncio.sleep(backoff.pause_s() if after_s is None else min(after_s, pace.longest_pause_s))
+        finally:
+            line.troubled -= troubled
+            self._room.set()
+            self._outcomes.moved()
+
+    def _living(self, batch: list[Item]) -> list[Item]:
+        """Those that are worth sending; the others are dropped as expired, unless something else befell them."""
+        eldest_s = self._clock.monotonic_s() - self._pace.ttl_s
+        if all(item.entered_s >= eldest_s and not item.is_done for item in batch):
+            return batch
+        old = [item for item in batch if item.entered_s < eldest_s and not item.is_done]
+        if old:
+            self._outcomes.dropped(old, len(old), "expired")
+            self._buffer.done(old)
+        return [item for item in batch if not item.is_done]
+
+    def _rendered(self, sink: Sink, batch: list[Item]) -> tuple[list[Item], list[Any]]:
+        """The records of a batch, with their items; a row that has none is given up."""
+        make = sink.record
+        try:
+            return batch, [make(item.row, item.message) for item in batch]
+        except Exception:  # noqa: BLE001 - found out below which row it is
+            pass
+        items, records = [], []
+        for item in batch:
+            try:
+                record = make(item.row, item.message)
+            except Exception as error:  # noqa: BLE001 - one row must not stop the others
+                self._outcomes.failed((item,), _final(error))
+                self._buffer.done((item,))
+            else:
+                items.append(item)
+                records.append(record)
+        return items, records
+
+    async def _sent(self, sink: Sink, records: Sequence[Any]) -> tuple[Answers, BridgeError | None]:
+        timeout_s = self._pace.request_timeout_s
+        async with self._window, self._counted(timeout_s) as timeout:
+            try:
+                async with timeout:
+                    return await sink.send(records), None
+            except Exception as error:  # noqa: BLE001 - whatever a connector raises is an answer
+                if timeout.expired():
+                    return None, ReconnectFirst(f"no answer to {len(records)} records within {timeout_s:g} s")
+                return None, understood(error)
+
+    @asynccontextmanager
+    async def _counted(self, timeout_s: float) -> AsyncIterator[asyncio.Timeout]:
+        """A request that is on the way, so that it can be given up from outside."""
+        timeout = asyncio.timeout(timeout_s)
+        self._under_way[timeout] = self._clock.monotonic_s()
+        self._quiet.clear()
+        try:
+            yield timeout
+        finally:
+            del self._under_way[timeout]
+            if not self._under_way:
+                self._quiet.set()
+
+    def _settle(
+        self, items: list[Item], answers: Answers, error: BridgeError | None
+    ) -> tuple[list[Item], BridgeError | None]:
+        """Tell what became of each; those to send again, and why."""
+        if error is None and answers is ALL_DONE:
+            self._succeeded(items)
+            return [], None
+        found = [error] * len(items) if error is not None or answers is None else list(answers)
+        if len(found) != len(items):
+            found = [NeverAgain(f"the connector gave {len(found)} answers to {len(items)} records")] * len(items)
+        good = [item for item, answer in zip(items, found, strict=True) if answer is None]
+        if good:
+            self._succeeded(good)
+        again, why = [], None
+        for item, answer in zip(items, found, strict=True):
+            if answer is None:
+                continue
+            item.attempts += 1
+            if item.is_done:
+                self._outcomes.late(1)
+            elif self._may_try_again(item, answer):
+                again.append(item)
+                why = why or answer
+            else:
+                self._outcomes.failed((item,), answer)
+                self._buffer.done((item,))
+        if again and why is not None:
+            self._outcomes.retrying(again, why)
+        return again, why
+
+    def _succeeded(self, items: list[Item]) -> None:
+        living = items if not any(item.is_done for item in items) else [item for item in items if not item.is_done]
+        if len(living) != len(items):
+            self._outcomes.late(len(items) - len(living))
+        self._outcomes.succeeded(living)
+        self._buffer.done(living)
+        self._room.set()
+
+    def _may_try_again(self, item: Item, error: BridgeError) -> bool:
+        if isinstance(error, NeverAgain):
+            return False
+        if isinstance(error, TargetMissing) and not self._pace.waits_for_target:
+            return False
+        return self._pace.max_retries is None or item.attempts <= self._pace.max_retries
+
+
+def _cut(lane: deque[Item], most: int, most_bytes: int) -> list[Item]:
+    """The first rows of a lane: at most so many, at most so many bytes, at least one."""
+    batch: list[Item] = []
+    size_bytes = 0
+    while lane and len(batch) < most:
+        size_bytes += lane[0].size_bytes
+        if batch and size_bytes > most_bytes:
+            break
+        batch.append(lane.popleft())
+    return batch
+
+
+def _final(error: Exception) -> BridgeError:
+    """Why a row has no record."""
+    known = understood(error)
+    return known if isinstance(known, NeverAgain) else NeverAgain(str(known))

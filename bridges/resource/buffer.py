@@ -1,0 +1,267 @@
+"""Where the rows of an action wait, in memory or on disk; bounded, and the same towards whoever takes them.
+
+A buffer belongs to the action. Sinks, connectors, health checks and changes of either come and go beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from bridges.resource.item import OVERHEAD_BYTES, Item, from_bytes, to_bytes
+from broker.core.action import Row, Settle
+from broker.core.clock import Clock
+from broker.core.errors import Unavailable
+from broker.core.message import Message
+from broker.core.queue import DurableQueue, QueueFull
+from broker.observe.log import get_logger
+
+_log = get_logger(__name__)
+
+_MAKE_ROOM: Final = 100
+"""A full buffer on disk drops a hundredth of what it may hold at once."""
+_RETRY_S: Final = 1.0
+_READ_BYTES: Final = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much a buffer holds, and whether it makes room by dropping the oldest."""
+
+    records: int
+    size_bytes: int
+    drops_oldest: bool
+
+
+Dropped = Callable[[Sequence[Item], int, str], None]
+"""``dropped(items, count, reason)``: told of what was given up; rows that were never read from disk have no items."""
+
+
+class Buffer(Protocol):
+    """Used on the event loop. Each item is taken once, and then either done or put back."""
+
+    bounds: Bounds
+
+    @property
+    def waiting(self) -> int:
+        """Rows that nobody has taken yet."""
+        ...
+
+    @property
+    def taken(self) -> int:
+        """Rows taken and not done."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes all of them are."""
+        ...
+
+    def put(self, row: Row, message: Message, settle: Settle, *, is_fallback: bool = False) -> None:
+        """Take a row; settles it now where it is safe from now on.
+
+        Raises:
+            QueueFull: there is no room.
+            SluiceError: the row cannot be kept.
+        """
+        ...
+
+    async def take(self, most: int) -> list[Item]:
+        """The next rows in order, at most so many; waits until there is one."""
+        ...
+
+    def done(self, items: Iterable[Item]) -> None:
+        """These are settled, and need not be kept."""
+        ...
+
+    def put_back(self) -> None:
+        """What was taken and is not done is taken again, in the same order."""
+        ...
+
+
+class _Taking:
+    """What both have in common: which items are out, in order, and which of those are to be taken again."""
+
+    def __init__(self) -> None:
+        self._out: deque[Item] = deque()
+        self._again: deque[Item] = deque()
+        self._done_out = 0
+        """How many of those that are out are done, behind one that is not."""
+
+    @property
+    def taken(self) -> int:
+        """Rows taken and not done."""
+        return len(self._out) - self._done_out - len(self._again)
+
+    def put_back(self) -> None:
+        """What was taken and is not done is taken again, in the same order."""
+        self._again = deque(item for item in self._out if not item.is_done)
+
+    def _take_again(self, most: int) -> list[Item]:
+        return [self._again.popleft() for _ in range(min(most, len(self._again)))]
+
+    def _mark(self, items: Iterable[Item]) -> Item | None:
+        """Mark as done; the last of those at the front that leave with that."""
+        out, last = self._out, None
+        for item in items:
+            if not item.is_done:
+                item.is_done = True
+                self._done_out += 1
+        while out and out[0].is_done:
+            last = out.popleft()
+            self._done_out -= 1
+        return last
+
+
+class MemoryBuffer(_Taking):
+    """Rows wait in memory, with whoever waits for each."""
+
+    def __init__(self, bounds: Bounds, clock: Clock, dropped: Dropped) -> None:
+        super().__init__()
+        self.bounds = bounds
+        self._now_s, self._dropped = clock.monotonic_s, dropped
+        self._items: deque[Item] = deque()
+        self.size_bytes = 0
+        self._arrived = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """Rows that nobody has taken yet."""
+        return len(self._items) + len(self._again)
+
+    def put(self, row: Row, message: Message, settle: Settle | None, *, is_fallback: bool = False) -> None:
+        """See ``Buffer``."""
+        size_bytes = len(message.payload) + OVERHEAD_BYTES
+        items = self._items
+        if self.size_bytes + size_bytes > self.bounds.size_bytes or len(items) >= self.bounds.records:
+            self._make_room(size_bytes)
+        if not items:
+            self._arrived.set()
+        items.append(Item(row, message, settle, size_bytes, self._now_s(), is_fallback=is_fallback))
+        self.size_bytes += size_bytes
+
+    def adopt(self, items: Iterable[Item]) -> None:
+        """Take items as they are, beyond the bounds if need be: from a buffer that is given up."""
+        for item in items:
+            self._items.append(item)
+            self.size_bytes += item.size_bytes
+        self._arrived.set()
+
+    async def take(self, most: int) -> list[Item]:
+        """See ``Buffer``."""
+        if self._again:
+            return self._take_again(most)
+        items = self._items
+        while not items:
+            self._arrived.clear()
+            await self._arrived.wait()
+        if len(items) <= most:
+            found = list(items)
+            items.clear()
+        else:
+            found = [items.popleft() for _ in range(most)]
+        self._out.extend(found)
+        return found
+
+    def done(self, items: Iterable[Item]) -> None:
+        """See ``Buffer``."""
+        for item in items:
+            if not item.is_done:
+                self.size_bytes -= item.size_bytes
+        self._mark(items)
+
+    def all_items(self) -> list[Item]:
+        """Everything in it, taken or not, in order; it is empty then."""
+        found = [*(item for item in self._out if not item.is_done), *self._items]
+        for pile in (self._out, self._again, self._items):
+            pile.clear()
+        self._done_out = self.size_bytes = 0
+        return found
+
+    def _make_room(self, size_bytes: int) -> None:
+        bounds, items = self.bounds, self._items
+        if not bounds.drops_oldest:
+            raise QueueFull(f"the buffer is full with {self.waiting} rows, {self.size_bytes} bytes")
+        lost: list[Item] = []
+        while items and (self.size_bytes + size_bytes > bounds.size_bytes or len(items) >= bounds.records):
+            item = items.popleft()
+            item.is_done = True
+            self.size_bytes -= item.size_bytes
+            lost.append(item)
+        if lost:
+            self._dropped(lost, len(lost), "queue_full")
+        elif self._out:
+            raise QueueFull(f"the buffer is full with {self.taken} rows that are on the way, {self.size_bytes} bytes")
+
+
+class DiskBuffer(_Taking):
+    """Rows wait in a durable queue: what is put is part of the commit group that is gathering, so PUBACK waits for it.
+
+    Whoever put a row is told at once that it is safe. What was not done when the process ended is taken again.
+    """
+
+    def __init__(self, bounds: Bounds, clock: Clock, dropped: Dropped, queue: DurableQueue) -> None:
+        super().__init__()
+        self.bounds, self.queue = bounds, queue
+        self._clock, self._dropped = clock, dropped
+
+    @property
+    def waiting(self) -> int:
+        """Rows that nobody has taken yet."""
+        return max(0, self.queue.records - len(self._out) + len(self._again))
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes all of them are."""
+        return self.queue.size_bytes
+
+    def put(self, row: Row, message: Message, settle: Settle | None, *, is_fallback: bool = False) -> None:
+        """See ``Buffer``."""
+        data = to_bytes(row, message, self._clock.now_ns() // 1_000_000, is_fallback=is_fallback)
+        bounds, queue = self.bounds, self.queue
+        if queue.records >= bounds.records or (queue.size_bytes + len(data) > bounds.size_bytes and queue.records):
+            self._make_room(len(data))
+        queue.append(data)
+        if settle is not None:
+            settle(None)
+
+    async def take(self, most: int) -> list[Item]:
+        """See ``Buffer``. Goes on when the store can be read again."""
+        if self._again:
+            return self._take_again(most)
+        while True:
+            try:
+                records = await self.queue.read(most, _READ_BYTES)
+            except Unavailable as error:
+                _log.warning("bridge.buffer_unreadable", queue=self.queue.name, reason=str(error))
+                await asyncio.sleep(_RETRY_S)
+                continue
+            now_ms, now_s = self._clock.now_ns() // 1_000_000, self._clock.monotonic_s()
+            found = [from_bytes(data, offset, None, now_ms, now_s) for offset, data in records]
+            self._out.extend(found)
+            return found
+
+    def done(self, items: Iterable[Item]) -> None:
+        """See ``Buffer``. Forgotten up to the first that is not done."""
+        last = self._mark(items)
+        if last is not None:
+            self.queue.advance(last.offset + 1)
+
+    def _make_room(self, size_bytes: int) -> None:
+        queue, bounds = self.queue, self.bounds
+        if not bounds.drops_oldest:
+            raise QueueFull(f"the buffer is full with {queue.records} rows, {queue.size_bytes} bytes")
+        average = max(1, queue.size_bytes // max(1, queue.records))
+        wanted = max(1, bounds.records // _MAKE_ROOM, (bounds.size_bytes // _MAKE_ROOM + size_bytes) // average)
+        lost = [item for item in self._out if not item.is_done][:wanted]
+        last = self._mark(lost)
+        self._again = deque(item for item in self._again if not item.is_done)
+        if last is not None:
+            queue.advance(last.offset + 1)
+        unread = 0 if self._out else queue.drop_oldest(wanted - len(lost))
+        if not lost and not unread:
+            raise QueueFull(f"the buffer is full with {queue.records} rows that wait for their commit")
+        self._dropped(lost, len(lost) + unread, "queue_full")

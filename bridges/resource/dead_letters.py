@@ -1,0 +1,138 @@
+"""Rows that an action gave up, kept with the reason, so that they can be looked at and sent again.
+
+They lie in a durable queue of their own, bounded; the oldest make room. A row is kept in the commit group that is
+gathering, so that it is there when what it came from is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from bridges.resource.item import Item, from_bytes, to_bytes
+from bridges.resource.specs import DeadLetterOptions
+from broker.core import jsontext
+from broker.core.clock import Clock
+from broker.core.errors import SluiceError
+from broker.core.queue import DurableQueue, Queues
+from broker.observe.log import get_logger
+from rules.actions.text import rendered
+
+_log = get_logger(__name__)
+
+PREFIX: Final = "dead-letters/"
+_BIG: Final = 1 << 62
+_SHOWN_TEXT: Final = 2000
+_ROOM: Final = 100
+
+
+class _Letter(msgspec.Struct, array_like=True):
+    item: bytes
+    cause: str
+    reason: str
+    time_ms: int
+    attempts: int
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(_Letter).decode
+
+
+class DeadLetters:
+    """The dead letters of one action, ``<type>:<name>``."""
+
+    def __init__(self, action: str, options: DeadLetterOptions, queues: Queues, clock: Clock) -> None:
+        self.options = options
+        self._action, self._queues, self._clock = action, queues, clock
+        self._queue: DurableQueue | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many there are."""
+        queue = self._opened() if self._queue is not None or self._queues.names(PREFIX + self._action) else None
+        return 0 if queue is None else queue.records
+
+    def keep(self, items: Sequence[Item], cause: str, reason: str) -> int:
+        """Keep those that the settings want kept; how many that were."""
+        if cause not in self.options.causes or not items:
+            return 0
+        kept = 0
+        for item in items:
+            try:
+                self._append(item, cause, reason)
+                kept += 1
+            except SluiceError as error:
+                _log.error("bridge.dead_letter_lost", action=self._action, reason=str(error))
+                break
+        return kept
+
+    async def show(self, limit: int) -> Sequence[dict[str, Any]]:
+        """The oldest, at most so many."""
+        if not self.waiting:
+            return []
+        return [_shown(offset, data) for offset, data in await self._opened().peek(limit)]
+
+    async def take(self, limit: int) -> Sequence[tuple[int, Item]]:
+        """The oldest as they were when they were handed to the action; ``forget`` those that were sent again."""
+        if not self.waiting:
+            return []
+        found = []
+        for offset, data in await self._opened().peek(limit):
+            found.append((offset, from_bytes(_decode(data).item, offset, self._clock.monotonic_s())))
+        return found
+
+    def forget(self, count: int) -> int:
+        """The oldest are no more; how many that were."""
+        return self._opened().drop_oldest(count)
+
+    def remove(self) -> int:
+        """All are no more, and neither is their queue; how many that were."""
+        self._queue = None
+        return self._queues.remove(PREFIX + self._action)
+
+    async def committed(self) -> None:
+        """Wait until what was kept and forgotten so far is so on disk."""
+        await self._opened().committed()
+
+    def _append(self, item: Item, cause: str, reason: str) -> None:
+        now_ms = self._clock.now_ns() // 1_000_000
+        data = to_bytes(item.row, item.message, now_ms)
+        letter = _encode(_Letter(data, cause, reason, now_ms, item.attempts))
+        queue, options = self._opened(), self.options
+        if queue.records >= options.max_records or queue.size_bytes + len(letter) > options.max_bytes:
+            queue.drop_oldest(max(1, queue.records // _ROOM))
+        queue.append(letter)
+
+    def _opened(self) -> DurableQueue:
+        if self._queue is None:
+            self._queue = self._queues.open(PREFIX + self._action, max_records=_BIG, max_bytes=_BIG)
+        return self._queue
+
+
+def _shown(offset: int, data: bytes) -> dict[str, Any]:
+    letter = _decode(data)
+    item = from_bytes(letter.item, offset, 0.0)
+    message = item.message
+    return {
+        "offset": offset,
+        "time_ms": letter.time_ms,
+        "cause": letter.cause,
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+        "topic": message.topic,
+        "clientid": message.client.client_id,
+        "row": _row(item.row),
+    }
+
+
+def _row(row: dict[str, Any]) -> Any:
+    """The row, or the beginning of its text where it is long."""
+    try:
+        text = jsontext.encode(row).decode()
+    except jsontext.JsonError:
+        found = rendered(row)
+        text = found if isinstance(found, str) else found.decode(errors="replace")
+        return text[:_SHOWN_TEXT]
+    return row if len(text) <= _SHOWN_TEXT else text[:_SHOWN_TEXT] + "…"

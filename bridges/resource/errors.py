@@ -1,0 +1,80 @@
+"""What a connector says went wrong, by what is to be done about it.
+
+::
+
+    SluiceError
+    └── BridgeError
+        ├── TryAgain        the same records may go through later: busy, throttled, a leader is being elected
+        ├── ReconnectFirst  nothing goes through before the connection is made anew
+        ├── TargetMissing   the connection is fine, and what is written to is not there: topic, table, queue
+        ├── NeverAgain      these records will never be taken: too large, refused, of the wrong type
+        └── BadSettings     nothing goes through until somebody changes the settings: credentials, certificate, rights
+
+A connector raises one for a whole batch, or returns one for each record it is about. Texts name the cause and the
+address; secrets that stand in the settings are taken out of them before anybody sees them.
+"""
+
+from __future__ import annotations
+
+from broker.core.errors import SluiceError
+
+
+class BridgeError(SluiceError):
+    """Root of what connectors raise on purpose."""
+
+    code = "bridge"
+
+
+class TryAgain(BridgeError):
+    """The same records may go through later; ``after_s`` is when, where the target says so."""
+
+    code = "try_again"
+
+    def __init__(self, message: str, after_s: float | None = None) -> None:
+        self.after_s = after_s
+        super().__init__(message)
+
+
+class ReconnectFirst(BridgeError):
+    """Nothing goes through before the connection is made anew; the records are kept and sent then."""
+
+    code = "reconnect_first"
+
+
+class TargetMissing(BridgeError):
+    """What is written to is not there. The settings say whether its records wait or are given up."""
+
+    code = "target_missing"
+
+
+class NeverAgain(BridgeError):
+    """The records are given up: counted, given to the fallbacks, kept as dead letters."""
+
+    code = "never_again"
+
+
+class BadSettings(ReconnectFirst):
+    """As ``ReconnectFirst``, for what only people can mend: credentials, certificate, rights."""
+
+    code = "bad_settings"
+
+
+def understood(error: BaseException) -> BridgeError:
+    """Any error as one of these: what looks like a connection that broke is worth connecting anew, all else is final.
+
+    An author need not translate errors of sockets and time-outs.
+    """
+    if isinstance(error, BridgeError):
+        return error
+    if isinstance(error, (OSError, EOFError, TimeoutError)):
+        return ReconnectFirst(_said(error))
+    return NeverAgain(_said(error))
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower() if error.filename is None else f"{error.filename}: {error.strerror.lower()}"
+    if isinstance(error, TimeoutError):
+        return str(error) or "no answer in time"
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,300 @@
+"""The connectors, actions and sources of a node while it runs: made from specs, joined, changed and taken away.
+
+No configuration and no API here: see ``connectors``, ``actions`` and ``sources``. What a change leads to (closing,
+connecting) is done beside whoever makes it, in order for each object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from bridges.resource.action import Action
+from bridges.resource.aftermath import Fallbacks, fallback_calls
+from bridges.resource.batch import Pace
+from bridges.resource.buffer import Bounds, DiskBuffer, MemoryBuffer
+from bridges.resource.chores import Chores
+from bridges.resource.contract import Connector, ConnectorType, Context, Sink
+from bridges.resource.dead_letters import DeadLetters
+from bridges.resource.errors import ReconnectFirst
+from bridges.resource.figures import ActionFigures
+from bridges.resource.item import Item
+from bridges.resource.owner import Owner
+from bridges.resource.registry import Registry
+from bridges.resource.secret import hider
+from bridges.resource.specs import ActionSpec, ConnectorSpec
+from broker.config.ssrf import AddressGuard
+from broker.core.action import DISABLED, STOPPED
+from broker.core.errors import Invalid, Problem
+from broker.core.feature import Services
+from broker.observe.log import get_logger
+
+_log = get_logger(__name__)
+
+BUFFERS: Final = "actions/"
+_BIG: Final = 1 << 62
+"""Bounds of a queue whose bounds are the buffer's."""
+_FLUSH_S: Final = 5.0
+"""How long the end of the broker waits for rows in memory to be sent."""
+
+
+@dataclass(slots=True)
+class RunningAction:
+    """An action with what belongs to it."""
+
+    spec: ActionSpec
+    action: Action
+    letters: DeadLetters
+    fallbacks: Fallbacks
+
+
+class Hub:
+    """See the module. Used on the event loop."""
+
+    def __init__(self, services: Services, registry: Registry, guard: AddressGuard) -> None:
+        self.services, self.registry, self.guard = services, registry, guard
+        self.chores = Chores()
+        self.owners: dict[str, Owner] = {}
+        """Connectors by name."""
+        self.actions: dict[str, RunningAction] = {}
+        """Actions by name."""
+        self.connector_specs: dict[str, ConnectorSpec] = {}
+        self.is_running = False
+
+    # Connectors
+
+    def put_connector(self, spec: ConnectorSpec) -> None:
+        """Make a connector, or change one: its connection is made anew."""
+        owner = self.owners.get(spec.name)
+        if owner is None:
+            owner = self.owners[spec.name] = Owner(spec.id, spec.resource_opts, self.services.clock)
+        self.connector_specs[spec.name] = spec
+        hide = hider(spec.parameters)
+        owner.equip(spec.resource_opts, partial(self.make_connector, spec, owner.lost), hide)
+        if self.is_running:
+            self.chores.add(spec.id, partial(self._restart_connector, spec))
+
+    async def _restart_connector(self, spec: ConnectorSpec) -> None:
+        owner = self.owners.get(spec.name)
+        if owner is None:
+            return
+        await owner.end()
+        if not spec.enable:
+            await owner.disable()
+        elif spec.resource_opts.start_after_created:
+            owner.start()
+        else:
+            await owner.stop("not started: start_after_created is off")
+
+    def remove_connector(self, name: str) -> None:
+        """Disconnect and forget it. Nothing uses it any more."""
+        owner = self.owners.pop(name)
+        spec = self.connector_specs.pop(name)
+        if self.is_running:
+            self.chores.add(spec.id, owner.end)
+
+    def make_connector(self, spec: ConnectorSpec, lost: Callable[[str], None] = lambda _reason: None) -> Connector:
+        """A connector of a spec, not opened."""
+        kind = self.registry.get(spec.type)
+        return kind.make(spec.parameters, self.context(spec.id, spec.resource_opts.health_check_timeout, lost))
+
+    def context(self, name: str, timeout_s: float, lost: Callable[[str], None] = lambda _reason: None) -> Context:
+        """What connectors, sinks and sources are given."""
+        return Context(name, self.services, self.guard, timeout_s, lost)
+
+    # Actions
+
+    def put_action(self, spec: ActionSpec) -> None:
+        """Make an action, or change one: what waits in its buffer stays.
+
+        Raises:
+            Invalid: the buffer cannot be kept as the spec wants it; a fallback cannot be used.
+        """
+        calls = fallback_calls(spec, self.services)
+        kind = self.registry.get(spec.type)
+        running = self.actions.get(spec.name)
+        if running is None:
+            running = self._new_action(spec)
+        action, options = running.action, spec.resource_opts
+        self._fit_buffer(running, spec)
+        running.spec, running.letters.options = spec, spec.dead_letters
+        running.fallbacks.calls = calls
+        action.is_enabled = spec.enable
+        make_sink = partial(self._make_sink, spec)
+        action.equip(options, _pace(spec, kind), make_sink, partial(self._hidden, spec))
+        self.actions[spec.name] = running
+        self.services.sinks.add(action)
+        if self.is_running:
+            self.chores.add(spec.id, partial(self._restart_action, running))
+
+    def _new_action(self, spec: ActionSpec) -> RunningAction:
+        services = self.services
+        letters = DeadLetters(spec.id, spec.dead_letters, services.queues, services.clock)
+        fallbacks = Fallbacks(spec.id, letters)
+        figures = partial(ActionFigures, services.metrics, spec.id)
+        action = Action(spec.id, spec.resource_opts, figures, services.clock, fallbacks)
+        fallbacks.figures = action.figures
+        return RunningAction(spec, action, letters, fallbacks)
+
+    def _fit_buffer(self, running: RunningAction, spec: ActionSpec) -> None:
+        action, options = running.action, spec.resource_opts
+        bounds = Bounds(options.max_buffer_records, options.max_buffer_bytes, options.overflow == "drop_oldest")
+        before = getattr(action, "buffer", None)
+        clock, dropped = self.services.clock, partial(_dropped, action)
+        if options.is_on_disk and not isinstance(before, DiskBuffer):
+            queue = self.services.queues.open(BUFFERS + spec.id, max_records=_BIG, max_bytes=_BIG)
+            action.buffer = DiskBuffer(bounds, clock, dropped, queue)
+            if isinstance(before, MemoryBuffer):
+                for item in before.all_items():
+                    action.buffer.put(item.row, item.message, item.settle, is_fallback=item.is_fallback)
+            else:
+                action.figures.matched.value += queue.records
+        elif not options.is_on_disk and not isinstance(before, MemoryBuffer):
+            if isinstance(before, DiskBuffer) and before.queue.records:
+                text = f"{before.queue.records} rows wait on disk; drain the action before its buffer moves to memory"
+                raise Invalid("the action cannot be saved", [Problem(text, "/resource_opts/buffer_mode")])
+            action.buffer = MemoryBuffer(bounds, clock, dropped)
+            self.services.queues.remove(BUFFERS + spec.id)
+        action.buffer.bounds = bounds
+
+    def _make_sink(self, spec: ActionSpec) -> Sink:
+        owner = self.owners.get(spec.connector)
+        if owner is None or owner.connector is None:
+            raise ReconnectFirst("its connector is not connected")
+        return owner.connector.sink(
+            spec.parameters, self.context(spec.id, spec.resource_opts.request_timeout, owner.lost)
+        )
+
+    async def _restart_action(self, running: RunningAction) -> None:
+        """Have it use the connection with its settings as they are now."""
+        action, spec = running.action, running.spec
+        if self.actions.get(spec.name) is not running:
+            return
+        for owner in self.owners.values():
+            if action.name in owner.members:
+                await owner.detach(action.name)
+        await action.end()
+        action.line = self.owners.get(spec.connector)
+        if not spec.enable:
+            return
+        if not spec.resource_opts.start_after_created:
+            await action.stop("not started: start_after_created is off")
+            return
+        self.begin_action(running)
+
+    def begin_action(self, running: RunningAction) -> None:
+        """Take rows and send them."""
+        action = running.action
+        owner = self.owners.get(running.spec.connector)
+        action.line = owner
+        action.start()
+        if owner is not None:
+            owner.attach(action)
+
+    async def end_action(self, running: RunningAction, reason: str) -> None:
+        """Take no rows and send none; those that wait stay."""
+        if running.action.line is not None:
+            owner = self.owners.get(running.spec.connector)
+            if owner is not None:
+                await owner.detach(running.action.name)
+        await running.action.stop(reason)
+
+    def remove_action(self, name: str) -> None:
+        """Forget it, with what waits."""
+        running = self.actions.pop(name)
+        self.services.sinks.remove(running.action.name)
+        if self.is_running:
+            self.chores.add(running.spec.id, partial(self._forget_action, running))
+
+    async def _forget_action(self, running: RunningAction) -> None:
+        action = running.action
+        await self.end_action(running, "deleted")
+        if left := action.backlog:
+            _log.warning("bridge.dropped", action=action.name, rows=left, reason="deleted")
+        if isinstance(action.buffer, MemoryBuffer):
+            items = action.buffer.all_items()
+            action.dropped(items, len(items), "other")
+        running.letters.remove()
+        self.services.queues.remove(BUFFERS + action.name)
+        self.services.metrics.remove(action=action.name)
+
+    # The node's life
+
+    def begin(self) -> None:
+        """Connect everything. The broker takes clients by now, and their sessions are there."""
+        self.is_running = True
+        for spec in self.connector_specs.values():
+            self.chores.add(spec.id, partial(self._restart_connector, spec))
+        for running in self.actions.values():
+            self.chores.add(running.spec.id, partial(self._restart_action, running))
+
+    async def end(self) -> None:
+        """Send what waits in memory while a few seconds last, then disconnect. What waits on disk stays."""
+        if not self.is_running:
+            return
+        await self.chores.all_done()
+        self.is_running = False
+        await asyncio.gather(
+            *(running.action.emptied(_FLUSH_S) for running in self.actions.values() if _may_flush(running))
+        )
+        for running in self.actions.values():
+            action = running.action
+            await self.end_action(running, "the broker ends")
+            if isinstance(action.buffer, MemoryBuffer) and action.backlog:
+                _log.warning("bridge.lost_at_end", action=action.name, rows=action.backlog)
+        await asyncio.gather(*(owner.end() for owner in self.owners.values()))
+
+    # What people see
+
+    def users_of(self, connector: str) -> dict[str, list[str]]:
+        """The actions and sources that stand on a connector, by kind."""
+        return {"actions": [name for name, one in self.actions.items() if one.spec.connector == connector]}
+
+    def _hidden(self, spec: ActionSpec, text: str) -> str:
+        """A text without the secrets of an action and its connector."""
+        connector = self.connector_specs.get(spec.connector)
+        return hider(spec.parameters, None if connector is None else connector.parameters)(text)
+
+
+def _may_flush(running: RunningAction) -> bool:
+    """Whether rows in memory are about to be sent."""
+    action = running.action
+    may = not action.is_paused and action.state not in (STOPPED, DISABLED) and action.is_open
+    return may and isinstance(action.buffer, MemoryBuffer) and action.backlog > 0
+
+
+def _dropped(action: Action, items: Any, count: int, reason: str) -> None:
+    action.dropped(items, count, reason)
+
+
+def _pace(spec: ActionSpec, kind: ConnectorType) -> Pace:
+    options = spec.resource_opts
+    return Pace(
+        batch_size=options.batch_size_of(kind),
+        batch_time_s=options.batch_time_of(kind),
+        batch_bytes=options.batch_bytes,
+        lanes=options.lanes_of(kind),
+        window=options.window,
+        by_key=_lane_key(spec, kind),
+        ttl_s=options.ttl_s,
+        request_timeout_s=options.request_timeout,
+        retry_s=options.retry_interval,
+        longest_pause_s=options.longest_pause_s,
+        max_retries=options.max_retries,
+        waits_for_target=options.waits_for_target,
+        is_pipelined=kind.is_pipelined,
+    )
+
+
+def _lane_key(spec: ActionSpec, kind: ConnectorType) -> Callable[[Item], Any] | None:
+    """What picks the lane of a row."""
+    strategy = spec.resource_opts.dispatch_strategy
+    if strategy == "random":
+        return None
+    if strategy == "per_clientid" or kind.key_of is None:
+        return lambda item: item.message.client.client_id
+    key_of = kind.key_of(spec.parameters)
+    return lambda item: key_of(item.row, item.message)

@@ -1,0 +1,239 @@
+"""One connector: connected, watched and connected anew, with the actions and sources that stand on it.
+
+::
+
+    disconnected ──▶ connecting ──▶ connected ──▶ disconnected ...      stopped: by a person      disabled: by its spec
+
+A connection ends when a check fails, when an action says that nothing goes through (``broken``), or when the connector
+itself notices (``Context.lost``). Then its members are ended, in which they give up what is on the way, the connector
+is closed, and after a pause that doubles a new attempt is made. Buffers are not touched by any of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from bridges.resource.action import State
+from bridges.resource.backoff import Backoff
+from bridges.resource.contract import Connector
+from bridges.resource.errors import BridgeError, understood
+from bridges.resource.options import ConnectorOptions
+from broker.core.action import CONNECTED, CONNECTING, DISABLED, DISCONNECTED, STOPPED
+from broker.core.clock import Clock
+from broker.core.errors import MissingDependency
+from broker.observe.log import get_logger
+
+_log = get_logger(__name__)
+
+_CLOSE_S: Final = 5.0
+
+
+class Member(Protocol):
+    """An action or a source that stands on the connector."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def serve(self) -> None:
+        """Use the connection until cancelled."""
+        ...
+
+
+class Owner:
+    """See the module. ``name`` is ``<type>:<name>``; ``make`` makes the connector of the present settings."""
+
+    def __init__(
+        self,
+        name: str,
+        options: ConnectorOptions,
+        clock: Clock,
+        hide: Callable[[str], str] = str,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.name, self.options = name, options
+        self.epoch = 0
+        self.connector: Connector | None = None
+        """The one that is connected."""
+        self.state: State = (DISCONNECTED, "")
+        self.since_ns = clock.now_ns()
+        self.members: dict[str, Member] = {}
+        self._serving: dict[str, asyncio.Task[None]] = {}
+        self._make: Callable[[], Connector]
+        self._clock, self._chance = clock, chance
+        self.hide = hide
+        """Takes the secrets of the settings out of a text."""
+        self._broken = asyncio.Event()
+        self._reason = ""
+        self._task: asyncio.Task[None] | None = None
+        self._proved_s = -float("inf")
+
+    def equip(self, options: ConnectorOptions, make: Callable[[], Connector], hide: Callable[[str], str]) -> None:
+        """Settings as they are from the next connection on; ``hide`` takes their secrets out of a text."""
+        self.options, self._make, self.hide = options, make, hide
+
+    # Life
+
+    def start(self) -> None:
+        """Connect, and stay connected."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"connector {self.name}")
+
+    async def stop(self, reason: str = "stopped by a person") -> None:
+        """Disconnect, and stay so."""
+        await self.end()
+        self._become(STOPPED, reason)
+
+    async def disable(self) -> None:
+        """The same, because its spec says so."""
+        await self.end()
+        self._become(DISABLED, "")
+
+    async def end(self) -> None:
+        """Disconnect, without a word to anybody."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is to be connected."""
+        return self._task is not None
+
+    # Members
+
+    def attach(self, member: Member) -> None:
+        """Let an action or source use the connection from now on."""
+        self.members[member.name] = member
+        if self.connector is not None:
+            self._serve(member)
+
+    async def detach(self, name: str) -> None:
+        """Let it use the connection no more."""
+        self.members.pop(name, None)
+        await self._end_serving(name)
+
+    async def serve_anew(self, name: str) -> None:
+        """End a member's use of the connection and begin it again, as after a change of its settings."""
+        await self._end_serving(name)
+        member = self.members.get(name)
+        if member is not None and self.connector is not None:
+            self._serve(member)
+
+    # What members and the connector say
+
+    def broken(self, reason: str, epoch: int) -> None:
+        """The connection of that epoch does not work."""
+        if epoch == self.epoch and self.connector is not None and not self._broken.is_set():
+            self._become(DISCONNECTED, reason)
+            self._broken.set()
+
+    def lost(self, reason: str) -> None:
+        """The connector noticed that its connection is gone."""
+        self.broken(reason, self.epoch)
+
+    def proved(self) -> None:
+        """Something went through."""
+        self._proved_s = self._clock.monotonic_s()
+
+    # The task
+
+    async def _run(self) -> None:
+        options = self.options
+        backoff = Backoff(options.reconnect_interval, options.health_check_interval, self._chance)
+        try:
+            while True:
+                started_s = self._clock.monotonic_s()
+                await self._once()
+                if self._proved_s >= started_s:
+                    backoff.reset()
+                await asyncio.sleep(backoff.pause_s())
+        finally:
+            await self._leave(None)
+
+    async def _once(self) -> None:
+        """Connect and stay until something breaks."""
+        if self.state[0] != DISCONNECTED:
+            self._become(CONNECTING, "")
+        connector: Connector | None = None
+        try:
+            connector = self._make()
+            async with asyncio.timeout(self.options.start_timeout) as limit:
+                await connector.open()
+            self._broken.clear()
+            self.connector = connector
+            self.epoch += 1
+            self._become(CONNECTED, "")
+            for member in list(self.members.values()):
+                self._serve(member)
+            await self._watch(connector)
+        except Exception:  # noqa: BLE001 - whatever a connector raises is the reason why it is not connected
+            if connector is not None and self.connector is None and limit.expired():
+                error = TimeoutError(f"no connection within {self.options.start_timeout:g} s")
+            self._become(DISCONNECTED, _reason(error))
+        finally:
+            await self._leave(connector)
+
+    async def _watch(self, connector: Connector) -> None:
+        """Return when the connection is broken; raise what a check says."""
+        while not self._broken.is_set():
+            options = self.options
+            pause_s = options.health_check_interval + options.health_check_interval_jitter * self._chance()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._broken.wait(), pause_s)
+            if self._broken.is_set() or self._clock.monotonic_s() - self._proved_s < pause_s:
+                continue
+            try:
+                async with asyncio.timeout(options.health_check_timeout):
+                    await connector.check()
+            except TimeoutError:
+                raise TimeoutError(f"no answer to a check within {options.health_check_timeout:g} s") from None
+            self.proved()
+
+    async def _leave(self, connector: Connector | None) -> None:
+        self.connector = None
+        for name in list(self._serving):
+            await self._end_serving(name)
+        if connector is not None:
+            with suppress(Exception):
+                async with asyncio.timeout(_CLOSE_S):
+                    await connector.close()
+
+    def _serve(self, member: Member) -> None:
+        self._serving[member.name] = asyncio.create_task(member.serve(), name=f"serving {member.name}")
+
+    async def _end_serving(self, name: str) -> None:
+        task = self._serving.pop(name, None)
+        if task is None:
+            return
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            if (current := asyncio.current_task()) is not None and current.cancelling():
+                raise
+        except Exception:  # noqa: BLE001 - a member that fails is a bug; it must not keep the others from their end
+            _log.exception("bridge.member_failed", member=name)
+
+    def _become(self, state: str, reason: str) -> None:
+        reason = self.hide(reason)
+        if (state, reason) == self.state:
+            return
+        before, self.state = self.state[0], (state, reason)
+        self.since_ns = self._clock.now_ns()
+        if state == CONNECTED:
+            _log.info("bridge.connected", connector=self.name)
+        elif state == DISCONNECTED and before != DISCONNECTED:
+            _log.warning("bridge.disconnected", connector=self.name, reason=reason)
+        elif state == DISCONNECTED:
+            _log.debug("bridge.still_disconnected", connector=self.name, reason=reason)
+
+
+def _reason(error: Exception) -> str:
+    known: Any = error if isinstance(error, (BridgeError, MissingDependency)) else understood(error)
+    return str(known)

@@ -1,0 +1,123 @@
+"""The step-by-step test of a connection: each step with its duration and what it found, up to the first that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from bridges.resource.contract import Connector, ProbeStep
+from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, understood
+from broker.config.ssrf import AddressGuard
+
+STEP_TIMEOUT_S: Final = 10.0
+_CLOSE_S: Final = 5.0
+
+
+async def run_probe(connector: Connector, more: Sequence[ProbeStep], hide: Callable[[str], str]) -> dict[str, Any]:
+    """Run the steps of a connector that was never opened, then ``more``; close it.
+
+    Gives ``ok`` and ``steps``, each with ``name``, ``result`` (``ok``, ``failed``, ``skipped``), ``duration_ms`` and
+    ``message``.
+    """
+    steps: list[dict[str, Any]] = []
+    failed = False
+    try:
+        for step in (*connector.probe(), *more):
+            if failed:
+                steps.append({"name": step.name, "result": "skipped", "duration_ms": 0.0, "message": ""})
+                continue
+            shown = await _run(step, hide)
+            failed = shown["result"] != "ok"
+            steps.append(shown)
+    finally:
+        with suppress(Exception):
+            async with asyncio.timeout(_CLOSE_S):
+                await connector.close()
+    return {"ok": not failed, "steps": steps}
+
+
+async def _run(step: ProbeStep, hide: Callable[[str], str]) -> dict[str, Any]:
+    started_s = time.perf_counter()
+    try:
+        async with asyncio.timeout(STEP_TIMEOUT_S) as limit:
+            message = await step.run()
+        result = "ok"
+    except Exception as error:  # noqa: BLE001 - whatever is raised is what the step found
+        message = f"no answer within {STEP_TIMEOUT_S:g} s" if limit.expired() else str(understood(error))
+        result = "failed"
+    took_ms = (time.perf_counter() - started_s) * 1000
+    return {"name": step.name, "result": result, "duration_ms": round(took_ms, 1), "message": hide(message)}
+
+
+async def resolve(host: str, port: int, guard: AddressGuard) -> Sequence[str]:
+    """The addresses of a host that may be called.
+
+    Raises:
+        ReconnectFirst: the name is not known.
+        BadSettings: the broker's settings forbid to call it.
+    """
+    if why := guard.why_not_host(host):
+        raise BadSettings(f"{host} must not be called: {why}")
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ReconnectFirst(
+            f"the name {host!r} cannot be resolved: {(error.strerror or str(error)).lower()}"
+        ) from None
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    allowed = [address for address in addresses if guard.why_not_address(address) is None]
+    if not allowed:
+        raise BadSettings(f"{host} must not be called: {guard.why_not_address(addresses[0])}")
+    return allowed
+
+
+def resolve_step(host: str, port: int, guard: AddressGuard) -> ProbeStep:
+    """The step ``resolve``."""
+
+    async def run() -> str:
+        return f"{host} is {', '.join(await resolve(host, port, guard))}"
+
+    return ProbeStep("resolve", run)
+
+
+def connect_step(host: str, port: int, guard: AddressGuard) -> ProbeStep:
+    """The step ``connect``: a TCP connection, given up at once."""
+
+    async def run() -> str:
+        await resolve(host, port, guard)
+        await _connect(host, port, None)
+        return f"{host}:{port} accepts connections"
+
+    return ProbeStep("connect", run)
+
+
+def tls_step(host: str, port: int, context: ssl.SSLContext, server_name: str | None = None) -> ProbeStep:
+    """The step ``tls``: a handshake, given up at once."""
+
+    async def run() -> str:
+        return await _connect(host, port, context, server_name or host)
+
+    return ProbeStep("tls", run)
+
+
+async def _connect(host: str, port: int, context: ssl.SSLContext | None, server_name: str | None = None) -> str:
+    try:
+        _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=server_name)
+    except ssl.SSLCertVerificationError as error:
+        raise BadSettings(f"the certificate of {host}:{port} is not accepted: {error.verify_message}") from None
+    except ssl.SSLError as error:
+        raise BridgeError(f"no TLS with {host}:{port}: {error.reason or error}") from None
+    except OSError as error:
+        raise ReconnectFirst(f"{host}:{port}: {(error.strerror or str(error)).lower()}") from None
+    try:
+        session = writer.get_extra_info("ssl_object")
+        return "" if session is None else f"{session.version()}, {session.cipher()[0]}"
+    finally:
+        writer.close()
+        with suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(writer.wait_closed(), 1.0)

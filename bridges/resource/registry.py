@@ -1,0 +1,91 @@
+"""Connector types by name: their settings, descriptions and constructors. Each is loaded when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from bridges.resource.contract import ConnectorType
+from broker.core.errors import Invalid, MissingDependency, Problem
+
+
+class Registry:
+    """``places`` tells where each type is: ``module:NAME`` of a ``ConnectorType``."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = dict(places)
+        self._loaded: dict[str, ConnectorType] = {}
+
+    def add(self, kind: ConnectorType) -> None:
+        """Take a type as it is: a plugin's, a test's."""
+        self._places[kind.name] = ""
+        self._loaded[kind.name] = kind
+
+    def names(self) -> Sequence[str]:
+        """All types."""
+        return sorted(self._places)
+
+    def get(self, type: str) -> ConnectorType:
+        """A type that can be used here.
+
+        Raises:
+            Invalid: there is no such type, or what it needs is not installed; says which there are, what to install.
+        """
+        if type not in self._places:
+            close = get_close_matches(type, self._places, 1)
+            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(self.names())}"
+            raise Invalid(
+                "the connector cannot be used", [Problem(f"there is no type {type!r}", "/type", None, None, hint)]
+            )
+        try:
+            kind = self.known(type)
+            require(kind)
+        except MissingDependency as error:
+            raise Invalid("the connector cannot be used", [Problem(str(error), "/type")], code=error.code) from None
+        return kind
+
+    def known(self, type: str) -> ConnectorType:
+        """A type, whether or not what it needs is installed."""
+        if type not in self._loaded:
+            module, _, name = self._places[type].partition(":")
+            self._loaded[type] = getattr(import_module(module), name)
+        return self._loaded[type]
+
+    def described(self) -> Sequence[dict[str, Any]]:
+        """All types for people who choose, with the JSON Schemas of their settings."""
+        return [_described(self.known(name)) for name in self.names()]
+
+
+def require(kind: ConnectorType) -> None:
+    """Raise ``MissingDependency`` with what to install, unless all is there that a type needs."""
+    missing = [module for module in kind.requires if not _is_installed(module)]
+    if missing:
+        how = f"pip install 'sluicemq[{kind.extra}]'" if kind.extra else f"pip install {' '.join(missing)}"
+        raise MissingDependency(f"connectors of type '{kind.name}' need {', '.join(missing)}; install it with: {how}")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _described(kind: ConnectorType) -> dict[str, Any]:
+    try:
+        require(kind)
+        problem = None
+    except MissingDependency as error:
+        problem = str(error)
+    models = {"connector": kind.connector, "action": kind.action, "source": kind.source}
+    return {
+        "name": kind.name,
+        "title": kind.title,
+        "summary": kind.summary,
+        "is_installed": problem is None,
+        "problem": problem,
+        "parameters": {what: model.model_json_schema() for what, model in models.items() if model is not None},
+    }

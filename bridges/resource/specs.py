@@ -1,0 +1,196 @@
+"""Connectors, actions and sources as they are sent and saved: what all types have in common, and the type's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from bridges.resource.contract import ConnectorType
+from bridges.resource.options import ActionOptions, ConnectorOptions, SourceOptions
+from bridges.resource.registry import Registry
+from bridges.resource.secret import has_unknown_stars
+from broker.config.model import Settings
+from broker.config.spec_problems import spec_problems
+from broker.config.units import Size
+from broker.core.errors import Invalid, Problem
+from broker.core.objects import Spec
+from broker.core.ordered import name_problem
+
+_TYPE: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
+READ_ONLY: Final = (
+    "id", "status", "status_reason", "since", "metrics", "last_error", "actions", "sources", "rules", "paused",
+    "dead_letters_waiting",
+)  # fmt: skip
+"""Members that are shown and not saved."""
+
+
+class _Object(Settings):
+    name: str
+    type: str
+    enable: bool = True
+    description: str = Field(default="", max_length=2000)
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        if why := name_problem(value):
+            raise ValueError(why)
+        return value
+
+    @property
+    def id(self) -> str:
+        """``<type>:<name>``."""
+        return f"{self.type}:{self.name}"
+
+
+class ConnectorSpec(_Object):
+    """A connector; the members of its type stand beside these."""
+
+    resource_opts: ConnectorOptions = ConnectorOptions()
+    parameters: Any = None
+    """The type's own settings."""
+
+
+class ReferenceFallback(Settings):
+    """Another action that takes rows which are given up."""
+
+    kind: Literal["reference"]
+    type: str
+    name: str
+
+
+class RepublishFallback(Settings):
+    """A message that is published for each row that is given up; ``args`` as of the rule action ``republish``."""
+
+    kind: Literal["republish"]
+    args: dict[str, Any]
+
+
+Fallback = Annotated[ReferenceFallback | RepublishFallback, Field(discriminator="kind")]
+
+
+class DeadLetterOptions(Settings):
+    """Which rows that are given up are kept, and how many."""
+
+    causes: list[Literal["failed", "expired", "queue_full"]] = Field(
+        default=["failed"], description="Rows given up for these reasons are kept; [] keeps none."
+    )
+    max_records: int = Field(default=10_000, ge=1, le=10_000_000, description="Kept at most; the oldest go first.")
+    max_bytes: Size = Field(default=64 * 1024 * 1024, ge=1024, description="Kept at most; a size.")
+
+
+class ActionSpec(_Object):
+    """An action: where rules hand rows to, as ``<type>:<name>``."""
+
+    connector: str
+    parameters: Any = None
+    resource_opts: ActionOptions = ActionOptions()
+    fallback_actions: list[Fallback] = Field(default_factory=list, max_length=16)
+    dead_letters: DeadLetterOptions = DeadLetterOptions()
+
+
+class PublishOptions(Settings):
+    """The message that is published for each record of a source. Templates over the record's columns."""
+
+    topic: str = Field(default="${topic}", min_length=1, description="A template.")
+    payload: str = Field(default="${payload}", description="A template; empty is the whole record as JSON.")
+    qos: int | str = Field(default=0, description="0, 1, 2 or one placeholder.")
+    retain: bool | str = Field(default=False, description="true, false or one placeholder.")
+
+
+class SourceSpec(_Object):
+    """A source: what rules read with FROM "$bridges/<type>:<name>"."""
+
+    connector: str
+    parameters: Any = None
+    resource_opts: SourceOptions = SourceOptions()
+    publish: PublishOptions | None = None
+
+
+def connector_spec(spec: Spec, registry: Registry) -> ConnectorSpec:
+    """A checked connector. Raises ``Invalid`` with every problem."""
+    given = _given(spec)
+    kind = _kind("connector", given, registry)
+    common = {name: given[name] for name in ConnectorSpec.model_fields if name in given and name != "parameters"}
+    own = {name: value for name, value in given.items() if name not in common}
+    problems: list[Problem] = []
+    parameters = _checked(kind.connector, own, "", problems)
+    found = _checked(ConnectorSpec, common, "", problems)
+    _refuse("connector", problems, parameters)
+    made: ConnectorSpec = found.model_copy(update={"parameters": parameters})
+    return made
+
+
+def action_spec(spec: Spec, registry: Registry) -> ActionSpec:
+    """A checked action. Raises ``Invalid`` with every problem."""
+    given = _given(spec)
+    kind = _kind("action", given, registry)
+    if kind.action is None:
+        raise Invalid(
+            "the action cannot be saved", [Problem(f"connectors of type {kind.name!r} have no actions", "/type")]
+        )
+    checked: ActionSpec = _with_parameters("action", ActionSpec, kind.action, given)
+    return checked
+
+
+def source_spec(spec: Spec, registry: Registry) -> SourceSpec:
+    """A checked source. Raises ``Invalid`` with every problem."""
+    given = _given(spec)
+    kind = _kind("source", given, registry)
+    if kind.source is None:
+        raise Invalid(
+            "the source cannot be saved", [Problem(f"connectors of type {kind.name!r} have no sources", "/type")]
+        )
+    checked: SourceSpec = _with_parameters("source", SourceSpec, kind.source, given)
+    return checked
+
+
+def _with_parameters(what: str, model: type[Any], own: type[Any], given: Spec) -> Any:
+    problems: list[Problem] = []
+    parameters = _checked(own, given.get("parameters", {}), "/parameters", problems)
+    found = _checked(model, {name: value for name, value in given.items() if name != "parameters"}, "", problems)
+    _refuse(what, problems, parameters)
+    return found.model_copy(update={"parameters": parameters})
+
+
+def _given(spec: Spec) -> Spec:
+    return {name: value for name, value in spec.items() if name not in READ_ONLY}
+
+
+def _kind(what: str, spec: Mapping[str, Any], registry: Registry) -> ConnectorType:
+    type = spec.get("type")
+    if not isinstance(type, str) or not _TYPE.fullmatch(type):
+        hint = f"there are {', '.join(registry.names())}"
+        raise Invalid(f"the {what} cannot be saved", [Problem("type is required, a text", "/type", suggestion=hint)])
+    return registry.get(type)
+
+
+def _checked(model: type[Any], value: Any, pointer: str, problems: list[Problem]) -> Any:
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        problems += spec_problems(error, model, ("reference", "republish"), pointer)
+        return None
+
+
+def _refuse(what: str, problems: list[Problem], parameters: Any) -> None:
+    if not problems and has_unknown_stars(parameters):
+        text = "the stars stand for a secret that is not stored; send the secret itself"
+        problems.append(Problem(text, "/parameters" if what != "connector" else ""))
+    if problems:
+        raise Invalid(f"the {what} cannot be saved", problems)
+
+
+def shown(spec: ConnectorSpec | ActionSpec | SourceSpec) -> Spec:
+    """A spec for people: defaults filled in, secrets as stars."""
+    found: Spec = spec.model_dump(mode="json", exclude={"parameters"})
+    for value in found.values():
+        if isinstance(value, dict):
+            value.update({key: "infinity" for key, inner in value.items() if inner == float("inf")})
+    own = {} if spec.parameters is None else spec.parameters.model_dump(mode="json")
+    if isinstance(spec, ConnectorSpec):
+        return {**found, **own}
+    return {**found, "parameters": own}

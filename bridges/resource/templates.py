@@ -1,0 +1,63 @@
+"""Templates of connectors' fields: compiled once, rendered for each row.
+
+``${a.b}`` is the value at that path of the row, ``${.}`` the whole row as JSON; the rest is as it stands. Where the row
+has no such value: ``text_template`` writes ``undefined``, ``value_template`` gives None, which is a NULL key or value
+in Kafka, NULL in a database, and a header that is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bridges.resource.errors import NeverAgain
+from broker.core.action import Row
+from broker.core.template import Template
+from rules.actions.text import rendered, template
+from rules.sql.values import UNDEFINED, json_bytes
+
+TextOf = Callable[[Row], str]
+BytesOf = Callable[[Row], "bytes | None"]
+ValueOf = Callable[[Row], Any]
+
+
+def text_template(text: str) -> TextOf:
+    """The text for a row: a topic, a path, an address. What is missing is ``undefined``."""
+    return template(text).render
+
+
+def strict_template(text: str, what: str) -> TextOf:
+    """The same; a row without a value that is named is given up, with a sentence that names ``what``."""
+
+    def missing(path: str) -> str:
+        raise NeverAgain(f"the row has no '{path}', which {what} needs")
+
+    return Template(text, rendered, undefined=UNDEFINED, when_undefined=missing).render
+
+
+def bytes_template(text: str) -> BytesOf:
+    """Bytes for a row; None when it is one placeholder whose value is missing or null. Empty is the whole row as
+    JSON."""
+    if text in ("", "${.}", "${}"):
+        return json_bytes
+    made = template(text)
+    render, value_of = made.render_bytes, made.value
+    if len(made.paths) != 1 or made.names_row or text.replace("{.", "{", 1) != "${" + ".".join(made.paths[0]) + "}":
+        return render
+
+    def one(row: Row) -> bytes | None:
+        value = value_of(row)
+        return None if value is None or value is UNDEFINED else render(row)
+
+    return one
+
+
+def value_template(text: str) -> ValueOf:
+    """The value itself, with its type, where the template is one placeholder; else the text. None when missing."""
+    value_of = template(text).value
+
+    def value(row: Row) -> Any:
+        found = value_of(row)
+        return None if found is UNDEFINED else found
+
+    return value
