@@ -199,7 +199,6 @@ class Node:
             rule_of=self.rules.service.for_spark,
         )
         self.bridges = features.load(features.BRIDGES)(self.services, self.config.get("rule_engine").ssrf)
-        self.bridges = features.load(features.BRIDGES)(self.services, self.config.get("rule_engine").ssrf)
         self.quarantine = QuarantineDesk(self.streams, self.writer, self.server.publisher, self._quarantines)
         self.health = NodeHealth(self)
         self.health.react()
@@ -277,8 +276,6 @@ _PATHS: Final = {
     "access/rules": "access rule",
     "streams": "stream",
     "lake/tables": "lake table",
-    "connectors": "connector",
-    "actions": "action",
     "connectors": "connector",
     "actions": "action",
     "rewrites": "rewrite",

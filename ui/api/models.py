@@ -37,30 +37,6 @@ class ActionSpec(_Open):
     dead_letters: dict[str, Any] | None = None
 
 
-class ConnectorSpec(_Open):
-    """A connector: its type, and the members of that type (``GET /connector-types``)."""
-
-    name: str
-    type: str = Field(examples=["kafka"])
-    enable: bool = True
-    description: str = ""
-    resource_opts: dict[str, Any] | None = None
-
-
-class ActionSpec(_Open):
-    """An action: where rules hand rows to, as ``<type>:<name>``."""
-
-    name: str
-    type: str = Field(examples=["kafka"])
-    connector: str
-    enable: bool = True
-    description: str = ""
-    parameters: dict[str, Any] | None = None
-    resource_opts: dict[str, Any] | None = None
-    fallback_actions: list[dict[str, Any]] | None = None
-    dead_letters: dict[str, Any] | None = None
-
-
 class ProblemEntry(BaseModel):
     """One thing wrong, and where: a JSON pointer into the body; line and column count from 1 inside that text."""
 

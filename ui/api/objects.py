@@ -60,8 +60,6 @@ KINDS: Sequence[Kind] = (
     Kind("lake/tables", "Table", "Tables", "Lake", models.TableSpec),
     Kind("connectors", "Connector", "Connectors", "Bridges", models.ConnectorSpec),
     Kind("actions", "Action", "Actions", "Bridges", models.ActionSpec),
-    Kind("connectors", "Connector", "Connectors", "Bridges", models.ConnectorSpec),
-    Kind("actions", "Action", "Actions", "Bridges", models.ActionSpec),
 )
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many objects.")]
