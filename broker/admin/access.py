@@ -22,6 +22,7 @@ from broker.auth.rules import NamedRuleSettings, Rule
 from broker.auth.subject import Subject, subject_of
 from broker.auth.user_import import imported_users
 from broker.auth.users import Users
+from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.sections import Sections
 from broker.config.spec_problems import spec_problems
@@ -35,7 +36,7 @@ from broker.storage.writer import Writer
 
 USERS: Final = "users"
 RULES: Final = "authorization.rules"
-SETTINGS: Final = {
+SETTINGS: Final[dict[str, type[Settings]]] = {
     "authentication": AuthenticationSettings,
     "authorization": AuthorizationSettings,
     "flapping_detect": FlappingSettings,

@@ -25,6 +25,7 @@ from broker.routing.settings import RetainedSettings
 from broker.storage.memory import MemoryStore
 from broker.storage.store import Batch, Committed, LogShard, Store
 from broker.storage.writer import Writer
+from tests.support.access import MakeAccess
 from tests.support.wire import WireClient
 
 SESSION_LOG = LogShard(1)
@@ -106,6 +107,7 @@ async def running(
     taps: Sequence[Tap] = (),
     clock: MovedClock | None = None,
     retained: RetainedSettings | None = None,
+    access: MakeAccess | None = None,
     sys_interval_s: float = 0,
     **settings: Any,
 ) -> AsyncIterator[Node]:
@@ -122,6 +124,7 @@ async def running(
         metrics=metrics,
         events=events,
         clock=clock,
+        access=None if access is None else access(writer, metrics, clock),
     )
     server.hub.sys_topics.settings = SysTopicSettings(interval=sys_interval_s)
     server.set_stages(gates, taps)

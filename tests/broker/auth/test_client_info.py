@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from broker.auth.attempt import Certificate, ConnectAttempt
 from broker.auth.authenticators.cinfo import CinfoAuthenticator, CinfoSettings
 from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
+from broker.auth.decision import Decision
 from broker.auth.client_attributes import ClientAttributes, ClientAttributeSettings
 from broker.core import reason
 from broker.observe.metrics import Metrics
@@ -29,7 +30,7 @@ def attributes(client: ConnectAttempt, **expressions: str) -> dict[str, str]:
 
 def decide(client: ConnectAttempt, *checks: tuple[str | list[str], str]) -> str:
     written = [{"is_match": is_match, "result": result} for is_match, result in checks]
-    return CinfoAuthenticator(CinfoSettings.model_validate({"mechanism": "cinfo", "checks": written})).decide(client)
+    return CinfoAuthenticator(CinfoSettings.model_validate({"mechanism": "cinfo", "checks": written})).decide(client).verdict
 
 
 @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ def test_checks_that_cannot_be_used_are_refused(checks: list[Any]) -> None:
         CinfoSettings.model_validate({"mechanism": "cinfo", "checks": checks})
 
 
-def test_the_chain_asks_in_order_and_accepts_when_nobody_decides() -> None:
+def test_the_chain_asks_in_order_and_refuses_when_nobody_decides() -> None:
     written = [
         {"mechanism": "cinfo", "checks": [{"is_match": "str_eq(clientid,'x')", "result": "deny"}]},
         {"mechanism": "cinfo", "enable": False, "checks": [{"is_match": "true", "result": "deny"}]},
@@ -199,7 +200,9 @@ def test_the_chain_asks_in_order_and_accepts_when_nobody_decides() -> None:
     chain = AuthenticatorChain(AuthenticationSettings.model_validate(written), metrics)
     clients = [ConnectAttempt("x"), ConnectAttempt("y"), ConnectAttempt("z"), ConnectAttempt("z", "v")]
     denied = reason.BAD_USER_NAME_OR_PASSWORD
-    assert [chain.authenticate(client) for client in clients] == [denied, 0, 0, denied]
+    decisions = [chain.authenticate(client) for client in clients]
+    codes = [decision.reason_code for decision in decisions if isinstance(decision, Decision)]
+    assert codes == [denied, 0, reason.NOT_AUTHORIZED, denied]
     assert [metrics.value(f"authentication_{name}") for name in ("allowed", "denied", "undecided")] == [1, 2, 1]
 
 
