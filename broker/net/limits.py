@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 from broker.connection.hub import Hub
 from broker.core import reason
 from broker.core.bucket import TokenBucket
-from broker.net.settings import NamedListener
+from broker.net.settings import ListenerSettings, NamedListener
 from broker.observe.log import get_logger
 from broker.observe.metrics import Counter, Metrics
 
@@ -42,6 +42,10 @@ class Limited(Protocol):
     peer_host: str | None
     refusal: int
 
+    def dismiss(self, code: int, why: str) -> None:
+        """Tell the client a reason code, and close."""
+        ...
+
 
 class AddressRates:
     """How fast connections come, by address. Bounded: what has been quiet for long enough is forgotten first."""
@@ -68,15 +72,9 @@ class LinkOwner:
     """The links of one listener, within its limits and those of the node."""
 
     def __init__(self, listener: NamedListener, hub: Hub, metrics: Metrics) -> None:
-        settings = listener.settings
         self.name = str(listener)
         self._hub, self._metrics = hub, metrics
-        self._most, now_s = settings.max_connections, hub.clock.monotonic_s()
-        rate = settings.max_conn_rate
-        self._rate = TokenBucket(rate, rate, now_s) if rate else None
-        self._addresses = AddressRates(settings.max_conn_rate_per_ip)
-        self._knows_address_early = settings.proxy_protocol == "off"
-        hub.publish_rates.add_listener(self.name, settings.max_publish_rate, settings.max_publish_bytes_rate)
+        self.use(listener.settings)
         self.links: set[Limited] = set()
         self._answered: set[Limited] = set()
         name = self.name
@@ -86,6 +84,20 @@ class LinkOwner:
         )
         for why in _ALWAYS_SHOWN:
             self._refused(why.name).value += 0
+
+    def use(self, settings: ListenerSettings) -> None:
+        """Have these limits from the next connection on; links that are there stay."""
+        hub, rate = self._hub, settings.max_conn_rate
+        self._most = settings.max_connections
+        self._rate = TokenBucket(rate, rate, hub.clock.monotonic_s()) if rate else None
+        self._addresses = AddressRates(settings.max_conn_rate_per_ip)
+        self._knows_address_early = settings.proxy_protocol == "off"
+        hub.publish_rates.add_listener(self.name, settings.max_publish_rate, settings.max_publish_bytes_rate)
+
+    def dismiss(self, code: int, why: str) -> None:
+        """Tell all clients a reason code, and close their connections."""
+        for link in list(self.links):
+            link.dismiss(code, why)
 
     @property
     def count(self) -> int:

@@ -18,6 +18,8 @@ from broker.net.tls import TlsContexts
 from broker.net.websocket import WebSocketLink
 from broker.observe.metrics import Metrics
 
+_FREED_S: Final = 2.0
+_FREED_POLL_S: Final = 0.02
 _WHY: Final = {
     EADDRINUSE: "another program listens there; stop it or choose another port",
     EACCES: "the system does not permit it; choose a port above 1023",
@@ -67,17 +69,17 @@ class Listener:
         ConfigError: when it is made, a sentence for each file or setting of TLS that cannot be used.
     """
 
-    def __init__(self, named: NamedListener, hub: Hub, metrics: Metrics) -> None:
+    def __init__(self, named: NamedListener, hub: Hub, metrics: Metrics, owner: LinkOwner | None = None) -> None:
+        """``owner`` has the links of the listener in whose place this one comes."""
         self.named, self.settings = named, named.settings
-        self._hub = hub
-        self._owner = LinkOwner(named, hub, metrics)
+        self._hub, self._metrics = hub, metrics
+        self.owner = LinkOwner(named, hub, metrics) if owner is None else owner
         self._server: asyncio.Server | Acceptor | None = None
         self.tls: TlsContexts | None = None
         self.address: tuple[str, int] | None = None
         """Host and port in use, once it is open."""
         if (tls := self.settings.tls) is not None:
-            contexts = self.tls = TlsContexts(str(named), tls, "mqtt" if self.settings.web is None else "http/1.1")
-            show_expiry(metrics, str(named), lambda: contexts.expires.timestamp())
+            self.tls = TlsContexts(str(named), tls, "mqtt" if self.settings.web is None else "http/1.1")
 
     async def open(self) -> tuple[str, int]:
         """Begin to accept; returns the address in use.
@@ -90,7 +92,33 @@ class Listener:
         except OSError as error:
             why = _WHY.get(error.errno or 0, error.strerror or str(error))
             raise Unavailable(f"cannot listen for MQTT at {self.settings.bind}: {why}") from error
+        self.owner.use(self.settings)
+        if (contexts := self.tls) is not None:
+            show_expiry(self._metrics, str(self.named), lambda: contexts.expires.timestamp())
         return self.address
+
+    async def reopen(self) -> None:
+        """Open where somebody has just been told to close: that takes the system a moment.
+
+        Raises:
+            Unavailable: as ``open``.
+        """
+        ends_at = asyncio.get_running_loop().time() + _FREED_S
+        while True:
+            try:
+                await self.open()
+            except Unavailable as error:
+                taken = isinstance(error.__cause__, OSError) and error.__cause__.errno == EADDRINUSE
+                if not taken or asyncio.get_running_loop().time() > ends_at:
+                    raise
+                await asyncio.sleep(_FREED_POLL_S)
+            else:
+                return
+
+    def retune(self, named: NamedListener) -> None:
+        """Have the limits of other settings from the next connection on; all else must be alike."""
+        self.named, self.settings = named, named.settings
+        self.owner.use(named.settings)
 
     async def _open(self) -> tuple[str, int]:
         settings, loop = self.settings, asyncio.get_running_loop()
@@ -102,11 +130,11 @@ class Listener:
         else:
             sockets = await listening_sockets(loop, settings)
             host, port = sockets[0].getsockname()[:2]
-            self._server = Acceptor(sockets, settings, self._owner, self.tls, self._link)
+            self._server = Acceptor(sockets, settings, self.owner, self.tls, self._link)
         return host, port
 
     def _link(self, origin: Origin | None = None) -> TcpLink:
-        hub, owner, loop, name = self._hub, self._owner, asyncio.get_running_loop(), self._owner.name
+        hub, owner, loop, name = self._hub, self.owner, asyncio.get_running_loop(), self.owner.name
         if (web := self.settings.web) is not None:
             return WebSocketLink(web, hub, owner, loop, name, origin)
         return TcpLink(hub, owner, loop, name, origin)
@@ -115,13 +143,19 @@ class Listener:
         """Accept no more; connections stay."""
         if self._server is not None:
             self._server.close()
+        self._server = self.address = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it accepts connections."""
+        return self._server is not None
 
     @property
     def links(self) -> int:
         """Sockets open on this listener."""
-        return len(self._owner.links)
+        return len(self.owner.links)
 
     @property
     def connections(self) -> int:
         """Connections within its limits."""
-        return self._owner.count
+        return self.owner.count

@@ -1,37 +1,60 @@
-"""All listeners of a node: checked together, opened and closed together, and their certificates kept up to date."""
+"""All listeners of a node: checked together, opened, changed and closed; their certificates are kept up to date."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
 from broker.connection.hub import Hub
-from broker.core.errors import ConfigError
+from broker.core import reason
+from broker.core.errors import ConfigError, NotFound
+from broker.net.limits import LinkOwner
 from broker.net.listener import Listener, check_addresses
-from broker.net.settings import PROTOCOLS, NamedListener
+from broker.net.settings import PROTOCOLS, ListenerSettings, NamedListener
+from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
+
+_log = get_logger(__name__)
 
 CHECK_FILES_S: Final = 5.0
 """How often files of certificates are looked at."""
+LIMITS: Final = frozenset(
+    ("max_connections", "max_conn_rate", "max_conn_rate_per_ip", "max_publish_rate", "max_publish_bytes_rate")
+)
+"""Settings of a listener that change while its socket stays open."""
+
+State = Literal["running", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerStatus:
-    """An open listener, for people."""
+    """A listener, for people."""
 
+    id: str
     name: str
     protocol: str
     """What stands before ``://`` in its address: ``mqtt``, ``mqtts``, ``ws``, ``wss``."""
-    address: tuple[str, int]
+    state: State
+    address: tuple[str, int] | None
+    """Where it listens, while it runs."""
     connections: int
     max_connections: int
     """0 is no limit."""
     certificate_expires: datetime | None
     """When the first of its certificates ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerChanges:
+    """What a change did, by identifier."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
 
 class Listeners:
@@ -43,17 +66,13 @@ class Listeners:
 
     def __init__(self, named: Sequence[NamedListener], hub: Hub, metrics: Metrics) -> None:
         check_addresses(named)
-        self._all: list[Listener] = []
-        problems: list[str] = []
-        for one in named:
-            try:
-                self._all.append(Listener(one, hub, metrics))
-            except ConfigError as error:
-                problems += error.problems
-        if problems:
-            raise ConfigError(problems)
+        self._hub, self._metrics = hub, metrics
+        self._all = {listener.named.id: listener for listener in self._built((one, None) for one in named)}
+        self._left: set[LinkOwner] = set()
+        """Of listeners that are gone, while they have connections."""
         self._is_reload_asked = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
 
     async def open(self) -> list[tuple[str, int]]:
         """Accept connections; returns the addresses in use, in the order given.
@@ -62,33 +81,146 @@ class Listeners:
             broker.core.errors.Unavailable: an address is taken; nothing is left open.
         """
         try:
-            bound = [await listener.open() for listener in self._all]
+            bound = [await listener.open() for listener in self._all.values()]
         except BaseException:
             self.close()
             raise
-        if any(listener.tls is not None for listener in self._all):
-            self._watching = asyncio.create_task(self._watch(), name="watch certificates")
+        self._watch_files()
         return bound
 
     def close(self) -> None:
         """Accept no more; connections stay."""
-        for listener in self._all:
+        for listener in self._all.values():
             listener.close()
         if self._watching is not None:
             self._watching.cancel()
 
+    async def change(self, named: Sequence[NamedListener], *, drain: bool = False) -> ListenerChanges:
+        """Have these listeners in place of those there are, or, when it raises, those there were.
+
+        Connections of listeners that stay live on, also where the address or the certificate is another now; those of
+        listeners that go are told so (0x98) and closed, unless they are to ``drain``. A listener that was stopped
+        stays so.
+
+        Raises:
+            ConfigError: a sentence for everything that is wrong with them.
+            Unavailable: an address is taken.
+        """
+        async with self._changing:
+            return await self._change(named, drain=drain)
+
+    async def start(self, id: str) -> None:
+        """Open a listener that was stopped.
+
+        Raises:
+            NotFound: there is no such listener, or it is not enabled.
+            Unavailable: its address is taken.
+        """
+        async with self._changing:
+            listener = self._find(id)
+            if not listener.is_open:
+                await listener.reopen()
+                _log.info("listener.started", listener=id, bind=listener.settings.bind)
+
+    async def stop(self, id: str, *, drain: bool = False) -> None:
+        """Close a listener until it is started again; its connections are told so (0x98) and closed, or stay.
+
+        Raises:
+            NotFound: there is no such listener.
+        """
+        async with self._changing:
+            listener = self._find(id)
+            listener.close()
+            if not drain:
+                listener.owner.dismiss(reason.ADMINISTRATIVE_ACTION, "listener_stopped")
+            _log.info("listener.stopped", listener=id, drain=drain)
+
     @property
     def links(self) -> int:
-        """Sockets open on all listeners."""
-        return sum(listener.links for listener in self._all)
+        """Sockets open on all listeners, those among them that are gone."""
+        return sum(listener.links for listener in self._all.values()) + sum(len(owner.links) for owner in self._left)
 
     def statuses(self) -> list[ListenerStatus]:
-        """The open listeners, in the order given."""
-        return [_status(listener) for listener in self._all if listener.address is not None]
+        """All listeners that are enabled, in the order given."""
+        return [_status(listener) for listener in self._all.values()]
 
     def reload_certificates(self) -> None:
         """Read the files of certificates again, soon; connections that are there keep theirs."""
         self._is_reload_asked.set()
+
+    # -- changing --
+
+    async def _change(self, named: Sequence[NamedListener], *, drain: bool) -> ListenerChanges:
+        check_addresses(named)
+        wanted = {one.id: one for one in named}
+        gone = {id: old for id, old in self._all.items() if id not in wanted or wanted[id].name != old.named.name}
+        stays = {id: old for id, old in self._all.items() if id not in gone and old.settings == wanted[id].settings}
+        tuned = {
+            id: old for id, old in self._all.items()
+            if id not in gone and id not in stays and _differ_in_limits(old.settings, wanted[id].settings)
+        }  # fmt: skip
+        replaced = {id: old for id, old in self._all.items() if not (id in gone or id in stays or id in tuned)}
+        fresh = self._built(
+            (one, replaced[one.id].owner if one.id in replaced else None)
+            for one in named
+            if one.id not in stays and one.id not in tuned
+        )
+        await self._swap([*gone.values(), *replaced.values()], fresh)
+        for id, listener in tuned.items():
+            listener.retune(wanted[id])
+        made = {**stays, **tuned, **{listener.named.id: listener for listener in fresh}}
+        self._all = {id: made[id] for id in wanted}
+        self._part_with([old.owner for old in gone.values()], drain=drain)
+        self._watch_files()
+        new = tuple(listener.named.id for listener in fresh if listener.named.id not in replaced)
+        return ListenerChanges(new, tuple(gone), (*tuned, *replaced))
+
+    async def _swap(self, old: Sequence[Listener], fresh: Sequence[Listener]) -> None:
+        """Close these and open those, but for those that come in place of a stopped one; all or nothing."""
+        were_open = [listener for listener in old if listener.is_open]
+        stopped = {listener.named.id for listener in old if not listener.is_open}
+        for listener in were_open:
+            listener.close()
+        try:
+            for listener in fresh:
+                if listener.named.id not in stopped:
+                    await listener.reopen()
+        except BaseException:
+            for listener in fresh:
+                listener.close()
+            for listener in were_open:
+                await listener.reopen()
+            raise
+
+    def _part_with(self, owners: Iterable[LinkOwner], *, drain: bool) -> None:
+        self._left = {owner for owner in self._left if owner.links}
+        for owner in owners:
+            if not drain:
+                owner.dismiss(reason.ADMINISTRATIVE_ACTION, "listener_removed")
+            if owner.links:
+                self._left.add(owner)
+
+    def _built(self, named: Iterable[tuple[NamedListener, LinkOwner | None]]) -> list[Listener]:
+        built: list[Listener] = []
+        problems: list[str] = []
+        for one, owner in named:
+            try:
+                built.append(Listener(one, self._hub, self._metrics, owner))
+            except ConfigError as error:
+                problems += error.problems
+        if problems:
+            raise ConfigError(problems)
+        return built
+
+    def _find(self, id: str) -> Listener:
+        found = self._all.get(id)
+        if found is None:
+            raise NotFound("listener", id, "'sluice listeners list' shows all")
+        return found
+
+    def _watch_files(self) -> None:
+        if self._watching is None and any(listener.tls is not None for listener in self._all.values()):
+            self._watching = asyncio.create_task(self._watch(), name="watch certificates")
 
     async def _watch(self) -> None:
         """Files are read on a thread: they may be large, or on another machine."""
@@ -98,17 +230,23 @@ class Listeners:
                     await self._is_reload_asked.wait()
             is_asked = self._is_reload_asked.is_set()
             self._is_reload_asked.clear()
-            for listener in self._all:
+            for listener in list(self._all.values()):
                 if listener.tls is not None:
                     await asyncio.to_thread(listener.tls.refresh, is_asked=is_asked)
 
 
+def _differ_in_limits(old: ListenerSettings, new: ListenerSettings) -> bool:
+    """Whether nothing but limits is another."""
+    return old.model_dump(exclude=set(LIMITS)) == new.model_dump(exclude=set(LIMITS))
+
+
 def _status(listener: Listener) -> ListenerStatus:
     settings, tls = listener.settings, listener.tls
-    assert listener.address is not None
     return ListenerStatus(
+        listener.named.id,
         listener.named.name,
         PROTOCOLS[settings.kind],
+        "running" if listener.is_open else "stopped",
         listener.address,
         listener.connections,
         settings.max_connections,

@@ -259,6 +259,13 @@ class NamedListener:
 
     settings: ListenerSettings
     name: str = "default"
+    key: str = ""
+    """Under which it stands in the configuration, where that is another than its name."""
+
+    @property
+    def id(self) -> str:
+        """``tcp:default``: its kind, and its key in the configuration."""
+        return f"{self.settings.kind}:{self.key or self.name}"
 
     def __str__(self) -> str:
         return f"{self.settings.kind}:{self.name}"
@@ -267,12 +274,18 @@ class NamedListener:
 ListenersByName = TcpListeners | SslListeners | WsListeners | WssListeners
 
 
-def named_listeners(default: ListenerSettings, *sections: ListenersByName) -> list[NamedListener]:
+def named_listeners(
+    default: ListenerSettings, *sections: ListenersByName, also_disabled: bool = False
+) -> list[NamedListener]:
     """The listeners of the configuration that are enabled, in the order in which they are opened."""
     found = {("tcp", "default"): default}
     for section in sections:
         found |= {(settings.kind, key): settings for key, settings in (section.__pydantic_extra__ or {}).items()}
-    return [NamedListener(settings, settings.name or key) for (_, key), settings in found.items() if settings.enable]
+    return [
+        NamedListener(settings, settings.name or key, key)
+        for (_, key), settings in found.items()
+        if settings.enable or also_disabled
+    ]
 
 
 def split_address(text: str) -> tuple[str, int]:

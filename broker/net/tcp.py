@@ -9,6 +9,7 @@ from sys import intern
 from typing import Final, cast
 
 from broker.auth.attempt import Certificate
+from broker.connection.close import disconnect
 from broker.connection.connection import Connection
 from broker.connection.hub import Hub
 from broker.net.certificate import certificate_of
@@ -20,8 +21,6 @@ _EARLY: Final = 4
 """A connection counts as slow at this part of the bytes at which it begins to lose QoS 0 messages."""
 CLOSE_DEADLINE_S: Final = 5.0
 """How long a closed connection may take to read what is left before it is cut off."""
-LINGER_S: Final = 1.0
-"""How long a client that is told of its mistake has to hear it and close."""
 LINGER_S: Final = 1.0
 """How long a client that is told of its mistake has to hear it and close."""
 _TLS_GOODBYE_S: Final = 1.0
@@ -112,6 +111,10 @@ class TcpLink(asyncio.Protocol):
         """The socket is gone."""
         if self._owner.leave(self):
             self._connection.connection_lost()
+
+    def dismiss(self, code: int, why: str) -> None:
+        """Tell the client a reason code (MQTT 5), and close."""
+        disconnect(self._connection, code, why)
 
     def pause_writing(self) -> None:
         """The client reads too slowly."""
