@@ -24,6 +24,7 @@ from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.sections import Sections
 from broker.connection.settings import MqttSettings
+from broker.connection.share_settings import SharedSettings
 from broker.connection.sys_topics import SysTopicSettings
 from broker.core import quarantine
 from broker.core.clock import SystemClock
@@ -70,6 +71,7 @@ _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "listeners.ws": WsListeners,
     "listeners.wss": WssListeners,
     "mqtt": MqttSettings,
+    "shared_subscription": SharedSettings,
     "delayed": DelayedSettings,
     "sys_topics": SysTopicSettings,
     "retained": RetainedSettings,
@@ -137,6 +139,7 @@ class Node:
                 config.get("listeners.wss", WssListeners),
             ),
             settings=config.get("mqtt", MqttSettings),
+            shared=config.get("shared_subscription", SharedSettings),
             retained=config.get("retained", RetainedSettings),
             writer=self.writer,
             session_log=SESSION_LOG,
@@ -166,6 +169,8 @@ class Node:
             clock=self.clock,
             metrics=self.metrics,
         )
+        self.server.hub.shares.starts = self.streams.starts
+        users_of_stream.append(self.server.hub.shares.users_of_stream)
         self.services = Services(
             node=self.name,
             clock=self.clock,

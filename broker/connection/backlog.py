@@ -1,7 +1,6 @@
-"""The session log: QoS 1 and 2 messages for durable sessions, each stored once however many sessions wait for it.
+"""The session log: QoS 1 and 2 messages for durable sessions and share groups, each stored once however many wait.
 
-A record with ``rule`` set is addressed to the one client identifier it names: what a share group picked a member for,
-and retained messages sent on subscribing.
+A record with ``rule`` set is addressed to the one client identifier it names: retained messages sent on subscribing.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from broker.core.message import Message
 from broker.core.stream import StreamRecord
 from broker.observe.metrics import Metrics
 from broker.routing.router import Target
+from broker.routing.shared import ShareGroup
 from broker.session.session import Delivery, Session
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
@@ -24,8 +24,9 @@ from broker.storage.writer import Writer
 REFILL_RECORDS: Final = 256
 """Records read at a time for a session that is behind: some 100 µs of the loop's time."""
 
-_Token = tuple[Outgoing, tuple[Target[Session], ...]]
+_Token = tuple[Outgoing, tuple[Target[Session | ShareGroup], ...]]
 _BASE64: Final = "$base64"
+_NO_OFFSET: Final = 1 << 63
 _VIA: Final = "$via"
 """Beside the properties: the rules that a message came through, so that none runs on what it published itself."""
 
@@ -46,6 +47,9 @@ class Backlog:
         """The offset after the last record whose commit the loop has heard of."""
         self.on_lost: Callable[[int], None] = _ignore_offset
         """Told the log's next offset when records that were appended could not be stored."""
+        self.shard = shard
+        self.kept_from: Callable[[], int] = _nothing_kept
+        """Tells from which offset on share groups need the log."""
         self._reads = metrics.counter(
             "session_log_reads", "reads of the session log, for sessions that were away or whose queue was full"
         )
@@ -57,7 +61,7 @@ class Backlog:
         """The offset that the next record appended will have; a subscription made now holds from there on."""
         return self.log_next + self._open + self._flying
 
-    def keep(self, outgoing: Outgoing, targets: Sequence[Target[Session]], is_addressed: bool) -> None:
+    def keep(self, outgoing: Outgoing, targets: Sequence[Target[Session | ShareGroup]], is_addressed: bool) -> None:
         """Append a message for these sessions; ``is_addressed`` when other sessions must not find it in the log."""
         message = outgoing.message
         addressee = targets[0].subscriber.client_id if is_addressed else None
@@ -84,6 +88,7 @@ class Backlog:
         """Forget what no session needs any more."""
         before = min((session.low_offset(self.log_next) for session in sessions), default=self.log_next)
         store, shard = self._writer.store, self._shard
+        before = min(before, self.kept_from())
         if store.range_of(shard).first_offset < before:
             self._writer.call(lambda: store.trim(shard, before), _ignore)
 
@@ -106,7 +111,7 @@ class Backlog:
 
     def _committed(self, first_offset: int, records: list[StreamRecord], tokens: list[object]) -> None:
         self.log_next = first_offset + len(records)
-        touched: dict[Session, None] = {}
+        touched: dict[Session | ShareGroup, None] = {}
         for offset, token in enumerate(tokens, first_offset):
             outgoing, targets = cast(_Token, token)
             for session, qos, retain, identifiers in targets:
@@ -199,3 +204,12 @@ def _properties_of(text: str | None) -> dict[str, Any] | None:
 
 def _ignore(_error: BaseException | None) -> None:
     """A trim that failed is tried again with the next one; the writer has counted the failure."""
+
+
+def _nothing_kept() -> int:
+    """Where there are no share groups."""
+    return _NO_OFFSET
+
+
+message_of: Final = _message
+"""The message that a record was made of."""

@@ -128,6 +128,7 @@ def _accept(c: Connection, packet: Connect, attempt: ConnectAttempt, told: dict[
             close.on_internal_error(c)
             return
         close.welcome(c)
+        c.hub.shares.here(session)
         session.resume()
         c.hub.replays.resumed(session)
 

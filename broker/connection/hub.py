@@ -11,8 +11,8 @@ from logging import getLogger
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from broker.auth.access import Access
 from broker.auth import bans
+from broker.auth.access import Access
 from broker.auth.client_attributes import ClientAttributes
 from broker.codec import packets
 from broker.connection import replays
@@ -27,6 +27,8 @@ from broker.connection.parking import Parking
 from broker.connection.publish_rate import Later, PublishRates
 from broker.connection.replays import Replays
 from broker.connection.settings import MqttSettings
+from broker.connection.share_settings import SharedSettings
+from broker.connection.shares import Shares
 from broker.connection.sys_topics import SysTopics
 from broker.connection.wills import Wills
 from broker.core.clock import Clock
@@ -85,6 +87,7 @@ class Hub:
         later: Later,
         access: Access | None = None,
         retained: RetainedSettings | None = None,
+        shared: SharedSettings | None = None,
     ) -> None:
         self.settings, self.writer, self.events, self.clock = settings, writer, events, clock
         self.access = access or Access.of(None, writer, metrics, clock)
@@ -113,7 +116,18 @@ class Hub:
         self.brake = Brake()
         self.sessions = SessionRegistry()
         self.inbounds: dict[str, Inbound] = {}
-        self.router: Router[Session] = Router(self._keep, self._forget)
+        self.shares = Shares(
+            settings=shared or SharedSettings(),
+            writer=writer,
+            backlog=lambda: self.backlog,
+            brake=self.brake,
+            clock=clock,
+            metrics=metrics,
+            dropped=lambda why: self.figures.delivery_dropped(why),
+            defer=defer,
+        )
+        self.router: Router[Session] = Router(self._keep, self._forget, self.shares)
+        self.shares.router = self.router
         self.plans: Plans[Routes[Session]] = Plans(
             self.router.routes,
             self.router.forget_routes,
@@ -144,9 +158,8 @@ class Hub:
         self.figures = Figures(metrics, self.pipeline.dropped)
         self.backlog = Backlog(writer, session_log, defer, metrics)
         self.backlog.on_lost = self._take_back_offsets
-        self.replays = Replays(
-            self.retained, self.backlog, writer, clock, defer, later, settings.max_queued_messages
-        )
+        self.backlog.kept_from = self.shares.kept_from
+        self.replays = Replays(self.retained, self.backlog, writer, clock, defer, later, settings.max_queued_messages)
         self.wills = Wills(writer.put, self.pipeline.publish_for_client, clock)
         self._dirty_sessions: dict[Session, None] = {}
         self._dirty_inbounds: dict[str, Inbound] = {}
@@ -205,6 +218,7 @@ class Hub:
         self.access.bans.load(store.scan(bans.PREFIX))
         for key, value in store.scan(session_keys.INBOUND_PREFIX):
             self.inbounds[_client_id(key, session_keys.INBOUND_PREFIX)] = Inbound.decode(value)
+        self.shares.load()
         for number, (key, value) in enumerate(store.scan(session_keys.SESSION_PREFIX)):
             if number % _LOAD_STEP == 0:
                 yield
@@ -218,6 +232,7 @@ class Hub:
             session.inbound = self.inbounds.get(client_id)
             for subscription in session.subscriptions.values():
                 self.router.subscribe(session, subscription, is_new=True)
+            self.shares.adopt(session)
             if client_id in wills:
                 session.will = wills.pop(client_id)
             elif session.will is not None:
@@ -225,6 +240,7 @@ class Hub:
             if was_connected:
                 cut.append(session)
             self.sessions.schedule(session)
+        self.shares.loaded()
         for key, value in store.scan(replays.PREFIX):
             client_id = _client_id(key, replays.PREFIX)
             self.replays.load(client_id, value, self.sessions.get(client_id))
@@ -251,6 +267,7 @@ class Hub:
 
     def end_session(self, session: Session) -> None:
         """Forget a session; a will that waits for its delay is due now [MQTT-3.1.2-8]."""
+        self.shares.away(session, for_good=True)
         session.is_ended = True
         for subscription in session.subscriptions.values():
             self.router.unsubscribe(session, subscription.filter)
@@ -300,6 +317,7 @@ class Hub:
         if session.expiry_s == 0:
             self.end_session(session)
             return
+        self.shares.away(session)
         self.session_changed(session)
         self.sessions.schedule(session)
 
@@ -318,6 +336,7 @@ class Hub:
         for session in self.sessions:
             if session.is_durable:
                 session.take_back_offsets(next_offset)
+        self.shares.take_back_offsets(next_offset)
 
     def _save_dirty(self) -> None:
         """Put what changed into the group that is being sealed; what waited for that leaves when it is committed."""
@@ -325,6 +344,7 @@ class Hub:
             for client_id, inbound in self._dirty_inbounds.items():
                 self.writer.put(_key(session_keys.INBOUND_PREFIX, client_id), inbound.encode())
             self._dirty_inbounds.clear()
+        self.shares.save()
         if not self._dirty_sessions:
             return
         dirty, self._dirty_sessions = self._dirty_sessions, {}
@@ -361,6 +381,7 @@ class Hub:
         self.logins.tick(self.now_s)
         for connection in list(self.reauthenticating):
             connection.on_tick()
+        self.shares.tick(self.clock.now_ns())
         now_ns = self.clock.now_ns()
         for session in self.sessions.take_due(now_ns):
             if session.will_at_ns and session.will_at_ns <= now_ns:

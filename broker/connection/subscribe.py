@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from logging import getLogger
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.codec.packets import SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
+from broker.connection import starts
 from broker.connection.acknowledge import answer_fitting
 from broker.connection.capabilities import check_subscribe, check_subscription
 from broker.connection.user_properties import check_user_properties
@@ -37,25 +38,30 @@ def take_subscribe(c: Connection, packet: Subscribe) -> None:
     if c.is_v5:
         check_subscribe(c, packet)
     before = c.hub.writer.appended
-    granted: list[tuple[Subscription, bool]] = []
+    granted: list[tuple[Subscription, bool, bool]] = []
     codes = []
+    begins = starts.asked_start(packet.properties)
+    told: dict[str, Any] = {}
     for request in packet.requests:
         identifier = packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0)
         try:
             check_subscription(c, request, identifier)
-            subscription = _subscription(c, request, identifier)
+            subscription = _subscription(c, request, identifier, begins)
+        except starts.NoStart as error:
+            told = {"Reason-String": str(error)} if c.wants_reasons else {}
+            codes.append(error.reason_code)
+            continue
         except PeerError as error:
             codes.append(_refusal(c, request, error))
             continue
-        granted.append((subscription, subscription.filter.text not in c.session.subscriptions))
+        is_new = subscription.filter.text not in c.session.subscriptions
+        granted.append((subscription, is_new, _brings_retained(c, subscription)))
         codes.append(subscription.qos)
-        _subscribe(c, subscription, granted[-1][1], packet)
+        _subscribe(c, subscription, is_new, packet)
     if granted:
         c.hub.subscriptions_changed(c.session)
-    answer_fitting(c, SubAck(packet.packet_id, codes), waits=c.hub.writer.appended != before)
-    for subscription, is_new in granted:
-        if subscription.retain_handling == _ALWAYS or (subscription.retain_handling == _IF_NEW and is_new):
-            _send_retained(c, subscription)
+    answer_fitting(c, SubAck(packet.packet_id, codes, told), waits=c.hub.writer.appended != before)
+    _send_retained(c, granted)
 
 
 def _refusal(c: Connection, request: SubscriptionRequest, error: PeerError) -> int:
@@ -75,10 +81,10 @@ def subscribe_for(c: Connection, requests: Sequence[SubscriptionRequest]) -> Non
 
     One that it cannot have, as for its number of subscriptions, is left out.
     """
-    granted: list[tuple[Subscription, bool]] = []
+    granted: list[tuple[Subscription, bool, bool]] = []
     for request in requests:
         try:
-            subscription = _subscription(c, request, 0)
+            subscription = _subscription(c, request, 0, None)
         except PeerError as error:
             _log.warning("auto_subscription.refused client_id=%s reason=%s", c.client.client_id, error)
             continue
@@ -86,10 +92,8 @@ def subscribe_for(c: Connection, requests: Sequence[SubscriptionRequest]) -> Non
         if known != replace(subscription, since_offset=known.since_offset if known else 0):
             _subscribe(c, subscription, known is None, Subscribe(0, [request]))
             c.hub.subscriptions_changed(c.session)
-        granted.append((subscription, known is None))
-    for subscription, is_new in granted:
-        if subscription.retain_handling == _ALWAYS or (subscription.retain_handling == _IF_NEW and is_new):
-            _send_retained(c, subscription)
+        granted.append((subscription, known is None, not subscription.is_membership))
+    _send_retained(c, granted)
 
 
 def take_unsubscribe(c: Connection, packet: Unsubscribe) -> None:
@@ -126,7 +130,9 @@ def _known(c: Connection, text: str) -> str:
         return text
 
 
-def _subscription(c: Connection, request: SubscriptionRequest, identifier: int) -> Subscription:
+def _subscription(
+    c: Connection, request: SubscriptionRequest, identifier: int, begins: tuple[str, str | None] | None
+) -> Subscription:
     hub, subscriptions = c.hub, c.session.subscriptions
     text, settings = _rewritten(c, request.filter), hub.settings
     topic_filter = TopicFilter.parse(text, settings.max_topic_levels, settings.max_topic_bytes)
@@ -137,6 +143,9 @@ def _subscription(c: Connection, request: SubscriptionRequest, identifier: int) 
     known = subscriptions.get(topic_filter.text)
     if known is None and len(subscriptions) >= hub.settings.max_subscriptions:
         raise PeerError(reason.QUOTA_EXCEEDED, "the session has as many subscriptions as it may have")
+    _check_share(c, topic_filter)
+    if begins is not None:
+        starts.begin(c, topic_filter, begins)
     keeps_place = known is not None and known.qos > 0  # raised from QoS 0, it holds for the log from now on
     return Subscription(
         topic_filter,
@@ -146,7 +155,28 @@ def _subscription(c: Connection, request: SubscriptionRequest, identifier: int) 
         request.retain_handling,
         identifier,
         known.since_offset if known is not None and keeps_place else hub.backlog.since_offset,
+        begins is not None and topic_filter.share_group is None,
     )
+
+
+def _check_share(c: Connection, topic_filter: TopicFilter) -> None:
+    """Where no group keeps messages on disk, sessions that outlive their connection are told so."""
+    if topic_filter.share_group is not None and c.session.is_durable and c.hub.shares.settings.durable == "off":
+        raise PeerError(
+            reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
+            "sessions that outlive their connection may not share subscriptions here; connect with expiry interval 0",
+        )
+
+
+def _brings_retained(c: Connection, subscription: Subscription) -> bool:
+    """Whether a subscription is sent retained messages. Share groups get none (section 4.8.2) or, where that is set,
+    whoever begins one; a stream that a subscription begins in has them among the others."""
+    if not subscription.is_membership:
+        return True
+    shares = c.hub.shares
+    if subscription.is_replayed or shares.settings.retained == "none":
+        return False
+    return not shares.is_there(c.session, subscription.filter)
 
 
 def _subscribe(c: Connection, subscription: Subscription, is_new: bool, packet: Subscribe) -> None:
@@ -157,9 +187,12 @@ def _subscribe(c: Connection, subscription: Subscription, is_new: bool, packet: 
         c.hub.emit_subscription("session.subscribed", session, text, subscription.qos, packet.properties)
 
 
-def _send_retained(c: Connection, subscription: Subscription) -> None:
-    """Retained messages, before any newer live one; share groups get none (section 4.8.2)."""
-    if subscription.filter.levels[0] == SYSTEM_LEVEL:
-        c.hub.sys_topics.show(c, subscription)
-    if subscription.filter.share_group is None:
-        c.hub.replays.start(c.session, subscription)
+def _send_retained(c: Connection, granted: Sequence[tuple[Subscription, bool, bool]]) -> None:
+    """Retained messages, before any newer live one."""
+    for subscription, is_new, brings_retained in granted:
+        if subscription.retain_handling != _ALWAYS and not (subscription.retain_handling == _IF_NEW and is_new):
+            continue
+        if subscription.filter.levels[0] == SYSTEM_LEVEL:
+            c.hub.sys_topics.show(c, subscription)
+        if brings_retained:
+            c.hub.replays.start(c.session, subscription)

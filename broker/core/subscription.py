@@ -18,3 +18,10 @@ class Subscription:
     retain_handling: int = 0
     identifier: int = 0
     since_offset: int = 0
+    is_replayed: bool = False
+    """Whether it began in the past, and so stands on a stream."""
+
+    @property
+    def is_membership(self) -> bool:
+        """Whether it is a part in a group: a shared one, or one that began in the past."""
+        return self.is_replayed or self.filter.share_group is not None

@@ -13,6 +13,7 @@ from broker.connection import close
 from broker.connection.connection import Connection
 from broker.connection.hub import TICK_S, Hub
 from broker.connection.settings import MqttSettings
+from broker.connection.share_settings import SharedSettings
 from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.events import Events
@@ -72,6 +73,7 @@ class Server:
         allow_anonymous: bool = False,
         access: Access | None = None,
         retained: RetainedSettings | None = None,
+        shared: SharedSettings | None = None,
     ) -> None:
         has_authenticator = access is not None and not access.authenticators.is_empty
         check_exposure(listeners, allow_anonymous=allow_anonymous, has_authenticator=has_authenticator)
@@ -87,6 +89,7 @@ class Server:
             later=self._loop.call_later,
             access=access,
             retained=retained,
+            shared=shared,
         )
         self.hub.max_connections = min(self.hub.max_connections, raise_file_limit())
         self.listeners = Listeners(listeners, self.hub, metrics)

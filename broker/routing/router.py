@@ -15,7 +15,7 @@ from broker.codec.outgoing import Outgoing
 from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.routing.shared import ShareGroup
+from broker.routing.shared import Memberships, ShareGroup
 from broker.routing.trie import FilterTrie
 
 
@@ -46,6 +46,7 @@ class Subscriber(Protocol):
 
 
 S = TypeVar("S", bound=Subscriber)
+T = TypeVar("T", covariant=True)
 
 
 class Entry(NamedTuple, Generic[S]):
@@ -63,19 +64,18 @@ class Entry(NamedTuple, Generic[S]):
         return not (self.no_local or self.retain_as_published or self.identifiers)
 
 
-class Target(NamedTuple, Generic[S]):
-    """One session that a logged message is for, and how it is to be sent to it."""
+class Target(NamedTuple, Generic[T]):
+    """One session or share group that a logged message is for, and how it is to be sent to it; groups see for
+    themselves what their members are sent."""
 
-    subscriber: S
+    subscriber: T
     qos: int
     retain: bool
     identifiers: tuple[int, ...]
 
 
-Keep = Callable[[Outgoing, Sequence[Target[S]], bool], None]
-"""Appends a message to the session log for its targets. True: only for these (a share group's pick)."""
-
-Group = ShareGroup[Entry[S]]
+Keep = Callable[[Outgoing, Sequence[Target[S | ShareGroup]], bool], None]
+"""Appends a message to the session log for its targets. True: only for these (what is retained)."""
 
 
 class Routes(Generic[S]):
@@ -87,7 +87,7 @@ class Routes(Generic[S]):
 
     __slots__ = ("__weakref__", "_keep", "entries", "groups", "is_empty", "is_live", "is_plain", "plain_v3", "plain_v5")
 
-    def __init__(self, entries: Sequence[Entry[S]], groups: Sequence[Group[S]], keep: Keep[S]) -> None:
+    def __init__(self, entries: Sequence[Entry[S]], groups: Sequence[ShareGroup], keep: Keep[S]) -> None:
         self.entries, self.groups, self._keep = tuple(entries), tuple(groups), keep
         self.is_empty = not (entries or groups)
         self.is_plain = not groups and all(entry.is_plain for entry in entries)
@@ -103,7 +103,7 @@ class Routes(Generic[S]):
             return self._deliver_plain(message, message.topic.encode() if topic is None else topic)
         outgoing = Outgoing(message, topic)
         publisher, count = message.client.client_id, 0
-        kept: list[Target[S]] = []
+        kept: list[Target[S | ShareGroup]] = []
         for entry in self.entries:
             subscriber = entry.subscriber
             if entry.no_local and subscriber.client_id == publisher:  # [MQTT-3.8.3-3]
@@ -115,10 +115,15 @@ class Routes(Generic[S]):
                 kept.append(target)
             else:
                 subscriber.deliver(outgoing, target.qos, target.retain, target.identifiers)
+        for group in self.groups:
+            if group.is_durable and message.qos:
+                group.note_kept(outgoing)
+                kept.append(Target(group, message.qos, False, ()))
+                count += 1
+            else:
+                count += group.offer(outgoing)
         if kept:
             self._keep(outgoing, kept, False)
-        for group in self.groups:
-            count += self._deliver_shared(group, outgoing)
         return count
 
     def _deliver_plain(self, message: Message, topic: bytes) -> int:
@@ -136,35 +141,23 @@ class Routes(Generic[S]):
                         session.deliver(Outgoing(message, topic), 0, False, ())
         return len(self.entries)
 
-    def _deliver_shared(self, group: Group[S], outgoing: Outgoing) -> int:
-        entry = group.pick(_is_here)
-        if entry is None:
-            return 0
-        target = _target(entry, outgoing.message)
-        if entry.subscriber.is_durable and target.qos:
-            self._keep(outgoing, (target,), True)
-        else:
-            entry.subscriber.deliver(outgoing, target.qos, target.retain, target.identifiers)
-        return 1
-
 
 def _target(entry: Entry[S], message: Message) -> Target[S]:
     retain = message.retain and entry.retain_as_published  # [MQTT-3.3.1-12, -13]
     return Target(entry.subscriber, min(message.qos, entry.qos), retain, entry.identifiers)
 
 
-def _is_here(entry: Entry[S]) -> bool:
-    return not entry.subscriber.is_away
-
-
 class Router(Generic[S]):
-    """All subscriptions of the node. ``on_change`` is told the filter whose topics' routes are no longer right."""
+    """All subscriptions of the node. ``on_change`` is told the filter whose topics' routes are no longer right.
 
-    def __init__(self, keep: Keep[S], on_change: Callable[[TopicFilter], None]) -> None:
-        self._keep, self._on_change = keep, on_change
+    Shared subscriptions, and those that begin in the past, are memberships of groups: ``memberships`` keeps these and
+    calls ``add_group`` and ``remove_group``.
+    """
+
+    def __init__(self, keep: Keep[S], on_change: Callable[[TopicFilter], None], memberships: Memberships[S]) -> None:
+        self._keep, self._on_change, self._memberships = keep, on_change, memberships
         self._plain: FilterTrie[tuple[S, Subscription]] = FilterTrie()
-        self._shared: FilterTrie[Group[S]] = FilterTrie()
-        self._groups: dict[str, Group[S]] = {}
+        self._shared: FilterTrie[ShareGroup] = FilterTrie()
         self._interned: WeakValueDictionary[tuple[object, ...], Routes[S]] = WeakValueDictionary()
         self.subscription_count = self.shared_subscription_count = 0
 
@@ -173,20 +166,32 @@ class Router(Generic[S]):
         self.subscription_count += is_new
         self.shared_subscription_count += is_new and subscription.filter.share_group is not None
         topic_filter = subscription.filter
-        if topic_filter.share_group is None:
-            self._plain.put(topic_filter.levels, subscriber.client_id, (subscriber, subscription))
+        if subscription.is_membership:
+            if not is_new and topic_filter.share_group is None:
+                self._plain.remove(topic_filter.levels, subscriber.client_id)
+            self._memberships.join(subscriber, subscription)
         else:
-            self._join(subscriber, subscription)
+            if not is_new:
+                self._memberships.leave(subscriber, topic_filter.text)
+            self._plain.put(topic_filter.levels, subscriber.client_id, (subscriber, subscription))
         self._on_change(topic_filter)
 
     def unsubscribe(self, subscriber: S, topic_filter: TopicFilter) -> None:
         """Remove a subscription that the session had."""
         self.subscription_count -= 1
         self.shared_subscription_count -= topic_filter.share_group is not None
-        if topic_filter.share_group is None:
+        if not self._memberships.leave(subscriber, topic_filter.text):
             self._plain.remove(topic_filter.levels, subscriber.client_id)
-        else:
-            self._leave(subscriber, topic_filter)
+        self._on_change(topic_filter)
+
+    def add_group(self, topic_filter: TopicFilter, key: str, group: ShareGroup) -> None:
+        """Let a group have the messages on topics that match."""
+        self._shared.put(topic_filter.levels, key, group)
+        self._on_change(topic_filter)
+
+    def remove_group(self, topic_filter: TopicFilter, key: str) -> None:
+        """The group is no more."""
+        self._shared.remove(topic_filter.levels, key)
         self._on_change(topic_filter)
 
     def routes(self, topic: str) -> Routes[S]:
@@ -206,21 +211,6 @@ class Router(Generic[S]):
     def forget_routes(self) -> None:
         """Make routes anew from now on, since a subscriber changed its version or durability."""
         self._interned.clear()
-
-    def _join(self, subscriber: S, subscription: Subscription) -> None:
-        text = subscription.filter.text
-        group = self._groups.get(text)
-        if group is None:
-            group = self._groups[text] = ShareGroup()
-            self._shared.put(subscription.filter.levels, text, group)
-        group.members[subscriber.client_id] = _entry(subscriber, subscription)
-
-    def _leave(self, subscriber: S, topic_filter: TopicFilter) -> None:
-        group = self._groups[topic_filter.text]
-        group.members.pop(subscriber.client_id, None)
-        if not group.members:
-            del self._groups[topic_filter.text]
-            self._shared.remove(topic_filter.levels, topic_filter.text)
 
 
 def _entry(subscriber: S, subscription: Subscription) -> Entry[S]:

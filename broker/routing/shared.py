@@ -1,33 +1,55 @@
-"""Share groups, MQTT 5.0 section 4.8.2: each message to one member."""
+"""Share groups as routing sees them, MQTT 5.0 section 4.8.2: each message to one member.
+
+What a group does with a message stands in ``broker.connection.share_group``; whom it picks in
+``broker.routing.strategies``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Protocol, TypeVar
 
-T = TypeVar("T")
+from broker.codec.outgoing import Outgoing
+from broker.core.subscription import Subscription
+
+S_contra = TypeVar("S_contra", contravariant=True)
 
 
-class ShareGroup(Generic[T]):
-    """The members of one group name and filter, taken in turn."""
+class ShareGroup(Protocol):
+    """One group. ``is_durable`` tells that messages of QoS 1 and 2 for it go through the session log."""
 
-    __slots__ = ("_next", "members")
+    is_durable: bool
 
-    def __init__(self) -> None:
-        self.members: dict[str, T] = {}
-        self._next = 0
+    @property
+    def client_id(self) -> str:
+        """Empty: a group is no client, and nothing is addressed to it."""
+        ...
 
-    def pick(self, can_take: Callable[[T], bool]) -> T | None:
-        """The next member that can take a message now, else the next member at all; None when there is none."""
-        members = list(self.members.values())
-        count = len(members)
-        if not count:
-            return None
-        start = self._next % count
-        self._next = start + 1
-        for step in range(count):
-            member = members[(start + step) % count]
-            if can_take(member):
-                self._next = start + step + 1
-                return member
-        return members[start]
+    def offer(self, outgoing: Outgoing) -> int:
+        """Take a message that is not in the log; returns whether somebody gets it, as 1 or 0."""
+        ...
+
+    def note_kept(self, outgoing: Outgoing) -> None:
+        """A message for it is being appended to the session log."""
+        ...
+
+    def accept_logged(
+        self, offset: int, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
+    ) -> None:
+        """Take a message that was committed to the log at ``offset``; ``pump`` hands it out."""
+        ...
+
+    def pump(self) -> None:
+        """Hand out what waits."""
+        ...
+
+
+class Memberships(Protocol[S_contra]):
+    """Who belongs to which group."""
+
+    def join(self, subscriber: S_contra, subscription: Subscription) -> None:
+        """Make the subscriber a member, or change how it is one."""
+        ...
+
+    def leave(self, subscriber: S_contra, text: str) -> bool:
+        """End a membership by the text of its subscription; False when there was none."""
+        ...

@@ -10,6 +10,7 @@ from broker.core.client import Client
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.session.session import Delivery, Session
+from broker.session.shared_delivery import Claim, SharedDelivery
 from broker.session.will import Will
 
 SESSION_PREFIX: Final = b"session/"
@@ -20,7 +21,7 @@ _VERSION: Final = 1
 
 
 class _Flight(msgspec.Struct, array_like=True, frozen=True):
-    """One delivery in flight; ``offset`` is its place in the session log."""
+    """One delivery in flight; ``offset`` is its place in the session log, ``claim`` that of a share group's."""
 
     packet_id: int
     offset: int
@@ -28,6 +29,7 @@ class _Flight(msgspec.Struct, array_like=True, frozen=True):
     retain: bool
     is_released: bool
     identifiers: tuple[int, ...]
+    claim: tuple[str, int, int, int] | None = None
 
 
 class _Will(msgspec.Struct, array_like=True, frozen=True):
@@ -70,6 +72,7 @@ class _Subscription(msgspec.Struct, array_like=True, frozen=True):
     retain_handling: int
     identifier: int
     since_offset: int
+    is_replayed: bool = False
 
 
 class _Subscriptions(msgspec.Struct, array_like=True, frozen=True):
@@ -94,8 +97,9 @@ def encode_session(session: Session, log_next: int) -> bytes:
             session.position(log_next),
             session.next_id,
             [
-                _Flight(packet_id, d.offset, d.qos, d.retain, d.is_released, d.identifiers)
+                _Flight(packet_id, d.offset, d.qos, d.retain, d.is_released, d.identifiers, _claim_of(d))
                 for packet_id, d in session.inflight.items()
+                if d.offset >= 0 or d.is_released or _claim_of(d) is not None  # others could not be sent again
             ],
             session.client.username,
             session.client.protocol_version,
@@ -103,6 +107,10 @@ def encode_session(session: Session, log_next: int) -> bytes:
             session.will_at_ns,
         )
     )
+
+
+def _claim_of(delivery: Delivery) -> Claim | None:
+    return delivery.claim if isinstance(delivery, SharedDelivery) else None
 
 
 def encode_subscriptions(session: Session) -> bytes:
@@ -113,7 +121,7 @@ def encode_subscriptions(session: Session) -> bytes:
             [
                 _Subscription(
                     s.filter.text, s.qos, s.no_local, s.retain_as_published, s.retain_handling, s.identifier,
-                    s.since_offset,
+                    s.since_offset, s.is_replayed,
                 )
                 for s in session.subscriptions.values()
             ],
@@ -157,7 +165,10 @@ def restore_session(session: Session, value: bytes) -> bool:
         session.will = _will(record.will, client)
     inflight = {}
     for flight in record.flights:
-        delivery = Delivery(None, flight.qos, flight.retain, flight.identifiers, flight.offset)
+        if flight.claim is not None:
+            delivery: Delivery = SharedDelivery.restored(flight.claim, flight.qos, flight.retain, flight.identifiers)
+        else:
+            delivery = Delivery(None, flight.qos, flight.retain, flight.identifiers, flight.offset)
         delivery.is_released = flight.is_released
         inflight[flight.packet_id] = delivery
     session.restore_window(inflight, record.next_id, record.position)
@@ -175,6 +186,7 @@ def restore_subscriptions(session: Session, value: bytes) -> None:
             item.retain_handling,
             item.identifier,
             item.since_offset,
+            item.is_replayed,
         )
 
 

@@ -30,6 +30,7 @@ from broker.core.message import Message, Properties
 from broker.core.subscription import Subscription
 from broker.core.topic_index import TopicIndex
 from broker.observe.metrics import Counter
+from broker.session.holder import Holder
 from broker.session.inbound import Inbound
 from broker.session.late import Late, LateQueue
 from broker.session.outbox import Outbox
@@ -47,15 +48,19 @@ _FEW: Final = 8
 
 
 class Delivery:
-    """One QoS 1 or 2 message for one session, waiting or in flight. ``offset`` is -1 when it is not in the log."""
+    """One QoS 1 or 2 message for one session, waiting or in flight. ``offset`` is -1 when it is not in the log.
 
-    __slots__ = ("identifiers", "is_released", "offset", "outgoing", "qos", "retain", "sent_ns")
+    ``holder`` is set on messages of share groups, see ``broker.session.shared_delivery``.
+    """
+
+    __slots__ = ("holder", "identifiers", "is_released", "offset", "outgoing", "qos", "retain", "sent_ns")
 
     def __init__(
         self, outgoing: Outgoing | None, qos: int, retain: bool, identifiers: tuple[int, ...], offset: int = -1
     ) -> None:
         self.outgoing, self.qos, self.retain, self.identifiers = outgoing, qos, retain, identifiers
         self.offset = offset
+        self.holder: Holder | None = None
         self.is_released = False  # QoS 2: PUBREC has come, PUBREL goes out until PUBCOMP
         self.sent_ns = 0
 
@@ -139,6 +144,7 @@ class Session:
         "is_v5",
         "is_waited_for",
         "max_packet_bytes",
+        "memberships",
         "next_offset",
         "owner",
         "queue",
@@ -158,6 +164,7 @@ class Session:
         self.ends_at_ns = 0
         self.connected_ns = 0
         self.subscriptions: dict[str, Subscription] = {}
+        self.memberships: dict[str, Holder] = {}
         self.inbound: Inbound | None = None
         self.will: Will | None = None
         self.will_at_ns = 0
@@ -211,6 +218,8 @@ class Session:
             self._send_late()
         if self._is_crowded:
             self._check_relief()
+        if self.memberships:
+            self._offer_room()
 
     def resume(self) -> None:
         """Send what is in flight again, in its order and with its identifiers [MQTT-4.4.0-1], then what waits.
@@ -219,7 +228,9 @@ class Session:
         """
         now_ns, left = self._services.clock.now_ns(), self.window
         for packet_id, delivery in list(self.inflight.items()):
-            if left <= 0 and not delivery.is_released:
+            if delivery is RAW:  # taken back while it was connected
+                del self.inflight[packet_id]
+            elif left <= 0 and not delivery.is_released:
                 self._unsent.append(packet_id)
             elif self._emit_again(packet_id, delivery, now_ns):
                 left -= 1
@@ -330,7 +341,7 @@ class Session:
         found = [
             subscription
             for subscription in self._matching(message.topic)
-            if is_addressed or (subscription.filter.share_group is None and subscription.since_offset <= offset)
+            if is_addressed or (not subscription.is_membership and subscription.since_offset <= offset)
         ]
         if not is_addressed and message.client.client_id == self.client_id:
             found = [subscription for subscription in found if not subscription.no_local]
@@ -388,6 +399,8 @@ class Session:
             self._check_relief()
         if self.is_behind and not queue and self.quota > 0:
             self._services.refill(self)
+        if self.memberships and self.quota > 0:
+            self._offer_room()
 
     def next_packet_id(self) -> int:
         """An identifier that is not in flight [MQTT-2.2.1-4]."""
@@ -396,6 +409,66 @@ class Session:
             packet_id = packet_id % MAX_PACKET_ID + 1
         self._next_id = packet_id % MAX_PACKET_ID + 1
         return packet_id
+
+    # -- share groups --
+
+    def send_shared(self, delivery: Delivery, *, dup: bool) -> bool:
+        """Send a message of a share group, for which the window has room; False when the packet is too large."""
+        packet_id = self.next_packet_id()
+        if not self._emit(packet_id, delivery, self._services.clock.now_ns(), dup=dup):
+            return False
+        self._sent(packet_id, delivery)
+        return True
+
+    def fits(self, delivery: Delivery) -> bool:
+        """Whether the client takes packets as large as this one."""
+        outgoing, now_ns = delivery.outgoing, self._services.clock.now_ns()
+        if outgoing is None:
+            return True
+        head, tail = outgoing.parts_for(self.is_v5, delivery.qos, delivery.retain, delivery.identifiers, now_ns)
+        return len(head) + len(tail) + 2 <= self.max_packet_bytes
+
+    def take_back(self, holder: Holder, is_wanted: Callable[[Delivery], bool]) -> list[Delivery]:
+        """What a share group has in flight here at QoS 1, as far as it is wanted: others are to have it.
+
+        While the client is connected it may still acknowledge one, so the identifier stays taken until it does.
+        """
+        found = {
+            packet_id: delivery
+            for packet_id, delivery in self.inflight.items()
+            if delivery.holder is holder and delivery.qos == 1 and is_wanted(delivery)
+        }
+        for packet_id in found:
+            if self.box is None:
+                del self.inflight[packet_id]
+            elif packet_id in self._unsent:
+                del self.inflight[packet_id]
+                self._unsent.remove(packet_id)
+            else:
+                self.inflight[packet_id] = RAW
+        if found and self.is_durable:
+            self._services.changed(self)
+        return list(found.values())
+
+    def give_up(self, holder: Holder) -> list[Delivery]:
+        """What a share group has in flight here, of a session that has ended."""
+        found = {packet_id: delivery for packet_id, delivery in self.inflight.items() if delivery.holder is holder}
+        for packet_id in found:
+            del self.inflight[packet_id]
+        return list(found.values())
+
+    def _offer_room(self) -> None:
+        """Share groups have their turn, each time another one first."""
+        if self.box is None or self.quota <= 0:
+            return
+        memberships = self.memberships
+        if len(memberships) > 1:
+            first = next(iter(memberships))
+            memberships[first] = memberships.pop(first)
+        for holder in list(memberships.values()):
+            holder.offer_room()
+            if self.quota <= 0:
+                return
 
     # -- answers of the client --
 
@@ -487,10 +560,14 @@ class Session:
             self._unsent.remove(packet_id)  # acknowledged by what the connection before was sent: it used no quota
         else:
             self.quota += 1
+        if delivery.holder is not None:
+            delivery.holder.settle(delivery)
         if self.is_durable:
             self._services.changed(self)
         if self.queue or self.is_behind or self._ahead or self._unsent:
             self.pump()
+        elif self.memberships:
+            self._offer_room()
 
     def _matching(self, topic: str) -> Iterable[Subscription]:
         """The subscriptions whose filters match a topic name, shared ones among them."""
@@ -507,6 +584,8 @@ class Session:
         del self.inflight[packet_id]
         assert delivery.outgoing is not None
         self.drop(delivery.outgoing, "packet_too_large")
+        if delivery.holder is not None:
+            delivery.holder.settle(delivery)
         if self.is_durable:
             self._services.changed(self)
         return False
@@ -614,10 +693,14 @@ class Session:
         if not self._emit(packet_id, delivery, now_ns):
             self.drop(outgoing, "packet_too_large")  # counts as delivered [MQTT-3.1.2-25]
             return
+        self._sent(packet_id, delivery)
+
+    def _sent(self, packet_id: int, delivery: Delivery) -> None:
         self.inflight[packet_id] = delivery
         self.quota -= 1
         self._services.sent[delivery.qos].value += 1
-        if "message.delivered" in self._services.events.wanted:
+        outgoing = delivery.outgoing
+        if outgoing is not None and "message.delivered" in self._services.events.wanted:
             self._services.on_event("message.delivered", self, outgoing.message, "")
 
     def _emit(self, packet_id: int, delivery: Delivery, now_ns: int, *, dup: bool = False) -> bool:

@@ -23,6 +23,7 @@ from broker.streams.maintenance import Maintenance
 from broker.streams.rates import Rates
 from broker.streams.reader import Extent, StreamReader
 from broker.streams.settings import Retention, StreamSettings, StreamSpec
+from broker.streams.starts import StreamStarts
 
 _TICK_S: Final = 5.0
 _SHOWN_ONLY: Final = frozenset({"kind", "epoch", "positions", "records", "bytes", "oldest", "newest", "records_per_s"})
@@ -32,7 +33,8 @@ _SHOWN_ONLY: Final = frozenset({"kind", "epoch", "positions", "records", "bytes"
 class StreamService:
     """The verbs of streams; implements ``broker.core.objects.ObjectService``. Owns capture and background work.
 
-    ``tap`` captures messages in the pipeline, ``appender`` takes the rows of rules, ``reader`` reads.
+    ``tap`` captures messages in the pipeline, ``appender`` takes the rows of rules, ``reader`` reads, ``starts`` finds
+    where subscriptions that begin in the past begin.
     """
 
     kind: Final = "stream"
@@ -69,6 +71,7 @@ class StreamService:
         self.tap = CaptureTap(self._catalogue, writer)
         self.appender = RowAppender(self._catalogue, writer)
         self.reader = StreamReader(writer.store, self._catalogue)
+        self.starts = StreamStarts(self._catalogue, writer.store, self._clock)
         self._maintenance = Maintenance(self._catalogue, writer, self._settings, self._clock, self._metrics)
         self._rates = Rates()
         self._tasks: list[asyncio.Task[None]] = []

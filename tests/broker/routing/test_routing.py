@@ -14,6 +14,7 @@ from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.routing.router import Router, Target
+from broker.routing.shared import ShareGroup
 from broker.routing.trie import FilterTrie
 from tests.support.strategies import filters, topics
 
@@ -43,8 +44,10 @@ class Kept:
     def __init__(self) -> None:
         self.calls: list[tuple[bytes, list[str], bool]] = []
 
-    def __call__(self, outgoing: Outgoing, targets: Sequence[Target[Listener]], is_addressed: bool) -> None:
-        names = [target.subscriber.client_id for target in targets]
+    def __call__(
+        self, outgoing: Outgoing, targets: Sequence[Target[Listener | ShareGroup]], is_addressed: bool
+    ) -> None:
+        names = [target.subscriber.client_id or "group" for target in targets]
         self.calls.append((outgoing.message.payload, names, is_addressed))
 
 
@@ -61,9 +64,66 @@ def kept() -> Kept:
     return Kept()
 
 
+class Group:
+    """A share group that keeps what it gets."""
+
+    client_id = ""
+
+    def __init__(self, is_durable: bool) -> None:
+        self.is_durable = is_durable
+        self.got: list[bytes] = []
+        self.noted = 0
+
+    def offer(self, outgoing: Outgoing) -> int:
+        self.got.append(outgoing.message.payload)
+        return 1
+
+    def note_kept(self, outgoing: Outgoing) -> None:
+        self.noted += 1
+
+    def accept_logged(self, offset: int, outgoing: Outgoing, qos: int, retain: bool, ids: tuple[int, ...]) -> None:
+        raise AssertionError("nothing is committed here")
+
+    def pump(self) -> None:
+        raise AssertionError("nothing is committed here")
+
+
+class Groups:
+    """Who is in which group; a group is durable when its first member is."""
+
+    def __init__(self) -> None:
+        self.by_text: dict[str, Group] = {}
+        self.members: dict[str, set[str]] = {}
+        self.router: Router[Listener]
+
+    def join(self, subscriber: Listener, subscription: Subscription) -> None:
+        text = subscription.filter.text
+        if text not in self.by_text:
+            group = self.by_text[text] = Group(subscriber.is_durable)
+            self.router.add_group(subscription.filter, text, group)
+        self.members.setdefault(text, set()).add(subscriber.client_id)
+
+    def leave(self, subscriber: Listener, text: str) -> bool:
+        members = self.members.get(text, set())
+        if subscriber.client_id not in members:
+            return False
+        members.discard(subscriber.client_id)
+        if not members:
+            del self.by_text[text]
+            self.router.remove_group(TopicFilter.parse(text), text)
+        return True
+
+
 @pytest.fixture
-def router(kept: Kept) -> Router[Listener]:
-    return Router(kept, lambda _: None)
+def groups() -> Groups:
+    return Groups()
+
+
+@pytest.fixture
+def router(kept: Kept, groups: Groups) -> Router[Listener]:
+    made: Router[Listener] = Router(kept, lambda _: None, groups)
+    groups.router = made
+    return made
 
 
 @given(st.lists(filters, max_size=8, unique=True), topics)
@@ -135,22 +195,34 @@ def test_retain_flag_is_kept_only_as_subscribed(router: Router[Listener]) -> Non
     assert [got[2] for got in plain.got + as_published.got] == [False, True]
 
 
-def test_a_share_group_gives_each_message_to_one_member_in_turn(router: Router[Listener]) -> None:
-    members = [Listener(name) for name in "abc"]
-    for member in members:
-        router.subscribe(member, subscription("$share/g/t"), is_new=True)
-    for _ in range(6):
-        assert router.routes("t").deliver(message("t")) == 1
-    assert [len(member.got) for member in members] == [2, 2, 2]
+def test_a_share_group_is_offered_each_message_once(router: Router[Listener], groups: Groups) -> None:
+    for name in "abc":
+        router.subscribe(Listener(name), subscription("$share/g/t", 1), is_new=True)
+    assert [router.routes("t").deliver(message("t", qos, payload=b"%d" % qos)) for qos in (0, 1)] == [1, 1]
+    assert groups.by_text["$share/g/t"].got == [b"0", b"1"]
 
 
-def test_a_share_group_passes_over_members_that_are_away(router: Router[Listener]) -> None:
-    here, away = Listener("here"), Listener("away", is_away=True)
-    router.subscribe(here, subscription("$share/g/t"), is_new=True)
-    router.subscribe(away, subscription("$share/g/t"), is_new=True)
-    for _ in range(4):
-        router.routes("t").deliver(message("t"))
-    assert (len(here.got), len(away.got)) == (4, 0)
+def test_a_message_for_a_durable_group_is_kept_once_with_what_sessions_get(
+    router: Router[Listener], groups: Groups, kept: Kept
+) -> None:
+    router.subscribe(Listener("d1", is_durable=True), subscription("t", 1), is_new=True)
+    for name in ("d2", "d3"):
+        router.subscribe(Listener(name, is_durable=True), subscription("$share/g/t", 1), is_new=True)
+    assert router.routes("t").deliver(message("t", 1)) == 2
+    assert kept.calls == [(b"x", ["d1", "group"], False)]
+    assert groups.by_text["$share/g/t"].noted == 1
+
+
+def test_a_plain_and_a_shared_subscription_of_one_client_do_not_touch_each_other(
+    router: Router[Listener], groups: Groups
+) -> None:
+    one = Listener("one")
+    for text, is_new in (("t", True), ("$share/g/t", True), ("$share/g/t", False)):
+        router.subscribe(one, subscription(text), is_new=is_new)
+    router.unsubscribe(one, TopicFilter.parse("$share/g/t"))
+    router.routes("t").deliver(message("t"))
+    assert len(one.got) == 1
+    assert not groups.by_text
 
 
 def test_a_message_for_durable_sessions_is_kept_once(router: Router[Listener], kept: Kept) -> None:

@@ -1,0 +1,338 @@
+"""Which member of a share group gets a message. MQTT 5.0 section 4.8.2 leaves the choice to the server.
+
+The *free* strategies give a message to whoever has room in its window; the *keyed* ones give all messages of one key to
+one member, so that they stay in order: a key moves only when its member goes away, and only once what that member had
+of it is settled. Every pick and every change takes constant time, or the logarithm of the number of members.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from zlib import crc32
+
+from broker.core.message import Message
+
+StrategyName = Literal["round_robin", "random", "least_inflight", "sticky", "hash_clientid", "hash_topic"]
+
+STICKY_KEYS: Final = 65_536
+"""Keys whose member `sticky` remembers; the one given longest ago is forgotten first."""
+_POINTS: Final = 64
+"""Places of a member on the ring: with so many the shares differ by about an eighth."""
+
+
+class Candidate(Protocol):
+    """A member as strategies see it."""
+
+    in_flight: int
+    """Messages of the group that it has not acknowledged."""
+
+    @property
+    def client_id(self) -> str:
+        """Whose session it is."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it can take a message of QoS 1 or 2 now."""
+        ...
+
+
+M = TypeVar("M", bound=Candidate)
+
+
+class Pool(Generic[M]):
+    """Members by position, in no order; each change takes constant time."""
+
+    __slots__ = ("_at", "items")
+
+    def __init__(self) -> None:
+        self.items: list[M] = []
+        self._at: dict[M, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __contains__(self, member: object) -> bool:
+        return member in self._at
+
+    def add(self, member: M) -> None:
+        """Take a member; nothing when it is there."""
+        if member not in self._at:
+            self._at[member] = len(self.items)
+            self.items.append(member)
+
+    def discard(self, member: M) -> None:
+        """Let a member go; nothing when it is not there."""
+        at = self._at.pop(member, None)
+        if at is None:
+            return
+        last = self.items.pop()
+        if last is not member:
+            self.items[at] = last
+            self._at[last] = at
+
+
+class Strategy(Generic[M]):
+    """What all strategies do. ``came`` and ``left`` tell who has a connection, ``opened`` who has room again.
+
+    ``pick_any`` is for messages of QoS 0, which no window holds back.
+    """
+
+    is_keyed: bool = False
+    counts: bool = False
+    """Whether ``changed`` must be told how much a member has in flight."""
+
+    def __init__(self) -> None:
+        self.here: Pool[M] = Pool()
+        self._next = 0
+
+    def came(self, member: M) -> None:
+        """The member has a connection."""
+        self.here.add(member)
+
+    def left(self, member: M) -> None:
+        """The member has none any more, or is no member any more."""
+        self.here.discard(member)
+
+    def opened(self, member: M) -> None:
+        """The member has room in its window."""
+
+    def changed(self, member: M) -> None:
+        """The member's ``in_flight`` is another one."""
+
+    def pick(self, message: Message) -> M | None:
+        """Who gets a message of QoS 1 or 2; None when it has to wait."""
+        raise NotImplementedError
+
+    def pick_any(self, message: Message) -> M | None:
+        """Who gets a message of QoS 0; None when nobody is here."""
+        return self._in_turn(self.here.items)
+
+    def _in_turn(self, members: list[M]) -> M | None:
+        if not members:
+            return None
+        at = self._next
+        if at >= len(members):
+            at = 0
+        self._next = at + 1
+        return members[at]
+
+
+class RoundRobin(Strategy[M]):
+    """Members with room in turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open: Pool[M] = Pool()
+
+    def left(self, member: M) -> None:
+        super().left(member)
+        self._open.discard(member)
+
+    def opened(self, member: M) -> None:
+        self._open.add(member)
+
+    def pick(self, message: Message) -> M | None:
+        members = self._open.items
+        while (member := self._in_turn(members)) is not None:
+            if member.has_room:
+                return member
+            self._open.discard(member)  # it comes back with ``opened``
+        return None
+
+
+class Random(RoundRobin[M]):
+    """Any member with room, with equal chances."""
+
+    def _in_turn(self, members: list[M]) -> M | None:
+        return members[int(random.random() * len(members))] if members else None
+
+
+class LeastInflight(Strategy[M]):
+    """The member with room that has the fewest messages of the group in flight; among equals in turn."""
+
+    counts = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_count: list[dict[M, None]] = [{}]
+        self._count_of: dict[M, int] = {}
+        self._lowest = 0
+
+    def left(self, member: M) -> None:
+        super().left(member)
+        self._remove(member)
+
+    def opened(self, member: M) -> None:
+        if member not in self._count_of:
+            self._place(member)
+
+    def changed(self, member: M) -> None:
+        if member in self._count_of:
+            self._remove(member)
+            self._place(member)
+
+    def pick(self, message: Message) -> M | None:
+        while self._count_of:
+            while not self._by_count[self._lowest]:
+                self._lowest += 1
+            member = next(iter(self._by_count[self._lowest]))
+            if member.has_room:
+                return member
+            self._remove(member)
+        return None
+
+    def pick_any(self, message: Message) -> M | None:
+        member = self.pick(message)
+        if member is None:
+            return super().pick_any(message)
+        self.changed(member)  # to the end among its equals
+        return member
+
+    def _place(self, member: M) -> None:
+        count = member.in_flight
+        while len(self._by_count) <= count:
+            self._by_count.append({})
+        self._by_count[count][member] = None
+        self._count_of[member] = count
+        self._lowest = min(self._lowest, count)
+
+    def _remove(self, member: M) -> None:
+        count = self._count_of.pop(member, None)
+        if count is not None:
+            del self._by_count[count][member]
+
+
+class Keyed(Strategy[M]):
+    """All messages of a key to one member. ``hold`` and ``release`` count what it has of a key and has not settled."""
+
+    is_keyed = True
+
+    def __init__(self, key_of: Callable[[Message], str]) -> None:
+        super().__init__()
+        self.key_of = key_of
+        self._held: dict[str, tuple[M, int]] = {}
+
+    def left(self, member: M) -> None:
+        super().left(member)
+        self._held = {key: held for key, held in self._held.items() if held[0] is not member}
+
+    def pick(self, message: Message) -> M | None:
+        key = self.key_of(message)
+        held = self._held.get(key)
+        return held[0] if held is not None else self._choose(key)
+
+    pick_any = pick
+
+    def hold(self, key: str, member: M) -> None:
+        """The member was given a message of the key."""
+        held = self._held.get(key)
+        self._held[key] = (member, 1 if held is None or held[0] is not member else held[1] + 1)
+
+    def release(self, key: str, member: M) -> None:
+        """The member has settled one, or it was taken from it."""
+        held = self._held.get(key)
+        if held is None or held[0] is not member:
+            return
+        if held[1] == 1:
+            del self._held[key]
+        else:
+            self._held[key] = (member, held[1] - 1)
+
+    def _choose(self, key: str) -> M | None:
+        raise NotImplementedError
+
+
+class Hashed(Keyed[M]):
+    """Consistent hashing: of n members each has about one nth of the keys, and only a changed member's keys move."""
+
+    def __init__(self, key_of: Callable[[Message], str]) -> None:
+        super().__init__(key_of)
+        self._ring: list[tuple[int, str]] = []
+        self._by_client: dict[str, M] = {}
+
+    def came(self, member: M) -> None:
+        if member in self.here:
+            return
+        super().came(member)
+        self._by_client[member.client_id] = member
+        for point in _points(member.client_id):
+            insort(self._ring, (point, member.client_id))
+
+    def left(self, member: M) -> None:
+        if member not in self.here:
+            return
+        super().left(member)
+        del self._by_client[member.client_id]
+        for point in _points(member.client_id):
+            del self._ring[bisect_left(self._ring, (point, member.client_id))]
+
+    def _choose(self, key: str) -> M | None:
+        if not self._ring:
+            return None
+        at = bisect_left(self._ring, (_spread(key), ""))
+        return self._by_client[self._ring[at if at < len(self._ring) else 0][1]]
+
+
+class Sticky(Keyed[M]):
+    """A publisher and topic stay with the member that they were first given to, as long as it is here."""
+
+    def __init__(self, key_of: Callable[[Message], str]) -> None:
+        super().__init__(key_of)
+        self._given: dict[str, M] = {}
+
+    def _choose(self, key: str) -> M | None:
+        member = self._given.pop(key, None)
+        if member is None or member not in self.here:
+            member = self._in_turn(self.here.items)
+            if member is None:
+                return None
+            if len(self._given) >= STICKY_KEYS:
+                del self._given[next(iter(self._given))]
+        self._given[key] = member
+        return member
+
+
+def strategy_of(name: StrategyName) -> Strategy[M]:
+    """A new strategy of that name."""
+    return _STRATEGIES[name]()
+
+
+def _publisher(message: Message) -> str:
+    return message.client.client_id
+
+
+def _topic(message: Message) -> str:
+    return message.topic
+
+
+def _publisher_and_topic(message: Message) -> str:
+    return f"{message.client.client_id}\0{message.topic}"
+
+
+_STRATEGIES: Final[dict[StrategyName, Callable[[], Strategy[Any]]]] = {
+    "round_robin": RoundRobin,
+    "random": Random,
+    "least_inflight": LeastInflight,
+    "sticky": lambda: Sticky(_publisher_and_topic),
+    "hash_clientid": lambda: Hashed(_publisher),
+    "hash_topic": lambda: Hashed(_topic),
+}
+
+
+def _points(client_id: str) -> list[int]:
+    """Where a member stands on the ring: the same in every process, so that a restart moves no key."""
+    digest = b"".join(
+        blake2b(client_id.encode(errors="replace"), salt=b"%d" % n).digest() for n in range(_POINTS // 16)
+    )
+    return [int.from_bytes(digest[at : at + 4]) for at in range(0, 4 * _POINTS, 4)]
+
+
+def _spread(key: str) -> int:
+    """A place on the ring. The multiplication spreads what CRC-32 leaves close together: keys that end in a number."""
+    found = crc32(key.encode(errors="replace"))
+    return (found ^ found >> 16) * 0x45D9F3B & 0xFFFFFFFF
