@@ -31,17 +31,17 @@ def request(version: int, *body: bytes, first: int = SUBSCRIBE, properties: tupl
     return packet(first, b"\0\x09", props(version, *properties), *body)
 
 
-MALFORMED = {
-    "flags 0000": ({"first": 0x80}, (text("a"), b"\0"), 0x81),
-    "flags 0011": ({"first": 0x83}, (text("a"), b"\0"), 0x81),
-    "ill-formed UTF-8": ({}, (text(b"a\xff"), b"\0"), 0x81),
-    "surrogate": ({}, (text(b"\xed\xa0\x80"), b"\0"), 0x81),
-    "U+0000": ({}, (text(b"a\0"), b"\0"), 0x81),
-    "no filter": ({}, (), 0x82),
-    "no option byte": ({}, (text("a"),), 0x81),
-    "QoS 3": ({}, (text("a"), b"\3"), 0x81),
-    "bit 6": ({}, (text("a"), b"\x40"), 0x81),
-    "bit 7": ({}, (text("a"), b"\x80"), 0x81),
+MALFORMED: dict[str, tuple[int, tuple[bytes, ...], int]] = {
+    "flags 0000": (0x80, (text("a"), b"\0"), 0x81),
+    "flags 0011": (0x83, (text("a"), b"\0"), 0x81),
+    "ill-formed UTF-8": (SUBSCRIBE, (text(b"a\xff"), b"\0"), 0x81),
+    "surrogate": (SUBSCRIBE, (text(b"\xed\xa0\x80"), b"\0"), 0x81),
+    "U+0000": (SUBSCRIBE, (text(b"a\0"), b"\0"), 0x81),
+    "no filter": (SUBSCRIBE, (), 0x82),
+    "no option byte": (SUBSCRIBE, (text("a"),), 0x81),
+    "QoS 3": (SUBSCRIBE, (text("a"), b"\3"), 0x81),
+    "bit 6": (SUBSCRIBE, (text("a"), b"\x40"), 0x81),
+    "bit 7": (SUBSCRIBE, (text("a"), b"\x80"), 0x81),
 }
 
 
@@ -51,10 +51,10 @@ MALFORMED = {
 @pytest.mark.statement("3:3.8.3-4", "own:M1", "own:M6")
 @on_loop
 async def test_a_malformed_subscribe_closes_with_its_code_and_subscribes_nothing(version: int, name: str) -> None:
-    options, body, code = MALFORMED[name]
+    first, body, code = MALFORMED[name]
     async with running() as node:
         client = await RawClient.connected(node.port, connect(version))
-        client.send(request(version, *body, **options))
+        client.send(request(version, *body, first=first))
         said = await client.closed()
         assert [found[:3] for found in said] == ([bytes((0xE0, len(said[0]) - 2, code))] if version == 5 else [])
         assert node.server.hub.router.subscription_count == 0

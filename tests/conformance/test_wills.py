@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ async def test_a_will_carries_qos_and_retain(version: int, qos: int, retain: boo
         await late.silence()
 
 
-ENDINGS = {
+ENDINGS: dict[str, tuple[Callable[[WireClient], None], bool]] = {
     "cut": (lambda client: client.abort(), True),
     "DISCONNECT": (lambda client: client.send(Disconnect()), False),
     "protocol error": (lambda client: client.send_bytes(b"\xc1\0"), True),
