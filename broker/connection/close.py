@@ -37,6 +37,7 @@ _CLIENT_CODES: Final = frozenset((0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, *ran
 _CONNACK_CODES: Final = frozenset((0x81, 0x82, 0x87, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9F))
 """Codes of a DISCONNECT that a CONNACK may carry in its place; SERVER_UNAVAILABLE stands for the others."""
 _PROTOCOLS: Final = (b"\0\4MQTT", b"\0\6MQIsdp")
+_MAXIMUM_PACKET_SIZE: Final = b"\x27"
 _MOST_HEADER: Final = 5
 _VERSION_BYTES: Final = 9
 """So far reaches the level behind the longer protocol name."""
@@ -79,7 +80,8 @@ def on_bad_connect(c: Connection, error: PeerError, data: bytes, start: int, sto
     version = connect_version(data, start, stop)
     if version == 5:
         c.version, c.is_v5 = 5, True
-        refuse_connect(c, error.reason_code, str(error))
+        may_limit_us = _MAXIMUM_PACKET_SIZE in data[start:stop]  # cannot be looked up in what cannot be read
+        refuse_connect(c, error.reason_code, "" if may_limit_us else str(error))
     elif error.reason_code == reason.UNSUPPORTED_PROTOCOL_VERSION and data.startswith(_PROTOCOLS, start):
         c.version = 4
         refuse_connect(c, error.reason_code)

@@ -1,9 +1,9 @@
 """Topic aliases to a client (MQTT 5.0, section 3.3.2.3.4): a topic is sent once with a number, then only the number.
 
-The first topics win, and keep their number as long as they are used. When all numbers are taken, a topic that keeps
-coming gets the number of one that has gone cold: every ``_PATIENCE``-th time that a topic is missed, one number is
-looked at, in turn; one that was not used since it was last looked at is given away. So a late hot topic costs a
-dictionary entry per message until it has its number, and a stream of topics that come once each takes nobody's.
+The first topics win, and keep their number as long as they are used. When all numbers are taken, a topic that came
+``_PATIENCE`` times is given the number of one that did not come at all meanwhile, if there is such among the next few
+looked at, in turn. So a late hot topic costs a dictionary entry per message until it has its number, and a stream of
+topics that come once each takes nobody's.
 
 Packets are rewritten as they are put into the outbox, the last place before the wire: what waits for a commit leaves
 later than what does not, and a number must not overtake the topic it stands for. Clients that ask for no aliases have
@@ -19,60 +19,75 @@ from broker.codec.encode import aliased_publish, publish_topic
 from broker.session.outbox import Outbox, Turn
 
 _PATIENCE: Final = 8
+_LOOKS: Final = 16
 _CANDIDATES_MIN: Final = 64
 _CANDIDATES_FACTOR: Final = 4
 _PUBLISH: Final = 0x30
 
 
+class _Candidate:
+    """A topic without a number: how often it came, and since which packet."""
+
+    __slots__ = ("count", "since")
+
+    def __init__(self, since: int) -> None:
+        self.count, self.since = 0, since
+
+
 class TopicAliases:
     """The numbers 1 to ``maximum`` of one connection; they end with it [MQTT-3.3.2-7]."""
 
-    __slots__ = ("_candidates", "_hand", "_maximum", "_most_candidates", "_numbers", "_topics", "_uses")
+    __slots__ = ("_candidates", "_hand", "_maximum", "_most_candidates", "_numbers", "_packets", "_topics", "_used_at")
 
     def __init__(self, maximum: int) -> None:
         self._maximum = maximum
+        self._packets = self._hand = 0
         self._numbers: dict[bytes, int] = {}
         self._topics: list[bytes] = []
-        self._uses: list[int] = []
-        self._candidates: dict[bytes, int] = {}
+        self._used_at: list[int] = []
+        self._candidates: dict[bytes, _Candidate] = {}
         self._most_candidates = max(_CANDIDATES_MIN, _CANDIDATES_FACTOR * maximum)
-        self._hand = 0
 
     def find(self, topic: bytes) -> int:
-        """The number that the client knows for the topic, 0 when there is none."""
+        """The number that the client knows for the topic of the next packet, 0 when there is none."""
+        self._packets += 1
         number = self._numbers.get(topic, 0)
         if number:
-            self._uses[number - 1] += 1
+            self._used_at[number - 1] = self._packets
         return number
 
     def free_for(self, topic: bytes) -> int:
         """A number that the topic could have, which has none; 0 when it must go without. Then ``assign``."""
         if len(self._topics) < self._maximum:
             return len(self._topics) + 1
-        candidates = self._candidates
-        missed = candidates.get(topic, 0) + 1
-        if missed < _PATIENCE:
-            if len(candidates) >= self._most_candidates:
-                candidates.clear()
-            candidates[topic] = missed
+        candidate = self._candidates.get(topic)
+        if candidate is None:
+            if len(self._candidates) >= self._most_candidates:
+                self._candidates.clear()
+            candidate = self._candidates[topic] = _Candidate(self._packets)
+        candidate.count += 1
+        if candidate.count < _PATIENCE:
             return 0
-        candidates.pop(topic, None)
-        slot = self._hand
-        self._hand = (slot + 1) % self._maximum
-        if self._uses[slot]:
-            self._uses[slot] = 0
-            return 0
-        return slot + 1
+        del self._candidates[topic]
+        return self._unused_since(candidate.since)
 
     def assign(self, number: int, topic: bytes) -> None:
         """The client has been sent the topic with this number."""
         if number > len(self._topics):
             self._topics.append(topic)
-            self._uses.append(1)
+            self._used_at.append(self._packets)
         else:
             del self._numbers[self._topics[number - 1]]
-            self._topics[number - 1], self._uses[number - 1] = topic, 1
+            self._topics[number - 1], self._used_at[number - 1] = topic, self._packets
         self._numbers[topic] = number
+
+    def _unused_since(self, packet: int) -> int:
+        for _ in range(min(_LOOKS, self._maximum)):
+            slot = self._hand
+            self._hand = (slot + 1) % self._maximum
+            if self._used_at[slot] < packet:
+                return slot + 1
+        return 0
 
 
 class AliasingOutbox(Outbox):
@@ -94,13 +109,14 @@ class AliasingOutbox(Outbox):
 
     def _with_alias(self, packet: bytes) -> bytes:
         topic, aliases = publish_topic(packet), self._aliases
-        if number := aliases.find(topic):
-            return aliased_publish(packet, number, is_known=True)
-        number = aliases.free_for(topic)
+        number = aliases.find(topic)
+        is_known = number > 0
+        number = number or aliases.free_for(topic)
         if not number:
             return packet
-        introduced = aliased_publish(packet, number, is_known=False)
-        if len(introduced) > self._max_packet_bytes:  # [MQTT-3.1.2-24]: it fitted without the alias
+        aliased = aliased_publish(packet, number, is_known=is_known)
+        if len(aliased) > self._max_packet_bytes:  # [MQTT-3.1.2-24]: it fitted without the alias
             return packet
-        aliases.assign(number, topic)
-        return introduced
+        if not is_known:
+            aliases.assign(number, topic)
+        return aliased
