@@ -40,8 +40,8 @@ class Defer(Protocol):
 class Backlog:
     """Appends to the session log and hands out what was committed, live or from the log."""
 
-    def __init__(self, writer: Writer, shard: LogShard, defer: Defer, metrics: Metrics) -> None:
-        self._writer, self._shard, self._defer = writer, shard, defer
+    def __init__(self, writer: Writer, shard: LogShard, defer: Defer, metrics: Metrics, max_bytes: int) -> None:
+        self._writer, self._shard, self._defer, self._max_bytes = writer, shard, defer, max_bytes
         self._open = self._flying = 0
         self.log_next = writer.store.range_of(shard).next_offset
         """The offset after the last record whose commit the loop has heard of."""
@@ -81,16 +81,29 @@ class Backlog:
             found = self._writer.store.read(self._shard, delivery.offset, 1)
             if found and found[0][0] == delivery.offset:
                 delivery.outgoing = Outgoing(_message(found[0][1]))
-            else:
+            else:  # forgotten, since all sessions together had too much waiting
                 del session.inflight[packet_id]
+                session.count_dropped("queue_full", 1)
 
-    def trim(self, sessions: Sequence[Session]) -> None:
-        """Forget what no session needs any more."""
-        before = min((session.low_offset(self.log_next) for session in sessions), default=self.log_next)
+    def trim(self, before: int) -> None:
+        """Forget what is below an offset."""
         store, shard = self._writer.store, self._shard
         before = min(before, self.kept_from())
         if store.range_of(shard).first_offset < before:
             self._writer.call(lambda: store.trim(shard, before), _ignore)
+
+    def offset_within_bound(self) -> int:
+        """The offset from which on the log is within its bound with some room, where it is not; else 0."""
+        store, shard = self._writer.store, self._shard
+        over = store.size_of(shard) - self._max_bytes
+        if over <= 0:
+            return 0
+        over += self._max_bytes // 10
+        for frame in store.directory(shard):
+            over -= frame.size_bytes
+            if over <= 0:
+                return min(frame.next_offset, self.log_next)
+        return self.log_next
 
     def _read(self, start: int) -> Sequence[tuple[int, StreamRecord]]:
         self._reads.value += 1
@@ -139,7 +152,7 @@ class Backlog:
                 deliveries.append(delivery)
         if len(found) < REFILL_RECORDS:
             following = self.log_next
-        session.accept_backlog(deliveries, following, is_end=following >= self.log_next)
+        session.accept_backlog(session.pass_over(deliveries), following, is_end=following >= self.log_next)
 
 
 def _ignore_offset(_next_offset: int) -> None:
