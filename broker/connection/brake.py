@@ -1,63 +1,78 @@
-"""Publishers wait for subscribers that are a little behind; they do not wait for one that has stopped reading.
+"""Publishers wait a moment for subscribers that are a little behind; they do not wait for one that is slow.
 
 A connected subscriber whose queue or socket fills up holds back whoever publishes to it, by not reading their sockets.
-That costs nobody a message when publishers are a little faster than subscribers. A subscriber that has not caught up
-within ``PATIENCE_TICKS`` of the hub is not waited for any more until it has: then its queue's bound and policy hold,
-and the others go on at full speed.
+That costs nobody a message where publishers come in bursts, or are faster than subscribers by a hair. It lasts
+``slow_subscriber_wait`` at most: then the bounds and policies of the subscriber's queues hold, and the others go on at
+full speed. A subscriber that was waited for in vain is not waited for again until it has caught up and a rest of
+``REST`` times that long is over, so that a bad one costs the others at most a twentieth of their time.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.connection.publish_rate import Later
+from broker.observe.metrics import Metrics
 from broker.session.session import Session
 
 if TYPE_CHECKING:
     from broker.connection.connection import Connection
 
-PATIENCE_TICKS: Final = 2
-"""From half a second to a whole one."""
+REST: Final = 20
 
 
 class Brake:
     """Who waits for whom. ``fresh`` holds the subscribers found crowded since a connection was last held back."""
 
-    __slots__ = ("_ticks_left", "_waiting", "fresh")
+    __slots__ = ("_given_up", "_later", "_resting", "_wait_s", "_waiting", "fresh")
 
-    def __init__(self) -> None:
+    def __init__(self, wait_s: float, later: Later, metrics: Metrics) -> None:
+        self._wait_s, self._later = wait_s, later
         self.fresh: list[Session] = []
         self._waiting: dict[Session, set[Connection]] = {}
-        self._ticks_left: dict[Session, int] = {}
+        self._resting: dict[Session, bool] = {}
+        """Sessions that were waited for in vain, and whether they have caught up since."""
+        help = "times that publishers no longer waited for a subscriber, since it was too slow"
+        self._given_up = metrics.counter("slow_subscribers", help)
 
     def crowded(self, session: Session) -> None:
         """A message was queued for a session that is more than half full."""
-        if session.is_waited_for and (not self.fresh or self.fresh[-1] is not session):
+        if session.is_waited_for and self._wait_s and (not self.fresh or self.fresh[-1] is not session):
             self.fresh.append(session)
 
     def hold(self, publisher: Connection) -> None:
         """Make a connection wait for all that its messages have just crowded."""
         for session in self.fresh:
-            if session.owner is publisher or session.is_away:
+            if session.owner is publisher or session.is_away or not session.is_waited_for:
                 continue
-            self._waiting.setdefault(session, set()).add(publisher)
-            self._ticks_left.setdefault(session, PATIENCE_TICKS)
+            if session not in self._waiting:
+                self._waiting[session] = set()
+                self._later(self._wait_s, self._give_up, session, self._waiting[session])
+            self._waiting[session].add(publisher)
             publisher.hold(session)
         self.fresh.clear()
 
     def relieved(self, session: Session) -> None:
         """A session has room again, or is gone."""
-        session.is_waited_for = True
+        if session in self._resting:
+            self._resting[session] = True
+        else:
+            session.is_waited_for = True
         self._let_go(session)
 
-    def tick(self) -> None:
-        """Give up on sessions that were waited for long enough."""
-        for session in list(self._ticks_left):
-            self._ticks_left[session] -= 1
-            if self._ticks_left[session] <= 0:
-                session.is_waited_for = False
-                self._let_go(session)
+    def _give_up(self, session: Session, waiting: set[Connection]) -> None:
+        """It was waited for long enough."""
+        if self._waiting.get(session) is not waiting:
+            return
+        self._given_up.value += 1
+        session.is_waited_for = False
+        self._resting[session] = False
+        self._later(self._wait_s * REST, self._rested, session)
+        self._let_go(session)
+
+    def _rested(self, session: Session) -> None:
+        session.is_waited_for = self._resting.pop(session)
 
     def _let_go(self, session: Session) -> None:
-        self._ticks_left.pop(session, None)
         for publisher in self._waiting.pop(session, ()):
             publisher.let_go(session)

@@ -19,6 +19,7 @@ from broker.connection.auth_permits import Permits
 from broker.connection.hub import TICK_S, Hub
 from broker.connection.kept import Kept, Waiting
 from broker.connection.publish_rate import PublishMeter
+from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import PeerError
 from broker.session.outbox import Outbox
@@ -80,7 +81,8 @@ class Connection:
     __slots__ = (
         "_holds", "_rest", "aliases", "batches", "box", "client", "connack", "connected_ns", "deadline_s", "greeting",
         "hub", "is_closed", "is_connected", "is_parked", "is_v5", "kept", "link", "login", "max_packet_bytes",
-        "max_sent_bytes", "meter", "permits", "subject", "now_ns", "session", "silence_s", "unacknowledged", "version", "waiting", "wanted", "wants_reasons",
+        "max_sent_bytes", "meter", "now_ns", "permits", "session", "silence_s", "subject", "unacknowledged", "version",
+        "waiting", "wanted", "wants_reasons",
     )  # fmt: skip
 
     client: Client
@@ -232,6 +234,10 @@ class Connection:
         """What the session must send cannot be stored."""
         _log.warning("connection.store_failed client_id=%s error=%s", self.client.client_id, error)
         close.on_internal_error(self)
+
+    def overrun(self) -> None:
+        """More waits for the client than may, and the settings say to close: not now, a message is being delivered."""
+        self.hub.later(0, close.disconnect, self, reason.QUOTA_EXCEEDED, "queue_full")
 
     def hold_back_if_unread(self) -> None:
         """Stop reading a client that does not read its answers; ``resume_writing`` goes on."""

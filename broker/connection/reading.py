@@ -186,6 +186,7 @@ def _hand_out_carefully(c: Connection, session: Session, chunk: bytes, count: in
     """For a session that is away, slow, or whose client limits the size of packets; returns how many were sent."""
     box, figures = session.box, c.hub.figures
     if box is None:
+        _hand_out_away(c, session, chunk, count)
         return 0
     waits, is_whole = session.has_to_wait, box.is_plain and session.max_packet_bytes >= len(chunk)
     if waits and is_whole:
@@ -203,6 +204,20 @@ def _hand_out_carefully(c: Connection, session: Session, chunk: bytes, count: in
             sent += 1
         position = stop
     return sent
+
+
+def _hand_out_away(c: Connection, session: Session, chunk: bytes, count: int) -> None:
+    """For a session that is away: what it gets when it is back does not depend on how it spoke before."""
+    if not session.keeps_qos0:
+        session.count_dropped("qos0_msg", count)
+        return
+    position = 0
+    while position < len(chunk):
+        body, stop = _frame(chunk, position)
+        topic_end = body + 2 + (chunk[body] << 8 | chunk[body + 1])
+        topic, payload = chunk[body + 2 : topic_end], chunk[topic_end + 1 if session.is_v5 else topic_end : stop]
+        session.deliver(Outgoing(Message(topic.decode(), payload, 0, False, c.client, c.now_ns), topic), 0, False, ())
+        position = stop
 
 
 def _in_other_version(chunk: bytes, *, from_v5: bool) -> bytes:

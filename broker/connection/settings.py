@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,17 @@ from broker.config.model import Settings
 from broker.config.units import Duration, Size
 
 CertificateName = Literal["disabled", "cn", "dn"]
+
+
+FIXED_SETTINGS: Final = frozenset(
+    (
+        "max_publish_rate", "max_publish_bytes_rate", "publish_rate_burst", "publish_rate_exceeded", "queue_full",
+        "queue_qos0", "max_stored_messages", "max_stored_bytes", "max_session_log_bytes", "slow_subscriber_wait",
+        "max_unsent_messages", "retry_interval", "max_waiting_messages", "max_waiting_bytes", "max_cached_plans",
+        "client_attrs_init", "clientid_override",
+    )
+)  # fmt: skip
+"""Those that are read once, when the broker starts; the others change while it runs."""
 
 
 class MqttSettings(Settings):
@@ -53,6 +64,33 @@ class MqttSettings(Settings):
     max_queued_bytes: Size = Field(
         default=16 * 1024 * 1024, ge=1024, description="Bytes of messages that wait in memory for one session."
     )
+    queue_full: Literal["drop_oldest", "drop_newest", "disconnect"] = Field(
+        default="drop_oldest", description="What goes when that is full, for sessions that end with their connection: "
+        "the oldest message, the new one, or the new one and the connection (0x97)."
+    )  # fmt: skip
+    max_stored_messages: int = Field(
+        default=1_000_000, ge=1, description="QoS 1 and 2 messages waiting on disk for one session that outlives its "
+        "connection; then the oldest are dropped."
+    )  # fmt: skip
+    max_stored_bytes: Size = Field(
+        default=1024 * 1024 * 1024, ge=1024, description="Bytes of messages that wait on disk for one session."
+    )
+    max_session_log_bytes: Size = Field(
+        default=8 * 1024 * 1024 * 1024, ge=64 * 1024, description="Bytes of all messages that wait on disk for "
+        "sessions, each of which is there once; then the sessions furthest behind lose their oldest."
+    )  # fmt: skip
+    queue_qos0: bool = Field(
+        default=False, description="Whether QoS 0 messages wait for clients that are away, in memory and within "
+        "`max_unsent_messages` and `max_unsent_bytes`, where the session outlives the connection."
+    )  # fmt: skip
+    slow_subscriber_wait: Duration = Field(
+        default=0.1, ge=0, description="Seconds that publishers are held back at most, so that a subscriber can catch "
+        "up, before it loses messages; 0 holds nobody back."
+    )  # fmt: skip
+    max_unsent_messages: int = Field(
+        default=1000, ge=1, description="QoS 0 messages that wait for a client that reads too slowly; then it loses "
+        "the oldest."
+    )  # fmt: skip
     max_unsent_bytes: Size = Field(
         default=1024 * 1024, ge=1024, description="Bytes a slow client leaves unread before it loses QoS 0 messages."
     )

@@ -1,6 +1,7 @@
 """QoS 0 messages that a connection cannot take yet, since its client reads too slowly.
 
-Bounded in bytes. When it is full the oldest go, so that a slow client sees the latest values once it reads again.
+Bounded in messages and bytes. When it is full the oldest go, so that a slow client sees the latest values once it reads
+again.
 """
 
 from __future__ import annotations
@@ -30,22 +31,27 @@ class Late(NamedTuple):
 class LateQueue:
     """What waits, oldest first."""
 
-    __slots__ = ("_items", "size_bytes")
+    __slots__ = ("_items", "messages", "size_bytes")
 
     def __init__(self) -> None:
         self._items: deque[Late] = deque()
-        self.size_bytes = 0
+        self.messages = self.size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def add(self, item: Late, max_bytes: int) -> list[Late]:
-        """Add one; what had to go for it, oldest first. The newest is kept whatever its size."""
+    def add(self, item: Late, max_messages: int, max_bytes: int) -> list[Late]:
+        """Add one; what had to go for it, oldest first. The newest is kept whatever its size.
+
+        Packets that came as one piece go as one, so that there may be fewer messages by a piece than there might.
+        """
         self._items.append(item)
+        self.messages += item.packets
         self.size_bytes += item.size_bytes
         gone = []
-        while self.size_bytes > max_bytes and len(self._items) > 1:
+        while (self.size_bytes > max_bytes or self.messages > max_messages) and len(self._items) > 1:
             oldest = self._items.popleft()
+            self.messages -= oldest.packets
             self.size_bytes -= oldest.size_bytes
             gone.append(oldest)
         return gone
@@ -54,5 +60,5 @@ class LateQueue:
         """Everything that waits, which then waits no more."""
         items = list(self._items)
         self._items.clear()
-        self.size_bytes = 0
+        self.messages = self.size_bytes = 0
         return items

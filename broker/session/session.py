@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from broker.codec.outgoing import Outgoing
@@ -33,7 +33,9 @@ from broker.observe.metrics import Counter
 from broker.session.holder import Holder
 from broker.session.inbound import Inbound
 from broker.session.late import Late, LateQueue
+from broker.session.limits import QueueLimits
 from broker.session.outbox import Outbox
+from broker.session.share import LogShare
 from broker.session.will import Will
 
 MAX_PACKET_ID: Final = 65_535
@@ -85,7 +87,9 @@ class SessionServices:
     behind, ``later`` is to call ``pump`` in another turn of the loop, ``crowded`` is told of a session whose queue or
     connection fills up, ``relieved`` when it has room again. ``on_event`` is told of what somebody wants to know.
     ``max_late_bytes`` bounds what waits of QoS 0. ``resends`` tells that 3.1.1 clients are sent on a timer what they
-    do not acknowledge.
+    do not acknowledge. ``shed`` is told of messages in the log that a session passes over, since too many wait: the
+    offset from which it would have read, how many of its messages after that to leave out of account, and how many
+    follow that it passes over.
     """
 
     clock: Clock
@@ -103,6 +107,8 @@ class SessionServices:
     max_late_bytes: int
     window: int
     resends: bool = False
+    limits: QueueLimits = field(default_factory=QueueLimits)
+    shed: Callable[[Session, int, int, int], None] | None = None
 
 
 class Owner(Protocol):
@@ -110,6 +116,10 @@ class Owner(Protocol):
 
     def fail(self, error: BaseException) -> None:
         """Close: what the session must send cannot be stored."""
+        ...
+
+    def overrun(self) -> None:
+        """Close, soon: more waits than may, and the settings say so."""
         ...
 
 
@@ -128,10 +138,12 @@ class Session:
         "_queue_bytes",
         "_services",
         "_unsent",
+        "away_since_ns",
         "box",
         "client",
         "client_id",
         "connected_ns",
+        "dropped",
         "ends_at_ns",
         "expiry_s",
         "fast",
@@ -149,6 +161,7 @@ class Session:
         "owner",
         "queue",
         "quota",
+        "share",
         "subscriptions",
         "will",
         "will_at_ns",
@@ -162,7 +175,9 @@ class Session:
         self.is_ended = False
         self.expiry_s = 0
         self.ends_at_ns = 0
-        self.connected_ns = 0
+        self.connected_ns = self.away_since_ns = 0
+        self.dropped: dict[str, int] | None = None
+        """Messages that it did not get, by reason; None when there were none."""
         self.subscriptions: dict[str, Subscription] = {}
         self.memberships: dict[str, Holder] = {}
         self.inbound: Inbound | None = None
@@ -180,6 +195,8 @@ class Session:
         self.queue: deque[Delivery] = deque()
         self.is_behind = False
         self.next_offset = 0
+        self.share = LogShare()
+        """What waits in the log from ``next_offset`` on."""
         self._queue_bytes = 0
         self._next_id = 1
         self._held: list[bytes] = []
@@ -202,7 +219,7 @@ class Session:
         self.max_packet_bytes = max_packet_bytes or _UNLIMITED_BYTES
         self.set_slow(is_slow=False)
         self.window = min(receive_maximum, self._services.window)
-        self.ends_at_ns = self.will_at_ns = 0
+        self.ends_at_ns = self.will_at_ns = self.away_since_ns = 0
         self.quota = _NOTHING_YET
 
     def set_slow(self, *, is_slow: bool) -> None:
@@ -252,13 +269,18 @@ class Session:
         self._held.clear()
         self._unsent.clear()
         self._ahead.clear()
-        for item in self._late.take_all():
-            self._drop_late(item, "connection_closed")
+        if not self.keeps_qos0:
+            for item in self._late.take_all():
+                self._drop_late(item, "connection_closed")
         self._check_relief()
         if not self.is_durable:
             return
-        if self.queue:
+        if self.queue and self.share.to_skip:  # later ones were passed over since too many wait: these are older
+            for delivery in self.queue:
+                self._drop_delivery(delivery, "queue_full")
+        elif self.queue:
             self.next_offset = self.queue[0].offset
+            self.share.put_back(self.next_offset, len(self.queue), self._queue_bytes)
         elif not self.is_behind:
             self.next_offset = max(self.next_offset, log_next)
         self.is_behind = True
@@ -284,9 +306,9 @@ class Session:
             self._enqueue(Delivery(outgoing, qos, retain, identifiers))
             self.pump()
             return
-        if self.box is None:
+        if self.box is None and not self.keeps_qos0:
             self.drop(outgoing, "qos0_msg")
-        elif self.has_to_wait:
+        elif self.box is None or self.has_to_wait:
             self.take_late(Late(b"", 1, outgoing, retain, identifiers))
         else:
             self._send_qos0(outgoing, retain, identifiers)
@@ -301,7 +323,7 @@ class Session:
         are held back either way."""
         services = self._services
         services.crowded(self)
-        for gone in self._late.add(item, services.max_late_bytes):
+        for gone in self._late.add(item, services.limits.late_messages, services.max_late_bytes):
             self._drop_late(gone, "queue_full")
 
     def send_ahead(self, deliveries: Iterator[Delivery]) -> None:
@@ -318,10 +340,12 @@ class Session:
         self, offset: int, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
     ) -> None:
         """Take a message that was committed to the log at ``offset``; ``pump`` sends it. Ignored when behind."""
-        if self.is_behind or self.is_ended or offset < self.next_offset:
+        if self.is_ended or offset < self.next_offset:
             return
-        if self.box is None or len(self.queue) >= self._services.max_queue or self._is_heavy:
+        if not self.is_behind and (self.box is None or len(self.queue) >= self._services.max_queue or self._is_heavy):
             self.is_behind, self.next_offset = True, offset
+        if self.is_behind:
+            self._wait_in_log(offset, outgoing.size_bytes)
             return
         self.next_offset = offset + 1
         self._push(Delivery(outgoing, qos, retain, identifiers, offset))
@@ -329,9 +353,30 @@ class Session:
     def accept_backlog(self, deliveries: list[Delivery], next_offset: int, is_end: bool) -> None:
         """Take what a refill read from the log below ``next_offset``; ``is_end`` tells that there is no more."""
         self.next_offset, self.is_behind = next_offset, not is_end
+        self.share.take(len(deliveries), sum(map(_size, deliveries)))
+        if is_end:
+            self.share.clear()
         for delivery in deliveries:
             self._push(delivery)
         self.pump()
+
+    def count_logged(self, offset: int, size_bytes: int) -> None:
+        """A message at ``offset`` was found to wait in the log, when a session of an earlier run is counted anew."""
+        if self.is_behind and offset >= self.next_offset and all(
+            delivery.offset != offset for delivery in self.inflight.values()
+        ):
+            self._wait_in_log(offset, size_bytes)
+
+    def pass_over(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """What is left of deliveries read from the log at ``next_offset`` without those that were to be passed over."""
+        skipped = min(self.share.to_skip, len(deliveries))
+        self.share.to_skip -= skipped
+        return deliveries[skipped:]
+
+    def shed_below(self, offset: int) -> None:
+        """Pass over what waits in the log below ``offset``: all sessions together have too much waiting there."""
+        if self.is_behind:
+            self._shed(*self.share.shed_below(offset))
 
     def match_logged(self, offset: int, message: Message, addressee: str | None) -> Delivery | None:
         """Whether a record of the log is for this session, by the subscriptions that held when it was appended."""
@@ -376,9 +421,46 @@ class Session:
 
     def drop(self, outgoing: Outgoing, why: str) -> None:
         """Count a message that this session does not get, by reason, and tell who wants to know."""
-        self._services.dropped(why).value += 1
+        self.count_dropped(why, 1)
         if "delivery.dropped" in self._services.events.wanted:
             self._services.on_event("delivery.dropped", self, outgoing.message, why)
+
+    def count_dropped(self, why: str, count: int) -> None:
+        """Count messages that this session does not get, by reason."""
+        self._services.dropped(why).value += count
+        if self.dropped is None:
+            self.dropped = {}
+        self.dropped[why] = self.dropped.get(why, 0) + count
+
+    @property
+    def keeps_qos0(self) -> bool:
+        """Whether QoS 0 messages wait for it while it is away."""
+        return self.is_durable and self._services.limits.keeps_qos0
+
+    def drop_all(self, why: str) -> None:
+        """Count all that waits for it as dropped: the session is over."""
+        for item in self._late.take_all():
+            self._drop_late(item, why)
+        for delivery in self.queue:
+            self._drop_delivery(delivery, why)
+        if self.share.messages:
+            self.count_dropped(why, self.share.messages)
+        self.share.clear()
+
+    @property
+    def waiting_messages(self) -> int:
+        """How many messages wait for it: in memory, in the log, and QoS 0 ones for a slow connection."""
+        return len(self.queue) + self.share.messages + self._late.messages
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the messages that wait for it, topics and payloads, wherever they wait."""
+        return self._queue_bytes + self.share.size_bytes + self._late.size_bytes
+
+    @property
+    def queue_bytes(self) -> int:
+        """Bytes of the messages that wait in memory, topics and payloads."""
+        return self._queue_bytes
 
     def pump(self) -> None:
         """Send what waits while the window has room."""
@@ -637,7 +719,7 @@ class Session:
         if item.outgoing is not None:
             self.drop(item.outgoing, why)
         else:
-            self._services.dropped(why).value += item.packets
+            self.count_dropped(why, item.packets)
 
     def _send_qos0(self, outgoing: Outgoing, retain: bool, identifiers: tuple[int, ...]) -> None:
         box, services = self.box, self._services
@@ -659,8 +741,47 @@ class Session:
     def _is_heavy(self) -> bool:
         return self._queue_bytes >= self._services.max_queue_bytes
 
+    def _wait_in_log(self, offset: int, size_bytes: int) -> None:
+        """A message waits in the log; when there are too many the oldest are passed over."""
+        limits, share = self._services.limits, self.share
+        share.add(offset, size_bytes)
+        if share.messages > limits.stored_messages or share.size_bytes > limits.stored_bytes:
+            begin, skipped = self.next_offset, share.to_skip
+            self._shed(*share.shed(limits.stored_messages, limits.stored_bytes), begin, skipped)
+
+    def _shed(self, count: int, offset: int | None, begin: int = -1, skipped: int = 0) -> None:
+        """So many messages in the log are passed over; it reads on at ``offset`` where that is not None."""
+        if not count:
+            return
+        services = self._services
+        self.count_dropped("queue_full", count)
+        if services.shed is not None:
+            services.shed(self, self.next_offset if begin < 0 else begin, skipped, count)
+        if offset is not None:
+            self.next_offset = offset
+            services.changed(self)
+
+    def _drop_delivery(self, delivery: Delivery, why: str) -> None:
+        if delivery.outgoing is not None:
+            self.drop(delivery.outgoing, why)
+        else:
+            self.count_dropped(why, 1)
+
+    def _takes_more(self, delivery: Delivery) -> bool:
+        """Whether the queue of a clean session has room, or makes it; else the new message is dropped."""
+        services, size_bytes = self._services, _size(delivery)
+        is_full = len(self.queue) >= services.max_queue or self._queue_bytes + size_bytes > services.max_queue_bytes
+        if not is_full or not self.queue or services.limits.when_full == "drop_oldest":
+            return True
+        self._drop_delivery(delivery, "queue_full")
+        if services.limits.when_full == "disconnect" and self.owner is not None:
+            self.owner.overrun()
+        return False
+
     def _enqueue(self, delivery: Delivery) -> None:
-        """Queue for a clean session: when full the oldest goes, and is counted."""
+        """Queue for a clean session; when it is full the settings say which message goes, and it is counted."""
+        if not self._takes_more(delivery):
+            return
         self._push(delivery)
         services = self._services
         if len(self.queue) * 2 > services.max_queue or self._queue_bytes * 2 > services.max_queue_bytes:

@@ -1,0 +1,122 @@
+"""What of the session log waits for one session: how many messages, how many bytes, and where the oldest stand.
+
+The log holds each message once, whoever waits for it, so a session cannot drop one by removing it: it passes over it,
+when it next reads. Marks along the way say where it may begin to read once all before them has been passed over, so
+that the log can be trimmed without being read. Counts are exact; bytes are so at the marks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+_PART: Final = 16
+"""A mark is for this part of what waits when it is made, so that the oldest are for few messages."""
+
+
+class _Mark:
+    """Messages that wait from ``offset`` on, up to the next mark."""
+
+    __slots__ = ("messages", "offset", "size_bytes")
+
+    def __init__(self, offset: int, messages: int, size_bytes: int) -> None:
+        self.offset, self.messages, self.size_bytes = offset, messages, size_bytes
+
+
+class LogShare:
+    """See the module. ``to_skip`` counts messages that are to be passed over, from where the session reads on."""
+
+    __slots__ = ("_marks", "messages", "size_bytes", "to_skip")
+
+    def __init__(self) -> None:
+        self._marks: deque[_Mark] = deque()
+        self.messages = self.size_bytes = self.to_skip = 0
+
+    def add(self, offset: int, size_bytes: int) -> None:
+        """A message was committed at ``offset``, behind all others."""
+        self.messages += 1
+        self.size_bytes += size_bytes
+        if self._marks and self._marks[-1].messages * _PART < self.messages:
+            last = self._marks[-1]
+            last.messages += 1
+            last.size_bytes += size_bytes
+        else:
+            self._marks.append(_Mark(offset, 1, size_bytes))
+
+    def put_back(self, offset: int, messages: int, size_bytes: int) -> None:
+        """Messages from ``offset`` on wait again, before all others; nothing was to be passed over."""
+        self._marks.appendleft(_Mark(offset, messages, size_bytes))
+        self.messages += messages
+        self.size_bytes += size_bytes
+
+    def take(self, messages: int, size_bytes: int) -> None:
+        """The oldest were read and wait no more."""
+        left = messages
+        while left > 0 and self._marks:
+            first = self._marks[0]
+            if first.messages > left:
+                first.messages -= left
+                first.size_bytes = max(0, first.size_bytes - size_bytes)
+                break
+            left -= first.messages
+            size_bytes = max(0, size_bytes - first.size_bytes)
+            self._marks.popleft()
+        self._count_anew()
+
+    def clear(self) -> None:
+        """Nothing waits any more."""
+        self._marks.clear()
+        self.messages = self.size_bytes = self.to_skip = 0
+
+    def shed(self, max_messages: int, max_bytes: int) -> tuple[int, int | None]:
+        """Pass over the oldest until no more waits than that, but for the newest message.
+
+        Returns:
+            How many were passed over, and the offset to read on from, None where it stays.
+        """
+        shed, offset = 0, None
+        while self.messages > max(max_messages, 1) or (self.size_bytes > max_bytes and self.messages > 1):
+            first = self._marks[0]
+            over = self.messages - max_messages
+            if len(self._marks) == 1 or 0 < over < first.messages:
+                count = min(max(over, 1), first.messages - 1)
+                if count <= 0:
+                    break
+                self._pass_over(first, count)
+            else:
+                count = first.messages
+                offset = self._drop_first()
+            shed += count
+        return shed, offset
+
+    def shed_below(self, offset: int) -> tuple[int, int | None]:
+        """Pass over all that waits below ``offset``, and what stands before the mark after it; as ``shed``."""
+        shed, begin = 0, None
+        while len(self._marks) > 1 and self._marks[0].offset < offset:
+            shed += self._marks[0].messages
+            begin = self._drop_first()
+        if self._marks and self._marks[0].offset < offset:
+            shed += self._marks[0].messages
+            self.clear()
+            begin = offset
+        return shed, begin
+
+    def _drop_first(self) -> int:
+        """Pass over all up to the second mark; where that stands."""
+        self._marks.popleft()
+        self.to_skip = 0
+        self._count_anew()
+        return self._marks[0].offset
+
+    def _pass_over(self, mark: _Mark, count: int) -> None:
+        """Pass over some of a mark's messages, which count as of equal size."""
+        share = mark.size_bytes * count // mark.messages
+        mark.messages -= count
+        mark.size_bytes -= share
+        self.messages -= count
+        self.size_bytes -= share
+        self.to_skip += count
+
+    def _count_anew(self) -> None:
+        self.messages = sum(mark.messages for mark in self._marks)
+        self.size_bytes = sum(mark.size_bytes for mark in self._marks)
