@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from broker.auth.attempt import Certificate, ConnectAttempt
 from broker.auth.authenticators.cinfo import CinfoAuthenticator, CinfoSettings
 from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
-from broker.auth.decision import Decision
 from broker.auth.client_attributes import ClientAttributes, ClientAttributeSettings
+from broker.auth.decision import Decision
 from broker.core import reason
 from broker.observe.metrics import Metrics
 
@@ -30,7 +30,8 @@ def attributes(client: ConnectAttempt, **expressions: str) -> dict[str, str]:
 
 def decide(client: ConnectAttempt, *checks: tuple[str | list[str], str]) -> str:
     written = [{"is_match": is_match, "result": result} for is_match, result in checks]
-    return CinfoAuthenticator(CinfoSettings.model_validate({"mechanism": "cinfo", "checks": written})).decide(client).verdict
+    settings = CinfoSettings.model_validate({"mechanism": "cinfo", "checks": written})
+    return CinfoAuthenticator(settings).decide(client).verdict
 
 
 @pytest.mark.parametrize(
