@@ -9,6 +9,7 @@ from bridges.resource.actions import ActionService
 from bridges.resource.connectors import ConnectorService
 from bridges.resource.hub import Hub
 from bridges.resource.registry import Registry
+from bridges.resource.sources import SourceService
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.errors import ConfigError
 from broker.core.feature import Services
@@ -18,6 +19,7 @@ from broker.observe.counter_rates import Ticks
 
 BUILT_IN: Final = {
     "file": "bridges.file.connector:FILE",
+    "postgresql": "bridges.postgresql.connector:POSTGRESQL",
 }
 """Where each type of connectors is; it is loaded when somebody makes one."""
 
@@ -33,15 +35,20 @@ class BridgesFeature:
         self.hub = Hub(services, self.registry, AddressGuard(ssrf or SsrfSettings()))
         self.connectors = ConnectorService(services.section("connectors"), self.hub)
         self.actions = ActionService(services.section("actions"), self.hub)
+        self.sources = SourceService(services.section("sources"), self.hub)
         self.gates: Sequence[Gate] = ()
         self.taps: Sequence[Tap] = ()
-        self.services: Sequence[ObjectService] = (self.connectors, self.actions)
+        self.services: Sequence[ObjectService] = (self.connectors, self.actions, self.sources)
         self._ticks = Ticks(self._tick)
 
     def start(self) -> None:
         """Take the objects of the configuration; rows wait in their buffers until ``begin``."""
         refused = []
-        loading: list[tuple[str, Any]] = [("connectors", self.connectors), ("actions", self.actions)]
+        loading: list[tuple[str, Any]] = [
+            ("connectors", self.connectors),
+            ("actions", self.actions),
+            ("sources", self.sources),
+        ]
         for section, service in loading:
             refused += service.load(self._services.section(section).load())
         if refused:
@@ -56,9 +63,15 @@ class BridgesFeature:
         """Connect everything."""
         self.hub.begin()
 
+    async def end_sources(self) -> None:
+        """Bring nothing in any more; before clients are sent away."""
+        await self.hub.end_sources()
+
     async def end(self) -> None:
         """Send what can be sent in a few seconds, and disconnect."""
         await self.hub.end()
 
     def _tick(self) -> None:
-        self.actions.tick(self._services.clock.monotonic_s())
+        now_s = self._services.clock.monotonic_s()
+        self.actions.tick(now_s)
+        self.sources.tick(now_s)

@@ -67,6 +67,8 @@ class RulesFeature:
         services.path.append(self.service)
         services.users_of_schema.append(self.service.users_of_schema)
         services.users_of_sink.append(self.service.users_of_sink)
+        services.users_of_source.append(self.service.users_of_source)
+        services.columns_of_sink.append(self.service.columns_of_sink)
         services.effects_of_schema.append(self.service.effects_of_schema)
 
     def start(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from broker.core import jsontext
 from broker.core.errors import Conflict, InUse, Invalid, Problem, SluiceError, Unavailable
+from broker.core.events import SOURCE_PREFIXES
 from broker.core.feature import Services
 from broker.core.merge_patch import merged
 from broker.core.message import Message
@@ -273,6 +274,11 @@ class RuleService:
         """The rules that hand rows to a bridge, ``<type>:<name>``, as texts."""
         return [f"rule '{saved.spec.name}'" for saved in self._made() if sink in _sinks(saved.spec)]
 
+    def users_of_source(self, source: str) -> Sequence[str]:
+        """The rules that read what a connector brings in, ``<type>:<name>``, as texts."""
+        names = [prefix + source for prefix in SOURCE_PREFIXES]
+        return [f"rule '{one.spec.name}'" for one in self._made() if set(names) & one.rule.statement.sources.ingress]
+
     def users_of_schema(self, schema: str) -> Sequence[str]:
         """The rules whose functions name a schema, as texts."""
         return [f"rule '{saved.spec.name}'" for saved in self._made() if schema in _schemas(saved.rule.statement)]
@@ -354,12 +360,19 @@ class RuleService:
 
     def output_columns_of_stream(self, stream: str) -> Sequence[dict[str, str]]:
         """Name and type of all columns that rules write to a stream; ``unknown`` where they disagree."""
-        columns: dict[str, FieldType] = {}
-        for saved in self._made():
-            if stream in _streams(saved.spec):
-                for name, kind in self._types.inferred(saved.rule.statement).columns:
-                    columns[name] = unified(columns[name], kind) if name in columns else kind
+        columns = self._columns(saved for saved in self._made() if stream in _streams(saved.spec))
         return [{"name": name, "type": kind.name} for name, kind in columns.items()]
+
+    def columns_of_sink(self, sink: str) -> Mapping[str, FieldType]:
+        """The types of the columns in the rows that a bridge ``<type>:<name>`` is handed."""
+        return self._columns(saved for saved in self._made() if sink in _sinks(saved.spec))
+
+    def _columns(self, rules: Iterable[MadeRule]) -> dict[str, FieldType]:
+        columns: dict[str, FieldType] = {}
+        for saved in rules:
+            for name, kind in self._types.inferred(saved.rule.statement).columns:
+                columns[name] = unified(columns[name], kind) if name in columns else kind
+        return columns
 
     def prepare(self, spec: Spec) -> None:
         """Compile what is about to be saved; for a thread. Raises ``Invalid`` as ``create`` would."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from broker.core.queue import NoQueues, Queues
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from broker.core.stage import Gate, Plans, Publisher, Tap
 from broker.core.stream import NoHistory, StreamAppender, StreamHistory
+from broker.core.values import NoValues, Values
 
 
 @dataclass(slots=True)
@@ -41,6 +42,8 @@ class Services:
     """Where bridges register what rules hand rows to."""
     queues: Queues = field(default_factory=NoQueues)
     """Where a feature keeps work that it puts off."""
+    values: Values = field(default_factory=NoValues)
+    """Where a feature keeps small values that outlive the process."""
     path: list[PathPart] = field(default_factory=list)
     """The features' parts of the path of a message, in order, for people who ask what happens to one."""
     users_of_schema: list[Callable[[str], Sequence[str]]] = field(default_factory=list)
@@ -54,6 +57,10 @@ class Services:
     """Asked before a stream is deleted: who names it (``rule 'hot'``)."""
     users_of_sink: list[Callable[[str], Sequence[str]]] = field(default_factory=list)
     """Asked before a bridge ``<type>:<name>`` is deleted: who hands rows to it (``rule 'hot'``)."""
+    users_of_source: list[Callable[[str], Sequence[str]]] = field(default_factory=list)
+    """Asked before a source ``<type>:<name>`` is deleted: who reads it (``rule 'hot'``)."""
+    columns_of_sink: list[Callable[[str], Mapping[str, FieldType]]] = field(default_factory=list)
+    """Asked for the types of the columns in the rows that a bridge is handed; ``unknown`` where rules disagree."""
 
 
 class Feature(Protocol):

@@ -1,0 +1,38 @@
+"""Addresses of outside systems as people write them: ``host:port``, ``host``, ``[::1]:port``, several with commas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def parse_address(text: str, default_port: int) -> tuple[str, int]:
+    """Host and port.
+
+    Raises:
+        ValueError: with what is wrong and how it is written.
+    """
+    text = text.strip()
+    host, port = text, ""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ValueError(f"{text!r} is not an address; write '[::1]:{default_port}'")
+        port = rest[1:]
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    if not host or any(character.isspace() or character == "/" for character in host):
+        raise ValueError(f"{text!r} is not an address; write 'host' or 'host:{default_port}'")
+    if not port:
+        return host, default_port
+    if not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ValueError(f"{text!r} has no port from 1 to 65535; write '{host}:{default_port}'")
+    return host, int(port)
+
+
+def parse_addresses(text: str, default_port: int) -> Sequence[tuple[str, int]]:
+    """Hosts and ports of a list with commas.
+
+    Raises:
+        ValueError: see ``parse_address``.
+    """
+    return [parse_address(part, default_port) for part in text.split(",")]

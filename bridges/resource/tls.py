@@ -1,0 +1,103 @@
+"""TLS towards outside systems: what connectors are told of it, and the context made of that. Names are EMQX's."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from bridges.resource.errors import BadSettings
+from bridges.resource.secret import SecretText
+from broker.config.model import Settings
+
+_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def _prefixed(value: object) -> object:
+    return f"verify_{value}" if value in ("peer", "none") else value
+
+
+class TlsOptions(Settings):
+    """``ssl`` of a connector."""
+
+    enable: bool = Field(default=False, description="Whether the connection is encrypted.")
+    verify: Annotated[Literal["verify_peer", "verify_none"], BeforeValidator(_prefixed)] = Field(
+        default="verify_peer", description="Whether the server's certificate and its name are checked."
+    )
+    cacertfile: Path | None = Field(
+        default=None,
+        description="Authorities that the server's certificate is checked against, PEM; else the system's.",
+    )
+    certfile: Path | None = Field(default=None, description="Certificate that is shown to the server, PEM.")
+    keyfile: Path | None = Field(default=None, description="Its private key, PEM.")
+    password: SecretText | None = Field(default=None, description="What the private key is encrypted with.")
+    server_name_indication: str | None = Field(
+        default=None, min_length=1, description="The name that the certificate must have; else the host's."
+    )
+    versions: list[Literal["tlsv1.2", "tlsv1.3"]] = Field(
+        default=["tlsv1.3", "tlsv1.2"], min_length=1, description="Versions of TLS that are spoken."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> TlsOptions:
+        if (self.certfile is None) is not (self.keyfile is None):
+            raise ValueError("certfile and keyfile belong together; give both or none")
+        return self
+
+
+def client_context(options: TlsOptions) -> ssl.SSLContext | None:
+    """The context of a connection; None where it is not encrypted. Reads files: call it on a thread, or rarely.
+
+    Raises:
+        BadSettings: a file cannot be used; says which and why.
+    """
+    if not options.enable:
+        return None
+    context = _context(options.server_name_indication)
+    spoken = [_VERSIONS[name] for name in options.versions]
+    context.minimum_version, context.maximum_version = min(spoken), max(spoken)
+    if options.verify == "verify_none":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif options.cacertfile is None:
+        context.load_default_certs()
+    else:
+        _load(lambda: context.load_verify_locations(cafile=options.cacertfile), "ssl.cacertfile", options.cacertfile)
+    if options.certfile is not None:
+        password = options.password.reveal() if options.password is not None else ""  # never asks on a terminal
+        _load(
+            lambda: context.load_cert_chain(str(options.certfile), str(options.keyfile), lambda: password),
+            "ssl.certfile and ssl.keyfile",
+            options.certfile,
+        )
+    return context
+
+
+def _load(load: object, what: str, file: Path) -> None:
+    assert callable(load)
+    try:
+        load()
+    except ssl.SSLError as error:
+        raise BadSettings(f"{what} cannot be used: {file}: {error.reason or 'it holds nothing in PEM form'}") from None
+    except OSError as error:
+        raise BadSettings(f"{what} cannot be read: {file}: {(error.strerror or str(error)).lower()}") from None
+
+
+class _NamedContext(ssl.SSLContext):
+    """Asks for, and checks, one name whatever host is connected to."""
+
+    server_name: str
+
+    def wrap_bio(self, *arguments: object, **named: object) -> ssl.SSLObject:
+        """As the base; the server's name is replaced."""
+        return super().wrap_bio(*arguments, **{**named, "server_hostname": self.server_name})  # type: ignore[arg-type]
+
+
+def _context(server_name: str | None) -> ssl.SSLContext:
+    if server_name is None:
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.server_name = server_name
+    return context
