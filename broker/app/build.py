@@ -57,6 +57,7 @@ from broker.streams.queues import StoredQueues
 from broker.streams.ranges_process import RangesProcess
 from broker.streams.service import StreamService
 from broker.streams.settings import StreamSettings
+from broker.streams.values import StoredValues
 
 SESSION_LOG: Final = LogShard(1)
 """The internal log on which the backlogs of persistent sessions stand; streams have numbers from 16 on."""
@@ -184,6 +185,7 @@ class Node:
             metrics=self.metrics,
             data_dir=data_dir,
             queues=StoredQueues(self.writer, self.clock, self.metrics),
+            values=StoredValues(self.writer),
             users_of_stream=users_of_stream,
         )
         self.schema_validation = features.load(features.SCHEMA_VALIDATION)(
@@ -283,6 +285,7 @@ _PATHS: Final = {
     "lake/tables": "lake table",
     "connectors": "connector",
     "actions": "action",
+    "sources": "source",
     "rewrites": "rewrite",
     "auto-subscriptions": "auto-subscription",
 }

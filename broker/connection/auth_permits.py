@@ -184,13 +184,9 @@ def grant(c: Connection, client: Client) -> None:
         c.permits = Permits(c.hub, client, access.authorizer.rulings(subject))
 
 
-def check_request(c: Connection, topic_filters: list[tuple[TopicFilter, int]]) -> None:
-    """Close a connection that subscribes to what it may not, where that is set."""
-    permits = c.permits
-    if permits is None or c.hub.access.authorizer.settings.deny_action == "ignore":
-        return
-    for topic_filter, qos in topic_filters:
-        permits.check_subscribe(topic_filter, qos)
+def closes_on_denial(c: Connection) -> bool:
+    """Whether a client that asks for what it may not have loses its connection."""
+    return c.permits is not None and c.hub.access.authorizer.settings.deny_action == "disconnect"
 
 
 def recheck(c: Connection) -> None:
@@ -213,7 +209,7 @@ def recheck(c: Connection) -> None:
     c.hub.subscriptions_changed(session)
     c.hub.figures.subscriptions_revoked.value += len(lost)
     log.warning("subscriptions.revoked", client_id=session.client_id, filters=[one.filter.text for one in lost[:20]])
-    if c.hub.access.authorizer.settings.deny_action == "disconnect":
+    if closes_on_denial(c):
         close.disconnect(c, reason.NOT_AUTHORIZED, "not_authorized")
 
 

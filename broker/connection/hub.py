@@ -23,8 +23,10 @@ from broker.connection.brake import Brake
 from broker.connection.capabilities import MOST_QOS
 from broker.connection.entrance import Entrance
 from broker.connection.figures import Figures
+from broker.connection.housekeeping import Housekeeping
 from broker.connection.parking import Parking
 from broker.connection.publish_rate import Later, PublishRates
+from broker.connection.recount import Recount
 from broker.connection.replays import Replays
 from broker.connection.settings import MqttSettings
 from broker.connection.share_settings import SharedSettings
@@ -49,6 +51,7 @@ from broker.routing.router import Router, Routes
 from broker.routing.settings import RetainedSettings
 from broker.session import record as session_keys
 from broker.session.inbound import Inbound
+from broker.session.limits import QueueLimits
 from broker.session.outbox import Turn
 from broker.session.record import encode_session, encode_subscriptions, restore_session, restore_subscriptions
 from broker.session.registry import SessionRegistry
@@ -64,7 +67,8 @@ _log = getLogger(__name__)
 _NS: Final = 1_000_000_000
 TICK_S: Final = 0.5
 """How often ``tick`` is to be called; keep-alive is enforced this exactly."""
-_TRIM_TICKS: Final = 60
+_DUE_AT_ONCE: Final = 200
+"""Sessions ended in one turn of the loop: some milliseconds."""
 _STALE_TICKS: Final = 240
 _LOAD_STEP: Final = 256
 """Sessions restored in one step of ``load``."""
@@ -113,7 +117,8 @@ class Hub:
         """Whether QoS 0 messages of clients are dropped as they come, since the node is overloaded."""
         self.publish_rates = PublishRates(settings, clock, later, metrics)
         self.paused: set[Connection] = set()
-        self.brake = Brake()
+        self.later = later
+        self.brake = Brake(settings.slow_subscriber_wait, later, metrics)
         self.sessions = SessionRegistry()
         self.inbounds: dict[str, Inbound] = {}
         self.shares = Shares(
@@ -156,13 +161,14 @@ class Hub:
         self.is_stopping = False
         self.restricts_publish = settings.maximum_qos < MOST_QOS or not settings.retain_available
         self.figures = Figures(metrics, self.pipeline.dropped)
-        self.backlog = Backlog(writer, session_log, defer, metrics)
+        self.backlog = Backlog(writer, session_log, defer, metrics, settings.max_session_log_bytes)
         self.backlog.on_lost = self._take_back_offsets
         self.backlog.kept_from = self.shares.kept_from
         self.replays = Replays(self.retained, self.backlog, writer, clock, defer, later, settings.max_queued_messages)
         self.wills = Wills(writer.put, self.pipeline.publish_for_client, clock)
         self._dirty_sessions: dict[Session, None] = {}
         self._dirty_inbounds: dict[str, Inbound] = {}
+        self.housekeeping = Housekeeping(self.sessions, self.inbounds, self.backlog, writer, self._forget_inbound)
         self._ticks = 0
         self._services = SessionServices(
             clock=clock,
@@ -180,6 +186,13 @@ class Hub:
             max_late_bytes=settings.max_unsent_bytes,
             window=settings.max_inflight,
             resends=settings.retry_interval > 0,
+            limits=QueueLimits(
+                settings.queue_full,
+                settings.max_unsent_messages,
+                settings.max_stored_messages,
+                settings.max_stored_bytes,
+                settings.queue_qos0,
+            ),
         )
         writer.before_commit(self._save_dirty)
         writer.on_relief(self._on_relief)
@@ -201,6 +214,15 @@ class Hub:
 
     def _forget(self, topic_filter: TopicFilter) -> None:
         self.plans.forget(topic_filter)
+
+    def use_settings(self, settings: MqttSettings) -> None:
+        """Have other settings; those of ``FIXED_SETTINGS`` must be as they were."""
+        self.settings = settings
+        self.restricts_publish = settings.maximum_qos < MOST_QOS or not settings.retain_available
+        self.plans.limit(settings.max_topic_levels, settings.max_topic_bytes)
+        services = self._services
+        services.max_queue, services.max_queue_bytes = settings.max_queued_messages, settings.max_queued_bytes
+        services.max_late_bytes, services.window = settings.max_unsent_bytes, settings.max_inflight
 
     # -- sessions --
 
@@ -244,6 +266,7 @@ class Hub:
         for key, value in store.scan(replays.PREFIX):
             client_id = _client_id(key, replays.PREFIX)
             self.replays.load(client_id, value, self.sessions.get(client_id))
+        yield from Recount(self.sessions, self.router, store, self.backlog.shard).run()
         for session in cut:
             self._start_clocks(session, now_ns, is_will_due=True)
             self.session_changed(session)
@@ -269,6 +292,7 @@ class Hub:
         """Forget a session; a will that waits for its delay is due now [MQTT-3.1.2-8]."""
         self.shares.away(session, for_good=True)
         session.is_ended = True
+        session.drop_all("session_ended")
         for subscription in session.subscriptions.values():
             self.router.unsubscribe(session, subscription.filter)
         session.subscriptions.clear()
@@ -322,6 +346,7 @@ class Hub:
         self.sessions.schedule(session)
 
     def _start_clocks(self, session: Session, now_ns: int, *, is_will_due: bool) -> None:
+        session.away_since_ns = now_ns
         session.ends_at_ns = 0 if session.expiry_s >= NEVER_S else now_ns + session.expiry_s * _NS
         will = session.will
         if will is None or not is_will_due:
@@ -374,7 +399,6 @@ class Hub:
     def tick(self) -> None:
         """Act on what time has brought: silent clients, wills, ends of sessions, trimming."""
         self.now_s = self.clock.monotonic_s()
-        self.brake.tick()
         for connection in list(self.connections):
             if self.now_s > connection.deadline_s:
                 connection.on_deadline()
@@ -383,26 +407,32 @@ class Hub:
             connection.on_tick()
         self.shares.tick(self.clock.now_ns())
         now_ns = self.clock.now_ns()
-        for session in self.sessions.take_due(now_ns):
-            if session.will_at_ns and session.will_at_ns <= now_ns:
-                self.wills.publish(session)
-                self.session_changed(session)
-            if session.ends_at_ns and session.ends_at_ns <= now_ns:
-                self.end_session(session)
+        self._act_on_due()
         self.publish_due()
         self.sys_topics.tick()
         self._sweep_retained()
         if self.settings.retry_interval:
             self._resend(now_ns - int(self.settings.retry_interval * _NS))
+        self.housekeeping.tick(now_ns)
         self._ticks += 1
-        if self._ticks % _TRIM_TICKS == 0:
-            self.backlog.trim([session for session in self.sessions if session.is_durable])
         if self._ticks % _STALE_TICKS == 0:
-            self._forget_stale(now_ns)
             self.access.forget_old()
             for connection in self.connections:
                 if connection.permits is not None:
                     connection.permits.forget_old(self.now_s)
+
+    def _act_on_due(self) -> None:
+        """Publish wills and end sessions whose time has come, some in each turn of the loop."""
+        now_ns = self.clock.now_ns()
+        due = self.sessions.take_due(now_ns, _DUE_AT_ONCE)
+        for session in due:
+            if session.will_at_ns and session.will_at_ns <= now_ns:
+                self.wills.publish(session)
+                self.session_changed(session)
+            if session.ends_at_ns and session.ends_at_ns <= now_ns:
+                self.end_session(session)
+        if len(due) == _DUE_AT_ONCE and not self.is_stopping:
+            self._later(0, self._act_on_due)
 
     def _sweep_retained(self) -> None:
         """Forget retained messages that have expired, some in each turn of the loop."""
@@ -427,13 +457,9 @@ class Hub:
             if session.inflight and not session.is_away:
                 session.resend(sent_before_ns)
 
-    def _forget_stale(self, now_ns: int) -> None:
-        """Inbound state of clients long gone."""
-        for client_id, inbound in list(self.inbounds.items()):
-            if not inbound.is_stale(now_ns) or inbound.open_qos2 or client_id in self.sessions.by_client_id:
-                continue
-            del self.inbounds[client_id]
-            self.writer.put(_key(session_keys.INBOUND_PREFIX, client_id), None)
+    def _forget_inbound(self, client_id: str) -> None:
+        del self.inbounds[client_id]
+        self.writer.put(_key(session_keys.INBOUND_PREFIX, client_id), None)
 
     def _on_relief(self) -> None:
         paused, self.paused = self.paused, set()

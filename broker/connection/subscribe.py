@@ -11,6 +11,7 @@ from broker.codec.packets import SubAck, Subscribe, SubscriptionRequest, UnsubAc
 from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
 from broker.connection import starts
 from broker.connection.acknowledge import answer_fitting
+from broker.connection.auth_permits import closes_on_denial
 from broker.connection.capabilities import check_subscribe, check_subscription
 from broker.connection.user_properties import check_user_properties
 from broker.core import reason
@@ -67,6 +68,8 @@ def take_subscribe(c: Connection, packet: Subscribe) -> None:
 def _refusal(c: Connection, request: SubscriptionRequest, error: PeerError) -> int:
     """The code for a filter that is not subscribed. MQTT 3.1 has none: there, "it must make a positive acknowledgement"
     (section 3.8 of 3.1), and what is not even a filter ends the connection."""
+    if error.reason_code == reason.NOT_AUTHORIZED and closes_on_denial(c):
+        raise error
     if c.is_v5:
         return error.reason_code
     if c.version > _MQTT_3_1:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from logging import getLogger
+from math import inf
 from typing import Final
 
 from broker.auth.access import Access
@@ -20,7 +21,7 @@ from broker.core.events import Events
 from broker.core.stage import Gate, Plans, Tap
 from broker.net.files import raise_file_limit
 from broker.net.listener import check_exposure
-from broker.net.listeners import Listeners
+from broker.net.listeners import ListenerChanges, Listeners
 from broker.net.settings import NamedListener
 from broker.observe.metrics import Metrics
 from broker.pipeline.pipeline import Pipeline
@@ -75,8 +76,8 @@ class Server:
         retained: RetainedSettings | None = None,
         shared: SharedSettings | None = None,
     ) -> None:
-        has_authenticator = access is not None and not access.authenticators.is_empty
-        check_exposure(listeners, allow_anonymous=allow_anonymous, has_authenticator=has_authenticator)
+        self._access = access
+        check_exposure(listeners, allow_anonymous=allow_anonymous, has_authenticator=self._has_authenticator)
         self._loop = asyncio.get_running_loop()
         self.hub = Hub(
             settings=settings,
@@ -110,6 +111,27 @@ class Server:
     def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
         """Use these gates and taps, in this order, from the next message on."""
         self.hub.set_stages(gates, taps)
+
+    def use_settings(self, settings: MqttSettings) -> None:
+        """Have other settings from the next packet on; those of ``FIXED_SETTINGS`` must be as they were."""
+        self.hub.use_settings(settings)
+        self.hub.max_connections = min(settings.max_connections or inf, raise_file_limit())
+
+    async def change_listeners(
+        self, named: Sequence[NamedListener], *, allow_anonymous: bool, drain: bool = False
+    ) -> ListenerChanges:
+        """Have these listeners in place of those there are.
+
+        Raises:
+            ConfigError: a sentence for everything that is wrong with them; nothing was changed.
+            Unavailable: an address is taken; nothing was changed.
+        """
+        check_exposure(named, allow_anonymous=allow_anonymous, has_authenticator=self._has_authenticator)
+        return await self.listeners.change(named, drain=drain)
+
+    @property
+    def _has_authenticator(self) -> bool:
+        return self._access is not None and not self._access.authenticators.is_empty
 
     async def start(self) -> list[tuple[str, int]]:
         """Restore what the store holds, then accept connections; returns the addresses in use.

@@ -62,6 +62,7 @@ class _Session(msgspec.Struct, array_like=True, frozen=True):
     protocol_version: int
     will: _Will | None
     will_at_ns: int
+    away_since_ns: int = 0
 
 
 class _Subscription(msgspec.Struct, array_like=True, frozen=True):
@@ -105,6 +106,7 @@ def encode_session(session: Session, log_next: int) -> bytes:
             session.client.protocol_version,
             None,
             session.will_at_ns,
+            session.away_since_ns,
         )
     )
 
@@ -161,6 +163,7 @@ def restore_session(session: Session, value: bytes) -> bool:
     client = Client(session.client_id, record.username, protocol_version=record.protocol_version)
     session.client, session.is_v5 = client, record.protocol_version == 5
     session.expiry_s, session.ends_at_ns, session.will_at_ns = record.expiry_s, record.ends_at_ns, record.will_at_ns
+    session.away_since_ns = record.away_since_ns
     if record.will is not None:
         session.will = _will(record.will, client)
     inflight = {}
