@@ -44,12 +44,8 @@ class BridgesFeature:
     def start(self) -> None:
         """Take the objects of the configuration; rows wait in their buffers until ``begin``."""
         refused = []
-        loading: list[tuple[str, Any]] = [
-            ("connectors", self.connectors),
-            ("actions", self.actions),
-            ("sources", self.sources),
-        ]
-        for section, service in loading:
+        loading: dict[str, Any] = {"connectors": self.connectors, "actions": self.actions, "sources": self.sources}
+        for section, service in loading.items():
             refused += service.load(self._services.section(section).load())
         if refused:
             raise ConfigError(refused)

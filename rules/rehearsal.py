@@ -45,6 +45,9 @@ class _Publisher:
         self._effects.append({"publish": message_to_wire(message), "direct_dispatch": True})
         return Outcome(0)
 
+    async def decided(self, topic: str) -> None:
+        """Nothing waits here."""
+
 
 class _Streams:
     def __init__(self, streams: StreamAppender, effects: Effects) -> None:

@@ -96,6 +96,11 @@ class Action:
         self._moved = asyncio.Event()
         self.last_error: dict[str, Any] | None = None
 
+    @property
+    def key(self) -> str:
+        """Tells it from a source of the same name."""
+        return f"action {self.name}"
+
     def equip(
         self, options: ActionOptions, pace: Pace, make_sink: Callable[[], Sink], hide: Callable[[str], str]
     ) -> None:

@@ -9,7 +9,7 @@ from bridges.resource.contract import ProbeStep
 from bridges.resource.hub import Hub, RunningAction
 from bridges.resource.probe import run_probe
 from bridges.resource.secret import hider, with_stored
-from bridges.resource.specs import ActionSpec, action_spec, shown
+from bridges.resource.specs import ActionSpec, action_spec, check_connector, shown
 from bridges.resource.stored import Stored, stored_spec
 from broker.core.errors import InUse, Invalid, Problem, SluiceError, Unavailable
 from broker.core.merge_patch import merged
@@ -34,8 +34,7 @@ class ActionService:
         problems: list[str] = []
         for spec in specs:
             try:
-                checked = action_spec(spec, self._hub.registry)
-                self._check_connector(checked)
+                checked = self._checked(spec)
                 self._hub.put_action(checked)
                 self._objects.adopt(checked.name, Stored(spec, checked))
             except SluiceError as error:
@@ -49,9 +48,8 @@ class ActionService:
         return self._shown(self._objects.get(name).spec.name)
 
     def create(self, spec: Spec) -> Spec:
-        checked = action_spec(spec, self._hub.registry)
+        checked = self._checked(spec)
         self._objects.check_free(checked.name)
-        self._check_connector(checked)
         return self._put(spec, checked)
 
     def replace(self, name: str, spec: Spec) -> Spec:
@@ -59,11 +57,10 @@ class ActionService:
         self._objects.check_changeable(name)
         before = self._objects.get(name)
         sent = with_stored({**spec, "name": spec.get("name", name)}, before.raw)
-        checked = action_spec(sent, self._hub.registry)
+        checked = self._checked(sent)
         if (checked.name, checked.type) != (name, before.spec.type):
             text = f"expected name {name!r} and type {before.spec.type!r}"
             raise Invalid("an action keeps its name and type", [Problem(text, "/type")])
-        self._check_connector(checked)
         return self._put(sent, checked)
 
     def patched(self, name: str, patch: Spec) -> Spec:
@@ -141,14 +138,13 @@ class ActionService:
         """The step-by-step test of the connector of an action, and whether its target is there. Nothing is written."""
         stored = self._objects.find(str(spec.get("name")))
         sent = with_stored({"name": "probe", **spec}, stored.raw if stored else {})
-        return await self._probe(action_spec(sent, self._hub.registry))
+        return await self._probe(self._checked(sent))
 
     async def test(self, name: str) -> dict[str, Any]:
         """The same of a saved action."""
         return await self._probe(self._objects.get(name).spec)
 
     async def _probe(self, spec: ActionSpec) -> dict[str, Any]:
-        self._check_connector(spec)
         of_connector = self._hub.connector_specs[spec.connector]
         connector = self._hub.make_connector(of_connector)
         sink = connector.sink(spec.parameters, self._hub.context(spec.id, spec.resource_opts.request_timeout))
@@ -213,17 +209,10 @@ class ActionService:
             raise Invalid(f"action {name!r} is disabled; enable it")
         return running
 
-    def _check_connector(self, spec: ActionSpec) -> None:
-        connector = self._hub.connector_specs.get(spec.connector)
-        if connector is None:
-            known = ", ".join(repr(name) for name in self._hub.connector_specs) or "none yet"
-            problem = Problem(
-                f"there is no connector {spec.connector!r}", "/connector", suggestion=f"there are {known}"
-            )
-            raise Invalid("the action cannot be saved", [problem])
-        if connector.type != spec.type:
-            text = f"connector {spec.connector!r} is of type {connector.type!r}, and the action of type {spec.type!r}"
-            raise Invalid("the action cannot be saved", [Problem(text, "/connector")])
+    def _checked(self, spec: Spec) -> ActionSpec:
+        checked = action_spec(spec, self._hub.registry)
+        check_connector("action", checked, self._hub.connector_specs)
+        return checked
 
     def _shown(self, name: str) -> Spec:
         running = self._hub.actions[name]

@@ -160,14 +160,15 @@ class Sink(ABC):
 class Incoming:
     """One record that a source brought in.
 
-    ``columns`` are what rules read with ``FROM "$bridges/<type>:<name>"``. The other members are the message that is
-    published where the source's settings name a topic for it; ``shard`` and ``position`` say where it stood in the
-    outside system, so that it is taken once although it comes again: positions of a shard grow.
+    ``columns`` are what rules read with ``FROM "$bridges/<type>:<name>"``; they may be left empty while
+    ``Feed.is_read`` is false. Where ``topic`` is not empty a message with the members below it is published, through
+    all stages. ``shard`` and ``position`` say where the record stood in the outside system, so that it is taken once
+    although it comes again: positions of a shard grow.
     """
 
     columns: dict[str, Any]
-    payload: bytes = b""
     topic: str = ""
+    payload: bytes = b""
     qos: int = 0
     retain: bool = False
     properties: Properties | None = None
@@ -176,7 +177,12 @@ class Incoming:
 
 
 class Feed(ABC):
-    """Where a source hands records to. Given by the framework."""
+    """Where a source hands records to. Given by the framework, used on the event loop."""
+
+    @property
+    @abstractmethod
+    def is_read(self) -> bool:
+        """Whether rules read this source, so that ``Incoming.columns`` are looked at."""
 
     @abstractmethod
     def hand_over(self, records: Sequence[Incoming], done: Callable[[BaseException | None], None]) -> None:
@@ -193,7 +199,7 @@ class Feed(ABC):
 
     @abstractmethod
     async def ready(self) -> None:
-        """Wait while the broker has more to write than its bounds allow, or the source is paused."""
+        """Wait while the source is paused, or more waits for the disk than the settings allow. Ask before each read."""
 
     @abstractmethod
     def position_of(self, shard: str) -> int | None:

@@ -17,15 +17,16 @@ from bridges.resource.aftermath import Fallbacks, fallback_calls
 from bridges.resource.batch import Pace
 from bridges.resource.buffer import Bounds, DiskBuffer, MemoryBuffer
 from bridges.resource.chores import Chores
-from bridges.resource.contract import Connector, ConnectorType, Context, Sink
+from bridges.resource.contract import Connector, ConnectorType, Context, Sink, Source
 from bridges.resource.dead_letters import DeadLetters
 from bridges.resource.errors import ReconnectFirst
 from bridges.resource.figures import ActionFigures
+from bridges.resource.ingress import Ingress
 from bridges.resource.item import Item
-from bridges.resource.owner import Owner
+from bridges.resource.owner import Member, Owner
 from bridges.resource.registry import Registry
 from bridges.resource.secret import hider
-from bridges.resource.specs import ActionSpec, ConnectorSpec
+from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
 from broker.config.ssrf import AddressGuard
 from broker.core.action import DISABLED, STOPPED
 from broker.core.errors import Invalid, Problem
@@ -51,6 +52,14 @@ class RunningAction:
     fallbacks: Fallbacks
 
 
+@dataclass(slots=True)
+class RunningSource:
+    """A source with what belongs to it."""
+
+    spec: SourceSpec
+    ingress: Ingress
+
+
 class Hub:
     """See the module. Used on the event loop."""
 
@@ -61,6 +70,8 @@ class Hub:
         """Connectors by name."""
         self.actions: dict[str, RunningAction] = {}
         """Actions by name."""
+        self.sources: dict[str, RunningSource] = {}
+        """Sources by name."""
         self.connector_specs: dict[str, ConnectorSpec] = {}
         self.is_running = False
 
@@ -128,7 +139,7 @@ class Hub:
         self.actions[spec.name] = running
         self.services.sinks.add(action)
         if self.is_running:
-            self.chores.add(spec.id, partial(self._restart_action, running))
+            self.chores.add(action.key, partial(self._restart_action, running))
 
     def _new_action(self, spec: ActionSpec) -> RunningAction:
         services = self.services
@@ -173,9 +184,7 @@ class Hub:
         action, spec = running.action, running.spec
         if self.actions.get(spec.name) is not running:
             return
-        for owner in self.owners.values():
-            if action.name in owner.members:
-                await owner.detach(action.name)
+        await self._detach(action)
         await action.end()
         action.line = self.owners.get(spec.connector)
         if not spec.enable:
@@ -196,10 +205,7 @@ class Hub:
 
     async def end_action(self, running: RunningAction, reason: str) -> None:
         """Take no rows and send none; those that wait stay."""
-        if running.action.line is not None:
-            owner = self.owners.get(running.spec.connector)
-            if owner is not None:
-                await owner.detach(running.action.name)
+        await self._detach(running.action)
         await running.action.stop(reason)
 
     def remove_action(self, name: str) -> None:
@@ -207,7 +213,7 @@ class Hub:
         running = self.actions.pop(name)
         self.services.sinks.remove(running.action.name)
         if self.is_running:
-            self.chores.add(running.spec.id, partial(self._forget_action, running))
+            self.chores.add(running.action.key, partial(self._forget_action, running))
 
     async def _forget_action(self, running: RunningAction) -> None:
         action = running.action
@@ -221,6 +227,69 @@ class Hub:
         self.services.queues.remove(BUFFERS + action.name)
         self.services.metrics.remove(action=action.name)
 
+    # Sources
+
+    def put_source(self, spec: SourceSpec) -> None:
+        """Make a source, or change one: it goes on where it stood."""
+        running = self.sources.get(spec.name)
+        if running is None:
+            running = self.sources[spec.name] = RunningSource(spec, Ingress(spec.id, self.services))
+        running.spec, ingress = spec, running.ingress
+        ingress.is_enabled = spec.enable
+        ingress.equip(spec.resource_opts, partial(self._make_source, spec), partial(self._hidden, spec))
+        if self.is_running:
+            self.chores.add(ingress.key, partial(self._restart_source, running))
+
+    def _make_source(self, spec: SourceSpec) -> Source:
+        owner = self.owners.get(spec.connector)
+        if owner is None or owner.connector is None:
+            raise ReconnectFirst("its connector is not connected")
+        context = self.context(spec.id, spec.resource_opts.health_check_timeout, owner.lost)
+        return owner.connector.source(spec.parameters, context)
+
+    async def _restart_source(self, running: RunningSource) -> None:
+        spec, ingress = running.spec, running.ingress
+        if self.sources.get(spec.name) is not running:
+            return
+        await self._detach(ingress)
+        ingress.line = self.owners.get(spec.connector)
+        if not spec.enable:
+            return
+        if not spec.resource_opts.start_after_created:
+            ingress.halt("not started: start_after_created is off")
+            return
+        self.begin_source(running)
+
+    def begin_source(self, running: RunningSource) -> None:
+        """Read."""
+        owner, ingress = self.owners.get(running.spec.connector), running.ingress
+        ingress.line = owner
+        ingress.begin()
+        if owner is not None:
+            owner.attach(ingress)
+
+    async def end_source(self, running: RunningSource, reason: str) -> None:
+        """Read no more."""
+        running.ingress.halt(reason)
+        await self._detach(running.ingress)
+
+    def remove_source(self, name: str) -> None:
+        """Forget it, and where it stood."""
+        running = self.sources.pop(name)
+        if self.is_running:
+            self.chores.add(running.ingress.key, partial(self._forget_source, running))
+
+    async def _forget_source(self, running: RunningSource) -> None:
+        await self.end_source(running, "deleted")
+        running.ingress.forget()
+        self.services.metrics.remove(source=running.ingress.name)
+
+    async def _detach(self, member: Member) -> None:
+        """From whichever connector it stands on."""
+        for owner in self.owners.values():
+            if owner.members.get(member.key) is member:
+                await owner.detach(member.key)
+
     # The node's life
 
     def begin(self) -> None:
@@ -229,7 +298,14 @@ class Hub:
         for spec in self.connector_specs.values():
             self.chores.add(spec.id, partial(self._restart_connector, spec))
         for running in self.actions.values():
-            self.chores.add(running.spec.id, partial(self._restart_action, running))
+            self.chores.add(running.action.key, partial(self._restart_action, running))
+        for source in self.sources.values():
+            self.chores.add(source.ingress.key, partial(self._restart_source, source))
+
+    async def end_sources(self) -> None:
+        """Bring nothing in any more; before the broker stops taking clients."""
+        for running in self.sources.values():
+            await self.end_source(running, "the broker ends")
 
     async def end(self) -> None:
         """Send what waits in memory while a few seconds last, then disconnect. What waits on disk stays."""
@@ -251,10 +327,13 @@ class Hub:
 
     def users_of(self, connector: str) -> dict[str, list[str]]:
         """The actions and sources that stand on a connector, by kind."""
-        return {"actions": [name for name, one in self.actions.items() if one.spec.connector == connector]}
+        return {
+            "actions": [name for name, one in self.actions.items() if one.spec.connector == connector],
+            "sources": [name for name, one in self.sources.items() if one.spec.connector == connector],
+        }
 
-    def _hidden(self, spec: ActionSpec, text: str) -> str:
-        """A text without the secrets of an action and its connector."""
+    def _hidden(self, spec: ActionSpec | SourceSpec, text: str) -> str:
+        """A text without the secrets of an action or source and its connector."""
         connector = self.connector_specs.get(spec.connector)
         return hider(spec.parameters, None if connector is None else connector.parameters)(text)
 

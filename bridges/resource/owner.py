@@ -36,7 +36,9 @@ class Member(Protocol):
     """An action or a source that stands on the connector."""
 
     @property
-    def name(self) -> str: ...
+    def key(self) -> str:
+        """Tells members apart: ``action kafka:orders``."""
+        ...
 
     async def serve(self) -> None:
         """Use the connection until cancelled."""
@@ -109,21 +111,14 @@ class Owner:
 
     def attach(self, member: Member) -> None:
         """Let an action or source use the connection from now on."""
-        self.members[member.name] = member
+        self.members[member.key] = member
         if self.connector is not None:
             self._serve(member)
 
-    async def detach(self, name: str) -> None:
+    async def detach(self, key: str) -> None:
         """Let it use the connection no more."""
-        self.members.pop(name, None)
-        await self._end_serving(name)
-
-    async def serve_anew(self, name: str) -> None:
-        """End a member's use of the connection and begin it again, as after a change of its settings."""
-        await self._end_serving(name)
-        member = self.members.get(name)
-        if member is not None and self.connector is not None:
-            self._serve(member)
+        self.members.pop(key, None)
+        await self._end_serving(key)
 
     # What members and the connector say
 
@@ -197,18 +192,18 @@ class Owner:
 
     async def _leave(self, connector: Connector | None) -> None:
         self.connector = None
-        for name in list(self._serving):
-            await self._end_serving(name)
+        for key in list(self._serving):
+            await self._end_serving(key)
         if connector is not None:
             with suppress(Exception):
                 async with asyncio.timeout(_CLOSE_S):
                     await connector.close()
 
     def _serve(self, member: Member) -> None:
-        self._serving[member.name] = asyncio.create_task(member.serve(), name=f"serving {member.name}")
+        self._serving[member.key] = asyncio.create_task(member.serve(), name=f"serving {member.key}")
 
-    async def _end_serving(self, name: str) -> None:
-        task = self._serving.pop(name, None)
+    async def _end_serving(self, key: str) -> None:
+        task = self._serving.pop(key, None)
         if task is None:
             return
         task.cancel()
@@ -218,7 +213,7 @@ class Owner:
             if (current := asyncio.current_task()) is not None and current.cancelling():
                 raise
         except Exception:  # noqa: BLE001 - a member that fails is a bug; it must not keep the others from their end
-            _log.exception("bridge.member_failed", member=name)
+            _log.exception("bridge.member_failed", member=key)
 
     def _become(self, state: str, reason: str) -> None:
         reason = self.hide(reason)

@@ -92,22 +92,12 @@ class ActionSpec(_Object):
     dead_letters: DeadLetterOptions = DeadLetterOptions()
 
 
-class PublishOptions(Settings):
-    """The message that is published for each record of a source. Templates over the record's columns."""
-
-    topic: str = Field(default="${topic}", min_length=1, description="A template.")
-    payload: str = Field(default="${payload}", description="A template; empty is the whole record as JSON.")
-    qos: int | str = Field(default=0, description="0, 1, 2 or one placeholder.")
-    retain: bool | str = Field(default=False, description="true, false or one placeholder.")
-
-
 class SourceSpec(_Object):
     """A source: what rules read with FROM "$bridges/<type>:<name>"."""
 
     connector: str
     parameters: Any = None
     resource_opts: SourceOptions = SourceOptions()
-    publish: PublishOptions | None = None
 
 
 def connector_spec(spec: Spec, registry: Registry) -> ConnectorSpec:
@@ -146,6 +136,18 @@ def source_spec(spec: Spec, registry: Registry) -> SourceSpec:
         )
     checked: SourceSpec = _with_parameters("source", SourceSpec, kind.source, given)
     return checked
+
+
+def check_connector(what: str, spec: ActionSpec | SourceSpec, connectors: Mapping[str, ConnectorSpec]) -> None:
+    """Raise ``Invalid`` unless the connector that an action or source names is there and of its type."""
+    connector = connectors.get(spec.connector)
+    if connector is None:
+        known = ", ".join(map(repr, connectors)) or "none yet"
+        problem = Problem(f"there is no connector {spec.connector!r}", "/connector", suggestion=f"there are {known}")
+        raise Invalid(f"the {what} cannot be saved", [problem])
+    if connector.type != spec.type:
+        text = f"connector {spec.connector!r} is of type {connector.type!r}, and the {what} of type {spec.type!r}"
+        raise Invalid(f"the {what} cannot be saved", [Problem(text, "/connector")])
 
 
 def _with_parameters(what: str, model: type[Any], own: type[Any], given: Spec) -> Any:

@@ -112,6 +112,11 @@ class Publisher(Protocol):
         ...
 
 
+    async def decided(self, topic: str) -> None:
+        """Wait until what was published to the topic so far has passed the gates that wait for other processes."""
+        ...
+
+
 class WaitingPublisher(Protocol):
     """A way into the pipeline for whoever can wait to hear what became of a message."""
 

@@ -78,6 +78,11 @@ class Pipeline(Generic[R]):
         outcome = self.publish(message)
         return await self.lanes.outcome_of_last(message.topic) if outcome.is_waiting else outcome
 
+    async def decided(self, topic: str) -> None:
+        """Wait until what was published to the topic so far has passed the gates that wait for other processes."""
+        if topic in self.lanes.topics:
+            await self.lanes.outcome_of_last(topic)
+
     def publish_for_client(self, message: Message) -> Outcome:
         """As ``publish``, of a message that a client left to be published, its will: where its topic leads a client."""
         self._internal.value += 1

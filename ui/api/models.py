@@ -37,6 +37,18 @@ class ActionSpec(_Open):
     dead_letters: dict[str, Any] | None = None
 
 
+class SourceSpec(_Open):
+    """A source: what rules read with ``FROM "$bridges/<type>:<name>"``."""
+
+    name: str
+    type: str = Field(examples=["kafka"])
+    connector: str
+    enable: bool = True
+    description: str = ""
+    parameters: dict[str, Any] | None = None
+    resource_opts: dict[str, Any] | None = None
+
+
 class ProblemEntry(BaseModel):
     """One thing wrong, and where: a JSON pointer into the body; line and column count from 1 inside that text."""
 

@@ -60,6 +60,7 @@ KINDS: Sequence[Kind] = (
     Kind("lake/tables", "Table", "Tables", "Lake", models.TableSpec),
     Kind("connectors", "Connector", "Connectors", "Bridges", models.ConnectorSpec),
     Kind("actions", "Action", "Actions", "Bridges", models.ActionSpec),
+    Kind("sources", "Source", "Sources", "Bridges", models.SourceSpec),
 )
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many objects.")]

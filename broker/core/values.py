@@ -1,0 +1,61 @@
+"""Small values of features that outlive the process, written in the same commit groups as everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+Done = Callable[[BaseException | None], None]
+
+
+class Values(Protocol):
+    """Keys are paths that begin with the feature's name: ``bridges/positions/...``. Used on the event loop."""
+
+    def get(self, key: str) -> bytes | None:
+        """The value that is committed, or None."""
+        ...
+
+    def put(self, key: str, value: bytes | None) -> None:
+        """Set a value, or delete it with None, in the commit group that is gathering."""
+        ...
+
+    def names(self, prefix: str) -> list[str]:
+        """The keys there are that begin so, in order."""
+        ...
+
+    def when_committed(self, done: Done) -> None:
+        """Call ``done`` once all that was put, published and appended so far is committed, or with what kept it."""
+        ...
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether more waits for the disk than the settings allow: whoever brings records in then stops for a while."""
+        ...
+
+
+class NoValues:
+    """Where nothing outlives the process. Tells ``done`` at once."""
+
+    is_congested = False
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+
+    def get(self, key: str) -> bytes | None:
+        """See ``Values``."""
+        return self._values.get(key)
+
+    def put(self, key: str, value: bytes | None) -> None:
+        """See ``Values``."""
+        if value is None:
+            self._values.pop(key, None)
+        else:
+            self._values[key] = value
+
+    def names(self, prefix: str) -> list[str]:
+        """See ``Values``."""
+        return sorted(key for key in self._values if key.startswith(prefix))
+
+    def when_committed(self, done: Done) -> None:
+        """See ``Values``."""
+        done(None)
