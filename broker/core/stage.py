@@ -111,7 +111,6 @@ class Publisher(Protocol):
         """Route only: straight to the subscribers, past all gates, rules, captures and the retained store."""
         ...
 
-
     async def decided(self, topic: str) -> None:
         """Wait until what was published to the topic so far has passed the gates that wait for other processes."""
         ...
