@@ -1,6 +1,6 @@
 """Connections whose login waits: for an authenticator that takes its time, or in the jail of a client identifier that
-goes from one connection to the next. They are not read from meanwhile, and a connection that ends takes its login
-with it.
+goes from one connection to the next. What they send is kept meanwhile, and a connection that ends takes its login with
+it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class WaitingLogins:
         metrics.gauge("logins_waiting", lambda: len(self._tasks), "clients whose authenticator has not answered yet")
 
     def wait(self, c: Connection, decision: Coroutine[Any, Any, Decision], finish: Callable[[Decision], None]) -> None:
-        """Read nothing more from a connection until it is decided over; then ``finish``."""
+        """Take nothing more of a connection until it is decided over; then ``finish``."""
         self.park(c)
         self._tasks[c] = asyncio.create_task(self._decide(c, decision, finish), name="login")
 
     def park(self, c: Connection) -> None:
-        """Keep what a connection sends until ``go_on``."""
+        """Keep what a connection sends until ``go_on``. It is held when that is much; else it is read on, so that its
+        end is noticed."""
         c.is_parked = True
-        c.hold(self)
 
     def go_on(self, c: Connection, finish: Callable[[], None]) -> None:
         """Finish what a parked connection waits for, then take what it sent meanwhile."""

@@ -135,6 +135,8 @@ class Connection:
         hub.figures.bytes_received.value += len(data)
         if rest or self.is_parked:
             rest += data
+            if self.is_parked and not self.is_connected and len(rest) > self.max_packet_bytes:
+                self.hold(hub.logins)
             if len(rest) < self.wanted or self.is_parked:
                 return
             data = bytes(rest)
