@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from tests.support.processes import ServerProcess, free_port, is_open
+from tests.support.processes import ServerProcess, free_port
 
 PASSWORD = "correct horse battery"
 
@@ -37,9 +37,7 @@ class Postgres:
         self._run("initdb", "-D", str(data), "-U", "sluice", "-A", "scram-sha-256", f"--pwfile={password}", "-N")
         options = (f"-c port={self.port}", "-c listen_addresses=127.0.0.1", f"-c unix_socket_directories={data}")
         command = [self._bin / "postgres", "-D", data, *(part for option in options for part in option.split())]
-        self.process = ServerProcess(
-            [str(part) for part in command], self._directory, lambda: is_open(self.port), user=self._user
-        )
+        self.process = ServerProcess([str(part) for part in command], self._directory, self._is_ready, user=self._user)
 
     @property
     def url(self) -> str:
@@ -71,6 +69,10 @@ class Postgres:
     def __exit__(self, *_: object) -> None:
         self.process.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _is_ready(self) -> bool:
+        asking = (str(self._bin / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port))
+        return subprocess.run(asking, check=False).returncode == 0
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
