@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
@@ -217,6 +218,10 @@ class WireClient:
         packet = await self.receive()
         assert isinstance(packet, kind), packet
         return packet
+
+    def push_back(self, packets: Sequence[Packet]) -> None:
+        """Let these be received next, again."""
+        self._received[:0] = packets
 
     async def subscribe(self, *requests: SubscriptionRequest, identifier: int = 0) -> list[int]:
         """Subscribe; the reason codes. Packets that came before the SUBACK are kept."""
