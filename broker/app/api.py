@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from broker.admin.alarms import AlarmDesk
+from broker.admin.listeners import ListenerDesk
 from broker.app import features
-from broker.app.build import Node
+from broker.app.build import Node, named_of
+from broker.app.reload import ConfigReload
 from broker.app.settings import ApiSettings
 from broker.app.status import NodeStatus
 from broker.app.version import product_version
@@ -15,7 +17,7 @@ from broker.observe.prometheus import exposition
 from broker.streams.ranges_process import TICKET_LIFE_S
 
 
-def api_server(node: Node) -> Any:
+def api_server(node: Node, reload: ConfigReload) -> Any:
     """The HTTP server of the management API, not yet started. Leaves its context at ``node.api_context``."""
     context = features.load(features.API_CONTEXT)(
         token=node.token,
@@ -27,6 +29,8 @@ def api_server(node: Node) -> Any:
         lake=node.lake.service,
         quarantine=node.quarantine,
         delayed=node.delayed,
+        listeners=ListenerDesk(node.server.listeners, reload, named_of),
+        reload=reload.reload,
         alarms=AlarmDesk(node.alarms, node.clock),
         not_ready=node.health.not_ready,
         ready_remark=node.health.remark,

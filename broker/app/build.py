@@ -36,6 +36,7 @@ from broker.net.listeners import ListenerStatus
 from broker.net.server import Server
 from broker.net.settings import (
     ListenerSettings,
+    NamedListener,
     SslListeners,
     TcpListeners,
     WsListeners,
@@ -107,7 +108,7 @@ class Node:
         self.mqtt_address = self.api_address = ""
         self.api_context: Any = None
         self.started_ns = self.clock.now_ns()
-        sections = Sections(config)
+        sections = self.sections = Sections(config)
         storing = config.get("store", StoreSettings)
         self.store: Store = RocksStore(data_dir, storing.durability) if store is None else store
         self.writer = Writer(self.store, asyncio.get_running_loop(), storing, self.metrics)
@@ -132,13 +133,7 @@ class Node:
             data_dir=data_dir,
         )
         self.server = Server(
-            listeners=named_listeners(
-                config.get("listeners.tcp.default", ListenerSettings),
-                config.get("listeners.tcp", TcpListeners),
-                config.get("listeners.ssl", SslListeners),
-                config.get("listeners.ws", WsListeners),
-                config.get("listeners.wss", WssListeners),
-            ),
+            listeners=named_of(config),
             settings=config.get("mqtt", MqttSettings),
             shared=config.get("shared_subscription", SharedSettings),
             retained=config.get("retained", RetainedSettings),
@@ -249,7 +244,8 @@ class Node:
     @property
     def listeners(self) -> list[dict[str, Any]]:
         """The addresses, as the API shows them (``ui.api.status.ListenerStatus``)."""
-        open_ones = [_listener(status) for status in self.server.listeners.statuses()]
+        statuses = self.server.listeners.statuses()
+        open_ones = [_listener(status, *status.address) for status in statuses if status.address is not None]
         return [*open_ones, {"name": "api", "protocol": "http", "address": self.api_address}]
 
     @property
@@ -261,8 +257,19 @@ class Node:
         return {path: by_kind[kind] for path, kind in _PATHS.items()}
 
 
-def _listener(status: ListenerStatus) -> dict[str, Any]:
-    host, port = status.address
+def named_of(config: Config, *, also_disabled: bool = False) -> list[NamedListener]:
+    """The listeners of a configuration, in the order in which they are opened."""
+    return named_listeners(
+        config.get("listeners.tcp.default", ListenerSettings),
+        config.get("listeners.tcp", TcpListeners),
+        config.get("listeners.ssl", SslListeners),
+        config.get("listeners.ws", WsListeners),
+        config.get("listeners.wss", WssListeners),
+        also_disabled=also_disabled,
+    )
+
+
+def _listener(status: ListenerStatus, host: str, port: int) -> dict[str, Any]:
     shown = {
         "name": status.name,
         "protocol": status.protocol,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import sys
 from pathlib import Path
 
-from broker.app.build import Node
-from broker.config.root import Config
+from broker.app.build import Node, section_models
+from broker.config.root import Config, load_config
 from broker.core.errors import ConfigError
 from broker.observe.log import silenced
 from broker.storage.memory import MemoryStore
@@ -34,3 +37,25 @@ async def _object_problems(config: Config, data_dir: Path) -> list[str]:
     await node.streams.stop()
     await node.writer.close()
     return problems
+
+
+def main() -> None:
+    """Read ``data_dir``, ``config_file`` and ``overrides`` from standard input, write what is wrong, both in JSON."""
+    asked = json.load(sys.stdin)
+    data_dir, config_file = Path(asked["data_dir"]), asked["config_file"]
+    try:
+        config = load_config(
+            section_models(),
+            data_dir=data_dir,
+            config_file=None if config_file is None else Path(config_file),
+            environ=os.environ,
+            overrides=asked["overrides"],
+        )
+        problems = object_problems(config, data_dir)
+    except ConfigError as error:
+        problems = list(error.problems)
+    json.dump(problems, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

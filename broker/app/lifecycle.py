@@ -13,6 +13,7 @@ from typing import Any, Final
 from broker.app.api import api_server
 from broker.app.build import Node, section_models
 from broker.app.loops import run
+from broker.app.reload import ConfigReload, overrides_of
 from broker.app.runfile import RunFile
 from broker.app.settings import NodeSettings
 from broker.app.token import administrator_token
@@ -50,14 +51,12 @@ def serve(options: ServeOptions, companion: Companion | None = None) -> int:
 
 def _configuration(options: ServeOptions) -> Config:
     _make_data_dir(options)
-    addresses = {"listeners.tcp.default.bind": options.mqtt, "api.bind": options.api}
-    overrides = {key: address for key, address in addresses.items() if address is not None}
     config = load_config(
         section_models(),
         data_dir=options.data_dir,
         config_file=options.config_file,
         environ=os.environ,
-        overrides={**options.overrides, **overrides},
+        overrides=overrides_of(options),
     )
     log = config.get("log", LogSettings)
     setup(log.level, log.format)
@@ -109,14 +108,15 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     node.rules.begin_deferred()
     started.push_async_callback(node.rules.end_deferred)
     started.push_async_callback(node.bridges.end)
-    api = api_server(node)
+    reload = ConfigReload(node, options, os.environ)
+    api = api_server(node, reload)
     await ranges
     api_address = _text(await api.start())
     started.push_async_callback(api.stop)
     bound = await node.server.start()
     mqtt_address = _text(bound[0]) if bound else "none"
     started.push_async_callback(node.server.stop, STOP_DEADLINE_S)
-    _reload_on_signal(node, started)
+    _reload_on_signal(node, reload, started)
     node.store_health.start()
     started.callback(node.store_health.stop)
     node.overload.start()
@@ -142,13 +142,30 @@ def _on_signal() -> asyncio.Event:
     return stopped
 
 
-def _reload_on_signal(node: Node, started: AsyncExitStack) -> None:
-    """Read certificates again on SIGHUP, unless that signal says that the terminal we run in is gone."""
+def _reload_on_signal(node: Node, reload: ConfigReload, started: AsyncExitStack) -> None:
+    """Read the configuration again on SIGHUP, unless that signal says that the terminal we run in is gone."""
     if sys.stdin is not None and sys.stdin.isatty():
         return
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, node.server.listeners.reload_certificates)
+    under_way: set[asyncio.Task[None]] = set()
+
+    def begin() -> None:
+        task = loop.create_task(_reload(reload), name="configuration reload")
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, begin)
     started.callback(loop.remove_signal_handler, signal.SIGHUP)
+
+
+async def _reload(reload: ConfigReload) -> None:
+    try:
+        await reload.reload()
+    except ConfigError as error:
+        for problem in error.problems:
+            _log.error("config.not_reloaded", reason=problem)
+    except SluiceError as error:
+        _log.error("config.not_reloaded", reason=str(error))
 
 
 async def _end(task: asyncio.Task[Any]) -> None:

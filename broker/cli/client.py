@@ -60,6 +60,10 @@ class ApiClient:
         """The answer to a POST."""
         return self._request("POST", path, body=body).json
 
+    def patch(self, path: str, body: Any) -> Any:
+        """Change some members of an object; the object."""
+        return self._request("PATCH", path, body=body).json
+
     def delete(self, path: str) -> None:
         """Delete an object."""
         self._request("DELETE", path)

@@ -12,7 +12,7 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError, from_sluice_error
-from broker.cli.options import DataDirOption, OutputOption
+from broker.cli.options import DataDirOption, OutputOption, UrlOption, api_client
 
 if TYPE_CHECKING:
     from broker.config.model import Settings
@@ -83,6 +83,32 @@ def reference(output: OutputOption = "table") -> None:
         ("setting", "type", "default", "description"),
         [(entry.key, entry.type, entry.default, entry.description) for entry in entries],
     )
+
+
+@group.command()
+def reload(
+    drain: Annotated[bool, typer.Option("--drain", help="Let connections of listeners that go stay.")] = False,
+    url: UrlOption = None,
+    data_dir: DataDirOption = Path("data"),
+    output: OutputOption = "table",
+) -> None:
+    """Have a running broker read its configuration again; when something is wrong, nothing changes."""
+    from broker.cli.output import print_json, print_line
+
+    with api_client(url, data_dir, 120) as client:
+        done = client.post(f"/config:reload{'?drain=true' if drain else ''}", {})
+    if output == "json":
+        print_json(done)
+        return
+    listeners = [f"listener {id} {what}" for what, ids in done["listeners"].items() for id in ids]
+    for line in (*done["settings"], *listeners, *done["objects"]):
+        print_line(f"in force: {line}")
+    for line in done["failed"]:
+        print_line(f"not changed: {line}")
+    for line in done["needs_restart"]:
+        print_line(f"needs a restart: {line}")
+    if not any((done["settings"], listeners, done["objects"], done["failed"], done["needs_restart"])):
+        print_line("nothing has changed")
 
 
 def _load(file: Path | None, data_dir: Path) -> Config:

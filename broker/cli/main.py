@@ -22,6 +22,7 @@ from broker.cli import (
     gate_tries,
     gates,
     lake,
+    listeners,
     objects,
     quarantine,
     rewrites,
@@ -136,6 +137,7 @@ def _application() -> typer.Typer:
         application.add_typer(group, name=noun.singular, hidden=True)
     application.add_typer(quarantine.group, name="quarantine")
     application.add_typer(delayed.group, name="delayed")
+    application.add_typer(listeners.group, name="listeners")
     application.add_typer(lake.group, name="lake")
     return application
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from broker.config.model import Settings
 from broker.config.objects import OBJECT_SECTIONS, LayerObjects, objects_in, without_objects
 from broker.config.problems import did_you_mean, sentence
 from broker.config.reference import SettingEntry, describe
+from broker.config.removed import removed_settings
 from broker.core.errors import ConfigError, NotFound
 
 _Model = TypeVar("_Model", bound=Settings)
@@ -72,6 +74,11 @@ class Config:
             raise TypeError(f"section {section!r} is {type(found).__name__}, not {model.__name__}")
         return found
 
+    @property
+    def sections(self) -> Mapping[str, Settings]:
+        """All settings by the name of their section."""
+        return self._sections
+
     def origin(self, key: str) -> str:
         """Who set a key: ``sluice.conf line 4``, ``environment variable SLUICE_...``, ``command line``, ``default``."""
         path = tuple(key.split("."))
@@ -102,13 +109,15 @@ def load_config(
     environ: Mapping[str, str],
     overrides: Mapping[str, str] | None = None,
     object_sections: Sequence[str] = OBJECT_SECTIONS,
+    api_values: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Read all layers and validate them.
+    """Read all layers and validate them; ``api_values`` stand in place of what the API's file holds.
 
     Raises:
         ConfigError: with every problem found, one sentence each: file and line, key, value, what was expected.
     """
-    layers, problems = _read_layers(data_dir, config_file, environ, overrides or {})
+    layers, problems = _read_layers(data_dir, config_file, environ, overrides or {}, api_values)
+    problems += removed_settings(layers)
     object_paths = [tuple(name.split(".")) for name in object_sections]
     objects, object_problems = _objects(layers, object_paths)
     values = without_objects(merged(layers), object_paths)
@@ -121,13 +130,21 @@ def load_config(
 
 
 def _read_layers(
-    data_dir: Path | None, config_file: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
+    data_dir: Path | None,
+    config_file: Path | None,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, str],
+    api_values: Mapping[str, Any] | None,
 ) -> tuple[list[Layer], list[str]]:
     main_file = find_main_file(config_file, data_dir, environ)
     own_files = [] if data_dir is None else [data_dir / BASE_FILE, data_dir / API_FILE]
-    files = [file for file in own_files if file.exists()] + ([main_file] if main_file is not None else [])
+    api_file = None if api_values is None else own_files[-1]
+    files = [file for file in own_files if file == api_file or file.exists()]
     layers, problems = [], []
-    for file in files:
+    for file in [*files, *([main_file] if main_file is not None else [])]:
+        if api_values is not None and file == api_file:
+            layers.append(Layer(str(file), deepcopy(dict(api_values)), {}, file))
+            continue
         try:
             layers.append(file_layer(file, environ))
         except HoconError as error:

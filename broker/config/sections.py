@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,29 @@ class Sections:
     """Makes a section for each kind of objects that a configuration was loaded with."""
 
     def __init__(self, config: Config) -> None:
-        file = None if config.api_file is None else ApiFile(config.api_file, config.api_values)
+        self.file = None if config.api_file is None else ApiFile(config.api_file, config.api_values)
+        """What the API writes; None without a data directory."""
         self._sections = {
-            name: FileSection(tuple(name.split(".")), layers, file) for name, layers in config.objects.items()
+            name: FileSection(tuple(name.split(".")), layers, self.file) for name, layers in config.objects.items()
         }
+
+    def reload(self, config: Config) -> None:
+        """Take the objects of a configuration that was read anew, and what the API's file holds now."""
+        if self.file is not None:
+            self.file.reread(config.api_values)
+        for name, section in self._sections.items():
+            section.read(config.objects[name])
+
+    @contextmanager
+    def unlocked(self) -> Iterator[None]:
+        """Let services change objects that files fix, since those files have changed."""
+        for section in self._sections.values():
+            section.is_unlocked = True
+        try:
+            yield
+        finally:
+            for section in self._sections.values():
+                section.is_unlocked = False
 
     def section(self, path: str) -> ObjectSection:
         """The section at a path such as ``rule_engine.rules``.
@@ -47,6 +66,13 @@ class FileSection:
 
     def __init__(self, path: KeyPath, layers: Sequence[LayerObjects], api_file: ApiFile | None) -> None:
         self._path, self._api_file = path, api_file
+        self.is_unlocked = False
+        """While files that fix objects are being taken over."""
+        self.read(layers)
+
+    def read(self, layers: Sequence[LayerObjects]) -> None:
+        """Take the objects of the layers in place of those there were."""
+        path = self._path
         self._fixed: dict[str, tuple[str, Spec]] = {}
         self._made: dict[str, Spec] = {}
         self._places: dict[str, str] = {}
@@ -79,7 +105,7 @@ class FileSection:
     def fixed_by(self, name: str) -> str | None:
         """The file that fixes the object, or None."""
         fixed = self._fixed.get(name)
-        return None if fixed is None else fixed[0]
+        return None if fixed is None or self.is_unlocked else fixed[0]
 
     def where(self, name: str) -> str:
         """The file and line in which the object stood when the broker began, else the API's file."""
@@ -94,8 +120,21 @@ class ApiFile:
         self._values = values
         self._seen = _stamp(file)
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """What it holds; not to be changed."""
+        return self._values
+
+    def reread(self, values: dict[str, Any]) -> None:
+        """Somebody has just read the file: this is what it holds."""
+        self._values, self._seen = values, _stamp(self.path)
+
     def put(self, path: KeyPath, objects: Sequence[Spec]) -> None:
-        """Replace the objects at one path and leave everything else.
+        """Replace the objects at one path and leave everything else; raises as ``replace``."""
+        self.replace(_replaced(self._values, path, list(objects)))
+
+    def replace(self, values: dict[str, Any]) -> None:
+        """Have the file hold these values.
 
         Raises:
             Unavailable: the file cannot be written, or somebody else wrote it; nothing changed.
@@ -105,7 +144,6 @@ class ApiFile:
                 f"{self.path} was changed by somebody else since it was read, and nothing was written; "
                 "restart the broker, which reads it"
             )
-        values = _replaced(self._values, path, list(objects))
         try:
             replace_file(self.path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")
         except OSError as error:

@@ -84,6 +84,11 @@ class Plans(Generic[R]):
         self._gates, self._taps = tuple(gates), tuple(taps)
         self.invalidate()
 
+    def limit(self, max_levels: int, max_topic_bytes: int) -> None:
+        """Have other limits of topics from the next one on."""
+        self._max_levels, self._max_topic_bytes = max_levels, max_topic_bytes
+        self.invalidate()
+
     def invalidate(self) -> None:
         """Forget all plans. The dictionary stays the same object: the hot path holds on to it."""
         self.generation += 1

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, FastAPI
 
 from ui.api import pages, registry, system
 from ui.api.alarms import add_alarms
+from ui.api.bridges import BRIDGES, add_bridge
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.delayed import add_delayed
@@ -15,6 +16,7 @@ from ui.api.document import install as install_document
 from ui.api.edge import Edge
 from ui.api.gates import GATES, GateService, add_gate
 from ui.api.lake import add_lake
+from ui.api.listeners import add_listeners, add_reload
 from ui.api.messages import add_publishing
 from ui.api.objects import KINDS, add_kind
 from ui.api.parameters import refuse_unknown_parameters
@@ -76,8 +78,14 @@ def _operations(context: ApiContext) -> APIRouter:
                 add_schemas(router, kind, context.services[kind.path], calls)
                 continue
             add_kind(router, kind, context.services[kind.path])
+            if kind.path in BRIDGES:
+                add_bridge(router, kind, context.services[kind.path])
             if kind.path in GATES:
                 add_gate(router, kind, cast(GateService, context.services[kind.path]))
+    if context.listeners is not None:
+        add_listeners(router, context.listeners)
+    if context.reload is not None:
+        add_reload(router, context.reload)
     if context.delayed is not None:
         add_delayed(router, context.delayed)
     if context.quarantine is not None:

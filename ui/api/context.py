@@ -76,6 +76,32 @@ class Alarms(Protocol):
     def forget_history(self) -> int: ...
 
 
+class Listeners(Protocol):
+    """The addresses on which MQTT clients are taken (``broker.admin.listeners``)."""
+
+    def list(self) -> Sequence[Spec]: ...
+
+    def get(self, id: str) -> Spec: ...
+
+    async def create(self, id: str, settings: Spec) -> Spec: ...
+
+    async def patch(self, id: str, patch: Spec, *, drain: bool = False) -> Spec: ...
+
+    async def delete(self, id: str, *, drain: bool = False) -> None: ...
+
+    async def start(self, id: str) -> Spec: ...
+
+    async def stop(self, id: str, *, drain: bool = False) -> Spec: ...
+
+    async def restart(self, id: str, *, drain: bool = False) -> Spec: ...
+
+
+class ReloadConfig(Protocol):
+    """Reads the configuration again (``broker.app.reload``)."""
+
+    async def __call__(self, *, drain: bool = False) -> Spec: ...
+
+
 class Delayed(Protocol):
     """Messages that are published later (``broker.admin.delayed``)."""
 
@@ -113,6 +139,8 @@ class ApiContext:
     lake: Lake | None = None
     quarantine: Quarantine | None = None
     delayed: Delayed | None = None
+    listeners: Listeners | None = None
+    reload: ReloadConfig | None = None
     alarms: Alarms | None = None
     pipeline: Pipeline | None = None
     functions: Callable[[], Sequence[Spec]] | None = None

@@ -49,6 +49,19 @@ class SourceSpec(_Open):
     resource_opts: dict[str, Any] | None = None
 
 
+class ProbeResult(BaseModel):
+    """A test of a connection: each step with ``name``, ``result`` (ok, failed, skipped), ``duration_ms``, ``message``."""
+
+    ok: bool
+    steps: list[dict[str, Any]]
+
+
+class Drain(BaseModel):
+    """How long to wait for the rows that are left to be sent, in seconds."""
+
+    timeout_s: float = 30
+
+
 class ProblemEntry(BaseModel):
     """One thing wrong, and where: a JSON pointer into the body; line and column count from 1 inside that text."""
 
@@ -247,6 +260,14 @@ class RewriteTest(_Open):
     username: str | None = None
     client_attrs: dict[str, str] = {}
     rewrites: list[RewriteSpec] | None = None
+
+
+class ListenerSpec(_Open):
+    """Settings of a listener, those of section `listeners` in the configuration; absent ones have their defaults."""
+
+    bind: str = "127.0.0.1:1883"
+    enable: bool = True
+    max_connections: int = 0
 
 
 class AutoSubscriptionSpec(_Open):

@@ -1,0 +1,202 @@
+"""The verbs of listeners: list, show, add, change, remove, start, stop.
+
+What is changed here is kept in the API's file. Files and the command line are stronger: what they set is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from broker.config.root import Config
+from broker.config.spec_problems import spec_problems
+from broker.core.errors import AlreadyExists, Invalid, NotFound, Problem, ReadOnly
+from broker.core.merge_patch import merged
+from broker.core.objects import Spec
+from broker.core.ordered import name_problem
+from broker.net.listeners import Listeners, ListenerStatus
+from broker.net.settings import (
+    PROTOCOLS,
+    ListenerSettings,
+    NamedListener,
+    SslListenerSettings,
+    WsListenerSettings,
+    WssListenerSettings,
+)
+
+_MODELS: Mapping[str, type[ListenerSettings]] = {
+    model.kind: model for model in (ListenerSettings, SslListenerSettings, WsListenerSettings, WssListenerSettings)
+}
+
+
+class Reload(Protocol):
+    """What puts a changed configuration in force (``broker.app.reload``)."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def api_values(self) -> dict[str, Any]: ...
+
+    async def use_api_values(self, values: Mapping[str, Any], *, drain: bool, check: Callable[[Config], None]) -> None:
+        """Write these values and open and close listeners as they say; all or nothing."""
+        ...
+
+
+class NamedOf(Protocol):
+    """The listeners of a configuration."""
+
+    def __call__(self, config: Config, *, also_disabled: bool = False) -> list[NamedListener]: ...
+
+
+class ListenerDesk:
+    """See the module. A listener is named by its kind and key: ``tcp:default``."""
+
+    def __init__(self, listeners: Listeners, reload: Reload, named_of: NamedOf) -> None:
+        self._listeners, self._reload, self._named_of = listeners, reload, named_of
+
+    def list(self) -> Sequence[Spec]:
+        """All of them in the order in which they are opened, those too that are not enabled."""
+        statuses = {status.id: status for status in self._listeners.statuses()}
+        return [_shown(named, statuses.get(named.id)) for named in self._all(self._reload.config)]
+
+    def get(self, id: str) -> Spec:
+        """One of them with its settings; raises ``NotFound``."""
+        named = self._find(self._reload.config, id)
+        status = next((one for one in self._listeners.statuses() if one.id == id), None)
+        return {**_shown(named, status), "settings": named.settings.model_dump(mode="json")}
+
+    async def create(self, id: str, settings: Spec) -> Spec:
+        """Add one, and open it.
+
+        Raises:
+            AlreadyExists: there is one.
+            Invalid, ConfigError: with all problems; nothing was changed.
+            Unavailable: its address is taken.
+        """
+        if any(named.id == id for named in self._all(self._reload.config)):
+            raise AlreadyExists("listener", id)
+        return await self._put(id, settings, drain=False)
+
+    async def patch(self, id: str, patch: Spec, *, drain: bool = False) -> Spec:
+        """Change some settings (JSON Merge Patch; null goes back to the default); raises as ``create``.
+
+        Connections live on. Where a setting is fixed by a file or the command line, ``ReadOnly`` says by which.
+        """
+        self._find(self._reload.config, id)
+        return await self._put(id, merged(self._held(id), patch), drain=drain)
+
+    async def delete(self, id: str, *, drain: bool = False) -> None:
+        """Close and forget one; its connections are closed, unless they are to drain.
+
+        Raises:
+            NotFound: there is none.
+            ReadOnly: a file or the command line has it.
+        """
+        self._find(self._reload.config, id)
+        kind, key = _parts(id)
+        if (kind, key) == ("tcp", "default"):
+            raise ReadOnly("listener 'tcp:default' is always there; set its 'enable' to false")
+        values = self._reload.api_values
+        values.get("listeners", {}).get(kind, {}).pop(key, None)
+
+        def check(config: Config) -> None:
+            if any(named.id == id for named in self._all(config)):
+                origin = config.origin(f"listeners.{kind}.{key}")
+                raise ReadOnly(f"listener {id!r} is fixed by {origin}; take it out there")
+
+        await self._reload.use_api_values(values, drain=drain, check=check)
+
+    async def start(self, id: str) -> Spec:
+        """Open one that was stopped; raises ``NotFound`` and ``Unavailable``."""
+        self._check_enabled(id)
+        await self._listeners.start(id)
+        return self.get(id)
+
+    async def stop(self, id: str, *, drain: bool = False) -> Spec:
+        """Close one until it is started again, or the broker is; raises ``NotFound``."""
+        self._check_enabled(id)
+        await self._listeners.stop(id, drain=drain)
+        return self.get(id)
+
+    async def restart(self, id: str, *, drain: bool = False) -> Spec:
+        """Close one and open it again; raises ``NotFound`` and ``Unavailable``."""
+        await self.stop(id, drain=drain)
+        return await self.start(id)
+
+    async def _put(self, id: str, settings: Spec, *, drain: bool) -> Spec:
+        kind, key = _parts(id)
+        wanted = _parsed(kind, settings)
+        values = self._reload.api_values
+        values.setdefault("listeners", {}).setdefault(kind, {})[key] = deepcopy(settings)
+
+        def check(config: Config) -> None:
+            found = self._find(config, id).settings
+            for name in type(wanted).model_fields:
+                if name in settings and getattr(found, name) != getattr(wanted, name):
+                    origin = config.origin(f"listeners.{kind}.{key}.{name}")
+                    raise ReadOnly(f"{name} of listener {id!r} is fixed by {origin}; change it there")
+
+        await self._reload.use_api_values(values, drain=drain, check=check)
+        return self.get(id)
+
+    def _held(self, id: str) -> Spec:
+        """What the API's file says of a listener."""
+        kind, key = _parts(id)
+        held: Spec = self._reload.api_values.get("listeners", {}).get(kind, {}).get(key, {})
+        return held
+
+    def _check_enabled(self, id: str) -> None:
+        if not self._find(self._reload.config, id).settings.enable:
+            raise Invalid(f"listener {id!r} is not enabled; set its 'enable' to true")
+
+    def _all(self, config: Config) -> Sequence[NamedListener]:
+        return self._named_of(config, also_disabled=True)
+
+    def _find(self, config: Config, id: str) -> NamedListener:
+        found = next((named for named in self._all(config) if named.id == id), None)
+        if found is None:
+            raise NotFound("listener", id, "'sluice listeners list' shows all")
+        return found
+
+
+def _parts(id: str) -> tuple[str, str]:
+    kind, _, key = id.partition(":")
+    if kind not in _MODELS:
+        raise Invalid(f"{id!r} is not a listener", [Problem("write KIND:NAME, KIND one of tcp, ssl, ws, wss", "/id")])
+    if problem := name_problem(key):
+        raise Invalid(f"{id!r} is not a listener", [Problem(problem, "/id")])
+    return kind, key
+
+
+def _parsed(kind: str, settings: Spec) -> ListenerSettings:
+    model = _MODELS[kind]
+    try:
+        return model.model_validate(settings)
+    except ValidationError as error:
+        raise Invalid("the listener cannot be had so", spec_problems(error, model)) from None
+
+
+def _shown(named: NamedListener, status: ListenerStatus | None) -> Spec:
+    settings = named.settings
+    state = "disabled" if not settings.enable else "stopped" if status is None else status.state
+    address = None if status is None or status.address is None else status.address
+    expires = None if status is None else status.certificate_expires
+    return {
+        "id": named.id,
+        "name": named.name,
+        "protocol": PROTOCOLS[settings.kind],
+        "bind": settings.bind,
+        "address": None if address is None else _text(*address),
+        "state": state,
+        "connections": 0 if status is None else status.connections,
+        "max_connections": settings.max_connections,
+        "certificate_expires": None if expires is None else expires.isoformat().replace("+00:00", "Z"),
+    }
+
+
+def _text(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,250 @@
+"""Reads the configuration again while the broker runs, and puts what has changed in force.
+
+Everything is read, validated and, where objects have changed, tried in a process of its own first; when something is
+wrong nothing changes. What can only be had by a restart is named in the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import asdict
+from typing import Any, Final
+
+from broker.app.build import Node, named_of, section_models
+from broker.app.settings import AccessSettings
+from broker.config.model import Settings
+from broker.config.options import ServeOptions
+from broker.config.reload import changed_settings, with_kept
+from broker.config.root import Config, load_config
+from broker.connection.settings import FIXED_SETTINGS
+from broker.core.errors import ConfigError, SluiceError
+from broker.core.objects import Spec
+from broker.observe.log import get_logger, setup
+
+_log = get_logger(__name__)
+
+_OBJECT_PATHS: Final = {
+    "schema_registry.external": "schema-registries",
+    "schema_registry.schemas": "schemas",
+    "schema_validation.validations": "validations",
+    "message_transformation.transformations": "transforms",
+    "authorization.rules": "access/rules",
+    "streams": "streams",
+    "connectors": "connectors",
+    "actions": "actions",
+    "sources": "sources",
+    "rule_engine.rules": "rules",
+    "lake.tables": "lake/tables",
+    "rewrites": "rewrites",
+    "auto_subscriptions": "auto-subscriptions",
+}
+"""Kinds of objects that are taken over while the broker runs: section and path of their service, in the order in which
+they refer to each other."""
+
+Apply = Callable[[Any], None]
+
+
+class ConfigReload:
+    """See the module. Used on the event loop; one call at a time, the others wait."""
+
+    def __init__(self, node: Node, options: ServeOptions, environ: Mapping[str, str]) -> None:
+        self._node, self._options, self._environ = node, options, environ
+        self._in_force = dict(node.config.sections)
+        self._one_at_a_time = asyncio.Lock()
+        hub = node.server.hub
+        self._live: Mapping[str, tuple[Apply, frozenset[str]]] = {
+            "mqtt": (node.server.use_settings, FIXED_SETTINGS),
+            "delayed": (lambda settings: setattr(hub.delayed, "settings", settings), frozenset()),
+            "sys_topics": (lambda settings: setattr(hub.sys_topics, "settings", settings), frozenset()),
+            "log": (lambda settings: setup(settings.level, settings.format), frozenset()),
+        }
+
+    async def reload(self, *, drain: bool = False) -> Spec:
+        """Read all files again; what has changed, by kind, and ``needs_restart``.
+
+        Args:
+            drain: whether connections of listeners that go may stay.
+
+        Raises:
+            ConfigError: a sentence for everything that is wrong; nothing was changed.
+            Unavailable: the address of a listener is taken; nothing was changed.
+        """
+        async with self._one_at_a_time:
+            config = await asyncio.to_thread(self._read, None)
+            if self._has_other_objects(config) and (problems := await self._tried()):
+                raise ConfigError(problems)
+            listeners = await self._change_listeners(config, drain=drain)
+            self._node.server.listeners.reload_certificates()
+            settings, waiting = self._change_settings(config)
+            objects, failed, also_waiting = self._change_objects(config)
+            self._node.config = config
+            answer = {
+                "files": config.files,
+                "settings": settings,
+                "listeners": listeners,
+                "objects": objects,
+                "failed": failed,
+                "needs_restart": [*waiting, *also_waiting],
+            }
+            _log.info("config.reloaded", needs_restart=answer["needs_restart"], failed=failed)
+            return answer
+
+    async def use_api_values(self, values: Mapping[str, Any], *, drain: bool, check: Callable[[Config], None]) -> None:
+        """Have the API's file hold these values, as far as they are about listeners.
+
+        Args:
+            values: all that the file is to hold.
+            drain: whether connections of listeners that go may stay.
+            check: raises when the configuration that results is not what was meant.
+
+        Raises:
+            ConfigError, Unavailable: as ``reload``; nothing was changed, nor written.
+        """
+        async with self._one_at_a_time:
+            file = self._node.sections.file
+            assert file is not None  # a running broker has a data directory
+            config, before = await asyncio.to_thread(self._read, values), deepcopy(file.values)
+            check(config)
+            file.replace(dict(values))
+            try:
+                await self._change_listeners(config, drain=drain)
+            except SluiceError:
+                file.replace(before)
+                raise
+            self._node.config = config
+
+    @property
+    def api_values(self) -> dict[str, Any]:
+        """A copy of what the API's file holds."""
+        file = self._node.sections.file
+        return {} if file is None else deepcopy(file.values)
+
+    @property
+    def config(self) -> Config:
+        """As it was read last."""
+        return self._node.config
+
+    def _read(self, api_values: Mapping[str, Any] | None) -> Config:
+        return load_config(
+            section_models(),
+            data_dir=self._options.data_dir,
+            config_file=self._options.config_file,
+            environ=self._environ,
+            overrides=overrides_of(self._options),
+            api_values=api_values,
+        )
+
+    async def _change_listeners(self, config: Config, *, drain: bool) -> Spec:
+        access = self._in_force["access"]
+        assert isinstance(access, AccessSettings)
+        changes = await self._node.server.change_listeners(
+            named_of(config), allow_anonymous=access.allow_anonymous, drain=drain
+        )
+        return {name: list(ids) for name, ids in asdict(changes).items()}
+
+    def _change_settings(self, config: Config) -> tuple[list[str], list[str]]:
+        """The keys that are in force now, and those that wait for a restart."""
+        done: list[str] = []
+        waiting: list[str] = []
+        for name, new in config.sections.items():
+            old = self._in_force[name]
+            if name.startswith("listeners.") or old == new:
+                continue
+            keys = changed_settings(name, old, new)
+            if name not in self._live:
+                waiting += keys
+                continue
+            apply, fixed = self._live[name]
+            wanted: Settings = with_kept(old, new, fixed)
+            if wanted != old:
+                apply(wanted)
+                self._in_force[name] = wanted
+            late = [key for key in keys if key.split(".")[1] in fixed]
+            waiting += late
+            done += [key for key in keys if key not in late]
+        return done, waiting
+
+    # -- objects --
+
+    def _has_other_objects(self, config: Config) -> bool:
+        return any(_specs(config, name) != _specs(self._node.config, name) for name in config.objects)
+
+    async def _tried(self) -> list[str]:
+        """What a broker would say that starts with the configuration."""
+        asked = {
+            "data_dir": str(self._options.data_dir),
+            "config_file": None if self._options.config_file is None else str(self._options.config_file),
+            "overrides": overrides_of(self._options),
+        }
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "broker.app.check",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, **self._environ},
+        )
+        told, _ = await process.communicate(json.dumps(asked).encode())
+        if process.returncode:
+            return ["the configuration could not be tried; see the log"]
+        problems: list[str] = json.loads(told)
+        return problems
+
+    def _change_objects(self, config: Config) -> tuple[list[str], list[str], list[str]]:
+        """What was changed, what could not be (a sentence each), and the sections that wait for a restart."""
+        node, done, failed = self._node, list[str](), list[str]()
+        before = {name: _by_name(node.sections.section(name).load()) for name in _OBJECT_PATHS}
+        waiting = [
+            name for name in config.objects
+            if name not in _OBJECT_PATHS and _specs(config, name) != _specs(node.config, name)
+        ]  # fmt: skip
+        node.sections.reload(config)
+        after = {name: _by_name(node.sections.section(name).load()) for name in _OBJECT_PATHS}
+
+        def attempt(what: str, change: Callable[[], object]) -> None:
+            try:
+                change()
+            except SluiceError as error:
+                failed.append(f"{what}: {error}")
+            else:
+                done.append(what)
+
+        services = node.object_services
+        with node.sections.unlocked():
+            for name, path in _OBJECT_PATHS.items():
+                service = services[path]
+                for key, spec in after[name].items():
+                    if key not in before[name]:
+                        attempt(f"{service.kind} {key!r} added", lambda s=service, spec=spec: s.create(spec))  # type: ignore[misc]
+                    elif spec != before[name][key]:
+                        attempt(
+                            f"{service.kind} {key!r} changed",
+                            lambda s=service, key=key, spec=spec: s.replace(key, spec),  # type: ignore[misc]
+                        )
+            for name, path in reversed(_OBJECT_PATHS.items()):
+                service = services[path]
+                for key in before[name].keys() - after[name].keys():
+                    attempt(f"{service.kind} {key!r} removed", lambda s=service, key=key: s.delete(key))  # type: ignore[misc]
+        return done, failed, waiting
+
+
+def overrides_of(options: ServeOptions) -> dict[str, str]:
+    """Settings of the command line by key, addresses among them."""
+    addresses = {"listeners.tcp.default.bind": options.mqtt, "api.bind": options.api}
+    return {**options.overrides, **{key: address for key, address in addresses.items() if address is not None}}
+
+
+def _specs(config: Config, section: str) -> list[Spec]:
+    """The objects that files fix; those of the API are in force already."""
+    return [
+        spec for held in config.objects.get(section, ()) if held.layer.file != config.api_file for spec in held.objects
+    ]
+
+
+def _by_name(specs: list[Spec]) -> dict[str, Spec]:
+    return {spec["name"]: spec for spec in specs}
