@@ -23,6 +23,7 @@ from broker.app.version import product_version
 from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.sections import Sections
+from broker.connection.dead_letters import DeadLetterSettings
 from broker.connection.settings import MqttSettings
 from broker.connection.share_settings import SharedSettings
 from broker.connection.sys_topics import SysTopicSettings
@@ -77,6 +78,7 @@ _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "delayed": DelayedSettings,
     "sys_topics": SysTopicSettings,
     "retained": RetainedSettings,
+    "dead_letter": DeadLetterSettings,
     "store": StoreSettings,
     "stream_defaults": StreamSettings,
     "api": ApiSettings,
@@ -137,6 +139,7 @@ class Node:
             settings=config.get("mqtt", MqttSettings),
             shared=config.get("shared_subscription", SharedSettings),
             retained=config.get("retained", RetainedSettings),
+            dead_letter=config.get("dead_letter", DeadLetterSettings),
             writer=self.writer,
             session_log=SESSION_LOG,
             metrics=self.metrics,

@@ -6,7 +6,7 @@ A record with ``rule`` set is addressed to the one client identifier it names: r
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol, cast
 
 from broker.codec.outgoing import Outgoing
@@ -91,6 +91,23 @@ class Backlog:
         before = min(before, self.kept_from())
         if store.range_of(shard).first_offset < before:
             self._writer.call(lambda: store.trim(shard, before), _ignore)
+
+    def messages_for(self, session: Session, begin: int, skipped: int, count: int) -> Iterator[Message]:
+        """``count`` messages of a session in the log, behind ``skipped`` of them from ``begin`` on."""
+        while count > 0 and begin < self.log_next:
+            found = self._read(begin)
+            for offset, record in found:
+                begin = offset + 1
+                delivery = _match(session, offset, record)
+                if delivery is None or delivery.outgoing is None:
+                    continue
+                if skipped:
+                    skipped -= 1
+                elif count:
+                    count -= 1
+                    yield delivery.outgoing.message
+            if len(found) < REFILL_RECORDS:
+                return
 
     def offset_within_bound(self) -> int:
         """The offset from which on the log is within its bound with some room, where it is not; else 0."""

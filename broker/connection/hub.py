@@ -21,6 +21,7 @@ from broker.connection.auth_waiting import WaitingLogins
 from broker.connection.backlog import Backlog, Defer
 from broker.connection.brake import Brake
 from broker.connection.capabilities import MOST_QOS
+from broker.connection.dead_letters import DeadLetters, DeadLetterSettings
 from broker.connection.entrance import Entrance
 from broker.connection.figures import Figures
 from broker.connection.housekeeping import Housekeeping
@@ -91,6 +92,7 @@ class Hub:
         later: Later,
         access: Access | None = None,
         retained: RetainedSettings | None = None,
+        dead_letter: DeadLetterSettings | None = None,
         shared: SharedSettings | None = None,
     ) -> None:
         self.settings, self.writer, self.events, self.clock = settings, writer, events, clock
@@ -166,6 +168,16 @@ class Hub:
         self.backlog.kept_from = self.shares.kept_from
         self.replays = Replays(self.retained, self.backlog, writer, clock, defer, later, settings.max_queued_messages)
         self.wills = Wills(writer.put, self.pipeline.publish_for_client, clock)
+        self.dead_letters = DeadLetters(
+            dead_letter or DeadLetterSettings(),
+            self.pipeline,
+            self.backlog,
+            clock,
+            metrics,
+            self.figures.delivery_dropped,
+            self.pipeline.dropped,
+        )
+        self.pipeline.on_unwanted = self.dead_letters.take_unwanted
         self._dirty_sessions: dict[Session, None] = {}
         self._dirty_inbounds: dict[str, Inbound] = {}
         self.housekeeping = Housekeeping(self.sessions, self.inbounds, self.backlog, writer, self._forget_inbound)
@@ -186,6 +198,8 @@ class Hub:
             max_late_bytes=settings.max_unsent_bytes,
             window=settings.max_inflight,
             resends=settings.retry_interval > 0,
+            shed=self.dead_letters.take_shed,
+            on_dropped=self.dead_letters.take if self.dead_letters.reasons else None,
             limits=QueueLimits(
                 settings.queue_full,
                 settings.max_unsent_messages,

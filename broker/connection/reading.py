@@ -55,7 +55,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
     """
     hub, end, limit, extra = c.hub, len(data), c.max_packet_bytes, 1 if c.is_v5 else 0
     (find_plan, find_routes, find_qos1), startswith = finders(c), data.startswith
-    is_unwatched = _WATCHED.isdisjoint(hub.events.wanted) and not hub.drops_qos0
+    is_unwatched = _WATCHED.isdisjoint(hub.events.wanted) and not (hub.drops_qos0 or hub.dead_letters.is_on)
     takes_qos1 = is_unwatched and hub.settings.maximum_qos > 0
     run_routes: Routes[Session] | None = None
     run_start = run_count = packets = 0

@@ -12,6 +12,7 @@ from typing import Final
 from broker.auth.access import Access
 from broker.connection import close
 from broker.connection.connection import Connection
+from broker.connection.dead_letters import DeadLetterSettings
 from broker.connection.hub import TICK_S, Hub
 from broker.connection.settings import MqttSettings
 from broker.connection.share_settings import SharedSettings
@@ -74,6 +75,7 @@ class Server:
         allow_anonymous: bool = False,
         access: Access | None = None,
         retained: RetainedSettings | None = None,
+        dead_letter: DeadLetterSettings | None = None,
         shared: SharedSettings | None = None,
     ) -> None:
         self._access = access
@@ -90,6 +92,7 @@ class Server:
             later=self._loop.call_later,
             access=access,
             retained=retained,
+            dead_letter=dead_letter,
             shared=shared,
         )
         self.hub.max_connections = min(self.hub.max_connections, raise_file_limit())

@@ -57,6 +57,8 @@ class Pipeline(Generic[R]):
         """Asked before a retained message goes any further whether there is room for it."""
         self.on_refusal: Callable[[Message, Refusal], None] = lambda message, refusal: None
         """Told of every message that a gate stopped."""
+        self.on_unwanted: Callable[[Message], None] = lambda message: None
+        """Told of messages that nobody was to get, but for those that went the short way."""
         self.lanes = Lanes(self._decide_and_conclude, self._not_taken, bounds or LaneBounds(), metrics)
 
     def publish(self, message: Message) -> Outcome:
@@ -176,6 +178,7 @@ class Pipeline(Generic[R]):
 
     def _unwanted(self, message: Message) -> None:
         self.no_subscribers(1)
+        self.on_unwanted(message)
         self._emit_dropped(message, "no_subscribers")
 
     def _stopped(self, message: Message, refusal: Refusal) -> Outcome:

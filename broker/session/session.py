@@ -87,9 +87,9 @@ class SessionServices:
     behind, ``later`` is to call ``pump`` in another turn of the loop, ``crowded`` is told of a session whose queue or
     connection fills up, ``relieved`` when it has room again. ``on_event`` is told of what somebody wants to know.
     ``max_late_bytes`` bounds what waits of QoS 0. ``resends`` tells that 3.1.1 clients are sent on a timer what they
-    do not acknowledge. ``shed`` is told of messages in the log that a session passes over, since too many wait: the
-    offset from which it would have read, how many of its messages after that to leave out of account, and how many
-    follow that it passes over.
+    do not acknowledge. ``shed`` is told of messages in the log that a session passes over: why, the offset from
+    which it would have read, how many of its messages after that to leave out of account, and how many follow that it
+    passes over. ``on_dropped`` is told of every other message that a session does not get, and why.
     """
 
     clock: Clock
@@ -108,7 +108,8 @@ class SessionServices:
     window: int
     resends: bool = False
     limits: QueueLimits = field(default_factory=QueueLimits)
-    shed: Callable[[Session, int, int, int], None] | None = None
+    shed: Callable[[Session, str, int, int, int], None] | None = None
+    on_dropped: Callable[[Session, Message, str], None] | None = None
 
 
 class Owner(Protocol):
@@ -362,8 +363,10 @@ class Session:
 
     def count_logged(self, offset: int, size_bytes: int) -> None:
         """A message at ``offset`` was found to wait in the log, when a session of an earlier run is counted anew."""
-        if self.is_behind and offset >= self.next_offset and all(
-            delivery.offset != offset for delivery in self.inflight.values()
+        if (
+            self.is_behind
+            and offset >= self.next_offset
+            and all(delivery.offset != offset for delivery in self.inflight.values())
         ):
             self._wait_in_log(offset, size_bytes)
 
@@ -421,9 +424,12 @@ class Session:
 
     def drop(self, outgoing: Outgoing, why: str) -> None:
         """Count a message that this session does not get, by reason, and tell who wants to know."""
+        services = self._services
         self.count_dropped(why, 1)
-        if "delivery.dropped" in self._services.events.wanted:
-            self._services.on_event("delivery.dropped", self, outgoing.message, why)
+        if "delivery.dropped" in services.events.wanted:
+            services.on_event("delivery.dropped", self, outgoing.message, why)
+        if services.on_dropped is not None:
+            services.on_dropped(self, outgoing.message, why)
 
     def count_dropped(self, why: str, count: int) -> None:
         """Count messages that this session does not get, by reason."""
@@ -443,9 +449,12 @@ class Session:
             self._drop_late(item, why)
         for delivery in self.queue:
             self._drop_delivery(delivery, why)
-        if self.share.messages:
-            self.count_dropped(why, self.share.messages)
-        self.share.clear()
+        share, services = self.share, self._services
+        if share.messages:
+            self.count_dropped(why, share.messages)
+            if services.shed is not None:
+                services.shed(self, why, self.next_offset, share.to_skip, share.messages)
+        share.clear()
 
     @property
     def waiting_messages(self) -> int:
@@ -756,7 +765,7 @@ class Session:
         services = self._services
         self.count_dropped("queue_full", count)
         if services.shed is not None:
-            services.shed(self, self.next_offset if begin < 0 else begin, skipped, count)
+            services.shed(self, "queue_full", self.next_offset if begin < 0 else begin, skipped, count)
         if offset is not None:
             self.next_offset = offset
             services.changed(self)

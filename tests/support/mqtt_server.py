@@ -13,6 +13,7 @@ from typing import Any
 import uvloop
 
 from broker.codec.packets import Connect
+from broker.connection.dead_letters import DeadLetterSettings
 from broker.connection.settings import MqttSettings
 from broker.connection.sys_topics import SysTopicSettings
 from broker.core.errors import Unavailable
@@ -107,6 +108,7 @@ async def running(
     taps: Sequence[Tap] = (),
     clock: MovedClock | None = None,
     retained: RetainedSettings | None = None,
+    dead_letter: DeadLetterSettings | None = None,
     access: MakeAccess | None = None,
     sys_interval_s: float = 0,
     **settings: Any,
@@ -118,6 +120,7 @@ async def running(
     server = Server(
         settings=MqttSettings(**settings),
         retained=retained,
+        dead_letter=dead_letter,
         listeners=[NamedListener(ListenerSettings(bind="127.0.0.1:0"))],
         writer=writer,
         session_log=SESSION_LOG,

@@ -1,0 +1,161 @@
+"""Dead letters: what a client was to get and did not, published again on a topic that says why.
+
+Off unless ``dead_letter.causes`` names some causes. A dead letter is an ordinary message on the way through all stages:
+clients, rules and streams take it like any other. One that gets lost itself is counted and leads to no other. While
+there are some, no message goes the short way past its object: that is their price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+from pydantic import Field, field_validator
+
+from broker.config.model import Settings
+from broker.connection.backlog import Backlog
+from broker.core.clock import Clock
+from broker.core.errors import PeerError
+from broker.core.message import Message, Properties
+from broker.core.stage import Publisher
+from broker.core.template import Template
+from broker.core.topic import check_topic_name
+from broker.observe.metrics import Counter, Metrics
+from broker.session.session import Session
+
+Cause = Literal["queue_full", "expired", "rejected", "packet_too_large", "away", "session_ended", "no_subscribers"]
+
+CAUSES: Final[dict[str, Cause]] = {
+    "queue_full": "queue_full",
+    "expired": "expired",
+    "refused_by_client": "rejected",
+    "packet_too_large": "packet_too_large",
+    "qos0_msg": "away",
+    "session_ended": "session_ended",
+}
+"""The cause for each reason that a delivery to one client is dropped for."""
+_NO_SUBSCRIBERS: Final = "no_subscribers"
+_MARK: Final = "$dead_letter"
+"""In ``via`` of a dead letter, which keeps it from becoming another."""
+_PLACEHOLDERS: Final = frozenset(("reason", "topic", "clientid", "qos"))
+_EXPIRY: Final = "Message-Expiry-Interval"
+_USER_PROPERTY: Final = "User-Property"
+
+
+class DeadLetterSettings(Settings):
+    """Section ``dead_letter``."""
+
+    causes: list[Cause] = Field(
+        default_factory=list,
+        description="Why a message must have been lost to be published again: `queue_full` (of a slow or absent "
+        "client), `expired`, `rejected` (acknowledged with a code of 0x80 and above), `packet_too_large` (for its "
+        "client), `away` (QoS 0 for an absent client), `session_ended` (before it was sent), `no_subscribers`.",
+    )
+    topic: str = Field(
+        default="$dead/${reason}/${topic}",
+        description="Where dead letters are published; `${reason}`, `${topic}`, `${clientid}` (of the client that did "
+        "not get it) and `${qos}` are filled in.",
+    )
+    qos: Literal[0, 1] = Field(
+        default=1, description="With which QoS: 1 is shown as strategy `at_least_once`, 0 as `at_most_once`."
+    )
+
+    @field_validator("topic")
+    @classmethod
+    def _check_topic(cls, value: str) -> str:
+        template = _compiled(value)
+        unknown = sorted({".".join(path) for path in template.paths} - _PLACEHOLDERS)
+        if unknown or template.names_row:
+            raise ValueError(
+                f"{value!r} names {', '.join(unknown) or '.'}; there are {', '.join(sorted(_PLACEHOLDERS))}"
+            )
+        try:
+            check_topic_name(template.render({"reason": "r", "topic": "t", "clientid": "c", "qos": 0}))
+        except PeerError as error:
+            raise ValueError(f"{value!r} makes no topic name: {error}") from None
+        return value
+
+
+class DeadLetters:
+    """Publishes them. ``is_on`` tells whether any cause is switched on, ``covers_unwanted`` whether messages that
+    nobody subscribed to are among them."""
+
+    def __init__(
+        self,
+        settings: DeadLetterSettings,
+        publisher: Publisher,
+        backlog: Backlog,
+        clock: Clock,
+        metrics: Metrics,
+        dropped: Callable[[str], Counter],
+        unwanted: Callable[[str], Counter],
+    ) -> None:
+        self._settings, self._publisher, self._backlog, self._clock = settings, publisher, backlog, clock
+        self._template = _compiled(settings.topic)
+        self.reasons = frozenset(why for why, cause in CAUSES.items() if cause in settings.causes)
+        """Reasons of drops that lead to dead letters."""
+        self.covers_unwanted = _NO_SUBSCRIBERS in settings.causes
+        self.is_on = bool(settings.causes)
+        self._published = metrics.counter("dead_letters_published", "dead letters that passed all stages")
+        self._lost = metrics.counter("dead_letters_lost", "dead letters that a stage refused")
+        for why, cause in CAUSES.items():
+            self._show(metrics, cause, dropped(why))
+        self._show(metrics, _NO_SUBSCRIBERS, unwanted(_NO_SUBSCRIBERS))
+
+    def take(self, session: Session, message: Message, why: str) -> None:
+        """A session did not get a message."""
+        if why in self.reasons:
+            self._publish(message, CAUSES[why], session.client_id)
+
+    def take_shed(self, session: Session, why: str, begin: int, skipped: int, count: int) -> None:
+        """A session passes over ``count`` of its messages in the log, behind ``skipped`` from ``begin`` on."""
+        if why in self.reasons:
+            for message in self._backlog.messages_for(session, begin, skipped, count):
+                self._publish(message, CAUSES[why], session.client_id)
+
+    def take_unwanted(self, message: Message) -> None:
+        """A message had no subscriber."""
+        if self.covers_unwanted:
+            self._publish(message, _NO_SUBSCRIBERS, None)
+
+    def _publish(self, message: Message, cause: str, client_id: str | None) -> None:
+        if _MARK in message.via:
+            return
+        row = {"reason": cause, "topic": message.topic, "clientid": client_id or "", "qos": message.qos}
+        letter = Message(
+            self._template.render(row),
+            message.payload,
+            self._settings.qos,
+            False,
+            message.client,
+            self._clock.now_ns(),
+            _properties(message, cause, client_id),
+            via=(*message.via, _MARK),
+        )
+        is_refused = self._publisher.publish(letter).refusal is not None
+        (self._lost if is_refused else self._published).value += 1
+
+    def _show(self, metrics: Metrics, cause: Cause, counter: Counter) -> None:
+        """One series a cause, whether it is switched on or not: only its label differs."""
+        strategy = (
+            ("at_most_once", "at_least_once")[self._settings.qos] if cause in self._settings.causes else "disabled"
+        )
+        help = "messages lost on their way to a client, by cause; strategy tells what is done with them"
+        metrics.total("dead_letters", lambda: counter.value, help, cause=cause, strategy=strategy, queue="session")
+
+
+def _properties(message: Message, cause: str, client_id: str | None) -> Properties:
+    """The message's own without its expiry, and what happened to it."""
+    properties: dict[str, Any] = dict(message.properties or {})
+    properties.pop(_EXPIRY, None)
+    told = [("dead-letter-reason", cause), ("dead-letter-topic", message.topic), ("dead-letter-qos", str(message.qos))]
+    if client_id is not None:
+        told.append(("dead-letter-client", client_id))
+    if message.client.client_id:
+        told.append(("dead-letter-publisher", message.client.client_id))
+    properties[_USER_PROPERTY] = [*properties.get(_USER_PROPERTY, ()), *told]
+    return properties
+
+
+def _compiled(text: str) -> Template:
+    return Template(text, str)
