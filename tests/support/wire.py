@@ -254,6 +254,14 @@ class WireClient:
         """Close the socket without a word."""
         self._writer.close()
 
+    def stop_reading(self) -> None:
+        """Read nothing from the socket, as a client that hangs."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]  # one for both directions
+
+    def go_on_reading(self) -> None:
+        """Read again."""
+        self._writer.transport.resume_reading()  # type: ignore[attr-defined]
+
     def abort(self) -> None:
         """Cut the connection off."""
         self._writer.transport.abort()
