@@ -28,6 +28,7 @@ def api_server(node: Node, reload: ConfigReload) -> Any:
         streams=StreamsOfNode(node),
         lake=node.lake.service,
         quarantine=node.quarantine,
+        access=node.access,
         delayed=node.delayed,
         listeners=ListenerDesk(node.server.listeners, reload, named_of),
         reload=reload.reload,

@@ -7,6 +7,7 @@ from typing import cast
 from fastapi import APIRouter, Depends, FastAPI
 
 from ui.api import pages, registry, system
+from ui.api.access import add_access
 from ui.api.alarms import add_alarms
 from ui.api.bridges import BRIDGES, add_bridge
 from ui.api.context import ApiContext
@@ -86,6 +87,8 @@ def _operations(context: ApiContext) -> APIRouter:
         add_listeners(router, context.listeners)
     if context.reload is not None:
         add_reload(router, context.reload)
+    if context.access is not None:
+        add_access(router, context.access)
     if context.delayed is not None:
         add_delayed(router, context.delayed)
     if context.quarantine is not None:

@@ -120,6 +120,46 @@ class Pipeline(Protocol):
     def preview(self, body: Spec) -> Spec: ...
 
 
+class Users(Protocol):
+    """The broker's own users (``broker.auth.users``). What is told of one holds no password, except one just made."""
+
+    def list(self) -> Sequence[Spec]: ...
+
+    def get(self, name: str) -> Spec: ...
+
+    async def create(self, spec: Spec) -> Spec: ...
+
+    async def replace(self, name: str, spec: Spec) -> Spec: ...
+
+    async def rotate(self, name: str) -> Spec: ...
+
+    def delete(self, name: str) -> None: ...
+
+
+class Bans(Protocol):
+    """Who is refused (``broker.auth.bans``)."""
+
+    def list(self) -> Sequence[Spec]: ...
+
+    def create(self, spec: Spec) -> Spec: ...
+
+    def delete(self, kind: str, who: str) -> None: ...
+
+
+class Access(Protocol):
+    """Who may (``broker.admin.access``)."""
+
+    @property
+    def users(self) -> Users: ...
+
+    @property
+    def bans(self) -> Bans: ...
+
+    async def import_users(self, body: Spec) -> Spec: ...
+
+    async def check(self, body: Spec) -> Spec: ...
+
+
 @dataclass(slots=True)
 class ApiContext:
     """All that the API knows of the server.
@@ -138,6 +178,7 @@ class ApiContext:
     streams: Streams | None = None
     lake: Lake | None = None
     quarantine: Quarantine | None = None
+    access: Access | None = None
     delayed: Delayed | None = None
     listeners: Listeners | None = None
     reload: ReloadConfig | None = None

@@ -21,6 +21,7 @@ _TAGS = {
     "Rules": "SQL over messages and events",
     "Streams": "Durable logs",
     "Lake": "Tables that follow streams",
+    "Access": "Who may connect, publish and subscribe: users, access rules, bans",
     "Messages": "Publishing",
     "Try": "Evaluate without saving; nothing is stored, and each call has a deadline of 2 seconds",
 }

@@ -566,6 +566,60 @@ class Preview(_Open):
     rows: list[dict[str, Any]]
 
 
+class UserSpec(_Open):
+    """Somebody whom the broker itself knows. Without a password one is made."""
+
+    name: str = Field(examples=["meter-7"])
+    password: str | None = None
+    is_superuser: bool = Field(False, description="Whether access rules do not count.")
+    clientid: str | None = Field(None, description="The only client identifier the user may use.")
+    description: str = ""
+
+
+class UserImport(_Open):
+    """Users with hashes of their passwords; what is the same for all may stand beside the list."""
+
+    users: list[dict[str, Any]]
+    algorithm: Literal["sha256", "sha512", "pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512"] = "sha256"
+    iterations: int | None = None
+    salt_position: Literal["prefix", "suffix"] = "prefix"
+
+
+class AccessRuleSpec(_Open):
+    """Who may publish and subscribe to what; the first rule that is about a request decides."""
+
+    name: str
+    permission: Literal["allow", "deny"]
+    who: Literal["all"] | dict[str, Any] = Field("all", examples=[{"username": "ann"}])
+    action: Literal["publish", "subscribe", "all"] = "all"
+    qos: list[int] = [0, 1, 2]
+    retain: bool | Literal["all"] = "all"
+    topics: list[str] = Field(examples=[["meters/${username}/#"]])
+    enable: bool = True
+
+
+class BanSpec(_Open):
+    """Whom to refuse; ``until`` is RFC 3339 or ``infinity``."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+
+    kind: Literal["clientid", "username", "peerhost", "clientid_re", "username_re", "peerhost_net"] = Field(alias="as")
+    who: str
+    reason: str = ""
+    by: str = ""
+    until: str = "infinity"
+
+
+class AccessCheck(_Open):
+    """A client, and what it would do. Without ``password`` it is taken as logged in, its names verified."""
+
+    client: dict[str, Any] = Field(examples=[{"clientid": "c1", "username": "ann"}])
+    action: Literal["publish", "subscribe"] | None = None
+    topic: str | None = None
+    qos: Literal[0, 1, 2] = 0
+    retain: bool = False
+
+
 class SignInRequest(BaseModel):
     """The administrator's token, typed into the status page."""
 

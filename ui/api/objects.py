@@ -55,6 +55,7 @@ KINDS: Sequence[Kind] = (
     Kind("transforms", "Transform", "Transforms", "Transforms", models.TransformSpec, gate_filter),
     Kind("rules", "Rule", "Rules", "Rules", models.RuleSpec),
     Kind("streams", "Stream", "Streams", "Streams", models.StreamSpec),
+    Kind("access/rules", "AccessRule", "AccessRules", "Access", models.AccessRuleSpec),
     Kind("rewrites", "Rewrite", "Rewrites", "Topics", models.RewriteSpec),
     Kind("auto-subscriptions", "AutoSubscription", "AutoSubscriptions", "Topics", models.AutoSubscriptionSpec),
     Kind("lake/tables", "Table", "Tables", "Lake", models.TableSpec),
