@@ -1,0 +1,103 @@
+"""``sluice access``: rules about who may publish and subscribe to what, and what they would decide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli.errors import CommandError
+from broker.cli.objects import Noun, group_for
+from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+
+RULES = Noun(
+    "rules",
+    "access rule",
+    "/access/rules",
+    {"name": "name", "permission": "permission", "who": "who", "action": "action", "topics": "topics"},
+)
+
+group = typer.Typer(help="Who may publish and subscribe to what.", no_args_is_help=True)
+group.add_typer(group_for(RULES, "sluice access rules"), name="rules")
+
+
+@group.command("check")
+def check(
+    clientid: Annotated[str, typer.Argument(help="The client identifier.")],
+    action: Annotated[str | None, typer.Argument(help="publish or subscribe; left out: connecting.")] = None,
+    topic: Annotated[str | None, typer.Argument(help="The topic, or the topic filter.")] = None,
+    username: Annotated[str | None, typer.Option("--username", "-u", help="The user name.")] = None,
+    ask_password: Annotated[
+        bool, typer.Option("--ask-password", help="Ask for a password and authenticate by it, too.")
+    ] = False,
+    anonymous: Annotated[bool, typer.Option("--anonymous", help="Authenticate without a password.")] = False,
+    peerhost: Annotated[str | None, typer.Option("--peerhost", help="The address it comes from.")] = None,
+    qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="Quality of service.")] = 0,
+    retain: Annotated[bool, typer.Option("--retain", help="A retained message.")] = False,
+    attribute: Annotated[list[str] | None, typer.Option("--attr", help="A client attribute, as site=berlin.")] = None,
+    url: UrlOption = None,
+    data_dir: DataDirOption = Path("data"),
+    output: OutputOption = "table",
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether a client would be allowed something, and why. Exit code 1 when it would not.
+
+    Without a password the client is taken as logged in, its names verified.
+    """
+    from broker.cli.output import print_json
+
+    client: dict[str, Any] = {"clientid": clientid}
+    client |= {} if username is None else {"username": username}
+    client |= {} if peerhost is None else {"peerhost": peerhost}
+    client |= {} if not attribute else {"client_attrs": dict(_pair(text) for text in attribute)}
+    if ask_password:
+        client["password"] = typer.prompt("Password", hide_input=True, err=True)
+    elif anonymous:
+        client["password"] = None
+    body: dict[str, Any] = {"client": client}
+    if action is not None:
+        body |= {"action": action, "topic": topic, "qos": qos, "retain": retain}
+    with api_client(url, data_dir) as api:
+        found = api.post("/access:check", body)
+    if as_json or output == "json":
+        print_json(found)
+    else:
+        _tell(found)
+    if not found["allowed"]:
+        raise typer.Exit(1)
+
+
+def _tell(found: dict[str, Any]) -> None:
+    from broker.cli.output import print_line
+
+    verdict = "allowed" if found["allowed"] else "denied"
+    print_line(f"{verdict}, by {_reason(found)}")
+    if "facts" in found:
+        certain = ", ".join(f"{name}={value}" for name, value in found["facts"].items())
+        print_line(f"certain of the client: {certain or 'nothing'}")
+    for rule in found.get("rules", ()):
+        print_line(f"  {rule['permission']:5} {' '.join(rule['topics'])}  ({rule['source']}: {rule['name']})")
+
+
+def _reason(found: dict[str, Any]) -> str:
+    if found["decided_by"] == "ban":
+        ban = found["ban"]
+        return f"a ban of the {ban['as']} {ban['who']} until {ban['until']}"
+    if found["decided_by"] == "authentication":
+        decision = found["authentication"]
+        return f"authentication ({decision['mechanism'] or 'nobody decides'}: {decision['reason_code']})"
+    ruling = found["authorization"]
+    words = {
+        "superuser": "nobody: a superuser is not asked for rules",
+        "none": "nobody: there are no access rules",
+        "no_match": "authorization.no_match: no rule is about it",
+    }
+    return words.get(ruling["source"], f"{ruling['source']}: {ruling['rule']}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise CommandError(f"{text!r} is no attribute; write it as site=berlin", 2)
+    return name, value

@@ -1,0 +1,207 @@
+"""``sluice users``: whom the broker itself knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli import exit_codes
+from broker.cli.errors import CommandError
+from broker.cli.objects import confirm, hinting, read_text
+from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+
+NameArgument = Annotated[str, typer.Argument(help="The user's name.")]
+PasswordFile = Annotated[
+    str | None,
+    typer.Option("--password-file", help="A file whose first line is the password; - is standard input."),
+]
+AskOption = Annotated[bool, typer.Option("--ask", help="Ask for the password on the terminal.")]
+Superuser = Annotated[bool | None, typer.Option("--superuser/--no-superuser", help="Whether access rules count not.")]
+ClientId = Annotated[str | None, typer.Option("--clientid", help="The only client identifier the user may use.")]
+Description = Annotated[str | None, typer.Option("--description", help="Who that is.")]
+
+group = typer.Typer(help="Users that the broker itself knows, and their passwords.", no_args_is_help=True)
+_COLUMNS = ("name", "is_superuser", "clientid", "algorithm", "methods", "password_changed_at")
+
+
+@group.command("ls")
+def list_users(
+    url: UrlOption = None,
+    data_dir: DataDirOption = Path("data"),
+    output: OutputOption = "table",
+    as_json: JsonOption = False,
+) -> None:
+    """List all users by name."""
+    from broker.cli.output import print_json, print_table
+
+    with api_client(url, data_dir) as client:
+        items = list(client.items("/users"))
+    if as_json or output == "json":
+        print_json({"items": items, "next": None, "total": len(items), "total_is_estimate": False})
+        return
+    print_table(_COLUMNS, [[_cell(item.get(column)) for column in _COLUMNS] for item in items])
+
+
+@group.command("show")
+def show_user(
+    name: NameArgument,
+    url: UrlOption = None,
+    data_dir: DataDirOption = Path("data"),
+    output: OutputOption = "table",
+    as_json: JsonOption = False,
+) -> None:
+    """Show one user; nothing of the password is shown."""
+    from broker.cli.client import name_path
+    from broker.cli.output import print_json, print_members
+
+    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice users ls"):
+        shown = client.get(name_path("/users", name))
+    print_json(shown) if as_json or output == "json" else print_members(shown)
+
+
+@group.command("add")
+def add_user(
+    name: NameArgument,
+    password_file: PasswordFile = None,
+    ask: AskOption = False,
+    superuser: Superuser = None,
+    clientid: ClientId = None,
+    description: Description = None,
+    url: UrlOption = None,
+    data_dir: DataDirOption = Path("data"),
+    as_json: JsonOption = False,
+) -> None:
+    """Make a user. Without a password one is made and printed, once."""
+    password = _password(password_file, ask=ask)
+    spec = {"name": name, "password": password, **_members(superuser, clientid, description)}
+    with api_client(url, data_dir) as client, hinting(exit_codes.CONFLICT, f"sluice users rotate {name}"):
+        made = client.post("/users", {member: value for member, value in spec.items() if value is not None})
+    _tell(made, f"user {name} created", as_json=as_json)
+
+
+@group.command("set")
+def change_user(
+    name: NameArgument,
+    password_file: PasswordFile = None,
+    ask: AskOption = False,
+    superuser: Superuser = None,
+    clientid: ClientId = None,
+    description: Description = None,
+    url: UrlOption = None,
+    data_dir: DataDirOption = Path("data"),
+    as_json: JsonOption = False,
+) -> None:
+    """Change a user; what is not named stays, also the password."""
+    from broker.cli.client import name_path
+
+    password = _password(password_file, ask=ask)
+    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice users ls"):
+        shown = client.get(name_path("/users", name))
+        changes = _members(superuser, clientid, description) | ({"password": password} if password else {})
+        changed, _ = client.put(name_path("/users", name), shown | changes)
+    _tell(changed, f"user {name} changed", as_json=as_json)
+
+
+@group.command("rotate")
+def rotate_password(
+    name: NameArgument,
+    url: UrlOption = None,
+    data_dir: DataDirOption = Path("data"),
+    as_json: JsonOption = False,
+) -> None:
+    """Make a new password for a user and print it, once; the old one is void."""
+    from broker.cli.client import name_path
+
+    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice users ls"):
+        made = client.post(f"{name_path('/users', name)}:rotate")
+    _tell(made, f"user {name} has a new password", as_json=as_json)
+
+
+@group.command("rm")
+def remove_user(
+    name: NameArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: UrlOption = None,
+    data_dir: DataDirOption = Path("data"),
+    as_json: JsonOption = False,
+) -> None:
+    """Remove a user. Connections stay until they end."""
+    from broker.cli.client import name_path
+    from broker.cli.output import print_json, print_line
+
+    confirm(f"Remove user {name!r}?", yes=yes, command=f"sluice users rm {name} --yes")
+    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice users ls"):
+        client.delete(name_path("/users", name))
+    print_json({"removed": [name]}) if as_json else print_line(f"user {name} removed")
+
+
+@group.command("import")
+def import_users(
+    file: Annotated[str, typer.Option("-f", "--file", help="JSON or CSV with a heading line; - is stdin.")],
+    algorithm: Annotated[str, typer.Option("--algorithm", help="Of hashes that do not say it themselves.")] = "sha256",
+    iterations: Annotated[int | None, typer.Option("--iterations", help="Rounds of PBKDF2.")] = None,
+    salt_position: Annotated[str, typer.Option("--salt-position", help="prefix or suffix.")] = "prefix",
+    url: UrlOption = None,
+    data_dir: DataDirOption = Path("data"),
+    as_json: JsonOption = False,
+) -> None:
+    """Take users with hashes of their passwords from a file, all or none."""
+    from broker.cli.output import print_json, print_line
+
+    body = {"users": _users_of(read_text(file), file), "algorithm": algorithm, "salt_position": salt_position}
+    if iterations is not None:
+        body["iterations"] = iterations
+    with api_client(url, data_dir, timeout_s=300) as client:
+        answer = client.post("/users:import", body)
+    print_json(answer) if as_json else print_line(f"{answer['imported']:,} users imported")
+
+
+def _users_of(text: str, file: str) -> list[dict[str, Any]]:
+    import csv
+    import json
+
+    if not text.lstrip().startswith(("[", "{")):
+        return [{key: value for key, value in row.items() if value not in (None, "")} for row in csv.DictReader(text.splitlines())]
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise CommandError(f"{file} is not JSON: {error}", exit_codes.USAGE) from None
+    users = value.get("users") if isinstance(value, dict) else value
+    if not isinstance(users, list):
+        raise CommandError(f"{file} holds no list of users", exit_codes.USAGE)
+    return users
+
+
+def _password(file: str | None, *, ask: bool) -> str | None:
+    """A password is no argument: those are seen by everybody on the machine."""
+    if file is not None:
+        password = (read_text(file).splitlines() or [""])[0]
+        if not password:
+            raise CommandError(f"the first line of {file} is empty", exit_codes.USAGE)
+        return password
+    return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)) if ask else None
+
+
+def _members(superuser: bool | None, clientid: str | None, description: str | None) -> dict[str, Any]:
+    members = {"is_superuser": superuser, "clientid": clientid, "description": description}
+    return {member: value for member, value in members.items() if value is not None}
+
+
+def _tell(user: dict[str, Any], sentence: str, *, as_json: bool) -> None:
+    """What was done; a password that was made goes to standard output, alone."""
+    from broker.cli.output import print_json, print_line, say
+
+    if as_json:
+        print_json(user)
+        return
+    if "password" not in user:
+        print_line(sentence)
+        return
+    say(f"{sentence}; its password, shown this once:")
+    print_line(user["password"])
+
+
+def _cell(value: Any) -> Any:
+    return ", ".join(value) if isinstance(value, list) else value
