@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -82,6 +82,7 @@ class Owner:
     def start(self) -> None:
         """Connect, and stay connected."""
         if self._task is None:
+            self._become(CONNECTING, "")
             self._task = asyncio.create_task(self._run(), name=f"connector {self.name}")
 
     async def stop(self, reason: str = "stopped by a person") -> None:
@@ -158,8 +159,7 @@ class Owner:
         connector: Connector | None = None
         try:
             connector = self._make()
-            async with asyncio.timeout(self.options.start_timeout) as limit:
-                await connector.open()
+            await _within(self.options.start_timeout, connector.open(), "no connection")
             self._broken.clear()
             self.connector = connector
             self.epoch += 1
@@ -167,9 +167,7 @@ class Owner:
             for member in list(self.members.values()):
                 self._serve(member)
             await self._watch(connector)
-        except Exception:  # noqa: BLE001 - whatever a connector raises is the reason why it is not connected
-            if connector is not None and self.connector is None and limit.expired():
-                error = TimeoutError(f"no connection within {self.options.start_timeout:g} s")
+        except Exception as error:  # noqa: BLE001 - whatever a connector raises is the reason why it is not connected
             self._become(DISCONNECTED, _reason(error))
         finally:
             await self._leave(connector)
@@ -183,11 +181,7 @@ class Owner:
                 await asyncio.wait_for(self._broken.wait(), pause_s)
             if self._broken.is_set() or self._clock.monotonic_s() - self._proved_s < pause_s:
                 continue
-            try:
-                async with asyncio.timeout(options.health_check_timeout):
-                    await connector.check()
-            except TimeoutError:
-                raise TimeoutError(f"no answer to a check within {options.health_check_timeout:g} s") from None
+            await _within(options.health_check_timeout, connector.check(), "no answer to a check")
             self.proved()
 
     async def _leave(self, connector: Connector | None) -> None:
@@ -227,6 +221,18 @@ class Owner:
             _log.warning("bridge.disconnected", connector=self.name, reason=reason)
         elif state == DISCONNECTED:
             _log.debug("bridge.still_disconnected", connector=self.name, reason=reason)
+
+
+async def _within(seconds: float, doing: Coroutine[Any, Any, None], what: str) -> None:
+    """Raises ``TimeoutError`` that says what did not happen in time."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            await doing
+    except TimeoutError:
+        if limit.expired():
+            raise TimeoutError(f"{what} within {seconds:g} s") from None
+        raise
 
 
 def _reason(error: Exception) -> str:

@@ -15,6 +15,7 @@ import typer
 
 from broker.cli import (
     alarms,
+    bridges,
     config,
     delayed,
     doctor,
@@ -135,6 +136,12 @@ def _application() -> typer.Typer:
             schemas.add_to(group)
         application.add_typer(group, name=noun.plural)
         application.add_typer(group, name=noun.singular, hidden=True)
+    for noun in bridges.NOUNS:
+        group = objects.group_for(noun, f"sluice {noun.plural}")
+        bridges.add_to(group, noun, f"sluice {noun.plural}")
+        application.add_typer(group, name=noun.plural)
+        application.add_typer(group, name=noun.singular, hidden=True)
+    application.add_typer(bridges.group, name="bridges")
     application.add_typer(quarantine.group, name="quarantine")
     application.add_typer(delayed.group, name="delayed")
     application.add_typer(listeners.group, name="listeners")

@@ -62,6 +62,19 @@ class Drain(BaseModel):
     timeout_s: float = 30
 
 
+class ProbeResult(BaseModel):
+    """A test of a connection: of each step ``name``, ``result`` (ok, failed, skipped), ``duration_ms``, ``message``."""
+
+    ok: bool
+    steps: list[dict[str, Any]]
+
+
+class Drain(BaseModel):
+    """How long to wait for the rows that are left to be sent, in seconds."""
+
+    timeout_s: float = 30
+
+
 class ProblemEntry(BaseModel):
     """One thing wrong, and where: a JSON pointer into the body; line and column count from 1 inside that text."""
 
