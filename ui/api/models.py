@@ -50,19 +50,6 @@ class SourceSpec(_Open):
 
 
 class ProbeResult(BaseModel):
-    """A test of a connection: each step with ``name``, ``result`` (ok, failed, skipped), ``duration_ms``, ``message``."""
-
-    ok: bool
-    steps: list[dict[str, Any]]
-
-
-class Drain(BaseModel):
-    """How long to wait for the rows that are left to be sent, in seconds."""
-
-    timeout_s: float = 30
-
-
-class ProbeResult(BaseModel):
     """A test of a connection: of each step ``name``, ``result`` (ok, failed, skipped), ``duration_ms``, ``message``."""
 
     ok: bool
