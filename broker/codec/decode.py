@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.codec import properties as p
+from broker.codec.codes import CODES
 from broker.codec.packets import (
     Auth,
     ConnAck,
@@ -36,10 +37,6 @@ from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.topic import check_topic_name
 
-_PUBLISH_ACK_CODES: Final = frozenset((0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))  # [MQTT-3.4.2-1]
-_RELEASE_CODES: Final = frozenset((0x00, 0x92))  # [MQTT-3.6.2-1]
-_DISCONNECT_CODES: Final = frozenset((0x00, 0x04, *range(0x80, 0x84), 0x87, 0x89, 0x8B, *range(0x8D, 0xA3)))
-_AUTH_CODES: Final = frozenset((0x00, 0x18, 0x19))  # [MQTT-3.15.2-1]
 _REQUIRED_FLAGS: Final = (None, 0, 0, None, 0, 0, 2, 0, 2, 0, 2, 0, 0, 0, 0, 0)  # by packet type [MQTT-2.1.3-1]
 
 
@@ -142,8 +139,10 @@ def _publish(reader: Reader, version: int, flags: int) -> Publish:
 
 
 def _acknowledgement(
-    make: Callable[[int, int, dict[str, Any]], Packet], packet_type: int, codes: frozenset[int]
+    make: Callable[[int, int, dict[str, Any]], Packet], packet_type: int
 ) -> Callable[[Reader, int, int], Packet]:
+    codes = CODES[packet_type]
+
     def decode(reader: Reader, version: int, _flags: int) -> Packet:
         packet_id = reader.packet_id()
         if version < 5 or not reader.remaining:
@@ -203,22 +202,20 @@ def _unsuback(reader: Reader, version: int, _flags: int) -> UnsubAck:
 
 
 def _disconnect(reader: Reader, version: int, _flags: int) -> Disconnect:
-    code, properties = _code_and_properties(reader, version, p.DISCONNECT, _DISCONNECT_CODES)
+    code, properties = _code_and_properties(reader, version, p.DISCONNECT)
     return Disconnect(code, properties)
 
 
 def _auth(reader: Reader, version: int, _flags: int) -> Auth:
-    code, properties = _code_and_properties(reader, version, p.AUTH, _AUTH_CODES)
+    code, properties = _code_and_properties(reader, version, p.AUTH)
     return Auth(code, properties)
 
 
-def _code_and_properties(
-    reader: Reader, version: int, packet_type: int, codes: frozenset[int]
-) -> tuple[int, dict[str, Any]]:
+def _code_and_properties(reader: Reader, version: int, packet_type: int) -> tuple[int, dict[str, Any]]:
     if version < 5 or not reader.remaining:
         return 0, {}
     code = reader.byte()
-    if code not in codes:
+    if code not in CODES[packet_type]:
         raise protocol_error(f"{reader.what} has reason code 0x{code:02X}, which it cannot have")
     return code, decode_properties(reader, packet_type) if reader.remaining else {}
 
@@ -228,10 +225,10 @@ _DECODERS: Final[tuple[Callable[[Reader, int, int], Packet] | None, ...]] = (
     _connect,
     _connack,
     _publish,
-    _acknowledgement(PubAck, p.PUBACK, _PUBLISH_ACK_CODES),
-    _acknowledgement(PubRec, p.PUBREC, _PUBLISH_ACK_CODES),
-    _acknowledgement(PubRel, p.PUBREL, _RELEASE_CODES),
-    _acknowledgement(PubComp, p.PUBCOMP, _RELEASE_CODES),
+    _acknowledgement(PubAck, p.PUBACK),
+    _acknowledgement(PubRec, p.PUBREC),
+    _acknowledgement(PubRel, p.PUBREL),
+    _acknowledgement(PubComp, p.PUBCOMP),
     _subscribe,
     _suback,
     _unsubscribe,

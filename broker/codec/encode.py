@@ -1,4 +1,7 @@
-"""Packets to bytes, for every version and both roles."""
+"""Packets to bytes, for every version and both roles.
+
+A reason code that a packet of version 5 may not carry leaves as 0x80: whoever gave it meant to refuse.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from broker.codec import properties as p
+from broker.codec.codes import sendable
 from broker.codec.packets import (
     Auth,
     ConnAck,
@@ -145,8 +149,10 @@ def _will_flags(will: Will) -> int:
 
 
 def _connack(packet: ConnAck, version: int) -> tuple[int, bytes]:
-    body = bytes((1 if packet.session_present else 0, packet.reason_code))
-    return 0x20, body + encode_properties(packet.properties, p.CONNACK) if version == 5 else body
+    if version < 5:
+        return 0x20, bytes((1 if packet.session_present else 0, packet.reason_code))
+    body = bytes((1 if packet.session_present else 0, sendable(packet.reason_code, p.CONNACK)))
+    return 0x20, body + encode_properties(packet.properties, p.CONNACK)
 
 
 def _publish(packet: Publish, version: int) -> tuple[int, bytes]:
@@ -173,7 +179,8 @@ def _acknowledgement(first: int) -> Callable[[Any, int], tuple[int, bytes]]:
 
 
 def _code_and_properties(code: int, properties: Mapping[str, Any], packet_type: int) -> bytes:
-    return bytes((code,)) + (encode_properties(properties, packet_type) if properties else b"")
+    first = bytes((sendable(code, packet_type),))
+    return first + encode_properties(properties, packet_type) if properties else first
 
 
 def _subscribe(packet: Subscribe, version: int) -> tuple[int, bytes]:
@@ -187,8 +194,11 @@ def _subscribe(packet: Subscribe, version: int) -> tuple[int, bytes]:
 
 
 def _suback(packet: SubAck, version: int) -> tuple[int, bytes]:
-    properties = encode_properties(packet.properties, p.SUBACK) if version == 5 else b""
-    return 0x90, PACKET_ID_BYTES[packet.packet_id] + properties + bytes(packet.reason_codes)
+    body = PACKET_ID_BYTES[packet.packet_id]
+    if version < 5:
+        return 0x90, body + bytes(packet.reason_codes)
+    codes = bytes([sendable(code, p.SUBACK) for code in packet.reason_codes])
+    return 0x90, body + encode_properties(packet.properties, p.SUBACK) + codes
 
 
 def _unsubscribe(packet: Unsubscribe, version: int) -> tuple[int, bytes]:
@@ -199,7 +209,8 @@ def _unsubscribe(packet: Unsubscribe, version: int) -> tuple[int, bytes]:
 def _unsuback(packet: UnsubAck, version: int) -> tuple[int, bytes]:
     body = PACKET_ID_BYTES[packet.packet_id]
     if version == 5:
-        body += encode_properties(packet.properties, p.UNSUBACK) + bytes(packet.reason_codes)
+        codes = bytes([sendable(code, p.UNSUBACK) for code in packet.reason_codes])
+        body += encode_properties(packet.properties, p.UNSUBACK) + codes
     return 0xB0, body
 
 

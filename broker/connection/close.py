@@ -5,6 +5,7 @@ from __future__ import annotations
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.codec.codes import CLIENT_DISCONNECT
 from broker.codec.decode import connect_version
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.packets import ConnAck, Disconnect
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _log = getLogger(__name__)
 
-_RETURN_CODES: Final = {
+RETURN_CODES: Final = {
     reason.UNSUPPORTED_PROTOCOL_VERSION: 1,
     reason.CLIENT_IDENTIFIER_NOT_VALID: 2,
     reason.SERVER_UNAVAILABLE: 3,
@@ -32,8 +33,6 @@ _RETURN_CODES: Final = {
     reason.BANNED: 5,
 }
 """CONNACK return codes of 3.1.1, section 3.2.2.3, for reason codes of 5.0."""
-_CLIENT_CODES: Final = frozenset((0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, *range(0x93, 0x9A)))
-"""Reason codes of a client's DISCONNECT, section 3.14.2.1."""
 _CONNACK_CODES: Final = frozenset((0x81, 0x82, 0x87, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9F))
 """Codes of a DISCONNECT that a CONNACK may carry in its place; SERVER_UNAVAILABLE stands for the others."""
 _PROTOCOLS: Final = (b"\0\4MQTT", b"\0\6MQIsdp")
@@ -46,7 +45,7 @@ _EXPIRY: Final = "Session-Expiry-Interval"
 
 def take_disconnect(c: Connection, packet: Disconnect) -> None:
     """The client says goodbye; the will is forgotten only with code 0x00 [MQTT-3.14.4-3]."""
-    if packet.reason_code not in _CLIENT_CODES:
+    if packet.reason_code not in CLIENT_DISCONNECT:
         raise protocol_error(f"DISCONNECT of a client has reason code 0x{packet.reason_code:02X}")
     asked_s = packet.properties.get(_EXPIRY)
     if asked_s is not None:
@@ -111,8 +110,8 @@ def refuse_connect(c: Connection, code: int, text: str = "") -> None:
         if code == reason.USE_ANOTHER_SERVER and c.hub.server_reference is not None:
             properties["Server-Reference"] = c.hub.server_reference
         c.box.add(encode_fitting(ConnAck(False, code, properties), 5, c.max_sent_bytes))
-    elif code in _RETURN_CODES:
-        c.box.add(encode_packet(ConnAck(False, _RETURN_CODES[code]), c.version))
+    elif code in RETURN_CODES:
+        c.box.add(encode_packet(ConnAck(False, RETURN_CODES[code]), c.version))
     end(c, reason.name_of(code), is_will_due=False, lingers=True)
 
 
@@ -122,8 +121,8 @@ def _refuse_late(c: Connection, code: int) -> None:
     c.connack = b""
     if c.is_v5:
         c.box.uncork(encode_packet(ConnAck(False, code), 5))
-    elif code in _RETURN_CODES:
-        c.box.uncork(encode_packet(ConnAck(False, _RETURN_CODES[code]), c.version))
+    elif code in RETURN_CODES:
+        c.box.uncork(encode_packet(ConnAck(False, RETURN_CODES[code]), c.version))
 
 
 def refused(c: Connection, refusal: Refusal) -> None:

@@ -107,7 +107,7 @@ def take_unsubscribe(c: Connection, packet: Unsubscribe) -> None:
         text = _known(c, asked)
         subscription = session.subscriptions.pop(text, None)
         if subscription is None:
-            codes.append(reason.NO_SUBSCRIPTION_EXISTED)
+            codes.append(_why_unknown(c, text))
             continue
         c.hub.router.unsubscribe(session, subscription.filter)
         codes.append(reason.SUCCESS)
@@ -116,6 +116,15 @@ def take_unsubscribe(c: Connection, packet: Unsubscribe) -> None:
     if reason.SUCCESS in codes:
         c.hub.subscriptions_changed(session)
     answer_fitting(c, UnsubAck(packet.packet_id, codes), waits=c.hub.writer.appended != before)
+
+
+def _why_unknown(c: Connection, text: str) -> int:
+    """What to tell who unsubscribes from a filter that the session does not have."""
+    try:
+        TopicFilter.parse(text, c.hub.settings.max_topic_levels, c.hub.settings.max_topic_bytes)
+    except PeerError as error:
+        return error.reason_code
+    return reason.NO_SUBSCRIPTION_EXISTED
 
 
 def _rewritten(c: Connection, text: str) -> str:

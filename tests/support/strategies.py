@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from broker.codec import properties as p
+from broker.codec.codes import CODES
 from broker.codec.packets import (
     Auth,
     ConnAck,
@@ -78,11 +79,11 @@ def packets(version: int) -> st.SearchStrategy[Packet]:
     """Any packet that may be sent in a version."""
     kinds: list[st.SearchStrategy[Packet]] = [
         connects(version),
-        st.builds(ConnAck, st.booleans(), st.integers(0, 255), _properties(version, p.CONNACK)),
+        st.builds(ConnAck, st.booleans(), _codes(version, p.CONNACK), _properties(version, p.CONNACK)),
         publishes(version),
         *(_acks(version)),
         st.builds(Subscribe, packet_ids, st.lists(_requests(version), min_size=1, max_size=3), _subscribe(version)),
-        st.builds(SubAck, packet_ids, st.lists(st.integers(0, 255), max_size=3), _properties(version, p.SUBACK)),
+        st.builds(SubAck, packet_ids, st.lists(_codes(version, p.SUBACK), max_size=3), _properties(version, p.SUBACK)),
         st.builds(
             Unsubscribe, packet_ids, st.lists(filters, min_size=1, max_size=3), _properties(version, p.UNSUBSCRIBE)
         ),
@@ -90,15 +91,19 @@ def packets(version: int) -> st.SearchStrategy[Packet]:
         st.just(PingResp()),
     ]
     if version == 5:
-        codes = st.lists(st.sampled_from((0, 0x11, 0x80)), max_size=3)
+        codes = st.lists(_codes(5, p.UNSUBACK), max_size=3)
         kinds += [
             st.builds(UnsubAck, packet_ids, codes, properties(p.UNSUBACK)),
-            st.builds(Disconnect, st.sampled_from((0, 4, 0x81, 0x9D)), properties(p.DISCONNECT)),
-            st.builds(Auth, st.sampled_from((0, 0x18, 0x19)), properties(p.AUTH)),
+            st.builds(Disconnect, _codes(5, p.DISCONNECT), properties(p.DISCONNECT)),
+            st.builds(Auth, _codes(5, p.AUTH), properties(p.AUTH)),
         ]
     else:
         kinds += [st.builds(UnsubAck, packet_ids), st.just(Disconnect())]
     return st.one_of(kinds)
+
+
+def _codes(version: int, packet_type: int) -> st.SearchStrategy[int]:
+    return st.sampled_from(sorted(CODES[packet_type])) if version == 5 else st.integers(0, 0x80)
 
 
 @st.composite
@@ -130,12 +135,10 @@ def publishes(draw: st.DrawFn, version: int) -> Publish:
 
 
 def _acks(version: int) -> list[st.SearchStrategy[Packet]]:
-    publish_codes, release_codes = st.sampled_from((0, 0x10, 0x80, 0x99)), st.sampled_from((0, 0x92))
-    kinds = ((PubAck, p.PUBACK, publish_codes), (PubRec, p.PUBREC, publish_codes),
-             (PubRel, p.PUBREL, release_codes), (PubComp, p.PUBCOMP, release_codes))  # fmt: skip
+    kinds = ((PubAck, p.PUBACK), (PubRec, p.PUBREC), (PubRel, p.PUBREL), (PubComp, p.PUBCOMP))
     if version < 5:
-        return [st.builds(kind, packet_ids) for kind, _, _ in kinds]
-    return [st.builds(kind, packet_ids, codes, properties(number)) for kind, number, codes in kinds]
+        return [st.builds(kind, packet_ids) for kind, _ in kinds]
+    return [st.builds(kind, packet_ids, _codes(5, number), properties(number)) for kind, number in kinds]
 
 
 def _requests(version: int) -> st.SearchStrategy[SubscriptionRequest]:
