@@ -218,10 +218,10 @@ class Session:
         self.owner, self.client, self.box = owner, client, box
         self.is_v5 = client.protocol_version == 5
         self.max_packet_bytes = max_packet_bytes or _UNLIMITED_BYTES
+        self.quota = _NOTHING_YET
         self.set_slow(is_slow=False)
         self.window = min(receive_maximum, self._services.window)
         self.ends_at_ns = self.will_at_ns = self.away_since_ns = 0
-        self.quota = _NOTHING_YET
 
     def set_slow(self, *, is_slow: bool) -> None:
         """The connection has more unsent than its bound, or no longer has."""
