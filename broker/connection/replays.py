@@ -1,13 +1,14 @@
 """Retained messages on their way to those who subscribed: a slice at a time, as fast as each of them takes them.
 
-The first slice is sent with the subscription, before anything newer. What there is more of waits until the client has
-taken enough, and other work of the loop goes between any two slices: a subscription to a million retained messages
-holds neither memory nor the loop. A message that is retained after the subscription was made reaches it as a live one,
-and is passed over here: nobody gets an older message of a topic after a newer one, or the same twice.
+A subscription to a million retained messages holds neither memory nor the loop: what is read from the store at once is
+a slice, and other work of the loop goes between any two. A message that is retained after the subscription was made
+reaches it as a live one, and is passed over here: nobody gets an older message of a topic after a newer one, or the
+same twice.
 
-For a session that outlives its connection, messages of QoS 1 and 2 go through the session log; where a replay stands is
-written together with what it appended, under ``replay/CLIENT_ID``, so that it goes on after a reconnection and after a
-crash.
+A subscription that ends with its connection, or asks for QoS 0, draws its messages from ``deliveries``, ahead of all
+newer ones. For a session that outlives its connection, messages of QoS 1 and 2 go through the session log, a slice with
+the subscription and the rest as they are taken. Where such a replay stands is written together with what it appended,
+under ``replay/CLIENT_ID``, so that it goes on after a reconnection and after a crash.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from broker.core.subscription import Subscription
 from broker.routing.retained import Entry, Retained
 from broker.routing.router import Target
 from broker.routing.topic_keys import FilterWalk
-from broker.session.session import Session
+from broker.session.session import Delivery, Session
 from broker.storage.writer import Writer
 
 PREFIX: Final = b"replay/"
@@ -36,6 +37,8 @@ _BYTES: Final = 256 * 1024
 """Of one slice, so that a slow client shows before there is much for it in memory."""
 _MOST_WAITING: Final = 2000
 """Retained messages that wait for their commit and are looked through at once; with more, the commit is awaited."""
+_NOTHING_YET: Final = Delivery(None, 0, False, ())
+"""Drawn where there is nothing to send now: the rest is for another turn of the loop."""
 _LOOK_AGAIN_S: Final = 0.005
 """How soon a session that had no room is looked at again."""
 
@@ -53,7 +56,7 @@ _decode = msgspec.msgpack.Decoder(list[_Place]).decode
 
 
 class Replay:
-    """The retained messages of one subscription; ``position`` is None at the end."""
+    """The retained messages of one subscription on their way into the session log; ``position`` is None at the end."""
 
     __slots__ = ("is_awaited", "is_kept", "position", "session", "since", "subscription", "walk", "without")
 
@@ -65,19 +68,6 @@ class Replay:
         self.is_awaited = False
         """Something will take it up again: a turn, a commit, a timer."""
         self.is_kept = False
-
-    @property
-    def is_logged(self) -> bool:
-        """Whether its messages go through the session log, and its place is stored with them."""
-        return self.session.is_durable and self.subscription.qos > 0
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether the subscription it is for still holds, and somebody is there to get it."""
-        session, subscription = self.session, self.subscription
-        if session.is_ended or (session.is_away and not self.is_logged):
-            return False
-        return session.subscriptions.get(subscription.filter.text) is subscription
 
 
 class Replays:
@@ -102,7 +92,37 @@ class Replays:
         return sum(map(len, self._of.values()))
 
     def start(self, session: Session, subscription: Subscription) -> None:
-        """Send what a new subscription finds: a first slice now, the rest as it is taken."""
+        """Send what a new subscription finds."""
+        if session.is_durable and subscription.qos:
+            self._start_logging(session, subscription)
+        else:
+            session.send_ahead(self.deliveries(session, subscription))
+
+    def deliveries(self, session: Session, subscription: Subscription) -> Iterator[Delivery]:
+        """What a new subscription finds, to be drawn as the client takes it; one without a message in it means that a
+        turn of the loop is due."""
+        since, walk = self._retained.stamp, FilterWalk(subscription.filter)
+        entries: list[Entry] = []
+        without: frozenset[bytes] = frozenset()
+        if self._retained.waiting <= _MOST_WAITING:
+            entries, without = self._retained.waiting_entries(walk)
+        else:
+            committed: list[object] = []
+            self._writer.when_committed(committed.append)
+            while not committed:
+                yield _NOTHING_YET
+        position: bytes | None = b""
+        identifiers = (subscription.identifier,) if subscription.identifier else ()
+        while True:
+            for outgoing, qos in self._current(entries, subscription.qos, since):
+                yield Delivery(outgoing, qos, True, identifiers)
+            if position is None or not _is_wanted(session, subscription):
+                return
+            entries, position = self._retained.read(walk, position, _MESSAGES, _BYTES, without)
+            if not entries:
+                yield _NOTHING_YET
+
+    def _start_logging(self, session: Session, subscription: Subscription) -> None:
         replay = Replay(session, subscription, b"", self._retained.stamp)
         if self._retained.waiting > _MOST_WAITING:
             self._keep(replay)
@@ -114,7 +134,7 @@ class Replays:
 
     def session_ended(self, session: Session) -> None:
         """Forget what was under way for a session."""
-        if any(replay.is_logged for replay in self._of.pop(session, ())):
+        if self._of.pop(session, ()):
             self._writer.put(_key(session), None)
 
     def resumed(self, session: Session) -> None:
@@ -137,7 +157,7 @@ class Replays:
     # -- inside --
 
     def _advance(self, replay: Replay) -> None:
-        """Send a slice; where it goes into the log, the place goes with it."""
+        """Log a slice; the place goes with it."""
         assert replay.position is not None
         entries, replay.position = self._retained.read(replay.walk, replay.position, _MESSAGES, _BYTES, replay.without)
         has_appended = self._send(replay, entries)
@@ -155,19 +175,18 @@ class Replays:
         if not replay.is_kept:
             replay.is_kept = True
             self._of.setdefault(replay.session, []).append(replay)
-            if replay.is_logged:
-                self._store_places(replay.session)
+            self._store_places(replay.session)
 
     def _send(self, replay: Replay, entries: Iterable[Entry]) -> bool:
-        """Hand messages to the session; True when some were appended to the log for it."""
+        """Append to the session log, but what has QoS 0; True when there was something to append."""
         session, subscription, has_appended = replay.session, replay.subscription, False
         identifiers = (subscription.identifier,) if subscription.identifier else ()
         for outgoing, qos in self._current(entries, subscription.qos, replay.since):
-            if qos and session.is_durable:
+            if qos:
                 self._backlog.keep(_as_retained(outgoing.message), [Target(session, qos, True, identifiers)], True)
                 has_appended = True
             else:
-                session.deliver(outgoing, qos, True, identifiers)
+                session.deliver(outgoing, 0, True, identifiers)
         return has_appended
 
     def _current(self, entries: Iterable[Entry], granted: int, since: int) -> Iterator[tuple[Outgoing, int]]:
@@ -182,8 +201,7 @@ class Replays:
         if replays is None or replay not in replays:
             return
         replays.remove(replay)
-        if replay.is_logged:
-            self._store_places(replay.session)
+        self._store_places(replay.session)
         if not replays:
             del self._of[replay.session]
 
@@ -191,7 +209,7 @@ class Replays:
         places = [
             _Place(replay.subscription.filter.text, replay.position, replay.since)
             for replay in self._of.get(session, ())
-            if replay.is_logged and replay.position is not None
+            if replay.position is not None
         ]
         self._writer.put(_key(session), _encode(places) if places else None)
 
@@ -217,7 +235,7 @@ class Replays:
         """One slice a turn of the loop, each replay in its turn."""
         replay = self._turns[0]
         replay.is_awaited = False
-        if not replay.is_wanted:
+        if not _is_wanted(replay.session, replay.subscription):
             self._remove(replay)
         elif self._has_room(replay.session):
             self._advance(replay)
@@ -236,6 +254,11 @@ class Replays:
         if session.is_away or session.is_behind or session.is_slow:
             return False
         return len(session.queue) * 2 <= self._max_queue
+
+
+def _is_wanted(session: Session, subscription: Subscription) -> bool:
+    """Whether a subscription still holds."""
+    return not session.is_ended and session.subscriptions.get(subscription.filter.text) is subscription
 
 
 def _as_retained(message: Message) -> Outgoing:

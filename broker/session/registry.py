@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from itertools import islice, takewhile
 from typing import Final
+
+from sortedcontainers import SortedList
 
 from broker.session.session import Session
 
@@ -18,6 +21,7 @@ class SessionRegistry:
 
     def __init__(self) -> None:
         self.by_client_id: dict[str, Session] = {}
+        self._in_order: SortedList[str] = SortedList()
         self._due: list[tuple[int, str]] = []
 
     def __len__(self) -> int:
@@ -30,14 +34,23 @@ class SessionRegistry:
         """The session of a client identifier."""
         return self.by_client_id.get(client_id)
 
+    def following(self, client_id: str, count: int, prefix: str = "") -> list[Session]:
+        """The next sessions behind an identifier, in the order of identifiers; only those that begin with a prefix."""
+        found = self._in_order.irange(max(client_id, prefix), inclusive=(client_id < prefix or not client_id, True))
+        fitting = takewhile(lambda name: name.startswith(prefix), found) if prefix else found
+        return [self.by_client_id[name] for name in islice(fitting, count)]
+
     def add(self, session: Session) -> None:
         """Take a new session."""
+        if session.client_id not in self.by_client_id:
+            self._in_order.add(session.client_id)
         self.by_client_id[session.client_id] = session
 
     def remove(self, session: Session) -> None:
         """Forget a session that has ended."""
         if self.by_client_id.get(session.client_id) is session:
             del self.by_client_id[session.client_id]
+            self._in_order.remove(session.client_id)
 
     def schedule(self, session: Session) -> None:
         """Remember when a session that is away has something due."""
@@ -48,10 +61,10 @@ class SessionRegistry:
         if len(self._due) > _SPARE + _STALE_FACTOR * len(self.by_client_id):
             self._forget_stale()
 
-    def take_due(self, now_ns: int) -> list[Session]:
-        """Sessions that are away and whose will or end is due now."""
+    def take_due(self, now_ns: int, limit: int) -> list[Session]:
+        """Sessions that are away and whose will or end is due now, at most so many: with fewer, there are no more."""
         due: dict[Session, None] = {}
-        while self._due and self._due[0][0] <= now_ns:
+        while self._due and self._due[0][0] <= now_ns and len(due) < limit:
             _, client_id = heappop(self._due)
             session = self.by_client_id.get(client_id)
             if session is not None and session.is_away:
