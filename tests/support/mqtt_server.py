@@ -24,6 +24,7 @@ from broker.net.settings import ListenerSettings, NamedListener
 from broker.observe.metrics import Metrics
 from broker.routing.settings import RetainedSettings
 from broker.storage.memory import MemoryStore
+from broker.storage.settings import StoreSettings
 from broker.storage.store import Batch, Committed, LogShard, Store
 from broker.storage.writer import Writer
 from tests.support.access import MakeAccess
@@ -109,6 +110,7 @@ async def running(
     clock: MovedClock | None = None,
     retained: RetainedSettings | None = None,
     dead_letter: DeadLetterSettings | None = None,
+    storing: StoreSettings | None = None,
     access: MakeAccess | None = None,
     sys_interval_s: float = 0,
     **settings: Any,
@@ -116,7 +118,7 @@ async def running(
     """A server on a free port of 127.0.0.1. Leaving it is like a kill: nothing is said, nothing more is stored."""
     loop, metrics, events = asyncio.get_running_loop(), Metrics(), Events()
     clock = clock or MovedClock()
-    writer = Writer(store or MemoryStore(), loop, metrics=metrics)
+    writer = Writer(store or MemoryStore(), loop, storing, metrics)
     server = Server(
         settings=MqttSettings(**settings),
         retained=retained,

@@ -199,6 +199,10 @@ class WireClient:
         """Send anything."""
         self._writer.write(data)
 
+    async def drain(self) -> None:
+        """Wait until the system has taken what was sent, but for a little."""
+        await self._writer.drain()
+
     async def receive(self) -> Packet:
         """The next packet.
 
