@@ -139,6 +139,21 @@ class AccessDesk:
 
     # -- verbs --
 
+    async def ban(self, spec: Mapping[str, Any]) -> Spec:
+        """Ban somebody; returns when that is in the store.
+
+        Raises:
+            Invalid, Unavailable: nobody was banned.
+        """
+        ban = self.bans.create(spec)
+        await self._writer.committed()
+        return ban
+
+    async def unban(self, kind: str, who: str) -> None:
+        """Lift a ban; returns when that is in the store. Raises ``NotFound``."""
+        self.bans.delete(kind, who)
+        await self._writer.committed()
+
     async def import_users(self, body: Mapping[str, Any]) -> Spec:
         """Take many users at once, all or none.
 

@@ -155,13 +155,6 @@ class Bans:
             raise NotFound(f"ban of the {kind}", who)
         self._store.put(ban.key, None)
 
-    def clear(self) -> int:
-        """Lift all bans; how many there were."""
-        held = list(self._all())
-        for ban in held:
-            self.delete(ban.kind, ban.who)
-        return len(held)
-
     def forget_over(self) -> None:
         """Forget bans that have ended."""
         now_ns = self._clock.now_ns()

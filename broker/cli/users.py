@@ -150,7 +150,7 @@ def import_users(
     """Take users with hashes of their passwords from a file, all or none."""
     from broker.cli.output import print_json, print_line
 
-    body = {"users": _users_of(read_text(file), file), "algorithm": algorithm, "salt_position": salt_position}
+    body: dict[str, Any] = {"users": _users_of(read_text(file), file), "algorithm": algorithm, "salt_position": salt_position}
     if iterations is not None:
         body["iterations"] = iterations
     with api_client(url, data_dir, timeout_s=300) as client:
@@ -163,7 +163,10 @@ def _users_of(text: str, file: str) -> list[dict[str, Any]]:
     import json
 
     if not text.lstrip().startswith(("[", "{")):
-        return [{key: value for key, value in row.items() if value not in (None, "")} for row in csv.DictReader(text.splitlines())]
+        return [
+            {key: value for key, value in row.items() if value not in (None, "")}
+            for row in csv.DictReader(text.splitlines())
+        ]
     try:
         value = json.loads(text)
     except ValueError as error:

@@ -140,7 +140,7 @@ def _add_bans(router: APIRouter, access: Access) -> None:
         **described(body=models.BanSpec, answer=models.Anything, status=201),
     )
     async def create_ban(request: Request) -> Response:
-        return answer(bans.create(await read_object(request)), 201)
+        return answer(await access.ban(await read_object(request)), 201)
 
     @router.delete(
         "/bans/{kind}/{who:path}",
@@ -150,7 +150,7 @@ def _add_bans(router: APIRouter, access: Access) -> None:
         **described(status=204, problems=(404, 422)),
     )
     async def delete_ban(kind: str, who: str) -> Response:
-        bans.delete(kind, who)
+        await access.unban(kind, who)
         return Response(status_code=204)
 
 

@@ -1,0 +1,228 @@
+"""Users, access rules and bans of a whole broker: by its API, its command line, and real clients."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+
+from tests.support.node import TOKEN, Node, running
+
+CONFIG = """
+authentication = [ { mechanism = builtin } ]
+password_hashing { iterations = 5000 }
+users = [ { name = fixed, password = "from-the-file" } ]
+authorization { no_match = deny, deny_action = ignore
+  sources = [ { type = built_in }, { type = file, rules = [ { permission = allow, topics = ["open/#"] } ] } ] }
+"""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running(tmp_path_factory.mktemp("access") / "node", config=CONFIG) as node:
+        node.call("POST", "/users", {"name": "ann", "password": "pencil"})
+        rule = {"name": "own", "permission": "allow", "topics": ["u/${username}/#"]}
+        node.call("POST", "/access/rules", rule)
+        yield node
+
+
+def sluice(node: Node, *arguments: str, expect: int = 0, said: str = "") -> str:
+    """Run a command; its standard output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "broker.cli.main", *arguments, "--url", node.url],
+        capture_output=True, text=True, input=said, timeout=60, env={"SLUICE_API_TOKEN": TOKEN, "PATH": ""},
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done.stdout
+
+
+def login(node: Node, name: str | None, password: str | None, client_id: str = "paho") -> int:
+    """Log in by paho over MQTT 5; the reason code."""
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5)
+    if name is not None:
+        client.username_pw_set(name, password)
+    codes: list[int] = []
+    client.on_connect = lambda client, userdata, flags, code, properties: codes.append(code.value)
+    client.connect(*node.mqtt)
+    for _ in range(100):
+        client.loop(0.1)
+        if codes:
+            break
+    client.disconnect()
+    return codes[0]
+
+
+def test_a_real_client_logs_in_by_its_password(node: Node) -> None:
+    assert login(node, "ann", "pencil") == 0
+    assert login(node, "fixed", "from-the-file") == 0
+    assert login(node, "ann", "pen") == 0x86
+    assert login(node, "nobody", "pencil") == 0x86
+    assert login(node, None, None) == 0x87
+
+
+def test_a_made_password_is_told_once_and_rotated(node: Node) -> None:
+    made = node.call("POST", "/users", {"name": "meter/7@plant"})
+    assert len(made["password"]) == 43
+    assert login(node, "meter/7@plant", made["password"]) == 0
+    path = "/users/meter%2F7@plant"
+    shown = node.call("GET", path)
+    assert shown["algorithm"] == "sha256"
+    assert shown["methods"] == ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+    assert "password" not in shown
+    assert "credentials" not in shown
+    node.call("PUT", path, {"description": "in the attic"})
+    assert login(node, "meter/7@plant", made["password"]) == 0
+    rotated = [node.call("POST", f"{path}:rotate")["password"] for _ in range(2)]
+    assert [login(node, "meter/7@plant", one) for one in (made["password"], *rotated)] == [0x86, 0x86, 0]
+    node.call("DELETE", path)
+    assert login(node, "meter/7@plant", rotated[1]) == 0x86
+
+
+def test_no_password_and_nothing_of_one_is_shown_or_kept_in_the_open(node: Node) -> None:
+    kept = (node.data_dir / "api.hocon").read_text()
+    assert "pencil" not in kept
+    stored = json.loads(kept)["users"][0]["credentials"][0]
+    assert stored["algorithm"] == "pbkdf2_sha256"
+    assert stored["iterations"] == 5000
+    shown = json.dumps([node.call("GET", "/users"), node.call("GET", "/status")]) + node.log.read_text()
+    assert all(secret not in shown for secret in ("pencil", "from-the-file", stored["stored_key"], stored["salt"]))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/users", {"name": "ann", "password": "x"}, 409),
+        ("POST", "/users", {"password": "x"}, 422),
+        ("POST", "/users", {"name": "x", "password": "y", "colour": "red"}, 422),
+        ("PUT", "/users/fixed", {"description": "x"}, 422),
+        ("DELETE", "/users/nobody", None, 404),
+        ("POST", "/users/nobody:rotate", None, 404),
+        ("POST", "/users:import", {"users": [{"name": "x", "password_hash": "00", "algorithm": "md5"}]}, 422),
+        ("POST", "/bans", {"as": "nobody", "who": "x"}, 422),
+        ("POST", "/bans", {"as": "clientid_re", "who": "("}, 422),
+        ("POST", "/bans", {"as": "clientid", "who": "x", "until": "2000-01-01T00:00:00Z"}, 422),
+        ("DELETE", "/bans/clientid/x", None, 404),
+        ("POST", "/access/rules", {"name": "x", "permission": "allow", "topics": ["a/#/b"]}, 422),
+        ("POST", "/access:check", {"client": {}}, 422),
+        ("POST", "/access:check", {"client": {"clientid": "x"}, "action": "publish", "topic": "#"}, 422),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_a_sentence(
+    node: Node, method: str, path: str, body: Any, status: int
+) -> None:
+    answer = node.call(method, path, body, expect=status if path != "/users/fixed" else (409, 422))
+    assert answer["detail"]
+
+
+def test_users_come_from_elsewhere_with_their_hashes(node: Node, tmp_path: Path) -> None:
+    import hashlib
+
+    salted = hashlib.sha256(b"saltsecret").hexdigest()
+    (tmp_path / "users.csv").write_text(f"user_id,password_hash,salt,is_superuser\nold-1,{salted},salt,true\n")
+    assert "1 users imported" in sluice(node, "users", "import", "-f", str(tmp_path / "users.csv"))
+    rounds = hashlib.pbkdf2_hmac("sha256", b"secret", b"salt", 1000).hex()
+    more = [{"name": "old-2", "password_hash": rounds, "salt": "salt"}]
+    node.call("POST", "/users:import", {"users": more, "algorithm": "pbkdf2_sha256", "iterations": 1000})
+    assert [login(node, name, "secret") for name in ("old-1", "old-2")] == [0, 0]
+    assert node.call("GET", "/users/old-2")["methods"] == ["SCRAM-SHA-256"]
+
+
+def test_rules_hold_for_real_clients_and_change_at_once(node: Node) -> None:
+    got: list[tuple[str, bytes]] = []
+    codes: list[int] = []
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "reader", protocol=paho.MQTTv5)
+    client.username_pw_set("ann", "pencil")
+    client.on_message = lambda client, userdata, message: got.append((message.topic, message.payload))
+    client.on_subscribe = lambda client, userdata, mid, granted, properties: codes.extend(one.value for one in granted)
+    client.connect(*node.mqtt)
+    client.loop_start()
+    try:
+        _until(client.is_connected)
+        client.subscribe([("u/ann/#", 0), ("u/bob/#", 0), ("open/#", 0)])
+        _until(lambda: len(codes) >= 3)
+        assert codes[:3] == [0, 0x87, 0]
+        published = client.publish("u/ann/x", b"1", 1)
+        client.publish("u/bob/x", b"2", 1)
+        _until(lambda: bool(got))
+        published.wait_for_publish(5)
+        assert got == [("u/ann/x", b"1")]
+        node.call("POST", "/access/rules", {"name": "closed", "permission": "deny", "topics": ["u/#"]})
+        node.call("POST", "/access/rules:reorder", {"order": ["closed", "own"]})
+        client.publish("u/ann/x", b"3", 1)
+        client.publish("open/x", b"4", 1)
+        _until(lambda: len(got) == 2)
+        assert got[1] == ("open/x", b"4")
+        node.call("POST", "/access/rules:reorder", {"order": ["own", "closed"]})
+    finally:
+        client.loop_stop()
+        client.disconnect()
+    status = node.call("GET", "/status")
+    assert status["dropped"]["not_authorized"] >= 2
+    assert status["ledger"]["residual"] == 0
+    node.call("DELETE", "/access/rules/closed")
+
+
+def test_what_would_be_decided_is_told_with_its_reason(node: Node) -> None:
+    allowed = sluice(node, "access", "check", "c1", "publish", "u/ann/x", "--username", "ann")
+    assert "allowed, by built_in: own" in allowed
+    assert "allow u/ann/#  (built_in: own)" in allowed
+    denied = sluice(node, "access", "check", "c1", "subscribe", "u/#", "--username", "ann", expect=1)
+    assert "denied, by authorization.no_match" in denied
+    refused = sluice(node, "access", "check", "c1", "--anonymous", expect=1)
+    assert "denied, by authentication (nobody decides: not_authorized)" in refused
+    body = {"client": {"clientid": "c", "username": "ann", "password": "pencil"}, "action": "publish", "topic": "u/c"}
+    found = node.call("POST", "/access:check", body)
+    assert (found["authentication"]["mechanism"], found["allowed"]) == ("builtin", False)
+    assert found["facts"] == {"listener": "tcp:default", "username": "ann"}
+
+
+def test_bans_are_made_listed_and_lifted(node: Node) -> None:
+    assert "is banned until" in sluice(node, "bans", "add", "clientid", "bad", "--for", "10m", "--reason", "noise")
+    assert login(node, "ann", "pencil", "bad") == 0x8A
+    assert "noise" in sluice(node, "bans", "ls")
+    assert "denied, by a ban of the clientid bad" in sluice(node, "access", "check", "bad", expect=1)
+    assert "no longer banned" in sluice(node, "bans", "rm", "clientid", "bad")
+    assert login(node, "ann", "pencil", "bad") == 0
+
+
+def test_users_are_managed_by_the_command_line(node: Node, tmp_path: Path) -> None:
+    password = sluice(node, "users", "add", "cli").strip()
+    assert login(node, "cli", password) == 0
+    (tmp_path / "secret").write_text("chosen\n")
+    sluice(node, "users", "set", "cli", "--password-file", str(tmp_path / "secret"), "--superuser")
+    assert login(node, "cli", "chosen") == 0
+    assert json.loads(sluice(node, "users", "show", "cli", "--json"))["is_superuser"] is True
+    rotated = json.loads(sluice(node, "users", "rotate", "cli", "--json"))["password"]
+    assert login(node, "cli", rotated) == 0
+    assert "cli" in sluice(node, "users", "ls")
+    sluice(node, "users", "rm", "cli", "--yes")
+    sluice(node, "users", "show", "cli", expect=5)
+
+
+def test_everything_is_there_after_a_kill(tmp_path: Path) -> None:
+    with running(tmp_path / "node", config=CONFIG) as node:
+        made = node.call("POST", "/users", {"name": "meter"})
+        node.call("POST", "/bans", {"as": "username_re", "who": "ann|bob"})
+        node.call("POST", "/access/rules", {"name": "own", "permission": "allow", "topics": ["u/${username}/#"]})
+        assert login(node, "ann", "x") == 0x8A
+        node.kill()
+        node.start()
+        assert login(node, "meter", made["password"]) == 0
+        assert login(node, "ann", "x") == 0x8A
+        assert [rule["name"] for rule in node.call("GET", "/access/rules")["items"]] == ["own"]
+
+
+def _until(is_so: Any) -> None:
+    from time import monotonic, sleep
+
+    ends = monotonic() + 10
+    while not is_so():
+        assert monotonic() < ends
+        sleep(0.01)
