@@ -14,7 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli import (
+    access,
     alarms,
+    bans,
     bridges,
     config,
     delayed,
@@ -35,6 +37,7 @@ from broker.cli import (
     run,
     schemas,
     status,
+    users,
 )
 from broker.cli.errors import CommandError, from_sluice_error, show_error
 from broker.core.errors import SluiceError
@@ -143,6 +146,9 @@ def _application() -> typer.Typer:
         application.add_typer(group, name=noun.singular, hidden=True)
     application.add_typer(bridges.group, name="bridges")
     application.add_typer(quarantine.group, name="quarantine")
+    application.add_typer(users.group, name="users")
+    application.add_typer(access.group, name="access")
+    application.add_typer(bans.group, name="bans")
     application.add_typer(delayed.group, name="delayed")
     application.add_typer(listeners.group, name="listeners")
     application.add_typer(lake.group, name="lake")
