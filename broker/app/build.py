@@ -149,6 +149,7 @@ class Node:
             access=self.access.access,
         )
         self.server.hub.pipeline.on_refusal = self.refusals.note
+        self.server.hub.queue_watch.alarms = self.alarms
         self.access.attributes = self.server.hub.client_attributes
         hub = self.server.hub
         hub.delayed.settings = config.get("delayed", DelayedSettings)

@@ -29,8 +29,8 @@ _log = getLogger(__name__)
 
 _CONNECT_BYTE: Final = 0x10
 _LARGE_READ_BYTES: Final = 64 * 1024
-"""After a read of this size what it led to is written at once: libuv reads a busy socket up to 32 times, 8 MB, before
-the loop's turn ends, and only what is written shows that a subscriber is slow."""
+"""When so much was read in a turn, what that led to is written at once: libuv reads a busy socket up to 32 times, 8 MB,
+before the loop's turn ends, and many sockets; only what is written shows that a subscriber is slow."""
 _ANSWERS_FACTOR: Final = 4
 """A client that reads none of its answers is not read from, once so many times ``max_unsent_bytes`` wait for it."""
 
@@ -185,8 +185,10 @@ class Connection:
         if hub.writer.appended != appended and hub.writer.is_congested:
             hub.paused.add(self)
             self.hold(hub.writer)
-        if len(data) >= _LARGE_READ_BYTES:
-            hub.turn.flush()
+        turn = hub.turn
+        turn.read_bytes += len(data)
+        if turn.read_bytes >= _LARGE_READ_BYTES:
+            turn.flush()
         if hub.brake.fresh:
             hub.brake.hold(self)
 

@@ -27,6 +27,7 @@ from broker.connection.figures import Figures
 from broker.connection.housekeeping import Housekeeping
 from broker.connection.parking import Parking
 from broker.connection.publish_rate import Later, PublishRates
+from broker.connection.queue_watch import QueueWatch
 from broker.connection.recount import Recount
 from broker.connection.replays import Replays
 from broker.connection.settings import MqttSettings
@@ -178,6 +179,9 @@ class Hub:
             self.pipeline.dropped,
         )
         self.pipeline.on_unwanted = self.dead_letters.take_unwanted
+        self.queue_watch = QueueWatch(
+            self.sessions, metrics, settings.queue_high_watermark, settings.queue_watch_interval
+        )
         self._dirty_sessions: dict[Session, None] = {}
         self._dirty_inbounds: dict[str, Inbound] = {}
         self.housekeeping = Housekeeping(self.sessions, self.inbounds, self.backlog, writer, self._forget_inbound)
@@ -428,6 +432,7 @@ class Hub:
         if self.settings.retry_interval:
             self._resend(now_ns - int(self.settings.retry_interval * _NS))
         self.housekeeping.tick(now_ns)
+        self.queue_watch.tick(self.now_s)
         self._ticks += 1
         if self._ticks % _STALE_TICKS == 0:
             self.access.forget_old()

@@ -83,6 +83,13 @@ class MqttSettings(Settings):
         default=False, description="Whether QoS 0 messages wait for clients that are away, in memory and within "
         "`max_unsent_messages` and `max_unsent_bytes`, where the session outlives the connection."
     )  # fmt: skip
+    queue_high_watermark: Size = Field(
+        default=0, ge=0, description="Bytes waiting for one session above which it is told of in the log and the alarm "
+        "`session_queue_high` is active; 0 is off."
+    )  # fmt: skip
+    queue_watch_interval: Duration = Field(
+        default=30, gt=0, description="Seconds between two looks at what waits for all sessions."
+    )
     slow_subscriber_wait: Duration = Field(
         default=0.1, ge=0, description="Seconds that publishers are held back at most, so that a subscriber can catch "
         "up, before it loses messages; 0 holds nobody back."

@@ -12,15 +12,17 @@ from collections.abc import Callable
 class Turn:
     """The outboxes with something to write. ``wake`` is called when the first one is added; it must cause ``flush``."""
 
-    __slots__ = ("dirty", "wake")
+    __slots__ = ("dirty", "read_bytes", "wake")
 
     def __init__(self, wake: Callable[[], object]) -> None:
         self.wake = wake
         self.dirty: list[Outbox] = []
+        self.read_bytes = 0
+        """Read since the last flush, by all connections."""
 
     def flush(self) -> None:
         """Write everything that waits."""
-        dirty, self.dirty = self.dirty, []
+        dirty, self.dirty, self.read_bytes = self.dirty, [], 0
         for box in dirty:
             box.flush()
 

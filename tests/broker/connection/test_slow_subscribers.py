@@ -8,7 +8,7 @@ import socket
 import psutil
 
 from broker.codec.framing import Decoder
-from broker.codec.packets import PingReq, PingResp, PubAck, Publish, SubscriptionRequest
+from broker.codec.packets import PingReq, PingResp, PubAck, Publish
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.wire import WireClient
 

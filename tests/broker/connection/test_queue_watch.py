@@ -1,0 +1,41 @@
+"""What waits for all sessions together, and the alarm when it is too much for one."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from broker.codec.packets import PubAck, Publish, SubscriptionRequest
+from broker.core.events import Events
+from broker.observe.alarms import Alarms
+from tests.support.mqtt_server import on_loop, running
+
+
+def test_the_sums_and_the_alarm_follow_what_waits(caplog: pytest.LogCaptureFixture) -> None:
+    _follow(caplog)
+
+
+@on_loop
+async def _follow(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(max_inflight=1, queue_high_watermark=5000, slow_subscriber_wait=0) as node:
+        alarms = node.server.hub.queue_watch.alarms = Alarms(node.clock, Events(), node.metrics)
+        subscriber, publisher = await node.client("s"), await node.client("p")
+        await subscriber.subscribe(SubscriptionRequest("t", 1))
+        for number in range(1, 11):
+            publisher.send(Publish("t", b"x" * 999, 1, packet_id=number))
+            await publisher.expect(PubAck)
+        with caplog.at_level(logging.WARNING):
+            node.pass_time(31)
+        told = [record for record in caplog.records if record.getMessage() == "session.queue_high"]
+        assert [record.__dict__["fields"]["client_id"] for record in told] == ["s"]
+        [alarm] = alarms.active()
+        assert (alarm.name, alarm.details["largest"]) == ("session_queue_high", {"s": 9000})
+        shown = [node.metrics.value(name) for name in ("queued_messages", "queued_bytes", "inflight_messages")]
+        assert shown == [9, 9000, 1]
+        for _ in range(10):
+            subscriber.send(PubAck((await subscriber.expect(Publish)).packet_id))
+        await subscriber.silence()
+        node.pass_time(31)
+        assert alarms.active() == []
+        assert node.metrics.value("queued_bytes") == 0
