@@ -101,6 +101,7 @@ class AccessDesk:
             base=data_dir,
         )
         self.rules = AccessRules("access rule", sections.section(RULES), NamedRuleSettings, self._use_rules)
+        self.access.authorizer.is_superuser = self._is_superuser
         self.attributes: AttributeSource | None = None
 
     @property
@@ -131,6 +132,10 @@ class AccessDesk:
     def stop(self) -> None:
         """End the threads that hash."""
         self._pool.close()
+
+    def _is_superuser(self, username: str) -> bool:
+        user = self.users.find(username)
+        return user is not None and user.is_superuser
 
     def _use_rules(self, rules: Sequence[NamedRuleSettings]) -> None:
         authorizer = self.access.authorizer

@@ -20,6 +20,7 @@ from broker.config.hocon_reader import HoconError
 from broker.config.model import Settings
 from broker.config.units import Duration
 from broker.core.errors import ConfigError
+from broker.core.message import Message
 from broker.core.topic import TopicFilter
 
 Result = Literal["allow", "deny"]
@@ -216,6 +217,8 @@ class Authorizer:
         self._no_match = Ruling(settings.no_match == "allow", "no_match")
         self.on_change: Callable[[], None] = lambda: None
         """Called when rules have changed."""
+        self.is_superuser: Callable[[str], bool] = lambda username: False
+        """Whether the user of a name is a superuser."""
 
     @property
     def is_active(self) -> bool:
@@ -225,6 +228,17 @@ class Authorizer:
     def rulings(self, subject: Subject) -> Rulings:
         """The rules for one client."""
         return Rulings(subject, self._sources, self._no_match)
+
+    def may_retain(self, message: Message) -> bool:
+        """Whether the client that published a retained message may still do so. What is known of it is what stands
+        with the message: its names, which were good enough when it published."""
+        client = message.client
+        if not self.is_active or not client.client_id or self.is_superuser(client.username or ""):
+            return True
+        names = {"clientid": client.client_id, "username": client.username, "peerhost": client.peer_host}
+        attributes = {f"client_attrs.{name}": text for name, text in client.attributes.items()}
+        facts = {name: text for name, text in names.items() if text is not None} | attributes
+        return self.rulings(Subject(facts)).publish(message.topic, message.qos, True).is_allowed
 
     def changed(self) -> None:
         """Rules of a source have changed: make it count at once."""

@@ -168,6 +168,8 @@ class Hub:
         self.backlog.on_lost = self._take_back_offsets
         self.backlog.kept_from = self.shares.kept_from
         self.replays = Replays(self.retained, self.backlog, writer, clock, defer, later, settings.max_queued_messages)
+        if self.access.authorizer.settings.check_retain_source:
+            self.replays.is_wanted = self.access.authorizer.may_retain
         self.wills = Wills(writer.put, self.pipeline.publish_for_client, clock)
         self.dead_letters = DeadLetters(
             dead_letter or DeadLetterSettings(),

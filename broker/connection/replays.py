@@ -14,7 +14,7 @@ under ``replay/CLIENT_ID``, so that it goes on after a reconnection and after a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -85,6 +85,8 @@ class Replays:
     ) -> None:
         self._retained, self._backlog, self._writer, self._clock = retained, backlog, writer, clock
         self._defer, self._later, self._max_queue = defer, later, max_queue
+        self.is_wanted: Callable[[Message], bool] = lambda message: True
+        """Whether a retained message is still to be handed out."""
         self._of: dict[Session, list[Replay]] = {}
         self._turns: deque[Replay] = deque()
 
@@ -193,7 +195,7 @@ class Replays:
         now_ns = self._clock.now_ns()
         for message, stamp in entries:
             outgoing = Outgoing(message)
-            if stamp <= since and not outgoing.is_expired(now_ns):
+            if stamp <= since and not outgoing.is_expired(now_ns) and self.is_wanted(message):
                 yield outgoing, min(message.qos, granted)
 
     def _remove(self, replay: Replay) -> None:

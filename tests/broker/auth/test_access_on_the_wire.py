@@ -290,6 +290,27 @@ async def test_decisions_are_told_to_those_who_want_to_know() -> None:
         ]
 
 
+@pytest.mark.parametrize("checks", [True, False])
+@on_loop
+async def test_retained_messages_of_those_who_lost_the_right_are_kept_back_where_that_is_set(checks: bool) -> None:
+    async with running(access=access(trusts_anonymous=True, check_retain_source=checks)) as node:
+        for name in ("a", "b"):
+            client = await node.client(name, 5)
+            client.send(Publish(f"t/{name}", b"x", 1, True, packet_id=1))
+            await client.expect(PubAck)
+        use_rules(
+            node,
+            {"permission": "deny", "who": {"clientid": "b"}, "action": "publish", "topics": ["t/#"]},
+            {"permission": "allow", "topics": ["#"]},
+        )
+        reader = await node.client("r", 5)
+        await reader.subscribe(SubscriptionRequest("t/#"))
+        assert (await reader.expect(Publish)).topic == "t/a"
+        if not checks:
+            assert (await reader.expect(Publish)).topic == "t/b"
+        await reader.silence()
+
+
 # -- bans --
 
 
