@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from broker.admin.alarms import AlarmDesk
+from broker.admin.groups import GroupDesk
 from broker.admin.listeners import ListenerDesk
 from broker.app import features
 from broker.app.build import Node, named_of
@@ -28,6 +29,7 @@ def api_server(node: Node, reload: ConfigReload) -> Any:
         streams=StreamsOfNode(node),
         lake=node.lake.service,
         quarantine=node.quarantine,
+        groups=GroupDesk(node.server.hub.shares),
         access=node.access,
         delayed=node.delayed,
         listeners=ListenerDesk(node.server.listeners, reload, named_of),

@@ -24,6 +24,7 @@ from broker.cli import (
     exit_codes,
     gate_tries,
     gates,
+    groups,
     lake,
     listeners,
     objects,
@@ -146,6 +147,7 @@ def _application() -> typer.Typer:
         application.add_typer(group, name=noun.singular, hidden=True)
     application.add_typer(bridges.group, name="bridges")
     application.add_typer(quarantine.group, name="quarantine")
+    application.add_typer(groups.group, name="groups")
     application.add_typer(users.group, name="users")
     application.add_typer(access.group, name="access")
     application.add_typer(bans.group, name="bans")

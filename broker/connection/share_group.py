@@ -52,6 +52,7 @@ class GroupServices:
     clock: Clock
     read: Callable[[LogShard, int, int], Found]
     first_offset: Callable[[LogShard], int]
+    next_offset: Callable[[LogShard], int]
     log_next: Callable[[], int]
     defer: Callable[[Callable[[], None]], object]
     changed: Callable[[ShareGroup], None]
@@ -375,6 +376,18 @@ class ShareGroup:
     def waiting(self) -> int:
         """How many messages wait and were given to nobody, as far as that is known; in streams it is not."""
         return max(self.outstanding - self.in_flight, self._held) if self.is_durable else self._held
+
+    @property
+    def connected(self) -> int:
+        """How many members have a connection."""
+        return len(self._strategy.here)
+
+    @property
+    def behind(self) -> int | None:
+        """How many records of its stream it has not read; None when it stands on none."""
+        if self.stream is None:
+            return None
+        return sum(max(self._services.next_offset(one.shard) - one.next_offset, 0) for one in self.cursors)
 
     @property
     def waiting_bytes(self) -> int:

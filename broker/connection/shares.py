@@ -77,6 +77,7 @@ class Shares:
             clock=clock,
             read=self._read,
             first_offset=lambda shard: writer.store.range_of(shard).first_offset,
+            next_offset=lambda shard: writer.store.range_of(shard).next_offset,
             log_next=lambda: backlog().log_next,
             defer=defer,
             changed=self._changed,
@@ -150,14 +151,13 @@ class Shares:
 
     # -- what people do --
 
-    def make(
-        self, text: str, topic_filter: TopicFilter, start: Start | None, strategy: StrategyName | None
-    ) -> ShareGroup:
+    def make(self, topic_filter: TopicFilter, start: Start | None, strategy: StrategyName | None) -> ShareGroup:
         """A group that outlives its members.
 
         Raises:
             AlreadyExists: there is one.
         """
+        text = topic_filter.text
         if text in self.groups:
             raise AlreadyExists("share group", text)
         group = self._new(text, topic_filter, start, is_private=False, strategy=strategy)

@@ -16,6 +16,7 @@ from ui.api.delayed import add_delayed
 from ui.api.document import install as install_document
 from ui.api.edge import Edge
 from ui.api.gates import GATES, GateService, add_gate
+from ui.api.groups import add_groups
 from ui.api.lake import add_lake
 from ui.api.listeners import add_listeners, add_reload
 from ui.api.messages import add_publishing
@@ -91,6 +92,8 @@ def _operations(context: ApiContext) -> APIRouter:
         add_access(router, context.access)
     if context.delayed is not None:
         add_delayed(router, context.delayed)
+    if context.groups is not None:
+        add_groups(router, context.groups)
     if context.quarantine is not None:
         add_quarantine(router, context.quarantine)
     for verb in VERBS:

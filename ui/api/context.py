@@ -66,6 +66,18 @@ class Quarantine(Protocol):
     async def take_again(self, stream: str, limit: int) -> Spec: ...
 
 
+class Groups(Protocol):
+    """Share groups (``broker.admin.groups``)."""
+
+    def overview(self) -> Sequence[Spec]: ...
+
+    def show(self, name: str) -> Spec: ...
+
+    def make(self, asked: Spec) -> Spec: ...
+
+    def delete(self, name: str) -> None: ...
+
+
 class Alarms(Protocol):
     """What is wrong now, and what was (``broker.admin.alarms``)."""
 
@@ -178,6 +190,7 @@ class ApiContext:
     streams: Streams | None = None
     lake: Lake | None = None
     quarantine: Quarantine | None = None
+    groups: Groups | None = None
     access: Access | None = None
     delayed: Delayed | None = None
     listeners: Listeners | None = None

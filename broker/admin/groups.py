@@ -1,0 +1,135 @@
+"""Share groups as people see them: members, what waits, what is under way; made and deleted.
+
+A group is named by what its members subscribe to, ``$share/NAME/FILTER``. Subscriptions that begin in the past are
+groups of one client, named ``$replay/CLIENT_ID/FILTER``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, get_args
+
+from broker.connection.share_group import ShareGroup
+from broker.connection.shares import Shares, Start
+from broker.core.errors import Invalid, NotFound, PeerError, Problem
+from broker.core.topic import SHARE_PREFIX, TopicFilter
+from broker.routing.strategies import StrategyName
+
+MAX_MEMBERS_SHOWN: Final = 1000
+_KNOWN: Final = frozenset(("group", "strategy", "start", "stream"))
+
+Answer = dict[str, Any]
+
+
+class GroupDesk:
+    """See the module. Used on the event loop."""
+
+    def __init__(self, shares: Shares) -> None:
+        self._shares = shares
+
+    def overview(self) -> Sequence[Answer]:
+        """Every group with its figures, by name."""
+        return [_figures(group) for _, group in sorted(self._shares.groups.items())]
+
+    def show(self, name: str) -> Answer:
+        """One group with its members, at most ``MAX_MEMBERS_SHOWN`` of them, and its places in a stream.
+
+        Raises:
+            NotFound: there is none.
+        """
+        group = self._shares.groups.get(name)
+        if group is None:
+            raise NotFound("share group", name, "GET /api/v1/groups lists all")
+        members = [
+            {
+                "clientid": member.client_id,
+                "connected": not member.session.is_away,
+                "durable": member.session.is_durable,
+                "qos": member.qos,
+                "inflight": member.in_flight,
+                "queued": len(member.lane),
+            }
+            for member in list(group.members.values())[:MAX_MEMBERS_SHOWN]
+        ]
+        places = [
+            {"shard": cursor.shard.shard, "position": str(group.position(cursor)), "unsettled": len(cursor.pending)}
+            for cursor in group.cursors
+        ]
+        return {**_figures(group), "member_list": members, "places": places}
+
+    def make(self, asked: Mapping[str, Any]) -> Answer:
+        """Make a group that outlives its members; returns it as ``show`` does.
+
+        Raises:
+            Invalid: it is not described as one.
+            AlreadyExists: there is one of that name.
+        """
+        name, strategy, start, stream = _checked(asked)
+        topic_filter = _shared_filter(name)
+        begins = None
+        if start is not None:
+            if self._shares.starts is None:
+                raise _invalid("this broker has no streams to begin in", "/start")
+            try:
+                begins = Start(*self._shares.starts.find(topic_filter, start, stream))
+            except Invalid as error:
+                raise _invalid(str(error), "/start") from error
+        self._shares.make(topic_filter, begins, strategy)
+        return self.show(name)
+
+    def delete(self, name: str) -> None:
+        """Discard what waits for a group; one with members goes on empty, and ends with the last of them.
+
+        Raises:
+            NotFound: there is none.
+        """
+        self._shares.delete(name)
+
+
+def _figures(group: ShareGroup) -> Answer:
+    connected = group.connected
+    return {
+        "group": group.key,
+        "name": group.filter.share_group,
+        "filter": group.filter.filter,
+        "strategy": group.strategy_name,
+        "durable": group.is_persistent,
+        "outlives_members": group.is_kept,
+        "stream": group.stream,
+        "members": len(group.members),
+        "connected": connected,
+        "waiting": group.waiting,
+        "waiting_bytes": group.waiting_bytes,
+        "inflight": group.in_flight,
+        "delivered": group.given,
+        "redelivered": group.redelivered,
+        "behind": group.behind,
+    }
+
+
+def _checked(asked: Mapping[str, Any]) -> tuple[str, StrategyName | None, str | None, str | None]:
+    unknown = sorted(set(asked) - _KNOWN)
+    if unknown:
+        raise _invalid(
+            f"unknown member '{unknown[0]}'; a group has group, strategy, start and stream", f"/{unknown[0]}"
+        )
+    for member in sorted(_KNOWN):
+        if asked.get(member) is not None and not isinstance(asked[member], str):
+            raise _invalid(f"{member} is a text", f"/{member}")
+    strategy = asked.get("strategy")
+    if strategy is not None and strategy not in get_args(StrategyName):
+        raise _invalid(f"strategy is one of {', '.join(get_args(StrategyName))}", "/strategy")
+    return asked.get("group") or "", strategy, asked.get("start"), asked.get("stream")
+
+
+def _shared_filter(name: str) -> TopicFilter:
+    if not name.startswith(SHARE_PREFIX):
+        raise _invalid("group is what its members subscribe to, as $share/NAME/FILTER", "/group")
+    try:
+        return TopicFilter.parse(name)
+    except PeerError as error:
+        raise _invalid(str(error), "/group") from error
+
+
+def _invalid(text: str, pointer: str) -> Invalid:
+    return Invalid("the group was not made", [Problem(text, pointer)])
