@@ -48,6 +48,8 @@ SUBSCRIPTION_IDENTIFIER: Final = "Subscription-Identifier"
 _USER_PROPERTY_ID: Final = 0x26
 _SUBSCRIPTION_IDENTIFIER_ID: Final = 0x0B
 
+_MOST_REASON: Final = 1000
+
 PropertyMap = Mapping[str, Any]
 
 
@@ -100,6 +102,11 @@ def _byte(value: int) -> bytes:
     return bytes((value,))
 
 
+def _write_reason(text: str) -> bytes:
+    """For people, and may quote what the peer sent, which may be longer than a string can be."""
+    return encode_string(text if len(text) <= _MOST_REASON else f"{text[:_MOST_REASON]}…")
+
+
 _ACKS: Final = (PUBACK, PUBREC, PUBREL, PUBCOMP)
 _MESSAGE: Final = (PUBLISH, WILL)
 
@@ -121,7 +128,7 @@ _TABLE: Final = (
     (0x19, "Request-Response-Information", _read_flag, _byte, (CONNECT,)),
     (0x1A, "Response-Information", _read_text, encode_string, (CONNACK,)),
     (0x1C, "Server-Reference", _read_text, encode_string, (CONNACK, DISCONNECT)),
-    (0x1F, "Reason-String", _read_text, encode_string, (CONNACK, *_ACKS, SUBACK, UNSUBACK, DISCONNECT, AUTH)),
+    (0x1F, "Reason-String", _read_text, _write_reason, (CONNACK, *_ACKS, SUBACK, UNSUBACK, DISCONNECT, AUTH)),
     (0x21, "Receive-Maximum", _read_not_zero(Reader.u16, "receive maximum"), U16.pack, (CONNECT, CONNACK)),
     (0x22, "Topic-Alias-Maximum", Reader.u16, U16.pack, (CONNECT, CONNACK)),
     (0x23, "Topic-Alias", Reader.u16, U16.pack, (PUBLISH,)),

@@ -66,7 +66,7 @@ def welcome(c: Connection) -> None:
 
 def on_peer_error(c: Connection, error: PeerError) -> None:
     """The client broke the protocol: tell it which way, as far as its version has words for it."""
-    _log.info("connection.protocol_error peer=%s error=%s", c.link.peer_host, error)
+    _log.info("connection.protocol_error peer=%s error=%.300s", c.link.peer_host, error)
     if c.is_connected:
         disconnect(c, error.reason_code, reason.name_of(error.reason_code), text=str(error))
     else:

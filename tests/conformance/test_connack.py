@@ -89,6 +89,7 @@ async def test_what_3_1_1_has_no_return_code_for_just_closes(version: int) -> No
 # -- maximum QoS, retain --
 
 
+@pytest.mark.statement("own:R34")
 @pytest.mark.statement("5:3.2.2-9", "5:3.2.2-10")
 @pytest.mark.parametrize("maximum", [0, 1, 2])
 @on_loop
@@ -104,6 +105,7 @@ async def test_maximum_qos_is_announced_and_subscriptions_are_granted_no_more(ma
             await other.expect(packet(SUBACK, b"\0\1", props(version), granted))
 
 
+@pytest.mark.statement("own:R34")
 @pytest.mark.statement("5:3.2.2-11")
 @VERSIONS
 @pytest.mark.parametrize(("maximum", "qos"), [(0, 1), (0, 2), (1, 2)])
@@ -121,6 +123,7 @@ async def test_a_publish_above_the_maximum_qos_closes(version: int, maximum: int
         await other.silence()
 
 
+@pytest.mark.statement("own:R31")
 @pytest.mark.statement("5:3.2.2-12", "5:3.2.2-13")
 @pytest.mark.parametrize(
     ("flags", "setting", "code"),
@@ -155,6 +158,7 @@ async def test_a_retained_publish_while_retain_is_off_closes(version: int, qos: 
 # -- size --
 
 
+@pytest.mark.statement("own:R36", "own:R38")
 @pytest.mark.statement("5:3.2.2-15")
 @VERSIONS
 @pytest.mark.parametrize("is_whole", [True, False])
@@ -201,6 +205,7 @@ async def test_a_client_that_takes_less_than_must_be_told_is_refused() -> None:
 # -- aliases, keep alive, expiry --
 
 
+@pytest.mark.statement("own:R14")
 @pytest.mark.statement("5:3.2.2-17", "5:3.2.2-18", "5:3.3.2-9")
 @pytest.mark.parametrize(("maximum", "alias"), [(0, 1), (5, 6), (5, 65_535)])
 @on_loop

@@ -176,6 +176,7 @@ PAYLOADS = {
 }
 
 
+@pytest.mark.statement("own:choice-malformed-connect")
 @pytest.mark.statement(
     "5:3.1.2-9", "3:3.1.2-9", "5:3.1.2-16", "5:3.1.2-17", "5:3.1.2-18", "5:3.1.2-19", "3:3.1.2-18", "3:3.1.2-19",
     "3:3.1.2-20", "3:3.1.2-21", "5:3.1.3-1", "3:3.1.3-1", "5:3.1.3-3", "3:3.1.3-3", "5:3.1.3-4", "3:3.1.3-4",
@@ -580,6 +581,7 @@ async def test_who_says_goodbye_at_once_is_welcomed_all_the_same(version: int, l
         await watcher.expect(publish(4, "t", b"x"))
 
 
+@pytest.mark.statement("own:R36")
 @pytest.mark.statement("5:3.1.4-6", "3:3.1.4-5", "5:3.1.4-1", "3:3.1.4-1", "5:3.14.0-1")
 @VERSIONS
 @on_loop
@@ -597,6 +599,16 @@ async def test_a_connect_above_its_size_is_refused_by_its_header(version: int) -
             await client.drain()
         await client.refused(version, 0x95)
         await RawClient.connected(node.port, connect(version, "x" * 900))
+
+
+@pytest.mark.statement("5:3.1.4-1", "3:3.1.4-1")
+@VERSIONS
+@on_loop
+async def test_a_refusal_of_a_long_will_topic_is_short(version: int) -> None:
+    async with running(max_packet_size_before_connect=100_000) as node:
+        client = await RawClient.open(node.port)
+        client.send(connect(version, flags=WILL, rest=will(version, "\u20ac" * 21_800 + "#", b"x")))
+        await client.refused(version, 0x90)
 
 
 @pytest.mark.statement("5:3.1.4-1", "3:3.1.4-1")

@@ -180,3 +180,14 @@ async def test_a_goodbye_of_the_broker_has_its_code(version: int, code: int) -> 
         [connection] = node.server.hub.connections
         close.disconnect(connection, code, "test")
         assert await client.closed() == ([packet(DISCONNECT, bytes((code,)))] if version == 5 else [])
+
+
+@pytest.mark.statement("5:3.14.2-3", "5:3.14.2-1")
+@pytest.mark.parametrize("qos", [0, 1])
+@on_loop
+async def test_what_is_told_of_a_long_topic_is_short(qos: int) -> None:
+    async with running() as node:
+        client = await RawClient.connected(node.port, connect(5))
+        client.send(publish(5, "\u20ac" * 21_800 + "#", qos=qos))
+        [goodbye] = await client.closed()
+        assert (goodbye[0], len(goodbye) < 5000) == (DISCONNECT, True)

@@ -211,6 +211,17 @@ async def test_no_topic_and_no_alias_that_stands_for_one_closes(qos: int, proper
         await client.ended(5, 0x82)
 
 
+@pytest.mark.statement("own:R15")
+@pytest.mark.parametrize(("topic", "number"), [("t", 77), ("", 7)], ids=["above-the-maximum", "never-set"])
+@on_loop
+async def test_an_alias_that_is_not_valid_is_told_with_its_number(topic: str, number: int) -> None:
+    async with running(topic_alias_maximum=10) as node:
+        client = await RawClient.connected(node.port, connect(5))
+        client.send(publish(5, topic, b"x", alias(number)))
+        [goodbye] = await client.closed()
+        assert f"topic alias {number} ".encode() in goodbye  # the log line has the same text
+
+
 @pytest.mark.statement("5:3.3.2-8")
 @pytest.mark.parametrize("topic", ["t", ""])
 @on_loop
@@ -221,6 +232,7 @@ async def test_alias_0_closes(topic: str) -> None:
         await client.ended(5, 0x94)
 
 
+@pytest.mark.statement("own:R13")
 @pytest.mark.statement("5:3.3.2-10", "5:3.3.2-12", "5:3.3.2-7", "5:3.3.2-18")
 @pytest.mark.parametrize("qos", [0, 1])
 @on_loop
@@ -246,6 +258,7 @@ async def test_every_alias_up_to_the_maximum_may_be_set_and_set_again(qos: int) 
 # -- aliases of the broker --
 
 
+@pytest.mark.statement("own:R12")
 @pytest.mark.statement("5:3.1.2-26", "5:3.1.2-27", "5:3.3.2-11")
 @pytest.mark.parametrize(
     ("asked", "setting", "most"), [(None, 64, 0), (0, 64, 0), (2, 64, 2), (100, 3, 3), (100, 0, 0)]

@@ -105,7 +105,7 @@ async def test_what_is_no_topic_name_closes(version: int, topic: bytes, code: in
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("topic", ["$SYS/broker/version", "$SYS/x", "$share/g/a", "$events/x"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.statement("own:reserved-trees", "own:N19", "own:choice-publish-without-permission")
+@pytest.mark.statement("own:reserved-trees", "own:N19", "own:choice-publish-without-permission", "3:3.3.5-2")
 @on_loop
 async def test_clients_do_not_publish_into_the_brokers_trees(version: int, topic: str, qos: int) -> None:
     async with running() as node:

@@ -185,7 +185,8 @@ class RawClient:
             return
         assert len(said) == 1, said
         assert said[0][0] == CONNACK, said
-        assert said[0][2:4] == bytes((0, code)), said
+        at = 3 if said[0][1] > 127 else 2
+        assert said[0][at : at + 2] == bytes((0, code)), said
 
     async def ended(self, version: int, *codes: int) -> None:
         """The server says goodbye with one of these codes, below version 5 with nothing, and closes."""
@@ -195,7 +196,8 @@ class RawClient:
             return
         assert len(said) == 1, said
         assert said[0][0] == DISCONNECT, said
-        assert (said[0][2] if said[0][1] else 0) in codes, said
+        at = 3 if said[0][1] > 127 else 2
+        assert (said[0][at] if said[0][1] else 0) in codes, said
 
     def close(self) -> None:
         """Close the socket without a word."""
