@@ -126,6 +126,11 @@ class Backlog:
         self._reads.value += 1
         return self._writer.store.read(self._shard, start, REFILL_RECORDS)
 
+    def part(self, start: int) -> list[tuple[int, Message, str | None]]:
+        """Some of the committed records from an offset on, with whom each is addressed to: what there is to see."""
+        found = self._writer.store.read(self._shard, start, REFILL_RECORDS)
+        return [(offset, _message(record), record.rule) for offset, record in found if offset < self.log_next]
+
     def _sealed(self) -> None:
         if not self._open:
             return

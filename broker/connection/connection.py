@@ -45,6 +45,8 @@ class Link(Protocol):
     listener: str
     server_name: str | None
     """What the client asked for in the TLS handshake (SNI)."""
+    tls_version: str | None
+    """Of the connection's TLS, None without."""
     certificate: Certificate | None
     """What it showed there and was found good."""
     refusal: int
@@ -79,7 +81,8 @@ class Connection:
     """See the module. ``session``, ``client`` and ``greeting`` are there once a CONNECT was accepted."""
 
     __slots__ = (
-        "_holds", "_rest", "aliases", "batches", "box", "client", "connack", "connected_ns", "deadline_s", "greeting",
+        "_holds", "_rest", "aliases", "batches", "box", "bytes_in", "client", "connack", "connected_ns", "deadline_s",
+        "greeting", "messages_in", "packets_in",
         "hub", "is_closed", "is_connected", "is_parked", "is_v5", "kept", "link", "login", "max_packet_bytes",
         "max_sent_bytes", "meter", "now_ns", "permits", "session", "silence_s", "subject", "unacknowledged", "version",
         "waiting", "wanted", "wants_reasons",
@@ -110,6 +113,7 @@ class Connection:
         self.kept: list[Kept] = []
         self.batches: deque[tuple[list[Waiting], list[Kept]]] = deque()
         self.unacknowledged = 0
+        self.bytes_in = self.packets_in = self.messages_in = 0
         self.now_ns = self.connected_ns = 0
         self.silence_s: float = inf
         self.deadline_s: float = inf
@@ -132,7 +136,9 @@ class Connection:
         if self.is_closed:
             return
         hub, rest = self.hub, self._rest
-        hub.figures.bytes_received.value += len(data)
+        size = len(data)
+        hub.figures.bytes_received.value += size
+        self.bytes_in += size
         if rest or self.is_parked:
             rest += data
             if self.is_parked and not self.is_connected and len(rest) > self.max_packet_bytes:
@@ -157,7 +163,10 @@ class Connection:
         hub, rest = self.hub, self._rest
         self.now_ns = hub.clock.now_ns()
         self.wanted = 2
-        appended, meter = hub.writer.appended, self.meter
+        appended, meter, figures = hub.writer.appended, self.meter, hub.figures
+        packets, (at_0, at_1, at_2) = figures.packets_received, figures.received
+        # what comes to the node's counts until this returns is this client's: counted once a read, not once a message
+        packets_before, messages_before = packets.value, at_0.value + at_1.value + at_2.value
         published = meter.published() if meter is not None else 0
         try:
             if first is not None:
@@ -174,6 +183,8 @@ class Connection:
             return
         if self.is_closed:
             return
+        self.packets_in += packets.value - packets_before
+        self.messages_in += at_0.value + at_1.value + at_2.value - messages_before
         if used < len(data):
             rest += data[used:]
         if self.is_connected:

@@ -178,6 +178,7 @@ def _hand_out(c: Connection, sessions: list[Session], chunk: bytes, count: int) 
         box.chunks.append(chunk)
         if not box.is_dirty:
             box.mark()
+        box.messages_out += count
         sent += count
     c.hub.figures.sent[0].value += sent
 
@@ -201,6 +202,7 @@ def _hand_out_carefully(c: Connection, session: Session, chunk: bytes, count: in
             session.take_late(Late(chunk[position:stop], 1))
         else:
             box.add(chunk[position:stop])
+            box.messages_out += 1
             sent += 1
         position = stop
     return sent
@@ -288,6 +290,7 @@ def _forward_qos1(
         box.chunks += (head, PACKET_ID_BYTES[new_id], tail)
         if not box.is_dirty:
             box.mark()
+        box.messages_out += 1
         figures.sent[1].value += 1
     c.box.add(_PUBACK + packet_id)
     return True

@@ -102,7 +102,19 @@ def subscribe_for(c: Connection, requests: Sequence[SubscriptionRequest]) -> Non
 def take_unsubscribe(c: Connection, packet: Unsubscribe) -> None:
     """Filters are compared as text, character by character [MQTT-3.10.4-1]."""
     check_user_properties(c, packet.properties)
-    before, session, codes = c.hub.writer.appended, c.session, []
+    before = c.hub.writer.appended
+    codes = _unsubscribe(c, packet)
+    answer_fitting(c, UnsubAck(packet.packet_id, codes), waits=c.hub.writer.appended != before)
+
+
+def unsubscribe_for(c: Connection, filters: Sequence[str]) -> list[str]:
+    """End subscriptions of a client as if it had asked for that itself; those that there were."""
+    codes = _unsubscribe(c, Unsubscribe(0, list(filters)))
+    return [text for text, code in zip(filters, codes, strict=True) if code == reason.SUCCESS]
+
+
+def _unsubscribe(c: Connection, packet: Unsubscribe) -> list[int]:
+    session, codes = c.session, []
     for asked in packet.filters:
         text = _known(c, asked)
         subscription = session.subscriptions.pop(text, None)
@@ -115,7 +127,7 @@ def take_unsubscribe(c: Connection, packet: Unsubscribe) -> None:
             c.hub.emit_subscription("session.unsubscribed", session, text, subscription.qos, packet.properties)
     if reason.SUCCESS in codes:
         c.hub.subscriptions_changed(session)
-    answer_fitting(c, UnsubAck(packet.packet_id, codes), waits=c.hub.writer.appended != before)
+    return codes
 
 
 def _why_unknown(c: Connection, text: str) -> int:

@@ -46,6 +46,7 @@ class TcpLink(asyncio.Protocol):
         "refusal",
         "server_name",
         "sock_name",
+        "tls_version",
     )
 
     _transport: asyncio.Transport
@@ -64,6 +65,7 @@ class TcpLink(asyncio.Protocol):
         self.peer_port: int | None = None
         self.sock_name: str | None = None
         self.server_name: str | None = None
+        self.tls_version: str | None = None
         self.certificate: Certificate | None = None
         self.refusal = 0
         self._is_tls = False
@@ -103,7 +105,7 @@ class TcpLink(asyncio.Protocol):
         tls: AskedSslObject | None = self._transport.get_extra_info("ssl_object")
         if tls is not None:
             self._is_tls = True  # asyncio's transport of TLS does not say so any more when it is being closed
-            self.server_name = tls.asked_name or self.server_name
+            self.server_name, self.tls_version = tls.asked_name or self.server_name, tls.version()
             if shown := tls.getpeercert():
                 self.certificate = certificate_of(shown)
 

@@ -208,6 +208,14 @@ class Router(Generic[S]):
             found = self._interned[key] = Routes(list(by_client.values()), groups, self._keep)
         return found
 
+    def matching(self, topic: str) -> list[tuple[S, Subscription]]:
+        """Every plain subscription that matches a topic name."""
+        return [found for _, found in self._plain.match(topic)]
+
+    def matching_groups(self, topic: str) -> list[str]:
+        """The keys of the groups that get messages on a topic name."""
+        return [key for key, _ in self._shared.match(topic)]
+
     def forget_routes(self) -> None:
         """Make routes anew from now on, since a subscriber changed its version or durability."""
         self._interned.clear()

@@ -30,7 +30,7 @@ class Turn:
 class Outbox:
     """Bytes for one connection. The hot path appends to ``chunks`` itself and calls ``mark`` unless ``is_dirty``."""
 
-    __slots__ = ("_is_corked", "_turn", "_write", "chunks", "is_dirty")
+    __slots__ = ("_is_corked", "_turn", "_write", "bytes_out", "chunks", "is_dirty", "messages_out")
 
     is_plain = True
     """Whether packets may be appended to ``chunks`` as they are."""
@@ -39,6 +39,8 @@ class Outbox:
         self._turn, self._write = turn, write
         self.chunks: list[bytes] = []
         self.is_dirty = self._is_corked = False
+        self.bytes_out = self.messages_out = 0
+        """Written so far. Messages are counted by whoever adds them."""
 
     def add(self, chunk: bytes) -> None:
         """Write this in the present turn."""
@@ -76,4 +78,5 @@ class Outbox:
             data = b"".join(chunks)
         chunks.clear()
         if data:
+            self.bytes_out += len(data)
             self._write(data)

@@ -298,6 +298,7 @@ class Session:
         box.chunks.append(packet)
         if not box.is_dirty:
             box.mark()
+        box.messages_out += 1
         services.sent[0].value += 1
         return True
 
@@ -742,6 +743,7 @@ class Session:
             self.drop(outgoing, "packet_too_large")
             return
         box.add(head + tail)
+        box.messages_out += 1
         services.sent[0].value += 1
         if "message.delivered" in services.events.wanted:
             services.on_event("message.delivered", self, outgoing.message, "")
@@ -829,6 +831,8 @@ class Session:
         self.inflight[packet_id] = delivery
         self.quota -= 1
         self._services.sent[delivery.qos].value += 1
+        if self.box is not None:
+            self.box.messages_out += 1
         outgoing = delivery.outgoing
         if outgoing is not None and "message.delivered" in self._services.events.wanted:
             self._services.on_event("message.delivered", self, outgoing.message, "")
