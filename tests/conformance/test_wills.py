@@ -76,12 +76,14 @@ async def test_silence_and_taking_over_publish_the_will() -> None:
     async with running() as node:
         watcher = await watching(node)
         silent = await node.client("silent", keep_alive_s=10, will=will(qos=0, payload=b"silent"))
-        await node.client("twice", will=will(qos=0, payload=b"first"))
-        await node.client("twice")
+        first = await node.client("twice", will=will(qos=0, payload=b"first"))
+        second = await node.client("twice")
+        await first.closed()
         assert (await watcher.expect(Publish)).payload == b"first"
         node.pass_time(16)
         assert (await watcher.expect(Publish)).payload == b"silent"
         assert await silent.closed() == []
+        await second.silence()
 
 
 @pytest.mark.statement("own:R17", "5:3.1.3-10", "5:3.3.2-15")
@@ -173,8 +175,9 @@ async def test_a_clean_start_in_between_publishes_a_delayed_will_now() -> None:
         client = await node.client("c", 5, will=will(10), properties={"Session-Expiry-Interval": 100})
         client.abort()
         await away(node, "c")
-        await node.client("c", 5, clean_start=True)
+        again = await node.client("c", 5, clean_start=True)
         assert (await watcher.expect(Publish)).payload == b"gone"
+        await again.silence()
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])
@@ -183,12 +186,14 @@ async def test_a_clean_start_in_between_publishes_a_delayed_will_now() -> None:
 async def test_taking_over_cancels_a_will_only_if_it_was_delayed_and_the_session_goes_on(is_resumed: bool) -> None:
     async with running() as node:
         watcher = await watching(node)
-        await node.client("c", 5, will=will(10), properties={"Session-Expiry-Interval": 100})
-        await node.client("c", 5, clean_start=not is_resumed, properties={"Session-Expiry-Interval": 100})
+        first = await node.client("c", 5, will=will(10), properties={"Session-Expiry-Interval": 100})
+        second = await node.client("c", 5, clean_start=not is_resumed, properties={"Session-Expiry-Interval": 100})
+        assert [getattr(found, "reason_code", None) for found in await first.closed()] == [0x8E]
         if not is_resumed:
             assert (await watcher.expect(Publish)).payload == b"gone"
         node.pass_time(50)
         await watcher.silence()
+        await second.silence()
 
 
 @pytest.mark.parametrize(("asked_s", "due_s"), [(3, 3), (100, 10), (0, 0)])
@@ -270,9 +275,10 @@ async def test_a_kill_of_the_broker_cuts_connections_and_their_wills_are_due(
         await subscribed(await lasting(node, "awatcher"), ("will/#", 1))
         await subscribed(await lasting(node, "zwatcher"), ("will/#", 1))
         if is_lasting:
-            await lasting(node, "c", version, will=will())
+            client = await lasting(node, "c", version, will=will())
         else:
-            await node.client("c", version, will=will())
+            client = await node.client("c", version, will=will())
+        await client.silence()
     async with on_disk(tmp_path) as node:
         for name in ("awatcher", "zwatcher"):
             watcher = await lasting(node, name)
