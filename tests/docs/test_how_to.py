@@ -145,6 +145,35 @@ def test_a_rule_is_changed_safely(tmp_path: Path) -> None:
     assert "matched.rate.last5m" in counted
 
 
+def test_it_is_said_who_may(tmp_path: Path) -> None:
+    page = HOW_TO / "access.md"
+    _, _, users, logins, _, checks, answers, bans = run(commands(page), tmp_path)
+    assert "operator" not in users
+    assert "pbkdf2_sha256" in users
+    assert "taken" in logins
+    assert "Not authorized" in logins or "not authorised" in logins or "Bad user name" in logins
+    told = [line for line in checks.splitlines() if line.startswith(("allowed", "denied"))]
+    assert told == [
+        "allowed, by built_in: own",
+        "denied, by authorization.no_match: no rule is about it",
+        "allowed, by built_in: read",
+    ]
+    assert [line.rpartition("RC:")[2].rstrip(")") for line in answers.splitlines() if "PUBACK" in line] == ["16", "135"]
+    assert "sends too much" in bans
+    assert "no longer banned" in bans
+    texts = [block.text for block in blocks(page) if block.info == "hocon"]
+    (tmp_path / "more.conf").write_text("\n".join(texts))
+    assert "OK" in run([Block("sh", "sluice config check more.conf", "")], _empty(tmp_path))[-1]
+
+
+def _empty(tmp_path: Path) -> Path:
+    """A directory of its own for commands that come later."""
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / "more.conf").write_text((tmp_path / "more.conf").read_text())
+    return again
+
+
 def test_listeners_are_secured(tmp_path: Path) -> None:
     page = HOW_TO / "secure-listeners.md"
     _, checked, _, seen, renewed = run(commands(page), tmp_path)
