@@ -19,6 +19,7 @@ from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst, Tar
 from bridges.resource.figures import ActionFigures
 from bridges.resource.item import Item
 from bridges.resource.options import ActionOptions
+from bridges.resource.waiting import ended, until_set
 from broker.core.action import CONNECTED, CONNECTING, DISABLED, DISCONNECTED, STOPPED, PushedBack, Row, Settle
 from broker.core.clock import Clock
 from broker.core.errors import SluiceError, Unavailable
@@ -181,9 +182,7 @@ class Action:
         """Send no more; what is on the way is given up and waits with the rest."""
         sending, self._sending = self._sending, None
         if sending is not None:
-            sending.cancel()
-            with suppress(asyncio.CancelledError):
-                await sending
+            await ended(sending)
         self._sender = None
 
     def pause(self) -> None:
@@ -245,7 +244,8 @@ class Action:
             self._set_gate()
             if self._sender is not None:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._sender.halt(), _HALT_S)
+                    async with asyncio.timeout(_HALT_S):
+                        await self._sender.halt()
             if sink is not None:
                 with suppress(Exception):
                     await sink.close()
@@ -273,8 +273,7 @@ class Action:
 
     async def _pause(self, seconds: float) -> None:
         self._nudged.clear()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._nudged.wait(), seconds)
+        await until_set(self._nudged, seconds)
 
     def _unwell(self, error: BridgeError, epoch: int) -> None:
         reason = self._hide(str(error))
@@ -302,8 +301,7 @@ class Action:
     async def usable(self, timeout_s: float) -> Sink | None:
         """The sink once it may be used; None when that takes longer."""
         if not self._open.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._open.wait(), timeout_s)
+            await until_set(self._open, timeout_s)
         return self._sink if self._open.is_set() else None
 
     def succeeded(self, items: Sequence[Item]) -> None:

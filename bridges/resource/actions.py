@@ -150,6 +150,7 @@ class ActionService:
         sink = connector.sink(spec.parameters, self._hub.context(spec.id, spec.resource_opts.request_timeout))
 
         async def look() -> str:
+            await connector.close()
             await connector.open()
             try:
                 await sink.open()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from pydantic import ValidationError
+
 from bridges.resource.dead_letters import DeadLetters
 from bridges.resource.figures import ActionFigures
 from bridges.resource.item import Item
 from bridges.resource.specs import ActionSpec, ReferenceFallback
+from broker.config.spec_problems import spec_problems
 from broker.core.action import Row
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.feature import Services
 from broker.core.message import Message
 from broker.observe.log import get_logger
 from rules.actions.republish import Republish, republish
+from rules.actions.spec import RepublishAction
 
 _log = get_logger(__name__)
 
@@ -65,10 +69,11 @@ def fallback_calls(spec: ActionSpec, services: Services) -> Sequence[FallbackCal
             calls.append(_to_action(f"{fallback.type}:{fallback.name}", services))
             continue
         try:
-            made = Republish(**fallback.args)
+            checked = RepublishAction.model_validate({"type": "republish", **fallback.args})
+            made = Republish(**checked.model_dump(exclude={"type", "fallback_actions"}))
             calls.append(republish(made, spec.id, services.publisher, _MAX_DEPTH, services.clock.now_ns))
-        except TypeError as error:
-            problems.append(Problem(str(error).partition(") ")[2] or str(error), f"{pointer}/args"))
+        except ValidationError as error:
+            problems += spec_problems(error, RepublishAction, (), f"{pointer}/args")
         except Invalid as error:
             problems += [Problem(one.message, f"{pointer}/args{one.pointer}") for one in error.problems]
     if problems:

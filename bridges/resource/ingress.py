@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from bridges.resource.action import Line, State
@@ -17,6 +16,7 @@ from bridges.resource.contract import Feed, Incoming, Source
 from bridges.resource.errors import BridgeError, ReconnectFirst, TargetMissing, TryAgain, understood
 from bridges.resource.figures import SOURCE_LABEL, rates
 from bridges.resource.options import SourceOptions
+from bridges.resource.waiting import ended
 from broker.core.action import CONNECTED, CONNECTING, DISABLED, DISCONNECTED, STOPPED
 from broker.core.client import Client
 from broker.core.feature import Services
@@ -165,9 +165,7 @@ class Ingress(Feed):
                     backoff.reset()
                 await asyncio.sleep(backoff.pause_s())
         finally:
-            watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
+            await ended(watching)
 
     async def _watch(self, epoch: int) -> None:
         """What came in says that the connection works."""

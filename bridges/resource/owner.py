@@ -22,6 +22,7 @@ from bridges.resource.backoff import Backoff
 from bridges.resource.contract import Connector
 from bridges.resource.errors import BridgeError, understood
 from bridges.resource.options import ConnectorOptions
+from bridges.resource.waiting import ended, until_set
 from broker.core.action import CONNECTED, CONNECTING, DISABLED, DISCONNECTED, STOPPED
 from broker.core.clock import Clock
 from broker.core.errors import MissingDependency
@@ -99,9 +100,7 @@ class Owner:
         """Disconnect, without a word to anybody."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await ended(task)
 
     @property
     def is_running(self) -> bool:
@@ -177,8 +176,7 @@ class Owner:
         while not self._broken.is_set():
             options = self.options
             pause_s = options.health_check_interval + options.health_check_interval_jitter * self._chance()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._broken.wait(), pause_s)
+            await until_set(self._broken, pause_s)
             if self._broken.is_set() or self._clock.monotonic_s() - self._proved_s < pause_s:
                 continue
             await _within(options.health_check_timeout, connector.check(), "no answer to a check")
@@ -200,14 +198,9 @@ class Owner:
         task = self._serving.pop(key, None)
         if task is None:
             return
-        task.cancel()
-        try:
-            await task
-        except asyncio.CancelledError:
-            if (current := asyncio.current_task()) is not None and current.cancelling():
-                raise
-        except Exception:  # noqa: BLE001 - a member that fails is a bug; it must not keep the others from their end
-            _log.exception("bridge.member_failed", member=key)
+        await ended(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("bridge.member_failed", member=key, error=repr(error))
 
     def _become(self, state: str, reason: str) -> None:
         reason = self.hide(reason)

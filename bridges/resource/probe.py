@@ -119,5 +119,6 @@ async def _connect(host: str, port: int, context: ssl.SSLContext | None, server_
         return "" if session is None else f"{session.version()}, {session.cipher()[0]}"
     finally:
         writer.close()
-        with suppress(OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(writer.wait_closed(), 1.0)
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await writer.wait_closed()

@@ -141,6 +141,7 @@ class SourceService:
         source = connector.source(spec.parameters, self._hub.context(spec.id, spec.resource_opts.health_check_timeout))
 
         async def look() -> str:
+            await connector.close()
             await connector.open()
             await source.check()
             return "what is read is there"

@@ -1,0 +1,143 @@
+"""What survives the end of the process: buffers on disk, dead letters, positions of sources, objects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridges.resource.contract import Incoming
+from bridges.resource.errors import NeverAgain
+from broker.storage.memory import MemoryStore
+from broker.storage.rocksdb.store import RocksStore
+from broker.storage.store import Store
+from tests.support.bridges import FAST, FAST_CONNECTOR, Bridges, Outside, scripted
+
+DISK = {**FAST, "buffer_mode": "disk"}
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
+    return MemoryStore if request.param == "memory" else lambda: RocksStore(tmp_path, "os")
+
+
+def run(test: Any) -> None:
+    asyncio.run(asyncio.wait_for(test, 30))
+
+
+def make(bridges: Bridges) -> None:
+    bridges.connectors.create({"name": "plant", "type": "scripted", "resource_opts": FAST_CONNECTOR})
+    bridges.actions.create({"name": "out", "type": "scripted", "connector": "plant", "resource_opts": DISK})
+    bridges.sources.create({"name": "in", "type": "scripted", "connector": "plant"})
+
+
+def test_rows_on_disk_are_sent_after_a_crash_with_their_messages_and_nothing_is_lost(
+    make_store: Callable[[], Store],
+) -> None:
+    async def check() -> None:
+        outside, store = Outside(), make_store()
+        first = Bridges(scripted(outside), store=store)
+        first.begin()
+        make(first)
+        first.send_many(60)
+        await first.until_sent(60)
+        outside.is_there = False
+        first.send_many(100, start=60)
+        assert first.settled == [None] * 160, "they are safe on disk"
+        await first.writer.committed()
+        await first.crash()
+        outside.is_there = True
+        second = Bridges(scripted(outside), store=store, sections=first.sections)
+        second.begin()
+        try:
+            await second.until(lambda: set(outside.values) == set(range(160)))
+            await second.until(lambda: second.counts()["queuing"] + second.counts()["inflight"] == 0)
+            second.assert_adds_up()
+            assert len(outside.values) <= 160 + 40, "only what was on the way came twice"
+        finally:
+            await second.end()
+            store.close()
+
+    run(check())
+
+
+def test_dead_letters_are_there_after_a_crash(make_store: Callable[[], Store]) -> None:
+    async def check() -> None:
+        outside, store = Outside(), make_store()
+        outside.refuses = lambda value: NeverAgain("no")
+        first = Bridges(scripted(outside), store=store)
+        first.begin()
+        make(first)
+        first.send_many(5)
+        await first.until(lambda: first.counts()["failed"] == 5)
+        await first.writer.committed()
+        await first.crash()
+        outside.refuses = lambda value: None
+        second = Bridges(scripted(outside), store=store, sections=first.sections)
+        second.begin()
+        try:
+            letters = (await second.actions.dead_letters("out", 10))["items"]
+            told = sorted((item["row"]["n"], item["reason"], item["clientid"]) for item in letters)
+            assert told == [(number, "no", "c1") for number in range(5)]
+            assert (await second.actions.redrive("out", 10))["sent"] == 5
+            await second.until_sent(5)
+        finally:
+            await second.end()
+            store.close()
+
+    run(check())
+
+
+def test_records_of_a_source_that_come_again_after_a_crash_are_left_out(make_store: Callable[[], Store]) -> None:
+    async def check() -> None:
+        outside, store = Outside(), make_store()
+        records = [
+            Incoming({"n": number}, "from/outside", b"%d" % number, shard=f"p{number % 2}", position=number)
+            for number in range(20)
+        ]
+        first = Bridges(scripted(outside), store=store)
+        first.begin()
+        make(first)
+        outside.backlog = records[:12]
+        await first.until(lambda: len(outside.acknowledged) == 12)
+        assert [message.payload for message in first.published.messages] == [b"%d" % number for number in range(12)]
+        await first.crash()
+        outside.backlog = records[5:]  # the outside system was not told of all
+        second = Bridges(scripted(outside), store=store, sections=first.sections)
+        second.begin()
+        try:
+            await second.until(lambda: len(outside.acknowledged) == 12 + 15)
+            published = [message.payload for message in second.published.messages]
+            assert published == [b"%d" % number for number in range(12, 20)]
+            metrics = second.sources.metrics("in")
+            assert (metrics["received"], metrics["duplicates"], metrics["success"]) == (15, 7, 8)
+        finally:
+            await second.end()
+            store.close()
+
+    run(check())
+
+
+def test_what_is_deleted_leaves_nothing_behind(make_store: Callable[[], Store]) -> None:
+    async def check() -> None:
+        outside, store = Outside(), make_store()
+        outside.is_there = False
+        bridges = Bridges(scripted(outside), store=store)
+        bridges.begin()
+        make(bridges)
+        bridges.send_many(5)
+        await bridges.writer.committed()
+        bridges.actions.delete("out")
+        bridges.sources.delete("in")
+        bridges.connectors.delete("plant")
+        await bridges.feature.hub.chores.all_done()
+        assert list(bridges.services.queues.names("actions/")) == []
+        assert [metric for metric in bridges.services.metrics if "action" in metric.labels] == []
+        assert bridges.services.sinks.find("scripted:out") is None
+        await bridges.end()
+        store.close()
+
+    run(check())
