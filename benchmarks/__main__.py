@@ -12,7 +12,19 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-BENCHMARKS = ("bare", "pipeline", "republish", "rules", "jq", "gates", "store", "lake", "rules_spark", "freshness", "overload")
+BENCHMARKS = (
+    "bare",
+    "pipeline",
+    "republish",
+    "rules",
+    "jq",
+    "gates",
+    "store",
+    "lake",
+    "rules_spark",
+    "freshness",
+    "overload",
+)
 RESULTS = Path(__file__).parent / "results"
 
 
