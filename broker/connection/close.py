@@ -23,6 +23,7 @@ _log = getLogger(__name__)
 RETURN_CODES: Final = {
     reason.UNSUPPORTED_PROTOCOL_VERSION: 1,
     reason.CLIENT_IDENTIFIER_NOT_VALID: 2,
+    reason.KEEP_ALIVE_TIMEOUT: 2,
     reason.SERVER_UNAVAILABLE: 3,
     reason.SERVER_BUSY: 3,
     reason.QUOTA_EXCEEDED: 3,

@@ -189,7 +189,7 @@ def _why_not(c: Connection, packet: Connect, attempt: ConnectAttempt) -> int | N
     if c.hub.access.bans.of(attempt) is not None:
         return reason.BANNED
     if _refuses_keep_alive(c, packet):
-        return reason.CLIENT_IDENTIFIER_NOT_VALID  # the nearest that 3.1.1 can say: return code 2
+        return reason.KEEP_ALIVE_TIMEOUT  # the nearest that 3.1.1 can say is return code 2
     if packet.will is not None and (code := check_will(c.hub.settings, packet.will)):
         return code
     return None
