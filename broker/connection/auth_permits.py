@@ -206,7 +206,7 @@ def recheck(c: Connection) -> None:
         c.hub.router.unsubscribe(session, subscription.filter)
     if not lost:
         return
-    c.hub.subscriptions_changed(session)
+    c.hub.subscriptions_changed(session, lost)
     c.hub.figures.subscriptions_revoked.value += len(lost)
     log.warning("subscriptions.revoked", client_id=session.client_id, filters=[one.filter.text for one in lost[:20]])
     if closes_on_denial(c):

@@ -39,6 +39,7 @@ from broker.core.clock import Clock
 from broker.core.events import Events, property_columns
 from broker.core.message import Message, Properties
 from broker.core.stage import Gate, Tap
+from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Metrics
 from broker.pipeline.columns import delivery_columns, session_columns
@@ -346,9 +347,10 @@ class Hub:
             self._dirty_sessions[session] = None
             self.writer.touch()
 
-    def subscriptions_changed(self, session: Session) -> None:
-        """Write the subscriptions of a durable session with the commit group at hand."""
-        session.subscriptions_changed()
+    def subscriptions_changed(self, session: Session, given_up: Sequence[Subscription] = ()) -> None:
+        """Write the subscriptions of a durable session with the commit group at hand; ``given_up`` are those that were
+        removed, or asked for QoS 1 or 2 and do no more."""
+        session.subscriptions_changed([item.filter for item in given_up if item.filter.share_group is None])
         if session.is_durable:
             key = _key(session_keys.SUBSCRIPTIONS_PREFIX, session.client_id)
             self.writer.put(key, encode_subscriptions(session))

@@ -40,6 +40,7 @@ def take_subscribe(c: Connection, packet: Subscribe) -> None:
         check_subscribe(c, packet)
     before = c.hub.writer.appended
     granted: list[tuple[Subscription, bool, bool]] = []
+    lowered: list[Subscription] = []
     codes = []
     begins = starts.asked_start(packet.properties)
     told: dict[str, Any] = {}
@@ -55,12 +56,15 @@ def take_subscribe(c: Connection, packet: Subscribe) -> None:
         except PeerError as error:
             codes.append(_refusal(c, request, error))
             continue
-        is_new = subscription.filter.text not in c.session.subscriptions
+        known = c.session.subscriptions.get(subscription.filter.text)
+        is_new = known is None
+        if known is not None and known.qos and not subscription.qos:
+            lowered.append(known)
         granted.append((subscription, is_new, _brings_retained(c, subscription)))
         codes.append(subscription.qos)
         _subscribe(c, subscription, is_new, packet)
     if granted:
-        c.hub.subscriptions_changed(c.session)
+        c.hub.subscriptions_changed(c.session, lowered)
     answer_fitting(c, SubAck(packet.packet_id, codes, told), waits=c.hub.writer.appended != before)
     _send_retained(c, granted)
 
@@ -115,6 +119,7 @@ def unsubscribe_for(c: Connection, filters: Sequence[str]) -> list[str]:
 
 def _unsubscribe(c: Connection, packet: Unsubscribe) -> list[int]:
     session, codes = c.session, []
+    removed: list[Subscription] = []
     for asked in packet.filters:
         text = _known(c, asked)
         subscription = session.subscriptions.pop(text, None)
@@ -122,11 +127,12 @@ def _unsubscribe(c: Connection, packet: Unsubscribe) -> list[int]:
             codes.append(_why_unknown(c, text))
             continue
         c.hub.router.unsubscribe(session, subscription.filter)
+        removed.append(subscription)
         codes.append(reason.SUCCESS)
         if "session.unsubscribed" in c.hub.events.wanted:
             c.hub.emit_subscription("session.unsubscribed", session, text, subscription.qos, packet.properties)
-    if reason.SUCCESS in codes:
-        c.hub.subscriptions_changed(session)
+    if removed:
+        c.hub.subscriptions_changed(session, removed)
     return codes
 
 

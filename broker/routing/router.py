@@ -57,6 +57,8 @@ class Entry(NamedTuple, Generic[S]):
     no_local: bool
     retain_as_published: bool
     identifiers: tuple[int, ...]
+    own: Entry[S] | None = None
+    """What counts for the subscriber's own messages, when it has some subscriptions with No Local and some without."""
 
     @property
     def is_plain(self) -> bool:
@@ -107,8 +109,10 @@ class Routes(Generic[S]):
         for entry in self.entries:
             subscriber = entry.subscriber
             if entry.no_local and subscriber.client_id == publisher:  # [MQTT-3.8.3-3]
-                subscriber.drop(outgoing, "no_local")
-                continue
+                if entry.own is None:
+                    subscriber.drop(outgoing, "no_local")
+                    continue
+                entry = entry.own
             count += 1
             target = _target(entry, message)
             if subscriber.is_durable and target.qos:
@@ -227,15 +231,21 @@ def _entry(subscriber: S, subscription: Subscription) -> Entry[S]:
 
 
 def _identity(entry: Entry[S]) -> tuple[object, ...]:
-    return (id(entry.subscriber), *entry[1:])
+    own = entry.own
+    return (id(entry.subscriber), *entry[1:-1], None if own is None else own[1:-1])
 
 
 def _joined(one: Entry[S], other: Entry[S]) -> Entry[S]:
-    """Overlapping subscriptions as one: highest QoS, all identifiers; kept out only if every one says no local."""
+    """Overlapping subscriptions as one: highest QoS, all identifiers; those with No Local not for own messages."""
+    own = None
+    if one.no_local or other.no_local:
+        mine = [item for entry in (one, other) if (item := entry.own if entry.no_local else entry) is not None]
+        own = mine[0] if len(mine) == 1 else _joined(*mine) if mine else None
     return Entry(
         one.subscriber,
         max(one.qos, other.qos),
-        one.no_local and other.no_local,
+        one.no_local or other.no_local,
         one.retain_as_published or other.retain_as_published,
         one.identifiers + other.identifiers,
+        own,
     )

@@ -17,7 +17,7 @@ which loses its oldest.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -28,6 +28,7 @@ from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.message import Message, Properties
 from broker.core.subscription import Subscription
+from broker.core.topic import TopicFilter
 from broker.core.topic_index import TopicIndex
 from broker.observe.metrics import Counter
 from broker.session.holder import Holder
@@ -401,19 +402,23 @@ class Session:
         identifiers = tuple(item.identifier for item in found if item.identifier)
         return Delivery(Outgoing(message), qos, retain, identifiers, offset)
 
-    def subscriptions_changed(self) -> None:
-        """Subscriptions were added, replaced or removed: QoS 1 and 2 messages that none of them asks for any more do
-        not wait on. Those in flight are finished [MQTT-3.10.4-3]."""
+    def subscriptions_changed(self, given_up: Sequence[TopicFilter]) -> None:
+        """Subscriptions were added, replaced or removed. QoS 1 and 2 messages that waited because of filters
+        ``given_up``, which were removed or lowered to QoS 0, and that no other asks for, do not wait on. Those in
+        flight are finished [MQTT-3.10.4-3]."""
         self._index = None
-        if not self.queue:
+        if not (self.queue and given_up):
             return
         waiting, self.queue, self._queue_bytes = self.queue, deque(), 0
         for delivery in waiting:
-            outgoing = delivery.outgoing
-            if outgoing is None or any(item.qos for item in self._matching(outgoing.message.topic)):
-                self._push(delivery)
+            if delivery.outgoing is not None and self._is_given_up(delivery.outgoing.message.topic, given_up):
+                self.drop(delivery.outgoing, "unsubscribed")
             else:
-                self.drop(outgoing, "unsubscribed")
+                self._push(delivery)
+
+    def _is_given_up(self, topic: str, given_up: Sequence[TopicFilter]) -> bool:
+        is_one = any(topic_filter.matches(topic) for topic_filter in given_up)
+        return is_one and not any(item.qos for item in self._matching(topic))
 
     def take_back_offsets(self, next_offset: int) -> None:
         """The log's next record gets this offset after all: what was to begin behind it begins with it."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.codec.packets import Disconnect, PubAck, Publish, PubRec, SubscriptionRequest
+from broker.codec.packets import Disconnect, PubAck, Publish, PubRec, SubscriptionRequest, UnsubAck, Unsubscribe
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.raw import (
     PUBLISH,
@@ -297,6 +297,47 @@ async def test_no_local_goes_by_client_identifier_also_for_what_waits_on_disk() 
         assert await payloads(client, 1) == [b"theirs"]
         await client.silence()
         assert await payloads(bystander, 2) == [b"mine", b"theirs"]
+
+
+@pytest.mark.parametrize("is_lasting", [False, True])
+@pytest.mark.parametrize("is_away", [False, True])
+@pytest.mark.statement("5:3.8.3-3", "5:3.3.4-3")
+@on_loop
+async def test_own_messages_come_by_the_subscriptions_without_no_local_alone(is_lasting: bool, is_away: bool) -> None:
+    async with running() as node:
+        client = await lasting(node, version=5) if is_lasting else await node.client("s", 5)
+        await client.subscribe(SubscriptionRequest("a/+", 2, no_local=True), identifier=1)
+        await client.subscribe(SubscriptionRequest("a/b", 1), identifier=2)
+        await client.subscribe(SubscriptionRequest("+/b", 2, no_local=True), identifier=3)
+        client.send(Publish("a/b", b"own", 2, packet_id=1))
+        if is_lasting and is_away:
+            client.abort()
+            await away(node)
+            client = await lasting(node, version=5)
+        found = [await client.receive() for _ in range(1 if is_lasting and is_away else 2)]
+        [got] = [packet for packet in found if isinstance(packet, Publish)]
+        assert (got.payload, got.qos, got.properties["Subscription-Identifier"]) == (b"own", 1, [2])
+        client.send(PubAck(got.packet_id))
+        await published(node, b"other", topic="a/b", qos=2)
+        got = await client.expect(Publish)
+        assert (got.qos, sorted(got.properties["Subscription-Identifier"])) == (2, [1, 2, 3])
+
+
+@pytest.mark.parametrize("is_lasting", [False, True])
+@pytest.mark.statement("5:3.10.4-2", "3:3.10.4-2", "5:3.10.4-3", "3:3.10.4-3")
+@on_loop
+async def test_what_waits_for_a_removed_filter_alone_is_not_begun(is_lasting: bool) -> None:
+    async with running(max_inflight=1) as node:
+        client = await lasting(node) if is_lasting else await node.client("s")
+        await subscribed(client, ("a/+", 1), ("+/b", 1))
+        for topic, payload in (("a/b", b"1"), ("a/c", b"2"), ("a/b", b"3")):
+            await published(node, payload, topic=topic)
+        first = await client.expect(Publish)
+        client.send(Unsubscribe(5, ["a/+"]))
+        await client.expect(UnsubAck)
+        client.send(PubAck(first.packet_id))
+        assert await payloads(client, 1) == [b"3"]
+        await client.silence()
 
 
 @pytest.mark.parametrize("qos", [0, 1])
