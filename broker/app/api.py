@@ -8,6 +8,7 @@ from typing import Any
 from broker.admin.alarms import AlarmDesk
 from broker.admin.groups import GroupDesk
 from broker.admin.listeners import ListenerDesk
+from broker.admin.traffic import Traffic
 from broker.app import features
 from broker.app.build import Node, named_of
 from broker.app.reload import ConfigReload
@@ -32,6 +33,7 @@ def api_server(node: Node, reload: ConfigReload) -> Any:
         groups=GroupDesk(node.server.hub.shares),
         access=node.access,
         delayed=node.delayed,
+        traffic=Traffic(node.server.hub),
         listeners=ListenerDesk(node.server.listeners, reload, named_of),
         reload=reload.reload,
         alarms=AlarmDesk(node.alarms, node.clock),

@@ -10,6 +10,7 @@ from ui.api import pages, registry, system
 from ui.api.access import add_access
 from ui.api.alarms import add_alarms
 from ui.api.bridges import BRIDGES, add_bridge
+from ui.api.clients import add_clients
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.delayed import add_delayed
@@ -25,10 +26,13 @@ from ui.api.parameters import refuse_unknown_parameters
 from ui.api.pipeline import add_pipeline
 from ui.api.problems import install as install_problems
 from ui.api.quarantine import add_quarantine
+from ui.api.retained import add_retained
 from ui.api.rules import RULES, RuleVerbs, add_rules
 from ui.api.schemas import SCHEMAS, SchemaVerbs, add_schemas
 from ui.api.security import require_administrator
+from ui.api.sessions import add_sessions
 from ui.api.streams import add_streams
+from ui.api.subscriptions import add_subscriptions
 from ui.api.system import add_status
 from ui.api.verbs import VERBS, add_verb
 
@@ -94,6 +98,11 @@ def _operations(context: ApiContext) -> APIRouter:
         add_delayed(router, context.delayed)
     if context.groups is not None:
         add_groups(router, context.groups)
+    if context.traffic is not None:
+        add_clients(router, context.traffic.clients)
+        add_sessions(router, context.traffic.sessions, context.clock)
+        add_subscriptions(router, context.traffic.subscriptions)
+        add_retained(router, context.traffic.retained)
     if context.quarantine is not None:
         add_quarantine(router, context.quarantine)
     for verb in VERBS:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from broker.admin.traffic import Traffic
 from broker.core.clock import Clock, SystemClock
 from broker.core.objects import ObjectService, Spec
 from broker.core.stage import WaitingPublisher
@@ -197,6 +198,7 @@ class ApiContext:
     reload: ReloadConfig | None = None
     alarms: Alarms | None = None
     pipeline: Pipeline | None = None
+    traffic: Traffic | None = None
     functions: Callable[[], Sequence[Spec]] | None = None
     plugins: Callable[[], Sequence[Spec]] = list
     not_ready: Callable[[], str | None] = lambda: None

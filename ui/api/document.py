@@ -22,6 +22,10 @@ _TAGS = {
     "Streams": "Durable logs",
     "Lake": "Tables that follow streams",
     "Access": "Who may connect, publish and subscribe: users, access rules, bans",
+    "Clients": "Who is connected: see, disconnect, subscribe",
+    "Sessions": "What is kept for clients, and what waits for them",
+    "Subscriptions": "Who gets what",
+    "Retained": "The last retained message of each topic",
     "Messages": "Publishing",
     "Try": "Evaluate without saving; nothing is stored, and each call has a deadline of 2 seconds",
 }

@@ -626,5 +626,94 @@ class SignInRequest(BaseModel):
     token: str
 
 
+class Page(BaseModel):
+    """A page of a list that may be long. ``next`` goes into ``cursor`` for the page after it; ``total`` is null where
+    it would have to be counted."""
+
+    items: list[dict[str, Any]]
+    next: str | None
+    total: int | None
+    total_is_estimate: bool
+
+
+class KickClients(BaseModel):
+    """The identifiers of the clients to disconnect."""
+
+    client_ids: list[str]
+
+
+class SubscriptionOptions(BaseModel):
+    """A topic filter, or ``$share/GROUP/FILTER``, and the options of the subscription."""
+
+    filter: str
+    qos: Literal[0, 1, 2] = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: Literal[0, 1, 2] = 0
+
+
+class SubscribeClient(BaseModel):
+    """Which client to subscribe to what."""
+
+    client_id: str
+    subscriptions: list[SubscriptionOptions]
+
+
+class UnsubscribeClient(BaseModel):
+    """Which subscriptions of which client to end, by their filters."""
+
+    client_id: str
+    filters: list[str]
+
+
+class PurgeSessions(BaseModel):
+    """Which sessions to delete. Without ``connected`` those whose client is away; what is left out does not matter."""
+
+    client_id: str | None = Field(default=None, description="An identifier, or a pattern with `*`, `?` and `[abc]`.")
+    username: str | None = Field(default=None, description="A user name, or a pattern.")
+    older_than_s: int | None = Field(default=None, description="Away for at least so many seconds.")
+    durable: bool | None = None
+    connected: bool = Field(default=False, description="True for sessions of connected clients, who are told (0x98).")
+    min_queued: int | None = None
+    min_queue_bytes: int | None = None
+    dry_run: bool = False
+
+
+class Purged(BaseModel):
+    """What was purged, or would be: counts, what waited for the sessions, and some of their identifiers."""
+
+    sessions: int
+    subscriptions: int
+    inflight: int
+    queued: int
+    queued_bytes: int
+    samples: list[str]
+    dry_run: bool
+
+
+class RetainedCount(BaseModel):
+    """How many topics have a retained message, and bytes of topics, payloads and properties."""
+
+    messages: int
+    bytes: int
+
+
+class ClearRetained(BaseModel):
+    """Which retained messages to delete: those whose topics match."""
+
+    filter: str
+    only_expired: bool = False
+    dry_run: bool = False
+
+
+class Cleared(BaseModel):
+    """What was cleared, or would be, and some of the topics."""
+
+    messages: int
+    payload_bytes: int
+    samples: list[str]
+    dry_run: bool
+
+
 class Anything(_Open):
     """An object whose members the feature describes."""

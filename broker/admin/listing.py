@@ -1,0 +1,170 @@
+"""Pages of sessions: found by what is asked, in an order, without sorting or holding all of them.
+
+Sessions are visited a slice at a time in the order of their client identifiers, with the loop's other work between any
+two slices. In that order a page costs what it shows. In the order of a number, as the length of the queue, all are
+visited once a page and the page's are kept; a page goes on behind the number and the identifier of the last one shown,
+so it neither repeats nor skips a session whose number stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import translate
+from heapq import nsmallest
+from re import compile as compiled
+from typing import Any, Final
+
+from broker.core.errors import Invalid, Problem
+from broker.session.registry import SessionRegistry
+from broker.session.session import Session
+
+SLICE: Final = 400
+"""Sessions visited at once: about a millisecond."""
+_GLOB: Final = "*?["
+
+Cursor = tuple[int, str]
+"""Behind which session a page goes on: its number in the order, 0 in that of identifiers, and its identifier."""
+Test = Callable[[Session], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which sessions are meant; what is None does not matter. Texts may have ``*``, ``?`` and ``[abc]``."""
+
+    client_id: str | None = None
+    username: str | None = None
+    address: str | None = None
+    listener: str | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    is_connected: bool | None = None
+    is_durable: bool | None = None
+    protocol_version: int | None = None
+    away_before_ns: int | None = None
+    """Away, and since before that time."""
+    min_queued: int | None = None
+    min_queue_bytes: int | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether every session is meant."""
+        return self == Selection()
+
+    @property
+    def prefix(self) -> str:
+        """What the identifiers of all that are meant begin with."""
+        text = self.client_id or ""
+        return text[: next((at for at, sign in enumerate(text) if sign in _GLOB), len(text))]
+
+    def tests(self) -> list[Test]:
+        """What a session has to pass."""
+        tests: list[Test] = []
+        if self.client_id is not None:
+            tests.append(_text(self.client_id, lambda session: session.client_id))
+        if self.username is not None:
+            tests.append(_text(self.username, lambda session: session.client.username))
+        if self.address is not None:
+            tests.append(_text(self.address, lambda session: session.client.peer_host))
+        if self.listener is not None:
+            tests.append(_text(self.listener, lambda session: session.client.listener))
+        for name, wanted in self.attributes.items():
+            tests.append(_text(wanted, lambda session, name=name: session.client.attributes.get(name)))  # type: ignore[misc]
+        if (connected := self.is_connected) is not None:
+            tests.append(lambda session: session.is_away is not connected)
+        if (durable := self.is_durable) is not None:
+            tests.append(lambda session: session.is_durable is durable)
+        if (version := self.protocol_version) is not None:
+            tests.append(lambda session: session.client.protocol_version == version)
+        if (before_ns := self.away_before_ns) is not None:
+            tests.append(lambda session: session.is_away and session.away_since_ns <= before_ns)
+        if (queued := self.min_queued) is not None:
+            tests.append(lambda session: len(session.queue) >= queued)
+        if (queue_bytes := self.min_queue_bytes) is not None:
+            tests.append(lambda session: session.queue_bytes >= queue_bytes)
+        return tests
+
+
+ORDERS: Final[Mapping[str, Callable[[Session], int]]] = {
+    "connected_at": lambda session: 0 if session.is_away else session.connected_ns,
+    "queued": lambda session: len(session.queue),
+    "queue_bytes": lambda session: session.queue_bytes,
+    "inflight": lambda session: len(session.inflight),
+    "subscriptions": lambda session: len(session.subscriptions),
+}
+"""The numbers that sessions may be put in the order of."""
+
+
+async def slices(registry: SessionRegistry, after: str = "", prefix: str = "") -> AsyncIterator[list[Session]]:
+    """All sessions in the order of their identifiers, some at a time; the loop takes its turn between them."""
+    while found := registry.following(after, SLICE, prefix):
+        yield found
+        if len(found) < SLICE:
+            return
+        after = found[-1].client_id
+        await asyncio.sleep(0)
+
+
+async def page(
+    registry: SessionRegistry, wanted: Selection, order: str, limit: int, cursor: Cursor | None
+) -> tuple[Sequence[Session], Cursor | None]:
+    """The sessions of a page, and where the next one goes on.
+
+    Raises:
+        Invalid: there is no such order.
+    """
+    if order == "client_id":
+        return await _by_client_id(registry, wanted, limit, cursor)
+    name, is_falling = order.lstrip("-"), order.startswith("-")
+    number = ORDERS.get(name)
+    if number is None:
+        there_are = ", ".join(["client_id", *ORDERS])
+        raise Invalid(
+            "the list has no such order", [Problem(f"{order!r} is none; there are {there_are}", "/query/sort")]
+        )
+    return await _by_number(registry, wanted, number, is_falling, limit, cursor)
+
+
+async def _by_client_id(
+    registry: SessionRegistry, wanted: Selection, limit: int, cursor: Cursor | None
+) -> tuple[Sequence[Session], Cursor | None]:
+    tests, found = wanted.tests(), list[Session]()
+    async for some in slices(registry, cursor[1] if cursor else "", wanted.prefix):
+        for session in some:
+            if all(test(session) for test in tests):
+                if len(found) == limit:
+                    return found, (0, found[-1].client_id)
+                found.append(session)
+    return found, None
+
+
+async def _by_number(
+    registry: SessionRegistry,
+    wanted: Selection,
+    number: Callable[[Session], int],
+    is_falling: bool,
+    limit: int,
+    cursor: Cursor | None,
+) -> tuple[Sequence[Session], Cursor | None]:
+    tests, sign = wanted.tests(), -1 if is_falling else 1
+    behind = (sign * cursor[0], cursor[1]) if cursor else None
+    best: list[tuple[int, str, Any]] = []
+    async for some in slices(registry, "", wanted.prefix):
+        placed = [
+            (sign * number(session), session.client_id, session)
+            for session in some
+            if all(test(session) for test in tests)
+        ]
+        best = nsmallest(limit + 1, [*best, *(one for one in placed if behind is None or one[:2] > behind)])
+    sessions = [session for _, _, session in best[:limit]]
+    if len(best) <= limit:
+        return sessions, None
+    last = best[limit - 1]
+    return sessions, (sign * last[0], last[1])
+
+
+def _text(pattern: str, of: Callable[[Session], str | None]) -> Test:
+    if not any(sign in _GLOB for sign in pattern):
+        return lambda session: of(session) == pattern
+    matches = compiled(translate(pattern)).match
+    return lambda session: matches(of(session) or "") is not None

@@ -1,0 +1,124 @@
+"""Retained messages: listed by filter, shown, deleted, cleared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from broker.admin.times import moment
+from broker.connection.hub import Hub
+from broker.core.errors import NotFound
+from broker.core.message import Message
+from broker.core.objects import Spec
+from broker.core.topic import TopicFilter
+from broker.core.wire import payload_to_wire
+from broker.routing.retained import Entry
+from broker.routing.retained_record import expires_ns_of
+from broker.routing.topic_keys import FilterWalk, topic_key
+
+_AT_ONCE: Final = 256
+_BYTES: Final = 1024 * 1024
+_SHOWN_BYTES: Final = 1024
+"""Of a payload in a list; the whole of it is shown with one message."""
+_SAMPLES: Final = 10
+
+
+class RetainedDesk:
+    """See the module. Used on the event loop; long work is done a part in each of its turns."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._retained, self._writer, self._clock = hub.retained, hub.writer, hub.clock
+
+    def count(self) -> Spec:
+        """How many there are, and their bytes, topics and properties included."""
+        return {"messages": self._retained.count, "bytes": self._retained.size_bytes}
+
+    async def page(self, topic_filter: str, limit: int, after: str | None) -> Spec:
+        """A page of those whose topics match, in the order of their topics by level; ``after`` is a topic.
+
+        Raises:
+            broker.core.errors.PeerError: it is no topic filter.
+        """
+        walk = FilterWalk(TopicFilter.parse(topic_filter))
+        await self._settled()
+        items: list[Message] = []
+        following = None
+        async for entry in self._entries(walk, b"" if after is None else topic_key(after) + b"\0", limit + 1):
+            if len(items) == limit:
+                following = items[-1].topic
+                break
+            items.append(entry.message)
+        total = self._retained.count if topic_filter == "#" else None
+        return {"items": [self._shown(item, _SHOWN_BYTES) for item in items], "next": following, "total": total}
+
+    def get(self, topic: str) -> Spec:
+        """One, with its whole payload; raises ``NotFound``."""
+        message = self._retained.get(topic)
+        if message is None:
+            raise NotFound("retained message", topic)
+        return self._shown(message, None)
+
+    async def delete(self, topic: str) -> None:
+        """Forget one; raises ``NotFound``. It is gone for good when this returns."""
+        if not self._retained.delete(topic):
+            raise NotFound("retained message", topic)
+        await self._writer.committed()
+
+    async def clear(self, topic_filter: str, *, only_expired: bool, dry_run: bool) -> Spec:
+        """Forget those whose topics match, or what of them has expired; or tell what that would be.
+
+        Raises:
+            broker.core.errors.PeerError: it is no topic filter.
+            broker.core.errors.Unavailable: the store takes nothing.
+        """
+        walk = FilterWalk(TopicFilter.parse(topic_filter))
+        await self._settled()
+        now_ns, count, size_bytes = self._clock.now_ns(), 0, 0
+        samples: list[str] = []
+        async for entry in self._entries(walk, b"", _AT_ONCE):
+            message = entry.message
+            if only_expired and not 0 < expires_ns_of(message) <= now_ns:
+                continue
+            count += 1
+            size_bytes += len(message.payload)
+            samples += [message.topic] if len(samples) < _SAMPLES else []
+            if not dry_run:
+                self._retained.delete(message.topic)
+                if count % _AT_ONCE == 0:
+                    await self._writer.committed()
+        if not dry_run:
+            await self._writer.committed()
+        return {"messages": count, "payload_bytes": size_bytes, "samples": samples, "dry_run": dry_run}
+
+    async def _entries(self, walk: FilterWalk, position: bytes, limit: int) -> AsyncIterator[Entry]:
+        at: bytes | None = position
+        while at is not None:
+            entries, at = self._retained.read(walk, at, min(limit, _AT_ONCE), _BYTES)
+            for entry in entries:
+                yield entry
+            await asyncio.sleep(0)
+
+    async def _settled(self) -> None:
+        """What was retained before this is found by what follows."""
+        if self._retained.waiting:
+            await self._writer.committed()
+
+    def _shown(self, message: Message, most: int | None) -> Spec:
+        payload, expires_ns = message.payload, expires_ns_of(message)
+        properties = dict(message.properties or {})
+        user_properties = properties.pop("User-Property", [])
+        return {
+            "topic": message.topic,
+            "qos": message.qos,
+            "payload": payload_to_wire(payload if most is None else payload[:most]),
+            "payload_bytes": len(payload),
+            "truncated": most is not None and len(payload) > most,
+            "client_id": message.client.client_id,
+            "username": message.client.username,
+            "received_at": moment(message.received_ns),
+            "expires_at": moment(expires_ns),
+            "expired": 0 < expires_ns <= self._clock.now_ns(),
+            "user_properties": [list(pair) for pair in user_properties],
+            "properties": properties,
+        }

@@ -1,0 +1,74 @@
+"""Sessions and subscriptions as answers show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker.admin.times import moment
+from broker.core.objects import Spec
+from broker.core.subscription import Subscription
+from broker.session.session import NEVER_S, Delivery, Session
+
+
+def session_row(session: Session) -> Spec:
+    """What a list shows of a session.
+
+    ``queued`` and ``queue_bytes`` are of what waits in memory. What waits for a durable session in the shared log, when
+    it is away or behind, is told by ``position``: it has taken everything before that offset.
+    """
+    will = session.will
+    return {
+        "client_id": session.client_id,
+        "username": session.client.username,
+        "connected": not session.is_away,
+        "durable": session.is_durable,
+        "connected_at": None if session.is_away else moment(session.connected_ns),
+        "disconnected_at": moment(session.away_since_ns),
+        "expiry_s": None if session.expiry_s >= NEVER_S else session.expiry_s,
+        "expires_at": moment(session.ends_at_ns),
+        "protocol_version": session.client.protocol_version,
+        "subscriptions_count": len(session.subscriptions),
+        "inflight": len(session.inflight),
+        "queued": len(session.queue),
+        "queue_bytes": session.queue_bytes,
+        "total_payload_bytes": 0 if session.is_durable else _payload_bytes(session),
+        "open_qos2": len(session.inbound.open_qos2) if session.inbound is not None else 0,
+        "position": str(session.next_offset) if session.is_durable else None,
+        "is_behind": session.is_behind,
+        "will": None
+        if will is None
+        else {
+            "topic": will.topic,
+            "qos": will.qos,
+            "retain": will.retain,
+            "delay_s": will.delay_s,
+            "payload_bytes": len(will.payload),
+            "due_at": moment(session.will_at_ns),
+        },
+        "dropped_by_reason": dict(session.dropped or {}),
+    }
+
+
+def subscription_row(session: Session, subscription: Subscription) -> Spec:
+    """What a list shows of a subscription."""
+    return {
+        "client_id": session.client_id,
+        "filter": subscription.filter.text,
+        "share_group": subscription.filter.share_group,
+        "qos": subscription.qos,
+        "no_local": subscription.no_local,
+        "retain_as_published": subscription.retain_as_published,
+        "retain_handling": subscription.retain_handling,
+        "identifier": subscription.identifier or None,
+        "durable": session.is_durable,
+        "connected": not session.is_away,
+    }
+
+
+def _payload_bytes(session: Session) -> int:
+    """Of all payloads that wait in memory or are in flight."""
+    return _sum(session.queue) + _sum(session.inflight.values())
+
+
+def _sum(deliveries: Iterable[Delivery]) -> int:
+    return sum(len(one.outgoing.message.payload) for one in deliveries if one.outgoing is not None)

@@ -1,0 +1,263 @@
+"""Clients, sessions, subscriptions and retained messages through the management API, over a real server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from broker.admin.traffic import Traffic
+from broker.codec.packets import Disconnect, Publish, SubscriptionRequest, Will
+from broker.core.client import Client
+from broker.core.message import Message
+from broker.storage.memory import MemoryStore
+from tests.support.mqtt_server import Node, on_loop, running
+from ui.api.application import create_app
+from ui.api.context import ApiContext
+
+_LASTING = {"Session-Expiry-Interval": 1000}
+
+
+@asynccontextmanager
+async def api(node: Node) -> AsyncIterator[httpx.AsyncClient]:
+    context = ApiContext(
+        token="secret",
+        services={},
+        publisher=node.server.publisher,
+        status=dict,  # type: ignore[arg-type]  # nobody asks for it here
+        metrics_text=str,
+        traffic=Traffic(node.server.hub),
+        clock=node.clock,
+    )
+    transport = httpx.ASGITransport(create_app(context))
+    headers = {"Authorization": "Bearer secret"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1/api/v1", headers=headers) as client:
+        yield client
+
+
+async def everything(http: httpx.AsyncClient, path: str, **parameters: Any) -> list[dict[str, Any]]:
+    """All pages of a list."""
+    found: list[dict[str, Any]] = []
+    while True:
+        answer = await http.get(path, params=parameters)
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        found += page["items"]
+        if page["next"] is None:
+            return found
+        parameters["cursor"] = page["next"]
+
+
+async def leave(node: Node, client_id: str, *filters: str, **connect: Any) -> None:
+    """A client with a session that lasts, subscribed and gone."""
+    client = await node.client(client_id, 5, clean_start=False, properties=_LASTING, **connect)
+    if filters:
+        await client.subscribe(*(SubscriptionRequest(text, 1) for text in filters))
+    await client.close()
+    await node.until(lambda: node.server.hub.sessions.by_client_id[client_id].is_away)
+
+
+def publish(node: Node, topic: str, payload: bytes = b"x", qos: int = 1, **options: Any) -> None:
+    node.server.publisher.publish(Message(topic, payload, qos, False, Client("p"), node.clock.now_ns(), **options))
+
+
+@on_loop
+async def test_a_client_is_shown_with_what_it_said_and_what_it_did() -> None:
+    async with running() as node, api(node) as http:
+        properties = {"User-Property": [("app", "7.1"), ("site", "berlin")], "Receive-Maximum": 10}
+        will = Will("gone", b"bye", 1, True)
+        client = await node.client("dev/ä 1", 5, keep_alive_s=30, properties=properties, will=will, username="ann")
+        await client.subscribe(SubscriptionRequest("a/#", 1))
+        client.send(Publish("t", b"12345"))
+        publish(node, "a/b", b"waits")
+        await client.expect(Publish)
+        answer = await http.get("/clients/dev%2F%C3%A4%201")
+        assert answer.status_code == 200, answer.text
+        shown = answer.json()
+        assert shown["user_properties"] == [["app", "7.1"], ["site", "berlin"]]
+        assert (shown["protocol"], shown["keep_alive_s"], shown["username"]) == ("MQTT 5.0", 30, "ann")
+        assert (shown["connected"], shown["receive_maximum"]) == (True, 10)
+        assert [item["filter"] for item in shown["subscriptions"]] == ["a/#"]
+        assert shown["will"]["topic"] == "gone"
+        assert shown["inflight_messages"][0]["waits_for"] == "PUBACK"
+        assert shown["total_payload_bytes"] == 5
+        assert (shown["counters"]["messages_in"], shown["counters"]["messages_out"]) == (1, 1)
+        assert shown["counters"]["packets_in"] == 2
+        assert shown["counters"]["bytes_in"] > 20
+        assert (await http.get("/clients/nobody")).status_code == 404
+
+
+@on_loop
+async def test_clients_are_searched_and_paged_in_order() -> None:
+    async with running() as node, api(node) as http:
+        here = [await node.client(f"dev-{number}", username=f"user{number}") for number in (3, 1, 2)]
+        await leave(node, "gone")
+        assert [row["client_id"] for row in await everything(http, "/clients", limit=1)] == [
+            "dev-1", "dev-2", "dev-3", "gone",
+        ]  # fmt: skip
+        for parameters, expected in (
+            ({"client_id": "dev-*"}, ["dev-1", "dev-2", "dev-3"]),
+            ({"client_id": "dev-2"}, ["dev-2"]),
+            ({"username": "*3"}, ["dev-3"]),
+            ({"connected": "false"}, ["gone"]),
+            ({"address": "127.*", "protocol": "3.1.1"}, ["dev-1", "dev-2", "dev-3"]),
+            ({"sort": "-client_id"}, None),
+        ):
+            answer = await http.get("/clients", params=parameters)
+            if expected is None:
+                assert answer.status_code == 422
+            else:
+                assert [row["client_id"] for row in answer.json()["items"]] == expected
+        assert (await http.get("/clients", params={"colour": "red"})).status_code == 400
+        assert len(here) == 3
+
+
+@on_loop
+async def test_pages_in_the_order_of_a_number_neither_repeat_nor_skip() -> None:
+    async with running() as node, api(node) as http:
+        here = [await node.client(f"c{number}") for number in range(7)]
+        for number, client in enumerate(here):
+            if number % 3:
+                await client.subscribe(*(SubscriptionRequest(f"t/{one}", 0) for one in range(number % 3)))
+        rows = await everything(http, "/clients", sort="-subscriptions", limit=2)
+        counts = [row["subscriptions_count"] for row in rows]
+        assert counts == sorted(counts, reverse=True)
+        assert len({row["client_id"] for row in rows}) == len(rows) == 7
+
+
+@on_loop
+async def test_clients_are_kicked_subscribed_and_unsubscribed() -> None:
+    async with running() as node, api(node) as http:
+        client = await node.client("c", 5)
+        body = {"client_id": "c", "subscriptions": [{"filter": "x/+", "qos": 1}]}
+        answer = await http.post("/clients:subscribe", json=body)
+        assert [item["filter"] for item in answer.json()["subscriptions"]] == ["x/+"]
+        publish(node, "x/1")
+        assert (await client.expect(Publish)).topic == "x/1"
+        answer = await http.post("/clients:unsubscribe", json={"client_id": "c", "filters": ["x/+", "y"]})
+        assert answer.json()["ended"] == ["x/+"]
+        answer = await http.post("/clients:kick", json={"client_ids": ["c", "nobody"]})
+        assert answer.json() == {"kicked": 1, "not_connected": ["nobody"]}
+        assert (await client.expect(Disconnect)).reason_code == 0x98
+        assert (await http.post("/clients:subscribe", json=body)).status_code == 404
+        await leave(node, "away")
+        assert (await http.post("/clients:subscribe", json={**body, "client_id": "away"})).status_code == 409
+        wrong = await http.post("/clients:kick", json={"client_id": "c"})
+        assert wrong.status_code == 422
+        assert {problem["pointer"] for problem in wrong.json()["errors"]} == {"/client_ids", "/client_id"}
+
+
+@on_loop
+async def test_a_session_tells_what_waits_for_it_and_is_deleted() -> None:
+    store = MemoryStore()
+    async with running(store) as node, api(node) as http:
+        await leave(node, "s", "a/#")
+        await leave(node, "other", "b/#")
+        for number in range(300):
+            publish(node, f"a/{number}", b"12345678")
+        publish(node, "b/1")
+        await node.writer.committed()
+        shown = (await http.get("/sessions/s")).json()
+        assert (shown["queued"], shown["queued_in_log"], shown["connected"]) == (300, 300, False)
+        assert shown["queued_bytes"] == sum(len(f"a/{number}") + 8 for number in range(300))
+        assert shown["expires_at"] is not None
+        top = (await http.get("/sessions:top", params={"count": 5})).json()["items"]
+        assert [(row["client_id"], row["queued"]) for row in top] == [("s", 300), ("other", 1)]
+        by_bytes = (await http.get("/sessions:top", params={"count": 1, "by": "bytes"})).json()["items"]
+        assert [row["client_id"] for row in by_bytes] == ["s"]
+        assert (await http.delete("/sessions/s")).status_code == 204
+        assert (await http.get("/sessions/s")).status_code == 404
+        assert [key for key, _ in store.scan(b"") if b"/s" in key and b"/session" not in key] == []
+
+
+@on_loop
+async def test_old_sessions_are_purged_and_leave_nothing() -> None:
+    store = MemoryStore()
+    async with running(store) as node, api(node) as http:
+        await leave(node, "old-1", "a/#")
+        await leave(node, "old-2", "a/#")
+        node.clock.move(500)
+        await leave(node, "new", "a/#")
+        here = await node.client("old-here", 5, clean_start=False, properties=_LASTING)
+        publish(node, "a/1")
+        await node.writer.committed()
+        body = {"older_than_s": 300, "client_id": "old-*", "dry_run": True}
+        told = (await http.post("/sessions:purge", json=body)).json()
+        assert (told["sessions"], told["queued"], told["samples"]) == (2, 2, ["old-1", "old-2"])
+        assert len(node.server.hub.sessions) == 4
+        told = (await http.post("/sessions:purge", json={**body, "dry_run": False})).json()
+        assert told["sessions"] == 2
+        assert sorted(node.server.hub.sessions.by_client_id) == ["new", "old-here"]
+        assert not [key for key, _ in store.scan(b"") if b"old-1" in key or b"old-2" in key]
+        await http.post("/sessions:purge", json={"client_id": "old-here", "connected": True})
+        assert (await here.expect(Disconnect)).reason_code == 0x98
+
+
+@on_loop
+async def test_clean_sessions_leave_nothing_behind() -> None:
+    store = MemoryStore()
+    async with running(store) as node, api(node) as http:
+        before = [key for key, _ in store.scan(b"")]
+        client = await node.client("c", 4)
+        await client.subscribe(SubscriptionRequest("a/#", 1))
+        publish(node, "a/1")
+        await client.expect(Publish)
+        await client.close()
+        await node.until(lambda: not len(node.server.hub.sessions))
+        await node.writer.committed()
+        assert [key for key, _ in store.scan(b"")] == before
+        assert (await http.get("/sessions")).json()["items"] == []
+
+
+@on_loop
+async def test_subscriptions_are_found_by_client_filter_and_topic() -> None:
+    async with running() as node, api(node) as http:
+        await leave(node, "d", "a/#", "$share/g/a/+")
+        here = [await node.client(name) for name in ("x", "y")]
+        for client in here:
+            await client.subscribe(SubscriptionRequest("a/b", 0), SubscriptionRequest("c", 0))
+        rows = await everything(http, "/subscriptions", limit=2)
+        assert [(row["client_id"], row["filter"]) for row in rows] == [
+            ("d", "$share/g/a/+"), ("d", "a/#"), ("x", "a/b"), ("x", "c"), ("y", "a/b"), ("y", "c"),
+        ]  # fmt: skip
+        assert [row["filter"] for row in rows if row["durable"]] == ["$share/g/a/+", "a/#"]
+        matching = await everything(http, "/subscriptions", match="a/b", limit=1)
+        assert [(row["client_id"], row["filter"]) for row in matching] == [
+            ("d", "$share/g/a/+"), ("d", "a/#"), ("x", "a/b"), ("y", "a/b"),
+        ]  # fmt: skip
+        assert len(await everything(http, "/subscriptions", match="a/b", durable="true")) == 2
+        assert len(await everything(http, "/subscriptions", filter="c")) == 2
+        assert len(await everything(http, "/subscriptions", client_id="x")) == 2
+        assert len(await everything(http, "/subscriptions", share_group="g")) == 1
+        assert (await http.get("/subscriptions", params={"match": "a/#"})).status_code == 422
+
+
+@on_loop
+async def test_retained_messages_are_listed_shown_and_deleted() -> None:
+    store = MemoryStore()
+    async with running(store) as node, api(node) as http:
+        retained = node.server.hub.retained
+        for name in ("a/1", "a/2", "b", "$SYS/x"):
+            properties = {"Message-Expiry-Interval": 5} if name == "a/2" else None
+            retained.retain(Message(name, b"x" * 2000, 1, True, Client("c", "ann"), node.clock.now_ns(), properties))
+        assert [row["topic"] for row in await everything(http, "/retained", limit=1)] == ["a/1", "a/2", "b"]
+        [row] = (await http.get("/retained", params={"filter": "a/1"})).json()["items"]
+        assert (row["payload_bytes"], row["truncated"], row["username"]) == (2000, True, "ann")
+        one = (await http.get("/retained:message", params={"topic": "a/2"})).json()
+        assert len(one["payload"]["data"]) == 2000
+        assert one["expires_at"] is not None
+        count = (await http.get("/retained:count")).json()
+        assert count["messages"] == 4
+        assert (await http.delete("/retained:message", params={"topic": "b"})).status_code == 204
+        assert (await http.delete("/retained:message", params={"topic": "b"})).status_code == 404
+        node.clock.move(6)
+        told = (await http.post("/retained:clear", json={"filter": "#", "only_expired": True})).json()
+        assert (told["messages"], told["samples"]) == (1, ["a/2"])
+        told = (await http.post("/retained:clear", json={"filter": "#", "dry_run": True})).json()
+        assert (told["messages"], retained.count) == (1, 2)
+        told = (await http.post("/retained:clear", json={"filter": "a/#"})).json()
+        assert (told["messages"], retained.count) == (1, 1)
+        assert (await http.post("/retained:clear", json={"filter": "a/#/b"})).status_code == 422
+        assert (await http.post("/retained:clear", json={})).status_code == 422

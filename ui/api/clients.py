@@ -1,0 +1,107 @@
+"""Clients: list, show, disconnect, subscribe and unsubscribe for them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response
+
+from broker.admin.clients import ClientDesk
+from broker.admin.listing import Selection
+from broker.codec.packets import SubscriptionRequest
+from ui.api import models
+from ui.api.members import Members
+from ui.api.objects import Cursor, Limit
+from ui.api.operation import described
+from ui.api.parameters import decode_cursor
+from ui.api.selections import session_filter, with_cursor
+from ui.api.sessions import ClientIdPath
+from ui.api.wire import answer, read_object
+
+_TAGS: list[Any] = ["Clients"]
+
+
+def add_clients(router: APIRouter, desk: ClientDesk) -> None:
+    """Add ``/clients`` and its verbs."""
+
+    @router.get(
+        "/clients",
+        operation_id="listClients",
+        tags=_TAGS,
+        summary="Clients that are connected, or have a session that waits for them",
+        **described(answer=models.Page, problems=(422,)),
+    )
+    async def list_clients(
+        limit: Limit = 100,
+        cursor: Cursor = None,
+        sort: Annotated[
+            str,
+            Query(
+                description="`client_id`, `connected_at`, `queued`, `queue_bytes`, `inflight` or `subscriptions`; with "
+                "`-` in front, falling."
+            ),
+        ] = "client_id",
+        wanted: Selection = Depends(session_filter),  # noqa: B008 # the way FastAPI wants it
+    ) -> Response:
+        after = decode_cursor(cursor) if cursor is not None else None
+        return answer(with_cursor(await desk.page(wanted, sort, limit, after)))
+
+    @router.post(
+        "/clients:kick",
+        operation_id="kickClients",
+        tags=_TAGS,
+        summary="Disconnect clients (0x98); their sessions stay as their expiry says",
+        **described(body=models.KickClients, answer=models.Anything),
+    )
+    async def kick(request: Request) -> Response:
+        members = Members(await read_object(request))
+        client_ids = members.texts("client_ids")
+        members.done("nobody was disconnected")
+        return answer(desk.kick(client_ids))
+
+    @router.post(
+        "/clients:subscribe",
+        operation_id="subscribeClient",
+        tags=_TAGS,
+        summary="Subscribe a connected client, as if it had asked for that itself",
+        **described(body=models.SubscribeClient, answer=models.Anything, problems=(404, 409)),
+    )
+    async def subscribe(request: Request) -> Response:
+        members = Members(await read_object(request))
+        client_id, items = members.needed_text("client_id"), members.objects("subscriptions")
+        requests = [
+            SubscriptionRequest(
+                item.needed_text("filter"),
+                item.number("qos", 0, 2) or 0,
+                bool(item.flag("no_local")),
+                bool(item.flag("retain_as_published")),
+                item.number("retain_handling", 0, 2) or 0,
+            )
+            for item in items
+        ]
+        members.done("nothing was subscribed", *items)
+        return answer(await desk.subscribe(client_id, requests))
+
+    @router.post(
+        "/clients:unsubscribe",
+        operation_id="unsubscribeClient",
+        tags=_TAGS,
+        summary="End subscriptions of a connected client",
+        **described(body=models.UnsubscribeClient, answer=models.Anything, problems=(404, 409)),
+    )
+    async def unsubscribe(request: Request) -> Response:
+        members = Members(await read_object(request))
+        client_id, filters = members.needed_text("client_id"), members.texts("filters")
+        members.done("nothing was unsubscribed")
+        return answer(await desk.unsubscribe(client_id, filters))
+
+    @router.get(
+        "/clients/{client_id:path}",
+        operation_id="getClient",
+        tags=_TAGS,
+        summary="A client with everything that is known of it",
+        **described(answer=models.Anything, problems=(404,)),
+    )
+    async def show(client_id: ClientIdPath) -> Response:
+        return answer(desk.show(client_id))

@@ -1,0 +1,83 @@
+"""Retained messages: list by filter, show, delete, clear, count."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from broker.admin.retained import RetainedDesk
+from ui.api import models
+from ui.api.members import Members
+from ui.api.objects import Cursor, Limit
+from ui.api.operation import described
+from ui.api.parameters import decode_cursor, encode_cursor
+from ui.api.wire import answer, read_object
+
+Topic = Annotated[str, Query(description="The topic.")]
+_TAGS: list[Any] = ["Retained"]
+
+
+def add_retained(router: APIRouter, desk: RetainedDesk) -> None:
+    """Add ``/retained`` and its verbs."""
+
+    @router.get(
+        "/retained",
+        operation_id="listRetained",
+        tags=_TAGS,
+        summary="Retained messages whose topics match a filter, in the order of their topics; long payloads are cut",
+        **described(answer=models.Page, problems=(422,)),
+    )
+    async def list_retained(
+        filter: Annotated[str, Query(description="A topic filter.")] = "#", limit: Limit = 100, cursor: Cursor = None
+    ) -> Response:
+        page = await desk.page(filter, limit, None if cursor is None else decode_cursor(cursor)[1])
+        following = page["next"]
+        shown = None if following is None else encode_cursor(0, following)
+        return answer({**page, "next": shown, "total_is_estimate": False})
+
+    @router.get(
+        "/retained:count",
+        operation_id="countRetained",
+        tags=_TAGS,
+        summary="How many retained messages there are, and their bytes",
+        **described(answer=models.RetainedCount),
+    )
+    async def count() -> Response:
+        return answer(desk.count())
+
+    @router.get(
+        "/retained:message",
+        operation_id="getRetained",
+        tags=_TAGS,
+        summary="The retained message of a topic, with its whole payload",
+        **described(answer=models.Anything, problems=(404,)),
+    )
+    async def show(topic: Topic) -> Response:
+        return answer(desk.get(topic))
+
+    @router.delete(
+        "/retained:message",
+        operation_id="deleteRetained",
+        tags=_TAGS,
+        summary="Delete the retained message of a topic",
+        **described(status=204, problems=(404,)),
+    )
+    async def delete(topic: Topic) -> Response:
+        await desk.delete(topic)
+        return Response(status_code=204)
+
+    @router.post(
+        "/retained:clear",
+        operation_id="clearRetained",
+        tags=_TAGS,
+        summary="Delete retained messages by filter; with 'dry_run', tell how many that would be",
+        **described(body=models.ClearRetained, answer=models.Cleared),
+    )
+    async def clear(request: Request) -> Response:
+        members = Members(await read_object(request))
+        topic_filter = members.needed_text("filter")
+        only_expired, dry_run = members.flag("only_expired"), members.flag("dry_run")
+        members.done("nothing was cleared")
+        return answer(await desk.clear(topic_filter, only_expired=bool(only_expired), dry_run=bool(dry_run)))
