@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 
+from broker.admin.access_settings import KindsInOrder, StoredSettings
 from broker.admin.spec_objects import SpecObjects
 from broker.auth.access import Access
 from broker.auth.attempt import ConnectAttempt
@@ -83,25 +84,38 @@ class AccessDesk:
         data_dir: Path,
     ) -> None:
         hashing = config.get("password_hashing", PasswordHashingSettings)
-        self._pool, self._writer = HashPool(hashing, metrics), writer
+        self._pool, self._writer, self._metrics = HashPool(hashing, metrics), writer, metrics
+        self._allow_anonymous = allow_anonymous
         self.users = Users(sections.section(USERS), hashing, self._pool, clock)
-        chain = AuthenticatorChain(
-            config.get("authentication", AuthenticationSettings),
-            metrics,
-            UserAccess(self.users, self._pool, hashing.max_remembered),
-            trusts_anonymous=allow_anonymous,
-        )
+        self._user_access = UserAccess(self.users, self._pool, hashing.max_remembered)
+        authentication = config.get("authentication", AuthenticationSettings)
+        authorization = config.get("authorization", AuthorizationSettings)
+        chain = self._chain(authentication)
         self.access = Access.of(
             chain,
             writer,
             metrics,
             clock,
-            authorization=config.get("authorization", AuthorizationSettings),
+            authorization=authorization,
             flapping=config.get("flapping_detect", FlappingSettings),
             base=data_dir,
         )
         self.rules = AccessRules("access rule", sections.section(RULES), NamedRuleSettings, self._use_rules)
         self.access.authorizer.is_superuser = self._is_superuser
+        self.settings = {
+            "authentication": StoredSettings(
+                "authentication", config, sections, authentication, self._use_authentication
+            ),
+            "authorization": StoredSettings(
+                "authorization", config, sections, authorization, self.access.authorizer.use
+            ),
+        }
+        self.authenticators = KindsInOrder(
+            "authenticator", self.settings["authentication"], "mechanism", None, "chain"
+        )
+        self.sources = KindsInOrder(
+            "source of rules", self.settings["authorization"], "type", "sources", "sources"
+        )
         self.attributes: AttributeSource | None = None
 
     @property
@@ -132,6 +146,20 @@ class AccessDesk:
     def stop(self) -> None:
         """End the threads that hash."""
         self._pool.close()
+
+    def _chain(self, settings: AuthenticationSettings) -> AuthenticatorChain:
+        return AuthenticatorChain(settings, self._metrics, self._user_access, trusts_anonymous=self._allow_anonymous)
+
+    def _use_authentication(self, settings: AuthenticationSettings) -> None:
+        chain = self._chain(settings)
+        if chain.is_empty and not self.access.authenticators.is_empty and not self._allow_anonymous:
+            raise ConfigError(
+                [
+                    "without an authenticator everybody may connect; keep one, or set access.allow_anonymous = true "
+                    "and restart the broker"
+                ]
+            )
+        self.access.authenticators = chain
 
     def _is_superuser(self, username: str) -> bool:
         user = self.users.find(username)

@@ -61,6 +61,9 @@ class ConfigReload:
             "mqtt": (node.server.use_settings, FIXED_SETTINGS),
             "delayed": (lambda settings: setattr(hub.delayed, "settings", settings), frozenset()),
             "sys_topics": (lambda settings: setattr(hub.sys_topics, "settings", settings), frozenset()),
+            "authentication": (node.access.settings["authentication"].adopt, frozenset()),
+            "authorization": (node.access.settings["authorization"].adopt, frozenset()),
+            "flapping_detect": (lambda settings: setattr(hub.access.flapping, "settings", settings), frozenset()),
             "log": (lambda settings: setup(settings.level, settings.format), frozenset()),
         }
 

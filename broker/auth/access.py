@@ -13,9 +13,9 @@ from broker.core.clock import Clock
 from broker.observe.metrics import Metrics
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Access:
-    """See the module."""
+    """See the module. ``authenticators`` are replaced as a whole when they change; exchanges under way go on."""
 
     authenticators: AuthenticatorChain
     authorizer: Authorizer

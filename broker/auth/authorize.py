@@ -201,24 +201,34 @@ class Authorizer:
     """The sources that are enabled, and whoever wants to hear of changes."""
 
     def __init__(self, settings: AuthorizationSettings, base: Path | None = None) -> None:
-        self.settings = settings
         self.built_in = RuleSet("built_in")
-        self._sources: list[Source] = []
-        problems: list[str] = []
-        for one in settings.sources:
-            if one.type in [source.type for source in self._sources]:
-                problems.append(f"authorization.sources has two of the type {one.type!r}; join them into one")
-            elif isinstance(one, BuiltInSourceSettings):
-                self._sources += [self.built_in] if one.enable else []
-            elif one.enable:
-                self._sources.append(_file_source(one, base, problems))
-        if problems:
-            raise ConfigError(problems)
-        self._no_match = Ruling(settings.no_match == "allow", "no_match")
+        self._base = base
         self.on_change: Callable[[], None] = lambda: None
         """Called when rules have changed."""
         self.is_superuser: Callable[[str], bool] = lambda username: False
         """Whether the user of a name is a superuser."""
+        self.use(settings)
+
+    def use(self, settings: AuthorizationSettings) -> None:
+        """Use these settings from now on, for everybody who is connected.
+
+        Raises:
+            ConfigError: a sentence for everything that is wrong; nothing changed.
+        """
+        sources: list[Source] = []
+        problems: list[str] = []
+        for number, one in enumerate(settings.sources):
+            if one.type in [other.type for other in settings.sources[:number]]:
+                problems.append(f"authorization.sources has two of the type {one.type!r}; join them into one")
+            elif isinstance(one, BuiltInSourceSettings):
+                sources += [self.built_in] if one.enable else []
+            elif one.enable:
+                sources.append(_file_source(one, self._base, problems))
+        if problems:
+            raise ConfigError(problems)
+        self.settings, self._sources = settings, sources
+        self._no_match = Ruling(settings.no_match == "allow", "no_match")
+        self.on_change()
 
     @property
     def is_active(self) -> bool:

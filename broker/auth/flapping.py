@@ -35,17 +35,17 @@ class Flapping:
     """Counts disconnects by client identifier, the last few of each."""
 
     def __init__(self, settings: FlappingSettings, bans: Bans, clock: Clock) -> None:
-        self._settings, self._bans, self._clock = settings, bans, clock
+        self.settings, self._bans, self._clock = settings, bans, clock
         self._seen: dict[str, deque[float]] = {}
 
     def disconnected(self, client_id: str) -> None:
         """A client's connection has ended."""
-        if not self._settings.enable:
+        if not self.settings.enable:
             return
         now_s = self._clock.monotonic_s()
-        times = self._seen.pop(client_id, None) or deque(maxlen=self._settings.max_count)
+        times = self._seen.pop(client_id, None) or deque(maxlen=self.settings.max_count)
         times.append(now_s)
-        if len(times) == times.maxlen and now_s - times[0] <= self._settings.window_time:
+        if len(times) == times.maxlen and now_s - times[0] <= self.settings.window_time:
             self._ban(client_id)
             return
         self._seen[client_id] = times
@@ -54,12 +54,12 @@ class Flapping:
 
     def forget_old(self) -> None:
         """Forget clients that have not been seen within the window."""
-        before = self._clock.monotonic_s() - self._settings.window_time
+        before = self._clock.monotonic_s() - self.settings.window_time
         for client_id in [client_id for client_id, times in self._seen.items() if times[-1] < before]:
             del self._seen[client_id]
 
     def _ban(self, client_id: str) -> None:
-        settings, now_ns = self._settings, self._clock.now_ns()
+        settings, now_ns = self.settings, self._clock.now_ns()
         why = f"{settings.max_count} disconnects within {settings.window_time:g} s"
         log.warning("client.flapping", client_id=client_id, disconnects=settings.max_count)
         try:

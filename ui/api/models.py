@@ -598,6 +598,21 @@ class AccessRuleSpec(_Open):
     enable: bool = True
 
 
+class AuthenticatorSpec(_Open):
+    """Who decides over clients that connect; one of each mechanism."""
+
+    mechanism: Literal["builtin", "cinfo"]
+    enable: bool = True
+    precondition: str | None = None
+
+
+class RuleSourceSpec(_Open):
+    """Where access rules come from; one of each type."""
+
+    type: Literal["built_in", "file"]
+    enable: bool = True
+
+
 class BanSpec(_Open):
     """Whom to refuse; ``until`` is RFC 3339 or ``infinity``."""
 

@@ -56,6 +56,8 @@ KINDS: Sequence[Kind] = (
     Kind("rules", "Rule", "Rules", "Rules", models.RuleSpec),
     Kind("streams", "Stream", "Streams", "Streams", models.StreamSpec),
     Kind("access/rules", "AccessRule", "AccessRules", "Access", models.AccessRuleSpec),
+    Kind("authentication", "Authenticator", "Authenticators", "Access", models.AuthenticatorSpec),
+    Kind("authorization/sources", "RuleSource", "RuleSources", "Access", models.RuleSourceSpec),
     Kind("rewrites", "Rewrite", "Rewrites", "Topics", models.RewriteSpec),
     Kind("auto-subscriptions", "AutoSubscription", "AutoSubscriptions", "Topics", models.AutoSubscriptionSpec),
     Kind("lake/tables", "Table", "Tables", "Lake", models.TableSpec),

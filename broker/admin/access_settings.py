@@ -1,0 +1,171 @@
+"""Authenticators and sources of rules, changed while the broker runs: one of each kind, in an order that matters.
+
+They are settings and stand where settings do: in ``DIR/api.hocon`` when they were made here. What ``sluice.conf`` or
+the environment sets is changed there, and put in force by ``sluice config reload``.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from broker.config.layers import API_FILE
+from broker.config.model import Settings
+from broker.config.root import Config
+from broker.config.sections import Sections
+from broker.config.spec_problems import spec_problems
+from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Problem, ReadOnly, Unavailable
+from broker.core.objects import Spec
+
+_DEFAULT: Final = "default"
+
+
+class StoredSettings:
+    """One section of settings that is changed at run time. ``use`` puts it in force, or raises ``ConfigError``."""
+
+    def __init__(
+        self, name: str, config: Config, sections: Sections, settings: Settings, use: Callable[[Any], None]
+    ) -> None:
+        self.name, self.settings = name, settings
+        self._sections, self._use = sections, use
+        self._origin = config.origin(name)
+
+    def adopt(self, settings: Settings) -> None:
+        """The configuration was read again, and is this now.
+
+        Raises:
+            ConfigError: it cannot be put in force; nothing changed.
+        """
+        self._use(settings)
+        self.settings = settings
+
+    def raw(self) -> Any:
+        """What the API's file says; None when it says nothing."""
+        file = self._sections.file
+        return None if file is None else deepcopy(file.values.get(self.name))
+
+    def change(self, value: Any, what: str) -> None:
+        """Put another value in force and keep it.
+
+        Raises:
+            Invalid: with every problem; nothing changed.
+            ReadOnly: a file or the environment sets it.
+        """
+        if self._origin != _DEFAULT and API_FILE not in self._origin:
+            raise ReadOnly(f"{self.name} is set by {self._origin}; change it there, then 'sluice config reload'")
+        file = self._sections.file
+        if file is None:
+            raise Unavailable("settings cannot be saved without a data directory; start with --data-dir")
+        model = type(self.settings)
+        try:
+            settings = model.model_validate(_without_objects(value))
+        except ValidationError as error:
+            raise Invalid(f"{what} cannot be saved", spec_problems(error, model, _TAGS)) from None
+        before = self.settings
+        try:
+            self.adopt(settings)
+        except ConfigError as error:
+            problems = [Problem(text) for text in error.problems]
+            raise Invalid(f"{what} cannot be put in force", problems) from None
+        try:
+            file.replace({**file.values, self.name: value})
+        except Unavailable:
+            self.adopt(before)
+            raise
+
+
+_TAGS: Final = ("cinfo", "builtin", "file", "built_in")
+
+
+def _without_objects(value: Any) -> Any:
+    """Without the objects that stand below the section in the same file."""
+    return {key: inner for key, inner in value.items() if key != "rules"} if isinstance(value, dict) else value
+
+
+class KindsInOrder:
+    """A list of settings with one of each kind: the verbs of people. ``member`` names the kind inside one."""
+
+    def __init__(self, kind: str, stored: StoredSettings, member: str, inside: str | None, listed: str) -> None:
+        self.kind = kind
+        self._stored, self._member, self._inside, self._listed = stored, member, inside, listed
+
+    def list(self) -> Sequence[Spec]:
+        """All of them in their order."""
+        return [self._shown(one) for one in getattr(self._stored.settings, self._listed)]
+
+    def get(self, name: str) -> Spec:
+        """The one of a kind; raises ``NotFound``."""
+        return self.list()[self._at(name)]
+
+    def create(self, spec: Mapping[str, Any]) -> Spec:
+        """Add one at the end.
+
+        Raises:
+            AlreadyExists: there is one of its kind.
+            Invalid, ReadOnly: nothing changed.
+        """
+        name = spec.get(self._member)
+        if name in self._names():
+            raise AlreadyExists(self.kind, str(name))
+        self._save([*self._raw(), _plain(spec)])
+        return self.get(str(name))
+
+    def replace(self, name: str, spec: Mapping[str, Any]) -> Spec:
+        """Put another in its place; raises as ``create``, and ``NotFound``."""
+        at, raw = self._at(name), self._raw()
+        raw[at] = {self._member: name, **_plain(spec)}
+        if raw[at][self._member] != name:
+            raise Invalid(f"the {self.kind} keeps its {self._member}", [Problem(f"it is {name!r}", f"/{self._member}")])
+        self._save(raw)
+        return self.get(name)
+
+    def delete(self, name: str) -> None:
+        """Take one away; raises as ``replace``."""
+        at, raw = self._at(name), self._raw()
+        del raw[at]
+        self._save(raw)
+
+    def reorder(self, names: Sequence[str]) -> None:
+        """Bring all into this order; every one must be named once."""
+        here = self._names()
+        if sorted(names) != sorted(here):
+            raise Invalid("the order cannot be used", [Problem(f"expected each of {', '.join(here)} once", "/order")])
+        raw = self._raw()
+        self._save([raw[here.index(name)] for name in names])
+
+    def _save(self, items: builtins.list[Spec]) -> None:
+        value: Any = items
+        if self._inside is not None:
+            value = {**(self._stored.raw() or {}), self._inside: items}
+        self._stored.change(value, f"the {self.kind}")
+
+    def _raw(self) -> builtins.list[Spec]:
+        """As they were written, where that was done here: secrets are whole there."""
+        raw = self._stored.raw()
+        if self._inside is not None and isinstance(raw, dict):
+            raw = raw.get(self._inside)
+        if isinstance(raw, list):
+            return raw
+        return [one.model_dump(mode="json", exclude_none=True) for one in getattr(self._stored.settings, self._listed)]
+
+    def _names(self) -> builtins.list[str]:
+        return [getattr(one, self._member) for one in getattr(self._stored.settings, self._listed)]
+
+    def _at(self, name: str) -> int:
+        try:
+            return self._names().index(name)
+        except ValueError:
+            raise NotFound(self.kind, name) from None
+
+    def _shown(self, one: Settings) -> Spec:
+        shown = one.model_dump(mode="json", exclude_none=True)
+        return {"name": shown[self._member], **shown}
+
+
+def _plain(spec: Mapping[str, Any]) -> Spec:
+    """Without the name that is shown beside the kind."""
+    return {key: value for key, value in spec.items() if key != "name"}
