@@ -30,7 +30,7 @@ from broker.config.spec_problems import spec_problems
 from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.errors import ConfigError, Invalid, PeerError, Problem
-from broker.core.objects import Spec
+from broker.core.objects import ObjectService, Spec
 from broker.core.topic import TopicFilter, check_topic_name
 from broker.observe.metrics import Metrics
 from broker.storage.writer import Writer
@@ -117,6 +117,11 @@ class AccessDesk:
             "source of rules", self.settings["authorization"], "type", "sources", "sources"
         )
         self.attributes: AttributeSource | None = None
+
+    @property
+    def services(self) -> Sequence[ObjectService]:
+        """The kinds of objects with the five verbs."""
+        return self.rules, self.authenticators, self.sources
 
     @property
     def bans(self) -> Bans:

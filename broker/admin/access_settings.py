@@ -108,7 +108,8 @@ class KindsInOrder:
             AlreadyExists: there is one of its kind.
             Invalid, ReadOnly: nothing changed.
         """
-        name = spec.get(self._member)
+        spec = {self._member: spec.get("name"), **spec}
+        name = spec[self._member]
         if name in self._names():
             raise AlreadyExists(self.kind, str(name))
         self._save([*self._raw(), _plain(spec)])

@@ -256,7 +256,7 @@ class Node:
     def object_services(self) -> dict[str, ObjectService]:
         """The services of all kinds of objects, by their path in the API."""
         by_kind = {service.kind: service for feature in self.features for service in feature.services}
-        own: Sequence[ObjectService] = (self.streams, self.access.rules, self.rewrites, self.auto_subscriptions)
+        own: Sequence[ObjectService] = (self.streams, *self.access.services, self.rewrites, self.auto_subscriptions)
         by_kind |= {service.kind: service for service in own}
         return {path: by_kind[kind] for path, kind in _PATHS.items()}
 
@@ -292,6 +292,8 @@ _PATHS: Final = {
     "transforms": "transformation",
     "rules": "rule",
     "access/rules": "access rule",
+    "authentication": "authenticator",
+    "authorization/sources": "source of rules",
     "streams": "stream",
     "lake/tables": "lake table",
     "connectors": "connector",
