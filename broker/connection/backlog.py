@@ -41,7 +41,9 @@ class Backlog:
     """Appends to the session log and hands out what was committed, live or from the log."""
 
     def __init__(self, writer: Writer, shard: LogShard, defer: Defer, metrics: Metrics, max_bytes: int) -> None:
-        self._writer, self._shard, self._defer, self._max_bytes = writer, shard, defer, max_bytes
+        self._writer, self._shard, self._defer = writer, shard, defer
+        self.max_bytes = max_bytes
+        """What the log may hold of what sessions wait for."""
         self._open = self._flying = 0
         self.log_next = writer.store.range_of(shard).next_offset
         """The offset after the last record whose commit the loop has heard of."""
@@ -112,10 +114,10 @@ class Backlog:
     def offset_within_bound(self) -> int:
         """The offset from which on the log is within its bound with some room, where it is not; else 0."""
         store, shard = self._writer.store, self._shard
-        over = store.size_of(shard) - self._max_bytes
+        over = store.size_of(shard) - self.max_bytes
         if over <= 0:
             return 0
-        over += self._max_bytes // 10
+        over += self.max_bytes // 10
         for frame in store.directory(shard):
             over -= frame.size_bytes
             if over <= 0:

@@ -24,10 +24,10 @@ REST: Final = 20
 class Brake:
     """Who waits for whom. ``fresh`` holds the subscribers found crowded since a connection was last held back."""
 
-    __slots__ = ("_given_up", "_later", "_resting", "_wait_s", "_waiting", "fresh")
+    __slots__ = ("_given_up", "_later", "_resting", "_waiting", "fresh", "wait_s")
 
     def __init__(self, wait_s: float, later: Later, metrics: Metrics) -> None:
-        self._wait_s, self._later = wait_s, later
+        self.wait_s, self._later = wait_s, later
         self.fresh: list[Session] = []
         self._waiting: dict[Session, set[Connection]] = {}
         self._resting: dict[Session, bool] = {}
@@ -37,7 +37,7 @@ class Brake:
 
     def crowded(self, session: Session) -> None:
         """A message was queued for a session that is more than half full."""
-        if session.is_waited_for and self._wait_s and (not self.fresh or self.fresh[-1] is not session):
+        if session.is_waited_for and self.wait_s and (not self.fresh or self.fresh[-1] is not session):
             self.fresh.append(session)
 
     def hold(self, publisher: Connection) -> None:
@@ -47,7 +47,7 @@ class Brake:
                 continue
             if session not in self._waiting:
                 self._waiting[session] = set()
-                self._later(self._wait_s, self._give_up, session, self._waiting[session])
+                self._later(self.wait_s, self._give_up, session, self._waiting[session])
             self._waiting[session].add(publisher)
             publisher.hold(session)
         self.fresh.clear()
@@ -67,7 +67,7 @@ class Brake:
         self._given_up.value += 1
         session.is_waited_for = False
         self._resting[session] = False
-        self._later(self._wait_s * REST, self._rested, session)
+        self._later(self.wait_s * REST, self._rested, session)
         self._let_go(session)
 
     def _rested(self, session: Session) -> None:

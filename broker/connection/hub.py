@@ -207,13 +207,7 @@ class Hub:
             resends=settings.retry_interval > 0,
             shed=self.dead_letters.take_shed,
             on_dropped=self.dead_letters.take if self.dead_letters.reasons else None,
-            limits=QueueLimits(
-                settings.queue_full,
-                settings.max_unsent_messages,
-                settings.max_stored_messages,
-                settings.max_stored_bytes,
-                settings.queue_qos0,
-            ),
+            limits=_queue_limits(settings),
         )
         writer.before_commit(self._save_dirty)
         writer.on_relief(self._on_relief)
@@ -244,6 +238,16 @@ class Hub:
         services = self._services
         services.max_queue, services.max_queue_bytes = settings.max_queued_messages, settings.max_queued_bytes
         services.max_late_bytes, services.window = settings.max_unsent_bytes, settings.max_inflight
+        services.limits = _queue_limits(settings)
+        self.brake.wait_s, self.backlog.max_bytes = settings.slow_subscriber_wait, settings.max_session_log_bytes
+        self.queue_watch.use(settings.queue_high_watermark, settings.queue_watch_interval)
+        self.publish_rates.settings = settings
+        self.renew_meters()
+
+    def renew_meters(self) -> None:
+        """Measure what clients publish by the limits of this moment."""
+        for connection in self.connections:
+            connection.meter = self.publish_rates.meter(connection)
 
     # -- sessions --
 
@@ -508,6 +512,16 @@ class Hub:
         member = "sub_props" if name == "session.subscribed" else "unsub_props"
         columns = {"topic": topic, "qos": qos, member: property_columns(properties)}
         self.events.emit(name, {**session_columns(session.client), **columns})
+
+
+def _queue_limits(settings: MqttSettings) -> QueueLimits:
+    return QueueLimits(
+        settings.queue_full,
+        settings.max_unsent_messages,
+        settings.max_stored_messages,
+        settings.max_stored_bytes,
+        settings.queue_qos0,
+    )
 
 
 def _key(prefix: bytes, client_id: str) -> bytes:

@@ -66,7 +66,7 @@ class PublishRates:
     """The limits of all clients of a node. ``add_listener`` says what those of one listener may do together."""
 
     def __init__(self, settings: MqttSettings, clock: Clock, later: Later, metrics: Metrics) -> None:
-        self._settings, self._clock, self._later = settings, clock, later
+        self.settings, self._clock, self._later = settings, clock, later
         self._listeners: dict[str, Allowance] = {}
         self._of_client = metrics.counter("publish_rate_exceeded", _HELP, scope="client")
         self._of_listener = metrics.counter("publish_rate_exceeded", _HELP, scope="listener")
@@ -79,7 +79,7 @@ class PublishRates:
 
     def meter(self, connection: Connection) -> PublishMeter | None:
         """What a new connection is measured by, None when nothing limits it."""
-        settings = self._settings
+        settings = self.settings
         found = []
         if settings.max_publish_rate or settings.max_publish_bytes_rate:
             own = self._allowance(settings.max_publish_rate, settings.max_publish_bytes_rate, self._of_client)
@@ -92,7 +92,7 @@ class PublishRates:
         return PublishMeter(connection, found, self._clock, self._later, disconnects=disconnects)
 
     def _allowance(self, messages: float, size_bytes: float, exceeded: Counter) -> Allowance:
-        burst_s = self._settings.publish_rate_burst
+        burst_s = self.settings.publish_rate_burst
         return Allowance(messages, size_bytes, burst_s, exceeded, self._clock.monotonic_s())
 
 

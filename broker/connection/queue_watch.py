@@ -35,7 +35,8 @@ class QueueWatch:
     """See the module. ``tick`` is called twice a second."""
 
     def __init__(self, sessions: SessionRegistry, metrics: Metrics, watermark: int, every_s: float) -> None:
-        self._sessions, self._watermark, self._every_s = sessions, watermark, every_s
+        self._sessions = sessions
+        self.use(watermark, every_s)
         self.alarms: Alarms | None = None
         """Where the alarm goes, once there are alarms."""
         self.sums = Sums()
@@ -44,6 +45,10 @@ class QueueWatch:
         metrics.gauge("queued_messages", lambda: self.sums.messages, "messages that wait for sessions")
         metrics.gauge("queued_bytes", lambda: self.sums.size_bytes, "bytes of messages that wait for sessions")
         metrics.gauge("inflight_messages", lambda: self.sums.inflight, "messages sent and not yet acknowledged")
+
+    def use(self, watermark: int, every_s: float) -> None:
+        """Have this watermark in bytes, 0 for none, and so many seconds from one walk to the next."""
+        self._watermark, self._every_s = watermark, every_s
 
     def tick(self, now_s: float) -> None:
         """Look at some sessions; begin anew when that is due."""

@@ -16,10 +16,8 @@ CertificateName = Literal["disabled", "cn", "dn"]
 
 FIXED_SETTINGS: Final = frozenset(
     (
-        "max_publish_rate", "max_publish_bytes_rate", "publish_rate_burst", "publish_rate_exceeded", "queue_full",
-        "queue_qos0", "max_stored_messages", "max_stored_bytes", "max_session_log_bytes", "slow_subscriber_wait",
-        "max_unsent_messages", "retry_interval", "max_waiting_messages", "max_waiting_bytes", "max_cached_plans",
-        "client_attrs_init", "clientid_override",
+        "retry_interval", "max_waiting_messages", "max_waiting_bytes", "max_cached_plans", "client_attrs_init",
+        "clientid_override",
     )
 )  # fmt: skip
 """Those that are read once, when the broker starts; the others change while it runs."""

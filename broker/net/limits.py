@@ -93,6 +93,7 @@ class LinkOwner:
         self._addresses = AddressRates(settings.max_conn_rate_per_ip)
         self._knows_address_early = settings.proxy_protocol == "off"
         hub.publish_rates.add_listener(self.name, settings.max_publish_rate, settings.max_publish_bytes_rate)
+        hub.renew_meters()
 
     def dismiss(self, code: int, why: str) -> None:
         """Tell all clients a reason code, and close their connections."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.codec.packets import ConnAck, Connect, Disconnect, PingReq, PubAck, Publish, SubscriptionRequest, Will
+from broker.connection.settings import MqttSettings
 from broker.net.listener import Listener
 from broker.net.settings import ListenerSettings, NamedListener
 from tests.support.mqtt_server import Node, on_loop, running
@@ -107,3 +108,19 @@ async def test_what_is_too_long_or_too_many_is_refused_with_its_code() -> None:
             [said] = await client.closed()
             assert isinstance(said, Disconnect)
             assert said.reason_code == code
+
+
+@on_loop
+async def test_limits_change_for_clients_that_are_connected() -> None:
+    async with running() as node:
+        client = await node.client("c")
+        node.server.use_settings(MqttSettings(max_publish_rate=1, max_queued_messages=7, queue_full="drop_newest"))
+        client.send(Publish("t", b"1"), Publish("t", b"2"), Publish("t", b"3", 1, packet_id=3))
+        await client.expect(PubAck)
+        await node.until(lambda: exceeded(node, "client") == 1)
+        node.server.use_settings(MqttSettings())
+        node.pass_time(3)
+        for number in range(10, 20):
+            client.send(Publish("t", b"x", 1, packet_id=number))
+            await client.expect(PubAck)
+        assert exceeded(node, "client") == 1
