@@ -110,12 +110,8 @@ class AccessDesk:
                 "authorization", config, sections, authorization, self.access.authorizer.use
             ),
         }
-        self.authenticators = KindsInOrder(
-            "authenticator", self.settings["authentication"], "mechanism", None, "chain"
-        )
-        self.sources = KindsInOrder(
-            "source of rules", self.settings["authorization"], "type", "sources", "sources"
-        )
+        self.authenticators = KindsInOrder("authenticator", self.settings["authentication"], "mechanism", None, "chain")
+        self.sources = KindsInOrder("source of rules", self.settings["authorization"], "type", "sources", "sources")
         self.attributes: AttributeSource | None = None
 
     @property
@@ -158,12 +154,8 @@ class AccessDesk:
     def _use_authentication(self, settings: AuthenticationSettings) -> None:
         chain = self._chain(settings)
         if chain.is_empty and not self.access.authenticators.is_empty and not self._allow_anonymous:
-            raise ConfigError(
-                [
-                    "without an authenticator everybody may connect; keep one, or set access.allow_anonymous = true "
-                    "and restart the broker"
-                ]
-            )
+            why = "without an authenticator everybody may connect; keep one, or set access.allow_anonymous = true"
+            raise ConfigError([f"{why} and restart the broker"])
         self.access.authenticators = chain
 
     def _is_superuser(self, username: str) -> bool:

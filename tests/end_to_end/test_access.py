@@ -226,3 +226,51 @@ def _until(is_so: Any) -> None:
     while not is_so():
         assert monotonic() < ends
         sleep(0.01)
+
+
+def test_authenticators_and_sources_change_while_the_broker_runs(tmp_path: Path) -> None:
+    with running(tmp_path / "node") as node:
+        node.call("POST", "/users", {"name": "ann", "password": "pencil"})
+        assert login(node, None, None) == 0
+        node.call("POST", "/authentication", {"name": "builtin"})
+        assert [login(node, "ann", "pencil"), login(node, None, None)] == [0, 0x87]
+        checks = [{"is_match": "str_eq(clientid, 'paho')", "result": "deny"}]
+        node.call("PUT", "/authentication/cinfo", {"checks": checks})
+        assert login(node, "ann", "pencil") == 0
+        node.call("POST", "/authentication:reorder", {"order": ["cinfo", "builtin"]})
+        assert login(node, "ann", "pencil") == 0x86
+        node.call("DELETE", "/authentication/cinfo")
+        node.call("DELETE", "/authentication/builtin", expect=422)  # everybody could connect
+        node.call("POST", "/authentication", {"name": "builtin"}, expect=409)
+        node.call("POST", "/authentication", {"name": "nobody"}, expect=422)
+
+        node.call("POST", "/access/rules", {"name": "all", "permission": "allow", "topics": ["#"]})
+        denial = {"permission": "deny", "topics": ["x"]}
+        node.call("POST", "/authorization/sources", {"name": "file", "rules": [denial]})
+        asked = {"client": {"clientid": "c"}, "action": "publish", "topic": "x"}
+        assert node.call("POST", "/access:check", asked)["allowed"]
+        node.call("POST", "/authorization/sources:reorder", {"order": ["file", "built_in"]})
+        assert not node.call("POST", "/access:check", asked)["allowed"]
+        node.call("PUT", "/authorization/sources/file", {"enable": False, "rules": [denial]})
+        assert node.call("POST", "/access:check", asked)["allowed"]
+        node.stop()
+        node.start()
+        assert [one["type"] for one in node.call("GET", "/authorization/sources")["items"]] == ["file", "built_in"]
+        assert [one["name"] for one in node.call("GET", "/access/rules")["items"]] == ["all"]
+        assert [login(node, "ann", "pencil"), login(node, None, None)] == [0, 0x87]
+
+
+def test_what_a_file_sets_is_changed_there_and_read_again(tmp_path: Path) -> None:
+    with running(tmp_path / "node", config=CONFIG) as node:
+        refusal = node.call("DELETE", "/authentication/builtin", expect=(409, 422))
+        assert "sluice.conf" in refusal["detail"]
+        checks = '{ mechanism = cinfo, checks = [ { is_match = "is_empty_val(username)", result = allow } ] }'
+        changed = CONFIG.replace("[ { mechanism = builtin } ]", f"[ {checks}, {{ mechanism = builtin }} ]")
+        (node.data_dir / "sluice.conf").write_text(
+            changed.replace('permission = allow, topics = ["open', 'permission = deny, topics = ["open')
+        )
+        assert login(node, None, None) == 0x87
+        sluice(node, "config", "reload")
+        assert login(node, None, None) == 0
+        asked = {"client": {"clientid": "c"}, "action": "publish", "topic": "open/x"}
+        assert node.call("POST", "/access:check", asked)["authorization"]["rule"] == "rule 1"

@@ -28,7 +28,7 @@ def add_access(router: APIRouter, access: Access) -> None:
         "/access:check",
         operation_id="checkAccess",
         tags=_TAGS,
-        summary="Whether a client would be allowed something, and by which ban, authenticator or rule; nothing is stored",
+        summary="Whether a client would be allowed something, and by what; nothing is stored",
         **described(body=models.AccessCheck, answer=models.Anything),
     )
     async def check_access(request: Request) -> Response:
