@@ -182,6 +182,7 @@ def end(
     if not c.is_connected:
         return
     hub.figures.closed.value += 1
+    hub.figures.disconnected(why)
     hub.figures.connected_by_version[c.version] -= 1
     if c.session.owner is c:
         hub.detached(c.session, is_will_due=is_will_due)

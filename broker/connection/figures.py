@@ -56,6 +56,16 @@ class Figures:
             found = self._delivery_dropped[why] = self._metrics.counter("deliveries_dropped", help, reason=why)
         return found
 
+    def disconnected(self, why: str) -> None:
+        """Count the end of a connection that had been accepted, by reason."""
+        help = "connections that ended after their CONNACK, by reason"
+        self._metrics.counter("disconnections", help, reason=why).value += 1
+
+    def refused_subscription(self, why: str) -> None:
+        """Count a subscription that was refused, by reason."""
+        help = "subscriptions refused, by reason"
+        self._metrics.counter("subscriptions_refused", help, reason=why).value += 1
+
     def refused_connection(self, why: str) -> None:
         """Count a connection that was refused or cut off, by reason."""
         self._metrics.counter("connections_refused", "connections refused or cut off, by reason", reason=why).value += 1

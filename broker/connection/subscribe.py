@@ -54,6 +54,7 @@ def take_subscribe(c: Connection, packet: Subscribe) -> None:
             codes.append(error.reason_code)
             continue
         except PeerError as error:
+            c.hub.figures.refused_subscription(reason.name_of(error.reason_code))
             codes.append(_refusal(c, request, error))
             continue
         known = c.session.subscriptions.get(subscription.filter.text)

@@ -102,12 +102,16 @@ async def test_what_is_too_long_or_too_many_is_refused_with_its_code() -> None:
         client = await node.client("d", 5)
         codes = [await client.subscribe(SubscriptionRequest(text)) for text in ("a", "b", "a/b/c/d", "x" * 11)]
         assert codes == [[0], [0x97], [0x8F], [0x8F]]
+        refused = ("quota_exceeded", "topic_filter_invalid")
+        assert [node.metrics.value("subscriptions_refused", reason=why) for why in refused] == [1, 2]
         for publish, code in ((Publish("x" * 11, b""), 0x90), (Publish("t", b"", properties=three), 0x97)):
             client = await node.client("p", 5)
             client.send(publish)
             [said] = await client.closed()
             assert isinstance(said, Disconnect)
             assert said.reason_code == code
+        ended = ("topic_name_invalid", "quota_exceeded")
+        assert [node.metrics.value("disconnections", reason=why) for why in ended] == [1, 1]
 
 
 @on_loop
