@@ -10,7 +10,7 @@ from pathlib import Path
 from bridges.file.rotating import RotatingFile
 from bridges.file.settings import FileActionSettings, FileSettings
 from bridges.resource.contract import ALL_DONE, Answers, Connector, ConnectorType, Context, ProbeStep, Sink
-from bridges.resource.errors import BadSettings, BridgeError, TargetMissing, TryAgain
+from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, TryAgain
 from bridges.resource.templates import bytes_template
 from broker.core.action import Row
 from broker.core.clock import Clock
@@ -51,7 +51,7 @@ class FileConnector(Connector):
 
         async def folder() -> str:
             if not await asyncio.to_thread(self._path.parent.is_dir):
-                raise TargetMissing(f"the folder {self._path.parent} is not there; make it")
+                raise ReconnectFirst(f"the folder {self._path.parent} is not there; make it")
             return f"{self._path.parent} is a folder"
 
         async def permission() -> str:
@@ -99,7 +99,7 @@ class FileSink(Sink):
 def _meant(error: OSError, path: Path) -> BridgeError:
     why = (error.strerror or str(error)).lower()
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return TargetMissing(f"the folder {path.parent} is not there; make it")
+        return ReconnectFirst(f"the folder {path.parent} is not there; make it")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR):
         return BadSettings(f"{path} cannot be written to: {why}")
     return TryAgain(f"{path} cannot be written to: {why}")

@@ -196,11 +196,9 @@ class Action:
         self._set_gate()
 
     async def drain(self, timeout_s: float) -> int:
-        """Take no more rows and send those that wait, then stop; how many are left when that takes longer."""
+        """Take no more rows and send those that wait; how many are left when that takes longer. To be stopped then."""
         self._stopped = "draining: rows that wait are sent, new ones are not taken"
-        left = await self.emptied(timeout_s)
-        await self.stop("drained" if not left else f"drained until {timeout_s:g} s were over; {left} rows are left")
-        return left
+        return await self.emptied(timeout_s)
 
     async def emptied(self, timeout_s: float) -> int:
         """Wait until nothing waits or is on the way; how many rows still do when that takes longer."""

@@ -87,19 +87,18 @@ class ActionService:
 
     async def start(self, name: str) -> Spec:
         """Take rows and send them."""
-        running = self._enabled(name)
-        self._hub.begin_action(running)
+        await self._hub.switch_action(self._enabled(name), "")
         return self.get(name)
 
     async def stop(self, name: str) -> Spec:
         """Take no rows (they are dropped and counted) and send none. What waits stays."""
-        await self._hub.end_action(self._running(name), "stopped by a person")
+        await self._hub.switch_action(self._running(name), "stopped by a person")
         return self.get(name)
 
     async def restart(self, name: str) -> Spec:
         """Stop and start."""
         running = self._enabled(name)
-        await self._hub.end_action(running, "restarting")
+        await self._hub.switch_action(running, "restarting")
         return await self.start(name)
 
     def pause(self, name: str) -> Spec:
@@ -114,8 +113,10 @@ class ActionService:
 
     async def drain(self, name: str, timeout_s: float = 30.0) -> dict[str, Any]:
         """Take no more rows, send those that wait, then stop. Gives how many are ``left`` when time is over."""
-        left = await self._enabled(name).action.drain(timeout_s)
-        return {"name": name, "left": left, "drained": left == 0, "status": self._running(name).action.state}
+        running = self._enabled(name)
+        left = await running.action.drain(timeout_s)
+        await self._hub.switch_action(running, "drained" if not left else f"drained, and {left} rows are left")
+        return {"name": name, "left": left, "drained": left == 0, "status": running.action.state}
 
     # Counting
 

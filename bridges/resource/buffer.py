@@ -158,6 +158,8 @@ class MemoryBuffer(_Taking):
         while not items:
             self._arrived.clear()
             await self._arrived.wait()
+            if self._again:
+                return self._take_again(most)
         if len(items) <= most:
             found = list(items)
             items.clear()
@@ -172,6 +174,11 @@ class MemoryBuffer(_Taking):
             if not item.is_done:
                 self.size_bytes -= item.size_bytes
         self._mark(items)
+
+    def put_back(self) -> None:
+        """See ``Buffer``."""
+        super().put_back()
+        self._arrived.set()
 
     def all_items(self) -> list[Item]:
         """Everything in it, taken or not, in order; it is empty then."""

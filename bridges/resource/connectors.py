@@ -79,25 +79,23 @@ class ConnectorService:
         """Switch it on or off, also for the next start of the broker."""
         return self.replace(name, {**self._objects.get(name).raw, "enable": enabled})
 
-    def start(self, name: str) -> Spec:
+    async def start(self, name: str) -> Spec:
         """Connect. Raises ``Invalid`` when it is disabled."""
-        spec = self._objects.get(name).spec
-        if not spec.enable:
+        if not self._objects.get(name).spec.enable:
             raise Invalid(f"connector {name!r} is disabled; enable it")
-        self._hub.owners[name].start()
+        await self._hub.switch_connector(name, on=True)
         return self.get(name)
 
     async def stop(self, name: str) -> Spec:
         """Disconnect, until it is started or the broker starts anew. Buffers stay."""
         self._objects.get(name)
-        await self._hub.owners[name].stop()
+        await self._hub.switch_connector(name, on=False)
         return self.get(name)
 
     async def restart(self, name: str) -> Spec:
         """Disconnect and connect."""
-        self._objects.get(name)
-        await self._hub.owners[name].end()
-        return self.start(name)
+        await self.stop(name)
+        return await self.start(name)
 
     # Testing
 

@@ -100,6 +100,18 @@ class Hub:
         else:
             await owner.stop("not started: start_after_created is off")
 
+    async def switch_connector(self, name: str, *, on: bool) -> None:
+        """Start or stop it; after what else is to be done with it."""
+        owner = self.owners[name]
+
+        async def switch() -> None:
+            if on:
+                owner.start()
+            else:
+                await owner.stop()
+
+        await self.chores.add(owner.name, switch)
+
     def remove_connector(self, name: str) -> None:
         """Disconnect and forget it. Nothing uses it any more."""
         owner = self.owners.pop(name)
@@ -203,6 +215,17 @@ class Hub:
         if owner is not None:
             owner.attach(action)
 
+    async def switch_action(self, running: RunningAction, reason: str) -> None:
+        """Stop it for a reason, or start it where there is none; after what else is to be done with it."""
+
+        async def switch() -> None:
+            if reason:
+                await self.end_action(running, reason)
+            else:
+                self.begin_action(running)
+
+        await self.chores.add(running.action.key, switch)
+
     async def end_action(self, running: RunningAction, reason: str) -> None:
         """Take no rows and send none; those that wait stay."""
         await self._detach(running.action)
@@ -267,6 +290,17 @@ class Hub:
         ingress.begin()
         if owner is not None:
             owner.attach(ingress)
+
+    async def switch_source(self, running: RunningSource, reason: str) -> None:
+        """Stop it for a reason, or start it where there is none; after what else is to be done with it."""
+
+        async def switch() -> None:
+            if reason:
+                await self.end_source(running, reason)
+            else:
+                self.begin_source(running)
+
+        await self.chores.add(running.ingress.key, switch)
 
     async def end_source(self, running: RunningSource, reason: str) -> None:
         """Read no more."""

@@ -61,7 +61,7 @@ class Owner:
         self.epoch = 0
         self.connector: Connector | None = None
         """The one that is connected."""
-        self.state: State = (DISCONNECTED, "")
+        self.state: State = (CONNECTING, "")
         self.since_ns = clock.now_ns()
         self.members: dict[str, Member] = {}
         self._serving: dict[str, asyncio.Task[None]] = {}

@@ -86,17 +86,17 @@ class SourceService:
         running = self._running(name)
         if not running.spec.enable:
             raise Invalid(f"source {name!r} is disabled; enable it")
-        self._hub.begin_source(running)
+        await self._hub.switch_source(running, "")
         return self.get(name)
 
     async def stop(self, name: str) -> Spec:
         """Read no more, until it is started or the broker starts anew."""
-        await self._hub.end_source(self._running(name), "stopped by a person")
+        await self._hub.switch_source(self._running(name), "stopped by a person")
         return self.get(name)
 
     async def restart(self, name: str) -> Spec:
         """Stop and start."""
-        await self._hub.end_source(self._running(name), "restarting")
+        await self._hub.switch_source(self._running(name), "restarting")
         return await self.start(name)
 
     def pause(self, name: str) -> Spec:

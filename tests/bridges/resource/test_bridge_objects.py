@@ -156,7 +156,7 @@ def test_states_follow_what_people_switch() -> None:
             await bridges.until(lambda: states() == ("connected", "connected"))
             await bridges.connectors.stop("plant")
             assert states() == ("stopped", "stopped")
-            bridges.connectors.start("plant")
+            await bridges.connectors.start("plant")
             await bridges.until(lambda: states() == ("connected", "connected"))
             bridges.connectors.enable("plant", False)
             await bridges.until(lambda: states() == ("disabled", "disabled"))
