@@ -150,7 +150,8 @@ def import_users(
     """Take users with hashes of their passwords from a file, all or none."""
     from broker.cli.output import print_json, print_line
 
-    body: dict[str, Any] = {"users": _users_of(read_text(file), file), "algorithm": algorithm, "salt_position": salt_position}
+    users = _users_of(read_text(file), file)
+    body: dict[str, Any] = {"users": users, "algorithm": algorithm, "salt_position": salt_position}
     if iterations is not None:
         body["iterations"] = iterations
     with api_client(url, data_dir, timeout_s=300) as client:
