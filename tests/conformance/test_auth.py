@@ -65,7 +65,7 @@ async def closed_with(wire: WireClient, kind: type[Packet], code: int) -> None:
         await wire.receive()
 
 
-@pytest.mark.statement("5:4.12.0-2", "5:4.12.0-5", "5:3.15.2-1")
+@pytest.mark.statement("5:4.12.0-2", "5:4.12.0-3", "5:4.12.0-5", "5:3.15.2-1")
 @pytest.mark.parametrize("method", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 @on_loop
 async def test_a_client_logs_in_by_scram_and_every_packet_names_the_method(method: str) -> None:
@@ -92,7 +92,7 @@ async def test_a_wrong_proof_and_an_unknown_name_are_refused_alike(name: str, pa
         assert node.metrics.value("authentication_denied") == 1
 
 
-@pytest.mark.statement("5:4.12.0-1")
+@pytest.mark.statement("5:4.12.0-1", "own:R11")
 @pytest.mark.parametrize("server", [SERVER, None], ids=["users", "nobody asked"])
 @on_loop
 async def test_an_unknown_method_is_refused(server: Any) -> None:

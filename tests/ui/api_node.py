@@ -28,6 +28,14 @@ SHELVES = {
     "transforms": "transformation",
     "rules": "rule",
     "streams": "stream",
+    "access/rules": "access rule",
+    "authentication": "authenticator",
+    "authorization/sources": "source of rules",
+    "rewrites": "rewrite",
+    "auto-subscriptions": "auto-subscription",
+    "connectors": "connector",
+    "actions": "action",
+    "sources": "source",
     "lake/tables": "table",
 }
 

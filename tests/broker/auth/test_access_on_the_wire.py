@@ -216,7 +216,7 @@ async def test_a_will_that_the_client_may_not_leave_refuses_it() -> None:
 # -- subscribing --
 
 
-@pytest.mark.statement("5:3.8.4-5")
+@pytest.mark.statement("5:3.8.4-5", "own:R29")
 @on_loop
 async def test_filters_are_granted_one_by_one_and_permission_is_told_from_quota() -> None:
     async with running(access=RESTRICTED, max_subscriptions=2) as node:
@@ -369,6 +369,7 @@ async def test_a_client_that_comes_and_goes_is_banned_for_a_while() -> None:
         await node.client("f", 5)
 
 
+@pytest.mark.statement("own:N3")
 @on_loop
 async def test_an_identifier_goes_from_one_connection_to_the_next_once_a_second() -> None:
     async with running() as node:
