@@ -162,6 +162,9 @@ def _forward(c: Connection, routes: Routes[Session], chunk: bytes, count: int) -
     if routes.is_empty:
         c.hub.pipeline.no_subscribers(count)
         return
+    if routes.only_group is not None:
+        figures.sent[0].value += routes.only_group.offer_run(chunk, c.client, c.now_ns)
+        return
     same, other = (routes.plain_v5, routes.plain_v3) if c.is_v5 else (routes.plain_v3, routes.plain_v5)
     _hand_out(c, same, chunk, count)
     if other:

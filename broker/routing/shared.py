@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from broker.codec.outgoing import Outgoing
+from broker.core.client import Client
 from broker.core.subscription import Subscription
 
 S_contra = TypeVar("S_contra", contravariant=True)
@@ -18,6 +19,8 @@ class ShareGroup(Protocol):
     """One group. ``is_durable`` tells that messages of QoS 1 and 2 for it go through the session log."""
 
     is_durable: bool
+    takes_runs: bool
+    """Whether packets of QoS 0 may be offered to it as they came, without looking into them."""
 
     @property
     def client_id(self) -> str:
@@ -26,6 +29,10 @@ class ShareGroup(Protocol):
 
     def offer(self, outgoing: Outgoing) -> int:
         """Take a message that is not in the log; returns whether somebody gets it, as 1 or 0."""
+        ...
+
+    def offer_run(self, chunk: bytes, client: Client, now_ns: int) -> int:
+        """Take packets of QoS 0 without properties, as their publisher sent them; how many were sent on as they are."""
         ...
 
     def note_kept(self, outgoing: Outgoing) -> None:
