@@ -796,3 +796,10 @@ class ShareGroup:
     def _message(self, delivery: SharedDelivery) -> Message:
         outgoing = delivery.outgoing or self._load(delivery)
         return _NO_MESSAGE if outgoing is None else outgoing.message
+
+
+def _message_in(data: bytes, body: int, stop: int, client: Client, now_ns: int) -> Message:
+    """The message in a PUBLISH of QoS 0 without properties, whose body is ``data[body:stop]``."""
+    topic_end = body + 2 + (data[body] << 8 | data[body + 1])
+    payload_at = topic_end + (client.protocol_version == 5)
+    return Message(data[body + 2 : topic_end].decode(), data[payload_at:stop], 0, False, client, now_ns)

@@ -68,6 +68,7 @@ class Group:
     """A share group that keeps what it gets."""
 
     client_id = ""
+    takes_runs = False
 
     def __init__(self, is_durable: bool) -> None:
         self.is_durable = is_durable
@@ -77,6 +78,9 @@ class Group:
     def offer(self, outgoing: Outgoing) -> int:
         self.got.append(outgoing.message.payload)
         return 1
+
+    def offer_run(self, chunk: bytes, client: Client, now_ns: int) -> int:
+        raise AssertionError("it takes no runs")
 
     def note_kept(self, outgoing: Outgoing) -> None:
         self.noted += 1
