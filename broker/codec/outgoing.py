@@ -24,7 +24,7 @@ class Outgoing:
     def __init__(self, message: Message, topic: bytes | None = None) -> None:
         self.message = message
         self.topic = message.topic.encode() if topic is None else topic
-        self._encoded: dict[int, Parts] = {}
+        self._encoded: dict[int | tuple[int, tuple[int, ...]], Parts] = {}
         self.expires_ns = 0
         if message.properties and (expiry_s := message.properties.get(_EXPIRY)) is not None:
             self.expires_ns = message.received_ns + expiry_s * _NS
@@ -51,19 +51,27 @@ class Outgoing:
     ) -> Parts:
         """The encoded PUBLISH with what differs per subscriber or with time.
 
-        That is: subscription identifiers, the expiry less the whole seconds waited [MQTT-3.3.2-6], DUP.
+        That is: subscription identifiers, the expiry less the whole seconds waited [MQTT-3.3.2-6], DUP. Subscribers
+        with equal identifiers share one encoding.
         """
         waited_s = (now_ns - self.message.received_ns) // _NS if self.expires_ns else 0
         if not (is_v5 and (identifiers or waited_s > 0)):
             if not dup:
                 return self.parts(is_v5, qos, retain)
             return self._encode(is_v5, qos, retain, self.message.properties or {}, dup)
+        key = (qos | (4 if retain else 0), identifiers)
+        is_shared = waited_s <= 0 and not dup
+        if is_shared and (found := self._encoded.get(key)) is not None:
+            return found
         properties = dict(self.message.properties or {})
         if waited_s > 0:
             properties[_EXPIRY] = max(properties[_EXPIRY] - waited_s, 0)
         if identifiers:
             properties[p.SUBSCRIPTION_IDENTIFIER] = list(identifiers)
-        return self._encode(is_v5, qos, retain, properties, dup)
+        parts = self._encode(is_v5, qos, retain, properties, dup)
+        if is_shared:
+            self._encoded[key] = parts
+        return parts
 
     def _encode(self, is_v5: bool, qos: int, retain: bool, properties: PropertyMap, dup: bool = False) -> Parts:
         block = encode_properties(properties, p.PUBLISH) if is_v5 else b""
