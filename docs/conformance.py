@@ -22,7 +22,7 @@ _TITLE: Final = """# MQTT conformance
 Every statement of MQTT 5.0 (`5:`) and MQTT 3.1.1 (`3:`) that binds a server, and the tests that hold it; MQTT 3.1 is
 treated as 3.1.1 where the table says nothing else. `own:` names rules that have no statement number. (S): recommended
 by the standard or expected by users. C, D: CONNACK, DISCONNECT with that reason code, then close; c: CONNACK with that
-return code of 3.1.1, then close."""
+return code of 3.1.1, then close. Files are below `tests/`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
-from typing import Any, Final
+from typing import Any
 
 from broker.app.api import api_server
 from broker.app.build import Node, section_models
@@ -25,9 +25,6 @@ from broker.observe.settings import LogSettings
 from broker.storage.without_pandas import keep_pandas_out
 
 _log = get_logger(__name__)
-
-STOP_DEADLINE_S: Final = 10.0
-"""How long stopping waits for publishes that are under way."""
 
 Companion = Callable[[Node, str], Coroutine[Any, Any, None]]
 """What runs beside a started node, given the node and a link that signs in to its page: the demo."""
@@ -115,7 +112,8 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     started.push_async_callback(api.stop)
     bound = await node.server.start()
     mqtt_address = _text(bound[0]) if bound else "none"
-    started.push_async_callback(node.server.stop, STOP_DEADLINE_S)
+    own = config.get("node", NodeSettings)
+    started.push_async_callback(node.server.stop, own.shutdown_timeout, publishes_wills=own.wills_on_shutdown)
     _reload_on_signal(node, reload, started)
     node.store_health.start()
     started.callback(node.store_health.stop)

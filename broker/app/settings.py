@@ -6,6 +6,7 @@ from pydantic import Field, field_validator
 
 from broker.app.loops import LoopName
 from broker.config.model import Settings
+from broker.config.units import Duration
 from broker.net.settings import split_address
 
 
@@ -13,6 +14,13 @@ class NodeSettings(Settings):
     """Section ``node``."""
 
     name: str = Field("sluice", min_length=1, description="Name of this node, in events, metrics and the API.")
+    shutdown_timeout: Duration = Field(
+        10, gt=0, description="Seconds that a broker which is told to stop gives publishes under way and clients that "
+        "read slowly."
+    )  # fmt: skip
+    wills_on_shutdown: bool = Field(
+        False, description="Whether wills of connected clients are published when the broker stops."
+    )
     event_loop: LoopName = Field(
         "auto", description="`uvloop`, or `asyncio` for Python's own loop, which is slower. `auto` takes uvloop where "
         "it is installed."

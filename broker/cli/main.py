@@ -18,6 +18,7 @@ from broker.cli import (
     alarms,
     bans,
     bridges,
+    clients,
     config,
     delayed,
     doctor,
@@ -28,7 +29,9 @@ from broker.cli import (
     lake,
     listeners,
     objects,
+    publish,
     quarantine,
+    retained,
     rewrites,
     rule_backtest,
     rule_functions,
@@ -37,7 +40,9 @@ from broker.cli import (
     rules,
     run,
     schemas,
+    sessions,
     status,
+    subscriptions,
     users,
 )
 from broker.cli.errors import CommandError, from_sluice_error, show_error
@@ -114,6 +119,7 @@ def _application() -> typer.Typer:
         run.serve,
         run.demo,
         status.status,
+        publish.publish,
         alarms.alarms,
         gate_tries.pipeline,
         gate_tries.variform,
@@ -147,6 +153,15 @@ def _application() -> typer.Typer:
         application.add_typer(group, name=noun.singular, hidden=True)
     application.add_typer(bridges.group, name="bridges")
     application.add_typer(quarantine.group, name="quarantine")
+    for module, name, hidden_name in (
+        (clients, "clients", "client"),
+        (sessions, "sessions", "session"),
+        (subscriptions, "subscriptions", "subs"),
+        (retained, "retained", ""),
+    ):
+        application.add_typer(module.group, name=name)
+        if hidden_name:
+            application.add_typer(module.group, name=hidden_name, hidden=True)
     application.add_typer(groups.group, name="groups")
     application.add_typer(users.group, name="users")
     application.add_typer(access.group, name="access")

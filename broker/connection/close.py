@@ -128,7 +128,9 @@ def _refuse_late(c: Connection, code: int) -> None:
 
 def refused(c: Connection, refusal: Refusal) -> None:
     """A stage stopped a message and wants its publisher gone."""
-    disconnect(c, reason.IMPLEMENTATION_SPECIFIC_ERROR, refusal.reason, text=refusal.text)
+    is_forbidden = refusal.reason_code == reason.NOT_AUTHORIZED
+    code = reason.NOT_AUTHORIZED if is_forbidden else reason.IMPLEMENTATION_SPECIFIC_ERROR
+    disconnect(c, code, refusal.reason, text=refusal.text)
 
 
 def taken_over(c: Any) -> None:
@@ -183,6 +185,7 @@ def end(
         return
     hub.figures.closed.value += 1
     hub.figures.disconnected(why)
+    hub.access.flapping.disconnected(c.client.client_id)
     hub.figures.connected_by_version[c.version] -= 1
     if c.session.owner is c:
         hub.detached(c.session, is_will_due=is_will_due)

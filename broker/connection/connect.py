@@ -99,7 +99,7 @@ def _accept(c: Connection, packet: Connect, attempt: ConnectAttempt, told: dict[
     _set_keep_alive(c, packet.keep_alive_s, told)
     expiry_s = _session_expiry(c, packet, told)
     told |= response_information(c.hub.settings, properties, client_id)
-    if len(_connack(c, False, told)) > c.max_sent_bytes:
+    if c.max_sent_bytes < inf and len(_connack(c, False, told)) > c.max_sent_bytes:
         close.refuse_connect(c, reason.PACKET_TOO_LARGE)  # what must be told does not fit [MQTT-3.1.2-24]
         return
     c.client = client

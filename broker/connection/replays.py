@@ -120,7 +120,8 @@ class Replays:
                 yield Delivery(outgoing, qos, True, identifiers)
             if position is None or not _is_wanted(session, subscription):
                 return
-            entries, position = self._retained.read(walk, position, _MESSAGES, _BYTES, without)
+            passed_over = self._retained.changed_meanwhile(without)
+            entries, position = self._retained.read(walk, position, _MESSAGES, _BYTES, passed_over)
             if not entries:
                 yield _NOTHING_YET
 
@@ -161,7 +162,8 @@ class Replays:
     def _advance(self, replay: Replay) -> None:
         """Log a slice; the place goes with it."""
         assert replay.position is not None
-        entries, replay.position = self._retained.read(replay.walk, replay.position, _MESSAGES, _BYTES, replay.without)
+        passed_over = self._retained.changed_meanwhile(replay.without)
+        entries, replay.position = self._retained.read(replay.walk, replay.position, _MESSAGES, _BYTES, passed_over)
         has_appended = self._send(replay, entries)
         if replay.position is None:
             self._remove(replay)

@@ -147,13 +147,13 @@ class Server:
         self._tick()
         return bound
 
-    async def stop(self, deadline_s: float = 5.0) -> None:
+    async def stop(self, deadline_s: float = 5.0, *, publishes_wills: bool = False) -> None:
         """Accept no more, finish what is under way, let what waits for the store go, tell clients (0x8B), close.
 
         What other processes do not decide in half of the time is dropped and counted; clients send it again.
 
-        Wills are not published: the clients did nothing wrong. Returns when every socket is closed, or after
-        ``deadline_s``; the writer and the store stay open for their owner to close.
+        Wills are not published unless that is asked for: the clients did nothing wrong. Returns when every socket is
+        closed, or after ``deadline_s``; the writer and the store stay open for their owner to close.
         """
         self.listeners.close()
         if self._timer is not None:
@@ -167,7 +167,7 @@ class Server:
         await self.hub.pipeline.lanes.close(halfway - self._loop.time())
         await self._until(lambda: not any(c.batches for c in self.hub.connections), ends_at)
         for connection in list(self.hub.connections):
-            close.disconnect(connection, reason.SERVER_SHUTTING_DOWN, "server_shutdown", is_will_due=False)
+            close.disconnect(connection, reason.SERVER_SHUTTING_DOWN, "server_shutdown", is_will_due=publishes_wills)
         await self._until(lambda: not self.listeners.links, ends_at)
 
     def clients(self) -> Iterator[ClientStatus]:

@@ -199,6 +199,11 @@ class Retained:
         """How many changes wait for their commit: ``read`` does not see those."""
         return len(self._pending)
 
+    def changed_meanwhile(self, known: frozenset[bytes]) -> frozenset[bytes]:
+        """``known`` and the keys of all that waits for its commit. What ``read`` finds of those is old, and whoever
+        reads in slices for a subscription has been sent the newer message as a live one."""
+        return known.union(self._pending) if self._pending else known
+
     def waiting_entries(self, walk: FilterWalk) -> tuple[list[Entry], frozenset[bytes]]:
         """What waits for its commit and matches; and the keys of all that waits, deletions too."""
         found = [

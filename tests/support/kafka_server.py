@@ -6,6 +6,7 @@ them ahead of the tests.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import fcntl
 import os
@@ -14,9 +15,13 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
 
 from bridges.spark.java import find_java
 from tests.support.certificates import Authority
@@ -24,14 +29,6 @@ from tests.support.processes import ServerProcess, free_port, is_open
 
 VERSION = "4.2.1"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sluice-tests"
-_LOGGING = """status = error
-appender.console.type = Console
-appender.console.name = console
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d %p %m (%c)%n
-rootLogger.level = warn
-rootLogger.appenderRef.console.ref = console
-"""
 _PROTOCOLS = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
 _UNSECURED = "org.apache.kafka.common.security.oauthbearer"
 _LOGIN = {
@@ -166,17 +163,18 @@ class Kafka:
                 node.ports[listener] = free_port()
         lines = {**self._common(number, roles, directory), **self._listeners(node, roles), **self._settings}
         (directory / "server.properties").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-        (directory / "logging.properties").write_text(_LOGGING)
         self._format(directory)
         heap = "512m" if is_broker else "256m"
         command = (
             *(_java(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-            f"-Dlog4j2.configurationFile={directory / 'logging.properties'}",
             f"-D{_UNSECURED}.allowed.urls=",
             *("-cp", f"{jars()}/*", "kafka.Kafka", "server.properties"),
         )
-        port = node.port or self._controller_port
-        node.process = ServerProcess(command, directory, lambda: is_open(port), deadline_s=120)
+
+        def is_ready() -> bool:
+            return _answers(node.port) if is_broker else is_open(self._controller_port)
+
+        node.process = ServerProcess(command, directory, is_ready, deadline_s=120)
         return node
 
     def _secured_listeners(self) -> list[str]:
@@ -192,8 +190,7 @@ class Kafka:
             "node.id": str(number),
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": ",".join(f"{name}:{name}" for name in _PROTOCOLS)
-            + ",CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": _PROTOCOLS,
             "log.dirs": str(directory / "data"),
             "offsets.topic.replication.factor": copies,
             "offsets.topic.num.partitions": "1",
@@ -272,6 +269,23 @@ class Kafka:
         )
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"Kafka's storage cannot be formatted:\n{done.stdout}{done.stderr}"
+
+
+def _answers(port: int) -> bool:
+    """Whether a broker takes part in its cluster: its port is open before."""
+    with ThreadPoolExecutor(1) as thread:  # the caller's may run an event loop
+        return is_open(port) and thread.submit(asyncio.run, _has_brokers(port)).result()
+
+
+async def _has_brokers(port: int) -> bool:
+    client = AIOKafkaClient(bootstrap_servers=f"127.0.0.1:{port}")
+    try:
+        await client.bootstrap()
+        return any(broker.port == port for broker in client.cluster.brokers())
+    except KafkaError:
+        return False
+    finally:
+        await client.close()
 
 
 _NOT_STARTED = ServerProcess((), Path(), lambda: False)

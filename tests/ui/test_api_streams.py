@@ -85,7 +85,7 @@ def test_a_message_is_published_through_the_pipeline(
     api: httpx.Client, node: Node, payload: object, expected: bytes
 ) -> None:
     body = {"topic": "a/b", "payload": payload, "qos": 1, "retain": True, "user_properties": [["k", "v"], ["k", "w"]]}
-    assert api.post("/messages:publish", json=body).json() == {"receivers": 2}
+    assert api.post("/messages:publish", json=body).json()["receivers"] == 2
     [message] = node.pipeline.messages
     assert (message.topic, message.payload, message.qos, message.retain) == ("a/b", expected, 1, True)
     assert message.user_properties == [("k", "v"), ("k", "w")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -19,7 +20,16 @@ from ui.api.operation import described
 from ui.api.problems import ApiProblem
 from ui.api.wire import answer, read_object
 
-_MEMBERS = frozenset({"topic", "payload", "qos", "retain", "user_properties"})
+_PROPERTIES: Mapping[str, tuple[str, type]] = {
+    "content_type": ("Content-Type", str),
+    "response_topic": ("Response-Topic", str),
+    "correlation_data": ("Correlation-Data", str),
+    "message_expiry_interval": ("Message-Expiry-Interval", int),
+    "payload_format_indicator": ("Payload-Format-Indicator", int),
+}
+"""Properties of MQTT 5 by their member, with their name there and what they are here."""
+_MOST = {"Message-Expiry-Interval": 0xFFFFFFFF, "Payload-Format-Indicator": 1}
+_MEMBERS = frozenset({"topic", "payload", "qos", "retain", "user_properties", *_PROPERTIES})
 
 
 def add_publishing(router: APIRouter, context: ApiContext) -> None:
@@ -37,7 +47,11 @@ def add_publishing(router: APIRouter, context: ApiContext) -> None:
         outcome = await context.publisher.publish_and_wait(message)
         if outcome.refusal is not None:
             raise _refused(outcome.refusal)
-        return answer({"receivers": outcome.receivers})
+        if context.traffic is not None and (message.qos or message.retain):
+            await context.traffic.stored()
+        became = "delivered" if outcome.receivers else "no_subscribers"
+        is_kept = message.retain and len(message.payload) > 0
+        return answer({"receivers": outcome.receivers, "outcome": became, "retained": is_kept})
 
 
 def _client(request: Request) -> Client:
@@ -57,12 +71,32 @@ def _message(body: dict[str, Any], client: Client, now_ns: int) -> Message:
         problems.append(Problem("expected true or false", "/retain"))
     if not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
         problems.append(Problem("expected pairs of texts: [[name, value], ...]", "/user_properties"))
+    properties, wrong = _properties(body)
+    problems += wrong
     if problems or not isinstance(topic, str):
         raise Invalid("the message cannot be published", problems)
     check_topic_name(topic)
     payload = payload_from_wire(body.get("payload", ""), "/payload")
-    properties = {"User-Property": [(name, value) for name, value in pairs]} if pairs else None
-    return Message(topic, payload, qos, retain, client, now_ns, properties)
+    if pairs:
+        properties["User-Property"] = [(name, value) for name, value in pairs]
+    return Message(topic, payload, qos, retain, client, now_ns, properties or None)
+
+
+def _properties(body: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    found: dict[str, Any] = {}
+    problems = []
+    for member, (name, kind) in _PROPERTIES.items():
+        value = body.get(member)
+        if value is None:
+            continue
+        if type(value) is not kind or (kind is int and not 0 <= value <= _MOST[name]):
+            wanted = "a text" if kind is str else f"a whole number up to {_MOST[name]}"
+            problems.append(Problem(f"expected {wanted}", f"/{member}"))
+        elif name == "Correlation-Data":
+            found[name] = value.encode()
+        else:
+            found[name] = value
+    return found, problems
 
 
 def _is_pair(pair: Any) -> bool:

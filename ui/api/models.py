@@ -513,12 +513,22 @@ class PublishRequest(BaseModel):
     qos: Literal[0, 1, 2] = 0
     retain: bool = False
     user_properties: list[tuple[str, str]] = []
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: str | None = Field(default=None, description="As text in UTF-8.")
+    message_expiry_interval: int | None = Field(default=None, description="Seconds.")
+    payload_format_indicator: Literal[0, 1] | None = None
 
 
 class Published(BaseModel):
-    """How many subscribers, streams and rules took the message."""
+    """What became of a message that was not refused: how many took it, and whether it is the topic's retained one.
+
+    With QoS 1 and 2 the answer comes once it is stored for all that are to get it later.
+    """
 
     receivers: int
+    outcome: Literal["delivered", "no_subscribers"]
+    retained: bool
 
 
 class ShardPosition(BaseModel):

@@ -1,0 +1,1 @@
+"""Apache Kafka: rows to topics, and topics to messages."""

@@ -1,0 +1,189 @@
+"""One Kafka cluster: how clients of aiokafka reach it, what topics it has, the steps of a test."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from typing import Any, Final
+
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import for_code
+
+from bridges.kafka.errors import meant
+from bridges.kafka.settings import KafkaSettings, OauthAuthentication, PasswordAuthentication
+from bridges.resource.contract import Connector, Context, ProbeStep, Sink
+from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst
+from bridges.resource.oauth import Tokens
+from bridges.resource.probe import connect_step, resolve, resolve_step
+from bridges.resource.tls import client_context
+
+_MECHANISMS: Final = {"plain": "PLAIN", "scram_sha_256": "SCRAM-SHA-256", "scram_sha_512": "SCRAM-SHA-512"}
+_CLOSE_S: Final = 3.0
+_TOPIC_ALREADY_EXISTS: Final = 36
+
+
+class KafkaConnector(Connector):
+    """A cluster. Its own connection asks for metadata; each action and source has connections of its own."""
+
+    def __init__(self, settings: KafkaSettings, context: Context) -> None:
+        self.settings, self._context = settings, context
+        self._ssl: ssl.SSLContext | None = None
+        self._admin: AIOKafkaAdminClient | None = None
+
+    async def open(self) -> None:
+        """Find a broker and log in."""
+        await self._resolve()
+        self._ssl = await asyncio.to_thread(client_context, self.settings.ssl)
+        admin = AIOKafkaAdminClient(**self.reach("admin"))
+        try:
+            await admin.start()
+        except BaseException as error:
+            await _closed(admin)
+            if isinstance(error, Exception):
+                raise self._why_not(error) from error
+            raise
+        if not admin._client.cluster.brokers():  # aiokafka would wait for ever for the first one
+            await _closed(admin)
+            raise ReconnectFirst(f"{self.settings.bootstrap_hosts}: the cluster has no broker yet")
+        self._admin = admin
+
+    async def close(self) -> None:
+        """Give up the connection."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            await _closed(admin)
+
+    async def check(self) -> None:
+        """Whether the cluster answers."""
+        await self._ask(lambda admin: admin.describe_cluster())
+
+    def probe(self) -> Sequence[ProbeStep]:
+        """Resolve and connect of the first host that works, authenticate, metadata."""
+        guard = self._context.guard
+
+        async def authenticate() -> str:
+            await self.open()
+            authentication = self.settings.authentication
+            return "no authentication is asked for" if authentication is None else f"by {authentication.mechanism}"
+
+        async def metadata() -> str:
+            found = await self._ask(lambda admin: admin.describe_cluster())
+            return f"{len(found['brokers'])} brokers, controller {found['controller_id']}"
+
+        host, port = self.settings.addresses[0]
+        return [
+            resolve_step(host, port, guard),
+            connect_step(host, port, guard),
+            ProbeStep("authenticate", authenticate),
+            ProbeStep("metadata", metadata),
+        ]
+
+    def sink(self, settings: Any, context: Context) -> Sink:
+        """Records of an action."""
+        from bridges.kafka.sink import KafkaSink
+
+        return KafkaSink(self, settings, context)
+
+    def reach(self, purpose: str) -> dict[str, Any]:
+        """Arguments of every client of aiokafka: where the cluster is and how to log in."""
+        settings, name = self.settings, self._context.name.partition(":")[2]
+        authentication = settings.authentication
+        arguments: dict[str, Any] = {
+            "bootstrap_servers": [f"{host}:{port}" for host, port in settings.addresses],
+            "client_id": f"{settings.client_id or f'sluice-{name}'}-{purpose}",
+            "metadata_max_age_ms": int(settings.metadata_max_age * 1000),
+            "request_timeout_ms": int(self._context.request_timeout_s * 1000),
+            "security_protocol": ("SASL_" if authentication else "") + ("SSL" if settings.ssl.enable else "PLAINTEXT"),
+            "ssl_context": self._ssl,
+        }
+        if not settings.authentication:
+            arguments["security_protocol"] = "SSL" if settings.ssl.enable else "PLAINTEXT"
+        if isinstance(authentication, PasswordAuthentication):
+            arguments["sasl_mechanism"] = _MECHANISMS[authentication.mechanism]
+            arguments["sasl_plain_username"] = authentication.username
+            arguments["sasl_plain_password"] = authentication.password.reveal()
+        elif isinstance(authentication, OauthAuthentication):
+            arguments["sasl_mechanism"] = "OAUTHBEARER"
+            arguments["sasl_oauth_token_provider"] = _Provider(authentication, self._context)
+        return arguments
+
+    async def partitions(self, topic: str, *, may_create: bool = False) -> Sequence[int]:
+        """The numbers of a topic's partitions.
+
+        Raises:
+            TargetMissing: there is no such topic.
+            BadSettings: the user may not see it.
+        """
+        [found] = await self._ask(lambda admin: admin.describe_topics([topic]))
+        code = found["error_code"]
+        if code == 3 and may_create:
+            await self._create(topic)
+            [found] = await self._ask(lambda admin: admin.describe_topics([topic]))
+            code = found["error_code"]
+        if code and not found["partitions"]:
+            raise meant(for_code(code)(), f"the topic {topic!r}")
+        return [partition["partition"] for partition in found["partitions"]]
+
+    async def _create(self, topic: str) -> None:
+        answer = await self._ask(lambda admin: admin.create_topics([NewTopic(topic, -1, -1)]))
+        for _, code, *_rest in answer.topic_errors:
+            if code not in (0, _TOPIC_ALREADY_EXISTS):
+                raise meant(for_code(code)(), f"the topic {topic!r} cannot be made")
+
+    async def _ask(self, work: Any) -> Any:
+        if self._admin is None:
+            raise ReconnectFirst("not connected")
+        try:
+            return await work(self._admin)
+        except Exception as error:
+            raise meant(error, self.settings.bootstrap_hosts) from error
+
+    async def _resolve(self) -> None:
+        """Whether any host may be called; brokers' own addresses are what the cluster says."""
+        last: BridgeError = ReconnectFirst("no host")
+        for host, port in self.settings.addresses:
+            try:
+                await resolve(host, port, self._context.guard)
+            except BadSettings:
+                raise
+            except BridgeError as error:
+                last = error
+            else:
+                return
+        raise last
+
+    def _why_not(self, error: Exception) -> BridgeError:
+        """aiokafka tries every host and says that none answered: the cause is what the last of them met."""
+        cause: BaseException | None = error
+        while cause is not None:
+            found = meant(cause, self.settings.bootstrap_hosts)
+            if isinstance(found, BadSettings):
+                return found
+            cause = cause.__cause__ or cause.__context__
+        return meant(error, self.settings.bootstrap_hosts)
+
+
+class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
+    """Gives aiokafka the tokens of OAUTHBEARER."""
+
+    def __init__(self, settings: OauthAuthentication, context: Context) -> None:
+        self._tokens = Tokens(settings, context.guard)
+        self._extensions = settings.extensions
+
+    async def token(self) -> str:
+        """A token that is good for a while."""
+        return await self._tokens.token()
+
+    def extensions(self) -> dict[str, str]:
+        """SASL extensions."""
+        return self._extensions
+
+
+async def _closed(client: Any) -> None:
+    try:
+        async with asyncio.timeout(_CLOSE_S):
+            await client.close()
+    except Exception:  # noqa: BLE001 - the cluster may be gone
+        return

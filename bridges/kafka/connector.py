@@ -1,0 +1,36 @@
+"""The connector type ``kafka``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bridges.kafka.settings import KafkaActionSettings, KafkaSettings
+from bridges.resource.contract import Connector, ConnectorType, Context
+
+
+def _make(settings: Any, context: Context) -> Connector:
+    from bridges.kafka.client import KafkaConnector
+
+    return KafkaConnector(settings, context)
+
+
+def _key_of(settings: Any) -> Any:
+    from bridges.kafka.sink import key_of
+
+    return key_of(settings)
+
+
+KAFKA = ConnectorType(
+    name="kafka",
+    title="Apache Kafka",
+    summary="Writes rows to topics of Kafka and what speaks like it, keyed, with MQTT 5 properties as headers.",
+    connector=KafkaSettings,
+    make=_make,
+    action=KafkaActionSettings,
+    batch_size=2000,
+    batch_time_s=0.005,
+    lanes=4,
+    key_of=_key_of,
+    requires=("aiokafka",),
+    extra="kafka",
+)

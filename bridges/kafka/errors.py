@@ -1,0 +1,83 @@
+"""What Kafka and the way to it say went wrong, as what is to be done about it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from aiokafka import errors as kafka
+
+from bridges.resource.errors import (
+    BadSettings,
+    BridgeError,
+    NeverAgain,
+    ReconnectFirst,
+    TargetMissing,
+    TryAgain,
+    understood,
+)
+
+_NEVER: Final = (
+    kafka.MessageSizeTooLargeError,
+    kafka.RecordListTooLargeError,
+    kafka.RecordTooLargeError,
+    kafka.InvalidTimestampError,
+    kafka.CorruptRecordException,
+    kafka.PolicyViolationError,
+)
+_MISSING: Final = (kafka.UnknownTopicOrPartitionError, kafka.InvalidTopicError)
+_BAD_SETTINGS: Final = (
+    kafka.TopicAuthorizationFailedError,
+    kafka.GroupAuthorizationFailedError,
+    kafka.ClusterAuthorizationFailedError,
+    kafka.TransactionalIdAuthorizationFailed,
+    kafka.SaslAuthenticationFailed,
+    kafka.AuthenticationFailedError,
+    kafka.AuthenticationMethodNotSupported,
+    kafka.UnsupportedSaslMechanismError,
+    kafka.IllegalSaslStateError,
+    kafka.InvalidRequiredAcksError,
+    kafka.UnsupportedForMessageFormatError,
+)
+_TRY_AGAIN: Final = (
+    kafka.NotEnoughReplicasError,
+    kafka.NotEnoughReplicasAfterAppendError,
+    kafka.LeaderNotAvailableError,
+    kafka.NotLeaderForPartitionError,
+    kafka.RequestTimedOutError,
+    kafka.KafkaStorageError,
+    kafka.QuotaViolationError,
+)
+_REASON: Final = re.compile(r"^\[Error \d+\] \w+: ?")
+
+
+def meant(error: BaseException, where: str) -> BridgeError:
+    """Any error as those of bridges; ``where`` is the cluster's address, or the topic it is about."""
+    if isinstance(error, BridgeError):
+        return error
+    text = f"{where}: {said(error)}"
+    if isinstance(error, _NEVER):
+        return NeverAgain(text)
+    if isinstance(error, _MISSING):
+        return TargetMissing(text)
+    if isinstance(error, _BAD_SETTINGS):
+        return BadSettings(text)
+    if isinstance(error, _TRY_AGAIN):
+        return TryAgain(text)
+    if isinstance(error, (kafka.KafkaError, OSError, TimeoutError)):
+        return ReconnectFirst(text)
+    return understood(error)
+
+
+def said(error: BaseException) -> str:
+    """An error in words: Kafka's own without its number, else the name of what it is."""
+    if isinstance(error, kafka.BrokerResponseError) and not error.args:
+        return str(error.description or error.message.lower().replace("_", " "))
+    text = _REASON.sub("", str(error)).strip()
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror.lower()
+    return text or _words(type(error).__name__)
+
+
+def _words(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", name.removesuffix("Error")).lower()

@@ -1,0 +1,79 @@
+"""MQTT messages' properties as Kafka headers, and back.
+
+========================  ===================================  ==========================
+MQTT                      header                               back
+========================  ===================================  ==========================
+topic                     ``mqtt.topic``                       topic template's default
+client id, user name      ``mqtt.clientid``, ``mqtt.username`` user properties, opt-in
+QoS, retain               ``mqtt.qos``, ``mqtt.retain``        QoS up to the source's
+Content Type              ``content-type``                     Content Type
+Correlation Data          ``correlation-id`` (raw bytes)       Correlation Data
+Response Topic            ``reply-to``                         Response Topic
+Payload Format Indicator  ``mqtt.payload-format``              the same
+Message Expiry Interval   ``mqtt.expires-at`` (epoch ms)       what is left, in seconds
+User Property             one each, in order                   user properties in order
+========================  ===================================  ==========================
+
+User properties whose name is one of these get the prefix ``mqtt.up.``, which is taken off on the way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from broker.core.message import Message
+
+Headers = Sequence[tuple[str, bytes]]
+
+_CONTENT_TYPE: Final = "content-type"
+_CORRELATION: Final = "correlation-id"
+_RESPONSE_TOPIC: Final = "reply-to"
+_PAYLOAD_FORMAT: Final = "mqtt.payload-format"
+_EXPIRES_AT: Final = "mqtt.expires-at"
+_TOPIC: Final = "mqtt.topic"
+_ESCAPE: Final = "mqtt.up."
+RESERVED: Final = frozenset((_CONTENT_TYPE, _CORRELATION, _RESPONSE_TOPIC))
+"""Names that a user property must not take from a property; and so are all that begin with ``mqtt.``."""
+
+_DIGITS: Final = (b"0", b"1", b"2")
+_FLAGS: Final = (b"0", b"1")
+
+
+def of_message(message: Message) -> list[tuple[str, bytes]]:
+    """The headers of a message."""
+    client = message.client
+    headers = [
+        (_TOPIC, message.topic.encode()),
+        ("mqtt.clientid", client.client_id.encode()),
+        ("mqtt.qos", _DIGITS[message.qos]),
+        ("mqtt.retain", _FLAGS[message.retain]),
+    ]
+    if client.username is not None:
+        headers.append(("mqtt.username", client.username.encode()))
+    if message.properties:
+        headers += _of_properties(message.properties, message.received_ns)
+    return headers
+
+
+def _of_properties(properties: Mapping[str, Any], received_ns: int) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
+    for name, value in properties.items():
+        if name == "Content-Type":
+            found.append((_CONTENT_TYPE, value.encode()))
+        elif name == "Correlation-Data":
+            found.append((_CORRELATION, bytes(value)))
+        elif name == "Response-Topic":
+            found.append((_RESPONSE_TOPIC, value.encode()))
+        elif name == "Payload-Format-Indicator":
+            found.append((_PAYLOAD_FORMAT, _FLAGS[bool(value)]))
+        elif name == "Message-Expiry-Interval":
+            found.append((_EXPIRES_AT, b"%d" % (received_ns // 1_000_000 + value * 1000)))
+        elif name == "User-Property":
+            found += [(header_name(key), text.encode()) for key, text in value]
+    return found
+
+
+def header_name(key: str) -> str:
+    """The header of a user property."""
+    return _ESCAPE + key if key in RESERVED or key.startswith("mqtt.") else key

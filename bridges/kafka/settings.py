@@ -1,0 +1,129 @@
+"""Settings of Kafka. Names are EMQX's where it has the same."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from bridges.resource.address import parse_addresses
+from bridges.resource.oauth import ClientCredentials
+from bridges.resource.secret import SecretText
+from bridges.resource.tls import TlsOptions
+from broker.config.model import Settings
+from broker.config.units import Duration, Size
+
+DEFAULT_PORT = 9092
+
+
+class PasswordAuthentication(Settings):
+    """SASL by user name and password."""
+
+    mechanism: Literal["plain", "scram_sha_256", "scram_sha_512"] = Field(description="How the password is shown.")
+    username: str = Field(min_length=1, description="Who logs in.")
+    password: SecretText = Field(description="The password, or `${env:NAME}`, `${file:PATH}`.")
+
+
+class OauthAuthentication(ClientCredentials):
+    """SASL OAUTHBEARER with tokens by client credentials."""
+
+    mechanism: Literal["oauth"]
+    extensions: dict[str, str] = Field(default_factory=dict, description="SASL extensions that are sent along.")
+
+
+Authentication = Annotated[PasswordAuthentication | OauthAuthentication, Field(discriminator="mechanism")]
+
+
+class KafkaSettings(Settings):
+    """A cluster and how to log in to it."""
+
+    bootstrap_hosts: str = Field(default="127.0.0.1:9092", description="`host:port` of some brokers, with commas.")
+    authentication: Authentication | None = Field(default=None, description="SASL; none without it.")
+    ssl: TlsOptions = Field(default_factory=TlsOptions, description="TLS.")
+    client_id: str = Field(default="", max_length=200, description="Shown in Kafka's logs and quotas; else the name.")
+    metadata_max_age: Duration = Field(
+        default=60.0, ge=1, le=3600, description="Topics and partitions are looked up again so often; a duration."
+    )
+
+    @field_validator("bootstrap_hosts")
+    @classmethod
+    def _hosts(cls, value: str) -> str:
+        parse_addresses(value, DEFAULT_PORT)
+        return value
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Hosts and ports."""
+        return list(parse_addresses(self.bootstrap_hosts, DEFAULT_PORT))
+
+
+class RecordTemplates(Settings):
+    """A Kafka record, templates over the row."""
+
+    key: str = Field(default="${.clientid}", description="The key; null where the row lacks it; empty for no key.")
+    value: str = Field(default="${.}", description="The value; null where it is one placeholder the row lacks.")
+    timestamp: str = Field(
+        default="${.timestamp}", description="Milliseconds since 1970; else when the message was published."
+    )
+
+
+class ExtraHeader(Settings):
+    """One more header."""
+
+    kafka_ext_header_key: str = Field(min_length=1, description="Its name; a template.")
+    kafka_ext_header_value: str = Field(description="Its value; a template. Left out where the row lacks it.")
+
+
+class SchemaEncoding(Settings):
+    """Values written by a schema of the registry, with the number of its version in front as Confluent does."""
+
+    schema_name: str = Field(alias="schema", min_length=1, description="A schema of the registry; a name.")
+    wire_format: Literal["confluent", "bare"] = Field(
+        default="confluent", description="confluent puts the magic byte and the schema's number in front."
+    )
+
+
+class KafkaActionSettings(Settings):
+    """Which topic a row goes to, and what record it becomes."""
+
+    topic: str = Field(min_length=1, description="The topic; a template.")
+    message: RecordTemplates = Field(default_factory=RecordTemplates, description="The record.")
+    value_encoding: Literal["text"] | SchemaEncoding = Field(
+        default="text", description="text takes the value as it is rendered; or a schema that the row is written by."
+    )
+    kafka_headers: str = Field(
+        default="", description="Headers; one placeholder that is an object, or a list of `key` and `value`."
+    )
+    kafka_ext_headers: list[ExtraHeader] = Field(default_factory=list, max_length=64, description="More headers.")
+    kafka_header_value_encode_mode: Literal["none", "json"] = Field(
+        default="none", description="none takes texts only; json writes every value as JSON."
+    )
+    mqtt_headers: bool = Field(
+        default=True,
+        description="Add the MQTT message's topic, client, QoS, properties and user properties as headers.",
+    )
+    partition: str = Field(default="", description="The partition; a template. Empty: by partition_strategy.")
+    partition_strategy: Literal["key_dispatch", "random", "sticky"] = Field(
+        default="key_dispatch",
+        description="key_dispatch hashes the key as Java's client does, without a key as sticky; sticky puts a batch "
+        "into one partition; random each record into any.",
+    )
+    required_acks: Literal["all_isr", "leader_only", "none"] = Field(
+        default="all_isr", description="Who must have a record before it counts as written."
+    )
+    idempotence: bool = Field(default=True, description="Kafka drops what a retry sends twice; needs all_isr.")
+    compression: Literal["no_compression", "gzip", "snappy", "lz4", "zstd"] = Field(
+        default="no_compression", description="How batches are compressed."
+    )
+    max_batch_bytes: Size = Field(
+        default=896 * 1024, ge=1024, le=100 * 1024 * 1024, description="A batch to a partition, at most; a size."
+    )
+    allow_auto_topic_creation: bool = Field(
+        default=False, description="Make a topic that is not there, with the cluster's defaults."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> KafkaActionSettings:
+        if self.idempotence and self.required_acks != "all_isr":
+            raise ValueError(f"required_acks {self.required_acks} needs idempotence = false")
+        return self

@@ -1,0 +1,121 @@
+"""The commands for clients, sessions, subscriptions, retained messages and publishing, on a broker of their own."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cli import exit_codes
+from broker.cli.main import main
+from tests.support.node import TOKEN, Node, running
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running(tmp_path_factory.mktemp("traffic") / "data") as node:
+        yield node
+
+
+@pytest.fixture
+def ask(
+    node: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., Any]:
+    """Runs a command with ``--json``; what it printed."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("SLUICE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SLUICE_URL", node.url)
+    monkeypatch.setenv("SLUICE_API_TOKEN", TOKEN)
+
+    def run(*words: str) -> Any:
+        capsys.readouterr()
+        assert main([*words, "--json"]) == exit_codes.DONE, capsys.readouterr().err
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def visit(node: Node, client_id: str, *filters: str) -> None:
+    """A client that comes, subscribes with QoS 1, and goes, leaving a session."""
+    import paho.mqtt.client as paho
+
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, clean_session=False)
+    client.on_subscribe = lambda *_: client.disconnect()
+    client.on_connect = lambda *_: client.subscribe([(text, 1) for text in filters])
+    client.connect(*node.mqtt)
+    client.loop_forever()
+
+
+def test_publishing_says_what_became_of_the_message(ask: Callable[..., Any], tmp_path: Path) -> None:
+    told = ask("publish", "r/1", "-m", "one", "-q", "1", "-r")
+    assert (told["receivers"], told["outcome"], told["retained"]) == (0, "no_subscribers", True)
+    (tmp_path / "payload").write_bytes(b"\xff\x00")
+    ask("publish", "r/2", "-f", "payload", "-r", "-D", "unit=C", "--content-type", "x/y", "--expiry", "3600")
+    shown = ask("retained", "show", "r/2")
+    assert shown["payload"] == {"encoding": "base64", "data": "/wA="}
+    assert shown["user_properties"] == [["unit", "C"]]
+    assert shown["properties"]["Content-Type"] == "x/y"
+
+
+def test_publish_refuses_what_cannot_be(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["publish", "a/+", "-m", "x"]) == exit_codes.FAILED
+    assert "must not contain" in capsys.readouterr().err
+    assert main(["publish", "a", "-f", "missing"]) == exit_codes.FAILED
+    assert "missing cannot be read" in capsys.readouterr().err
+
+
+def test_retained_messages_are_listed_counted_and_cleared(ask: Callable[..., Any]) -> None:
+    for number in range(5):
+        ask("publish", f"plant/{number}", "-m", "x", "-r")
+    assert [row["topic"] for row in ask("retained", "ls", "plant/#")["items"]] == [f"plant/{n}" for n in range(5)]
+    cut = ask("retained", "ls", "plant/#", "--limit", "2")
+    assert (len(cut["items"]), cut["next"] is None) == (2, False)
+    before = ask("retained", "count")["messages"]
+    assert main(["retained", "rm", "plant/0", "--yes"]) == exit_codes.DONE
+    assert main(["retained", "rm", "plant/0", "--yes"]) == exit_codes.NOT_FOUND
+    assert ask("retained", "clear", "plant/#", "--dry-run")["messages"] == 4
+    assert ask("retained", "clear", "plant/#", "--yes")["messages"] == 4
+    assert ask("retained", "count")["messages"] == before - 5
+
+
+def test_sessions_are_listed_ranked_and_purged(ask: Callable[..., Any], node: Node, tmp_path: Path) -> None:
+    visit(node, "line-1", "l/#")
+    visit(node, "line-2", "l/1")
+    for number in range(1, 4):
+        ask("publish", f"l/{number}", "-m", "12345", "-q", "1")
+    rows = ask("sessions", "ls", "--id", "line-*", "--away")["items"]
+    assert [(row["client_id"], row["connected"], row["durable"]) for row in rows] == [
+        ("line-1", False, True),
+        ("line-2", False, True),
+    ]
+    assert ask("sessions", "show", "line-1")["queued"] == 3
+    assert main(["sessions", "top", "-n", "1", "--csv", "top.csv"]) == exit_codes.DONE
+    [row] = list(csv.DictReader((tmp_path / "top.csv").open()))
+    assert (row["client_id"], row["queued"], row["queued_bytes"]) == ("line-1", "3", "24")
+    assert ask("sessions", "purge", "--id", "line-*", "--older-than", "1d", "--yes")["sessions"] == 0
+    assert ask("sessions", "purge", "--id", "line-1", "--yes")["queued"] == 3
+    assert main(["sessions", "rm", "line-2", "--yes"]) == exit_codes.DONE
+    assert ask("sessions", "ls", "--id", "line-*")["items"] == []
+
+
+def test_purging_without_saying_which_is_refused(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sessions", "purge", "--yes"]) == exit_codes.USAGE
+    assert "say which sessions" in capsys.readouterr().err
+    assert main(["sessions", "purge", "--older-than", "soon", "--yes"]) == exit_codes.USAGE
+
+
+def test_clients_and_subscriptions_are_shown(ask: Callable[..., Any], node: Node) -> None:
+    visit(node, "odd/id #1", "q/+", "z")
+    assert ask("clients", "show", "odd/id #1")["subscriptions_count"] == 2
+    assert ask("clients", "ls", "--id", "odd*")["items"][0]["connected"] is False
+    assert [row["filter"] for row in ask("subscriptions", "match", "q/7")["items"]] == ["q/+"]
+    assert len(ask("subscriptions", "ls", "--client", "odd/id #1", "--durable")["items"]) == 2
+    assert main(["clients", "kick", "odd/id #1", "--yes"]) == exit_codes.NOT_FOUND
+    assert main(["clients", "show", "nobody"]) == exit_codes.NOT_FOUND
+    assert main(["clients", "subscribe", "odd/id #1", "x"]) == exit_codes.CONFLICT
