@@ -38,6 +38,8 @@ READ_RECORDS: Final = 256
 """Records read at a time: some 100 µs of the loop's time."""
 _PIECES_A_TICK: Final = 20
 _FOREVER_S: Final = 1 << 33
+_CROWDED: Final = 500
+"""When so many wait in memory publishers wait as well: few enough to be given out before that is given up."""
 _ONE_BYTE: Final = 128
 """A remaining length below this takes one byte."""
 _NS: Final = 1_000_000_000
@@ -742,7 +744,7 @@ class ShareGroup:
         """In memory: the oldest goes when there are too many; publishers wait a little before that."""
         settings = self._services.settings
         limit, limit_bytes = settings.max_queued_messages, settings.max_queued_bytes
-        if self._held * 2 > limit or self._held_bytes * 2 > limit_bytes:
+        if self._held > min(limit // 2, _CROWDED) or self._held_bytes * 2 > limit_bytes:
             self._is_crowded = True
             self._services.crowded(self)
         if self._held > limit or (self._held_bytes > limit_bytes and self._held > 1):
@@ -759,7 +761,8 @@ class ShareGroup:
 
     def _check_relief(self) -> None:
         settings = self._services.settings
-        if self._held * 4 <= settings.max_queued_messages and self._held_bytes * 4 <= settings.max_queued_bytes:
+        few = min(settings.max_queued_messages, 2 * _CROWDED) // 4
+        if self._held <= few and self._held_bytes * 4 <= settings.max_queued_bytes:
             self._relieve()
 
     def _relieve(self) -> None:

@@ -83,8 +83,8 @@ Keep = Callable[[Outgoing, Sequence[Target[S | ShareGroup]], bool], None]
 class Routes(Generic[S]):
     """Where the messages of a topic go.
 
-    ``plain_v3`` and ``plain_v5`` hold every subscriber by protocol version when ``is_plain``: nothing but the QoS bears on
-    what is sent, and there are no share groups or one alone, which is ``only_group`` then. ``is_live`` adds that there is
+    ``plain_v3`` and ``plain_v5`` hold every subscriber by protocol version when ``is_plain``: nothing but the QoS bears
+    on what is sent, and there is no share group or there is one alone, ``only_group``. ``is_live`` adds that there is
     no group and no durable subscriber.
     """
 
