@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.docs.session import ROOT, Block, blocks, commands, run
 
 HOW_TO = ROOT / "docs" / "how-to"
@@ -39,6 +41,7 @@ def test_a_message_is_published_later(tmp_path: Path) -> None:
     assert "removed" in removed
 
 
+@pytest.mark.timeout(240)
 def test_listeners_and_settings_change_while_the_broker_runs(tmp_path: Path) -> None:
     listeners, reloaded, refused = _run("listeners.md", tmp_path)
     assert "listener tcp:plant removed" in listeners
@@ -49,8 +52,8 @@ def test_listeners_and_settings_change_while_the_broker_runs(tmp_path: Path) -> 
     assert "mqtt.max_packet_size is 'many'" in refused
 
 
-def test_the_settings_shown_can_be_used(tmp_path: Path) -> None:
-    for page in ("sys-topics.md", "topic-rewrite.md"):
-        texts = [block.text for block in blocks(HOW_TO / page) if block.info == "hocon"]
-        (tmp_path / "sluice.conf").write_text("\n".join(texts))
-        assert "OK" in run([Block("sh", "sluice config check sluice.conf", "")], tmp_path)[-1]
+@pytest.mark.parametrize("page", ["sys-topics.md", "topic-rewrite.md"])
+def test_the_settings_shown_can_be_used(tmp_path: Path, page: str) -> None:
+    texts = [block.text for block in blocks(HOW_TO / page) if block.info == "hocon"]
+    (tmp_path / "sluice.conf").write_text("\n".join(texts))
+    assert "OK" in run([Block("sh", "sluice config check sluice.conf", "")], tmp_path)[-1]
