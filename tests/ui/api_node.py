@@ -33,9 +33,6 @@ SHELVES = {
     "authorization/sources": "source of rules",
     "rewrites": "rewrite",
     "auto-subscriptions": "auto-subscription",
-    "connectors": "connector",
-    "actions": "action",
-    "sources": "source",
     "lake/tables": "table",
 }
 
