@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from sys import intern
 
 from broker.core import reason
 from broker.core.errors import PeerError
@@ -71,7 +72,7 @@ class TopicFilter:
             raise _refused(text, "a topic filter must not contain U+0000")
         if len(text) * 4 > max_bytes and len(text.encode()) > max_bytes:
             raise _refused(text[:40] + "…", f"it is longer than {max_bytes} bytes")
-        levels = tuple(body.split("/"))
+        levels = tuple(map(intern, body.split("/")))  # names that many filters share are there once
         if len(levels) > max_levels:
             raise _refused(text, f"it has more than {max_levels} levels")
         for position, level in enumerate(levels):

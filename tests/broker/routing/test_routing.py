@@ -148,7 +148,7 @@ def test_trie_forgets_what_is_removed(texts: list[str], topic: str) -> None:
     for text in texts:
         trie.remove(TopicFilter.parse(text).levels, "me")
     assert trie.match(topic) == []
-    assert not trie._root.children
+    assert trie._root.is_empty
 
 
 @pytest.mark.parametrize(
