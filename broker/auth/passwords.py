@@ -132,7 +132,7 @@ def prepared(password: bytes) -> bytes:
 
 
 def saslprep(text: str) -> str:
-    """RFC 4013.
+    """RFC 4013; signs that are younger than its Unicode 3.2, as emoji, are let through (section 2.5, queries).
 
     Raises:
         ValueError: it has signs that are forbidden there.
@@ -154,7 +154,7 @@ def saslprep(text: str) -> str:
 
 
 _FORBIDDEN: Final = (
-    stringprep.in_table_a1, stringprep.in_table_c12, stringprep.in_table_c21_c22, stringprep.in_table_c3,
+    stringprep.in_table_c12, stringprep.in_table_c21_c22, stringprep.in_table_c3,
     stringprep.in_table_c4, stringprep.in_table_c5, stringprep.in_table_c6, stringprep.in_table_c7,
     stringprep.in_table_c8, stringprep.in_table_c9,
 )  # fmt: skip
