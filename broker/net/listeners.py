@@ -199,6 +199,8 @@ class Listeners:
                 owner.dismiss(reason.ADMINISTRATIVE_ACTION, "listener_removed")
             if owner.links:
                 self._left.add(owner)
+            if all(owner.name != str(listener.named) for listener in self._all.values()):
+                self._metrics.remove(listener=owner.name)
 
     def _built(self, named: Iterable[tuple[NamedListener, LinkOwner | None]]) -> list[Listener]:
         built: list[Listener] = []
