@@ -226,6 +226,7 @@ def test_sigterm_tells_clients_finishes_what_is_under_way_and_ends_in_time(tmp_p
             client.paho.loop_stop()
 
 
+@pytest.mark.statement("own:R6")
 def test_a_setting_that_is_no_more_stops_the_start_and_names_its_successor(tmp_path: Path) -> None:
     (tmp_path / "sluice.conf").write_text("mqtt.session_expiry_limit = 1h\n")
     done = subprocess.run(

@@ -104,6 +104,7 @@ def test_a_persistent_session_gets_what_was_published_while_it_was_away(node: No
 # -- paho --
 
 
+@pytest.mark.statement("3:7.0.0-1", "3:7.0.0-2")
 @pytest.mark.parametrize("version", PAHO_VERSIONS, ids=["3.1", "3.1.1", "5"])
 def test_paho_exchanges_messages_of_every_qos(node: Node, version: int) -> None:
     with Client(node, version=version) as client:

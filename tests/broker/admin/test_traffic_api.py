@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import pytest
 
 from broker.admin.traffic import Traffic
 from broker.codec.packets import Disconnect, Publish, SubscriptionRequest, Will
@@ -63,6 +64,7 @@ def publish(node: Node, topic: str, payload: bytes = b"x", qos: int = 1, **optio
     node.server.publisher.publish(Message(topic, payload, qos, False, Client("p"), node.clock.now_ns(), **options))
 
 
+@pytest.mark.statement("own:R7")
 @on_loop
 async def test_a_client_is_shown_with_what_it_said_and_what_it_did() -> None:
     async with running() as node, api(node) as http:
@@ -172,6 +174,7 @@ async def test_a_session_tells_what_waits_for_it_and_is_deleted() -> None:
         assert [key for key, _ in store.scan(b"") if b"/s" in key and b"/session" not in key] == []
 
 
+@pytest.mark.statement("own:N32")
 @on_loop
 async def test_old_sessions_are_purged_and_leave_nothing() -> None:
     store = MemoryStore()

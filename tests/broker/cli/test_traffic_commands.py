@@ -84,6 +84,7 @@ def test_retained_messages_are_listed_counted_and_cleared(ask: Callable[..., Any
     assert ask("retained", "count")["messages"] == before - 5
 
 
+@pytest.mark.statement("own:N32")
 def test_sessions_are_listed_ranked_and_purged(ask: Callable[..., Any], node: Node, tmp_path: Path) -> None:
     visit(node, "line-1", "l/#")
     visit(node, "line-2", "l/1")
