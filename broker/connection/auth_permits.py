@@ -180,13 +180,7 @@ def finders(c: Connection) -> tuple[FindPlan, FindRoutes, FindPlan]:
     permits, plans = c.permits, c.hub.plans
     if permits is None:
         return plans.by_topic.get, plans.routes_by_topic.get, plans.by_topic.get
-    if permits.is_watched:
-        return _nothing, _nothing, _nothing
     return permits.find, permits.find_routes, permits.find_qos1
-
-
-def _nothing(_topic: bytes) -> None:
-    return None
 
 
 def grant(c: Connection, client: Client) -> None:

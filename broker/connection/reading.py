@@ -41,8 +41,10 @@ from broker.session.session import RAW, Session
 if TYPE_CHECKING:
     from broker.connection.connection import Connection
 
-_WATCHED: Final = frozenset(("message.delivered", "message.acked", "message.dropped", "delivery.dropped"))
-"""Events that need a message object: when one is wanted, nothing goes the short way."""
+_WATCHED: Final = frozenset(
+    ("message.delivered", "message.acked", "message.dropped", "delivery.dropped", "client.check_authz_complete")
+)
+"""Events that are raised message by message: when one is wanted, nothing goes the short way."""
 _PUBACK: Final = b"\x40\x02"
 _PUBACK_5_NO_SUBSCRIBERS: Final = b"\x40\x03"
 
