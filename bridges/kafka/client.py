@@ -5,23 +5,38 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Sequence
-from typing import Any, Final
+from logging import CRITICAL, getLogger
+from typing import Any, Final, Protocol
 
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.conn import create_conn
 from aiokafka.errors import for_code
 
 from bridges.kafka.errors import meant
 from bridges.kafka.settings import KafkaSettings, OauthAuthentication, PasswordAuthentication
 from bridges.resource.contract import Connector, Context, ProbeStep, Sink
-from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst
+from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, TargetMissing
 from bridges.resource.oauth import Tokens
 from bridges.resource.probe import connect_step, resolve, resolve_step
 from bridges.resource.tls import client_context
 
+getLogger("aiokafka").setLevel(CRITICAL)
+"""What it logs is in the state of the connector, in words and once."""
+
 _MECHANISMS: Final = {"plain": "PLAIN", "scram_sha_256": "SCRAM-SHA-256", "scram_sha_512": "SCRAM-SHA-512"}
 _CLOSE_S: Final = 3.0
+_UNKNOWN_TOPIC: Final = 3
 _TOPIC_ALREADY_EXISTS: Final = 36
+_COPIES: Final = 3
+"""Of a topic that is made where nobody says, if there are as many brokers."""
+
+
+class NewTopicSettings(Protocol):
+    """How a topic is made."""
+
+    new_topic_partitions: int
+    new_topic_replication_factor: int
 
 
 class KafkaConnector(Connector):
@@ -42,7 +57,7 @@ class KafkaConnector(Connector):
         except BaseException as error:
             await _closed(admin)
             if isinstance(error, Exception):
-                raise self._why_not(error) from error
+                raise await self._why_not(error) from error
             raise
         if not admin._client.cluster.brokers():  # aiokafka would wait for ever for the first one
             await _closed(admin)
@@ -109,8 +124,8 @@ class KafkaConnector(Connector):
             arguments["sasl_oauth_token_provider"] = _Provider(authentication, self._context)
         return arguments
 
-    async def partitions(self, topic: str, *, may_create: bool = False) -> Sequence[int]:
-        """The numbers of a topic's partitions.
+    async def partitions(self, topic: str, new: NewTopicSettings | None = None) -> Sequence[int]:
+        """The numbers of a topic's partitions; ``new`` says how it is made when it is not there.
 
         Raises:
             TargetMissing: there is no such topic.
@@ -118,16 +133,21 @@ class KafkaConnector(Connector):
         """
         [found] = await self._ask(lambda admin: admin.describe_topics([topic]))
         code = found["error_code"]
-        if code == 3 and may_create:
-            await self._create(topic)
+        if code == _UNKNOWN_TOPIC and new is not None:
+            await self._create(topic, new)
             [found] = await self._ask(lambda admin: admin.describe_topics([topic]))
             code = found["error_code"]
+        if code == _UNKNOWN_TOPIC:
+            raise TargetMissing(f"there is no topic {topic!r} in Kafka; make it, or set allow_auto_topic_creation")
         if code and not found["partitions"]:
             raise meant(for_code(code)(), f"the topic {topic!r}")
         return [partition["partition"] for partition in found["partitions"]]
 
-    async def _create(self, topic: str) -> None:
-        answer = await self._ask(lambda admin: admin.create_topics([NewTopic(topic, -1, -1)]))
+    async def _create(self, topic: str, new: NewTopicSettings) -> None:
+        cluster = await self._ask(lambda admin: admin.describe_cluster())
+        copies = new.new_topic_replication_factor or min(len(cluster["brokers"]), _COPIES)
+        made = NewTopic(topic, new.new_topic_partitions, copies)
+        answer = await self._ask(lambda admin: admin.create_topics([made]))
         for _, code, *_rest in answer.topic_errors:
             if code not in (0, _TOPIC_ALREADY_EXISTS):
                 raise meant(for_code(code)(), f"the topic {topic!r} cannot be made")
@@ -154,15 +174,22 @@ class KafkaConnector(Connector):
                 return
         raise last
 
-    def _why_not(self, error: Exception) -> BridgeError:
-        """aiokafka tries every host and says that none answered: the cause is what the last of them met."""
-        cause: BaseException | None = error
-        while cause is not None:
-            found = meant(cause, self.settings.bootstrap_hosts)
-            if isinstance(found, BadSettings):
-                return found
-            cause = cause.__cause__ or cause.__context__
-        return meant(error, self.settings.bootstrap_hosts)
+    async def _why_not(self, error: Exception) -> BridgeError:
+        """aiokafka says of a cluster that it cannot be reached, and keeps the cause to itself: ask the hosts."""
+        arguments = self.reach("test")
+        names = ("client_id", "request_timeout_ms", "security_protocol", "ssl_context")
+        known = {name: value for name, value in arguments.items() if name in names or name.startswith("sasl_")}
+        cause = meant(error, self.settings.bootstrap_hosts)
+        for host, port in self.settings.addresses:
+            try:
+                connection = await create_conn(host, port, **known)
+            except Exception as found:  # noqa: BLE001 - whatever it is, it is what is told
+                cause = meant(found, f"{host}:{port}")
+                if isinstance(cause, BadSettings):
+                    return cause
+            else:
+                connection.close()
+        return cause
 
 
 class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 from typing import Final
 
 from aiokafka import errors as kafka
@@ -48,7 +49,7 @@ _TRY_AGAIN: Final = (
     kafka.KafkaStorageError,
     kafka.QuotaViolationError,
 )
-_REASON: Final = re.compile(r"^\[Error \d+\] \w+: ?")
+_REASON: Final = re.compile(r"^(\[Error \d+\] )?\w+Error: ?|^\[Error \d+\] \w+: ?")
 
 
 def meant(error: BaseException, where: str) -> BridgeError:
@@ -62,6 +63,8 @@ def meant(error: BaseException, where: str) -> BridgeError:
         return TargetMissing(text)
     if isinstance(error, _BAD_SETTINGS):
         return BadSettings(text)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return BadSettings(f"{where}: its certificate is not accepted: {error.verify_message}")
     if isinstance(error, _TRY_AGAIN):
         return TryAgain(text)
     if isinstance(error, (kafka.KafkaError, OSError, TimeoutError)):

@@ -119,7 +119,11 @@ class KafkaActionSettings(Settings):
         default=896 * 1024, ge=1024, le=100 * 1024 * 1024, description="A batch to a partition, at most; a size."
     )
     allow_auto_topic_creation: bool = Field(
-        default=False, description="Make a topic that is not there, with the cluster's defaults."
+        default=False, description="Make a topic that is not there, as the next two settings say."
+    )
+    new_topic_partitions: int = Field(default=6, ge=1, le=10_000, description="Of a topic that is made; a number.")
+    new_topic_replication_factor: int = Field(
+        default=0, ge=0, le=100, description="Of a topic that is made; 0: one on each broker, three at most."
     )
 
     @model_validator(mode="after")

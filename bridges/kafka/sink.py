@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import OutOfOrderSequenceNumber
 
 from bridges.kafka.client import KafkaConnector
 from bridges.kafka.encoding import Encode, encoder
@@ -31,6 +32,8 @@ _RECHECK_S: Final = 60.0
 _OVERHEAD_BYTES: Final = 512
 """Of a batch and its request beside the records."""
 _STOP_S: Final = 5.0
+_PATIENCE_S: Final = 3.0
+"""A batch that takes longer has the cluster asked whether it is there, and it has as long to answer."""
 
 
 class Record(NamedTuple):
@@ -80,12 +83,15 @@ class KafkaSink(Sink):
             linger_ms=0,
         )
         self._producer = producer
+        self._topics.clear()
         try:
             await producer.start()
-        except Exception as error:
-            raise meant(error, self._connector.settings.bootstrap_hosts) from error
-        self._topics.clear()
-        await self.check()
+            await self.check()
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, Exception):
+                raise meant(error, self._connector.settings.bootstrap_hosts) from error
+            raise
 
     async def close(self) -> None:
         """Stop the producer; what it still has is not waited for."""
@@ -132,11 +138,68 @@ class KafkaSink(Sink):
         answers: list[BridgeError | None] = [None] * len(records)
         batches = await self._packed(self._producer, records, answers)
         try:
-            await asyncio.gather(*(batch.send(self._producer, answers) for batch in batches))
+            while batches:
+                batches = await self._sent(batches, answers)
         except BridgeError:
             self._topics.clear()  # partitions may have moved, topics gone
             raise
         return answers if any(answers) else ALL_DONE
+
+    async def _sent(self, batches: Sequence[_Batch], answers: list[BridgeError | None]) -> list[_Batch]:
+        """Send batches; gives those to send next, parts of what Kafka has refused as a whole."""
+        assert self._producer is not None
+        results = await self._results(self._producer, batches)
+        failed = [(batch, result) for batch, result in zip(batches, results, strict=True) if result is not None]
+        if not failed:
+            return []
+        known = [(batch, meant(error, f"the topic {batch.topic!r}")) for batch, error in failed]
+        if not any(isinstance(error, NeverAgain) for _, error in known):
+            raise await self._cause(known[0][0].topic, known[0][1])
+        # aiokafka has counted the refused batch, so that Kafka refuses what follows it by its number
+        await self._renew()
+        again: list[_Batch] = []
+        for (batch, error), (_, cause) in zip(known, failed, strict=True):
+            if isinstance(error, NeverAgain) and len(batch.records) == 1:
+                answers[batch.records[0][0]] = error
+            elif isinstance(error, NeverAgain):
+                again += batch.halves(self._producer)  # one record may be too large, not all
+            elif isinstance(cause, OutOfOrderSequenceNumber):
+                again.append(batch.copy(self._producer, batch.records))
+            else:
+                raise error
+        return again
+
+    async def _results(self, producer: AIOKafkaProducer, batches: Sequence[_Batch]) -> Sequence[BaseException | None]:
+        """What became of each. aiokafka tries on for as long as a request may take; whether the cluster is there at all
+        is asked for meanwhile, so that people learn of it sooner."""
+        sending = [asyncio.create_task(batch.send(producer)) for batch in batches]
+        try:
+            while (await asyncio.wait(sending, timeout=_PATIENCE_S))[1]:
+                async with asyncio.timeout(_PATIENCE_S):
+                    await self._connector.check()
+        except TimeoutError:
+            raise ReconnectFirst(f"{self._connector.settings.bootstrap_hosts}: no answer") from None
+        finally:
+            for task in sending:
+                task.cancel()
+            results = await asyncio.gather(*sending, return_exceptions=True)
+        return results
+
+    async def _cause(self, topic: str, error: BridgeError) -> BridgeError:
+        """A producer that has no connection says that there is no topic: the cluster knows."""
+        if not isinstance(error, TargetMissing):
+            return error
+        try:
+            await self._connector.partitions(topic)
+        except BridgeError as cause:
+            return cause
+        return ReconnectFirst(f"{self._connector.settings.bootstrap_hosts}: the producer has lost its brokers")
+
+    async def _renew(self) -> None:
+        """A producer that begins to count anew; the one there is has nothing on the way."""
+        if self._settings.idempotence:
+            await self.close()
+            await self.open()
 
     async def _packed(
         self, producer: AIOKafkaProducer, records: Sequence[Record], answers: list[BridgeError | None]
@@ -144,8 +207,12 @@ class KafkaSink(Sink):
         open_batches: dict[tuple[str, int], _Batch] = {}
         all_batches: list[_Batch] = []
         sticky: dict[str, int] = {}
+        largest = self._settings.max_batch_bytes
         for at, record in enumerate(records):
             topic = record.topic
+            if len(record.value or b"") > largest:
+                answers[at] = NeverAgain(f"the record is larger than max_batch_bytes, which is {largest}")
+                continue
             partitions = self._topics.get(topic)
             if partitions is None:
                 try:
@@ -172,7 +239,8 @@ class KafkaSink(Sink):
         return all_batches
 
     async def _look_up(self, topic: str) -> Partitions:
-        numbers = await self._connector.partitions(topic, may_create=self._settings.allow_auto_topic_creation)
+        new = self._settings if self._settings.allow_auto_topic_creation else None
+        numbers = await self._connector.partitions(topic, new)
         known = self._topics.get(topic)
         if known is None or known.numbers != sorted(numbers):
             known = self._topics[topic] = Partitions(numbers, self._settings.partition_strategy)
@@ -209,9 +277,9 @@ class _Batch:
     """A batch of Kafka for one partition, and which of the records handed over are in it."""
 
     def __init__(self, producer: AIOKafkaProducer, topic: str, partition: int) -> None:
-        self._topic, self._partition = topic, partition
+        self.topic, self._partition = topic, partition
         self._builder = producer.create_batch()
-        self._records: list[tuple[int, Record]] = []
+        self.records: list[tuple[int, Record]] = []
 
     def add(self, at: int, record: Record) -> bool:
         """Put a record in; False when there is no room, and there is something in it."""
@@ -220,29 +288,25 @@ class _Batch:
         )
         if found is None:
             return False
-        self._records.append((at, record))
+        self.records.append((at, record))
         return True
 
-    async def send(self, producer: AIOKafkaProducer, answers: list[BridgeError | None]) -> None:
-        """Send it. What Kafka will never take is answered for its records; anything else is raised."""
+    def halves(self, producer: AIOKafkaProducer) -> list[_Batch]:
+        """Two batches of these records."""
+        half = len(self.records) // 2
+        return [self.copy(producer, self.records[:half]), self.copy(producer, self.records[half:])]
+
+    def copy(self, producer: AIOKafkaProducer, records: Sequence[tuple[int, Record]]) -> _Batch:
+        """A batch for the same partition; one that was sent cannot be sent again."""
+        batch = _Batch(producer, self.topic, self._partition)
+        for at, record in records:
+            batch.add(at, record)
+        return batch
+
+    async def send(self, producer: AIOKafkaProducer) -> None:
+        """Send it; raises what Kafka says."""
         self._builder.close()
-        try:
-            await (await producer.send_batch(self._builder, self._topic, partition=self._partition))
-        except Exception as error:
-            known = meant(error, f"the topic {self._topic!r}")
-            if not isinstance(known, NeverAgain):
-                raise known from error
-            if len(self._records) == 1:
-                answers[self._records[0][0]] = known
-                return
-        else:
-            return
-        half = len(self._records) // 2
-        for part in (self._records[:half], self._records[half:]):  # one of them may be too large, not all
-            batch = _Batch(producer, self._topic, self._partition)
-            for at, record in part:
-                batch.add(at, record)
-            await batch.send(producer, answers)
+        await (await producer.send_batch(self._builder, self.topic, partition=self._partition))
 
 
 def key_of(settings: KafkaActionSettings) -> Callable[[Row, Message], Hashable]:
