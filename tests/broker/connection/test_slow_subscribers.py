@@ -8,7 +8,8 @@ import socket
 import psutil
 
 from broker.codec.framing import Decoder
-from broker.codec.packets import PingReq, PingResp, PubAck, Publish
+from broker.codec.packets import PingReq, PingResp, PubAck, Publish, SubscriptionRequest
+from broker.connection.dead_letters import DeadLetterSettings
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.wire import WireClient
 
@@ -147,3 +148,16 @@ async def test_one_flood_does_not_keep_others_from_being_heard() -> None:
         await flooding
         await node.until(lambda: node.metrics.value("messages_received", qos="0") == 400_000)
         assert worst_s < 1.0
+
+
+@on_loop
+async def test_qos_0_messages_that_a_slow_client_loses_become_dead_letters() -> None:
+    letters = DeadLetterSettings(causes=["queue_full"], topic="dead/${clientid}")
+    async with running(max_unsent_bytes=64 * 1024, slow_subscriber_wait=0, dead_letter=letters) as node:
+        stuck, publisher, reader = await StuckSubscriber.open(node.port), await node.client("p"), await node.client("r")
+        await reader.subscribe(SubscriptionRequest("dead/stuck", 0))
+        while lost(node) == 0:
+            await flood(publisher, 0, 100, 10_000)
+        assert (await reader.expect(Publish)).topic == "dead/stuck"
+        assert node.metrics.value("dead_letters_published") == lost(node)
+        stuck.close()
