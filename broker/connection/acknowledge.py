@@ -13,6 +13,7 @@ from broker.codec.packets import PubAck, PubComp, PubRec, PubRel, SubAck, UnsubA
 from broker.codec.wire import PACKET_ID_BYTES
 from broker.connection import close
 from broker.core import reason
+from broker.core.nothing import filled
 
 if TYPE_CHECKING:
     from broker.connection.connection import Connection
@@ -46,6 +47,7 @@ def answer_fitting(c: Connection, packet: SubAck | UnsubAck, *, waits: bool) -> 
 
 def seal(c: Connection) -> None:
     """Tie the answers gathered in this read to the commit group that holds what they acknowledge."""
+    c.batches = filled(c.batches)
     c.batches.append((c.waiting, c.kept))
     c.waiting, c.kept = [], []
     c.hub.writer.when_committed(lambda error: _committed(c, error))

@@ -22,12 +22,14 @@ from broker.connection.publish_rate import PublishMeter
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import PeerError
+from broker.core.nothing import NOTHING
 from broker.session.outbox import Outbox
 from broker.session.session import Session
 
 _log = getLogger(__name__)
 
 _CONNECT_BYTE: Final = 0x10
+_NO_CAUSE: Final[frozenset[object]] = frozenset()
 _LARGE_READ_BYTES: Final = 64 * 1024
 """When so much was read in a turn, what that led to is written at once: libuv reads a busy socket up to 32 times, 8 MB,
 before the loop's turn ends, and many sockets; only what is written shows that a subscriber is slow."""
@@ -81,11 +83,41 @@ class Connection:
     """See the module. ``session``, ``client`` and ``greeting`` are there once a CONNECT was accepted."""
 
     __slots__ = (
-        "_holds", "_rest", "aliases", "batches", "box", "bytes_in", "client", "connack", "connected_ns", "deadline_s",
-        "greeting", "messages_in", "packets_in",
-        "hub", "is_closed", "is_connected", "is_parked", "is_v5", "kept", "link", "login", "max_packet_bytes",
-        "max_sent_bytes", "meter", "now_ns", "permits", "session", "silence_s", "subject", "unacknowledged", "version",
-        "waiting", "wanted", "wants_reasons",
+        "_holds",
+        "_rest",
+        "aliases",
+        "batches",
+        "box",
+        "bytes_in",
+        "client",
+        "connack",
+        "connected_ns",
+        "deadline_s",
+        "greeting",
+        "hub",
+        "is_closed",
+        "is_connected",
+        "is_parked",
+        "is_v5",
+        "kept",
+        "link",
+        "login",
+        "max_packet_bytes",
+        "max_sent_bytes",
+        "messages_in",
+        "meter",
+        "now_ns",
+        "packets_in",
+        "permits",
+        "session",
+        "silence_s",
+        "subject",
+        "terms",
+        "unacknowledged",
+        "version",
+        "waiting",
+        "wanted",
+        "wants_reasons",
     )  # fmt: skip
 
     client: Client
@@ -107,11 +139,13 @@ class Connection:
         """What is certain of the client."""
         self.permits: Permits | None = None
         """None for a client that no access rule restricts."""
+        self.terms = hub.settings
+        """The settings that the client was told the limits of; it is held to these, whatever they are later."""
         self.connack = b""
         """What waits to be sent first, until the session is stored."""
         self.waiting: list[Waiting] = []
         self.kept: list[Kept] = []
-        self.batches: deque[tuple[list[Waiting], list[Kept]]] = deque()
+        self.batches: deque[tuple[list[Waiting], list[Kept]]] = NOTHING
         self.unacknowledged = 0
         self.bytes_in = self.packets_in = self.messages_in = 0
         self.now_ns = self.connected_ns = 0
@@ -120,7 +154,7 @@ class Connection:
         self.wanted = 2
         self.meter: PublishMeter | None = None
         self._rest = bytearray()
-        self._holds: set[object] = set()
+        self._holds: frozenset[object] = _NO_CAUSE
 
     # -- from the link --
 
@@ -225,12 +259,12 @@ class Connection:
         """Read nothing until ``let_go`` was called for every cause."""
         if not self._holds:
             self.link.pause_reading()
-        self._holds.add(cause)
+        self._holds |= {cause}
 
     def let_go(self, cause: object) -> None:
         """A cause to hold back is over."""
         if cause in self._holds:
-            self._holds.discard(cause)
+            self._holds -= {cause}
             if self.is_connected:
                 self.deadline_s = self.hub.now_s + self.silence_s
             if not self._holds and not self.is_closed:

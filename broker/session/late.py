@@ -10,6 +10,7 @@ from collections import deque
 from typing import NamedTuple
 
 from broker.codec.outgoing import Outgoing
+from broker.core.nothing import NOTHING, filled
 
 
 class Late(NamedTuple):
@@ -34,7 +35,7 @@ class LateQueue:
     __slots__ = ("_items", "messages", "size_bytes")
 
     def __init__(self) -> None:
-        self._items: deque[Late] = deque()
+        self._items: deque[Late] = NOTHING
         self.messages = self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -45,6 +46,7 @@ class LateQueue:
 
         Packets that came as one piece go as one, so that there may be fewer messages by a piece than there might.
         """
+        self._items = filled(self._items)
         self._items.append(item)
         self.messages += item.packets
         self.size_bytes += item.size_bytes
@@ -59,6 +61,6 @@ class LateQueue:
     def take_all(self) -> list[Late]:
         """Everything that waits, which then waits no more."""
         items = list(self._items)
-        self._items.clear()
+        self._items = NOTHING
         self.messages = self.size_bytes = 0
         return items

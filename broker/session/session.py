@@ -27,6 +27,7 @@ from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.message import Message, Properties
+from broker.core.nothing import NOTHING, filled
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.core.topic_index import TopicIndex
@@ -194,7 +195,7 @@ class Session:
         self.max_packet_bytes = _UNLIMITED_BYTES
         self.window = self.quota = services.window
         self.inflight: dict[int, Delivery] = {}
-        self.queue: deque[Delivery] = deque()
+        self.queue: deque[Delivery] = NOTHING
         self.is_behind = False
         self.next_offset = 0
         self.share = LogShare()
@@ -203,8 +204,8 @@ class Session:
         self._next_id = 1
         self._held: list[bytes] = []
         self._late = LateQueue()
-        self._ahead: deque[Iterator[Delivery]] = deque()
-        self._unsent: deque[int] = deque()  # in flight from before, and beyond the receive maximum of this connection
+        self._ahead: deque[Iterator[Delivery]] = NOTHING
+        self._unsent: deque[int] = NOTHING  # in flight from before, and beyond the receive maximum of this connection
         self._index: TopicIndex[Subscription] | None = None
 
     # -- connection --
@@ -250,6 +251,7 @@ class Session:
             if delivery is RAW:  # taken back while it was connected
                 del self.inflight[packet_id]
             elif left <= 0 and not delivery.is_released:
+                self._unsent = filled(self._unsent)
                 self._unsent.append(packet_id)
             elif self._emit_again(packet_id, delivery, now_ns):
                 left -= 1
@@ -269,8 +271,7 @@ class Session:
         """The connection is gone; ``log_next`` is the log's next offset. What waited in memory is in the log."""
         self.owner = self.box = self.fast = None
         self._held.clear()
-        self._unsent.clear()
-        self._ahead.clear()
+        self._unsent = self._ahead = NOTHING
         if not self.keeps_qos0:
             for item in self._late.take_all():
                 self._drop_late(item, "connection_closed")
@@ -286,7 +287,7 @@ class Session:
         elif not self.is_behind:
             self.next_offset = max(self.next_offset, log_next)
         self.is_behind = True
-        self.queue.clear()
+        self.queue = NOTHING
         self._queue_bytes = 0
 
     # -- deliveries --
@@ -335,6 +336,7 @@ class Session:
         turn's part."""
         if self.box is None:
             return
+        self._ahead = filled(self._ahead)
         self._ahead.append(deliveries)
         self._set_fast()
         self.pump()
@@ -817,6 +819,8 @@ class Session:
             services.relieved(self)
 
     def _push(self, delivery: Delivery) -> None:
+        if self.queue is NOTHING:
+            self.queue = deque()
         self.queue.append(delivery)
         self._queue_bytes += _size(delivery)
 

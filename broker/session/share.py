@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from broker.core.nothing import NOTHING, filled
+
 _PART: Final = 16
 """A mark is for this part of what waits when it is made, so that the oldest are for few messages."""
 
@@ -29,7 +31,7 @@ class LogShare:
     __slots__ = ("_marks", "messages", "size_bytes", "to_skip")
 
     def __init__(self) -> None:
-        self._marks: deque[_Mark] = deque()
+        self._marks: deque[_Mark] = NOTHING
         self.messages = self.size_bytes = self.to_skip = 0
 
     def add(self, offset: int, size_bytes: int) -> None:
@@ -41,10 +43,12 @@ class LogShare:
             last.messages += 1
             last.size_bytes += size_bytes
         else:
+            self._marks = filled(self._marks)
             self._marks.append(_Mark(offset, 1, size_bytes))
 
     def put_back(self, offset: int, messages: int, size_bytes: int) -> None:
         """Messages from ``offset`` on wait again, before all others; nothing was to be passed over."""
+        self._marks = filled(self._marks)
         self._marks.appendleft(_Mark(offset, messages, size_bytes))
         self.messages += messages
         self.size_bytes += size_bytes
@@ -65,7 +69,7 @@ class LogShare:
 
     def clear(self) -> None:
         """Nothing waits any more."""
-        self._marks.clear()
+        self._marks = NOTHING
         self.messages = self.size_bytes = self.to_skip = 0
 
     def shed(self, max_messages: int, max_bytes: int) -> tuple[int, int | None]:
