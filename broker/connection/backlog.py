@@ -111,6 +111,11 @@ class Backlog:
             if len(found) < REFILL_RECORDS:
                 return
 
+    @property
+    def is_over_bound(self) -> bool:
+        """Whether the log holds more than it may."""
+        return self._writer.store.size_of(self._shard) > self.max_bytes
+
     def offset_within_bound(self) -> int:
         """The offset from which on the log is within its bound with some room, where it is not; else 0."""
         store, shard = self._writer.store, self._shard

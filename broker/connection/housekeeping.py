@@ -47,8 +47,9 @@ class Housekeeping:
     ) -> None:
         self._sessions, self._inbounds, self._backlog, self._writer = sessions, inbounds, backlog, writer
         self._forget_inbound = forget_inbound
+        self._trimming = _Job(self._trim, _TRIM_NS)
         self._jobs = [
-            _Job(self._trim, _TRIM_NS),
+            self._trimming,
             _Job(self._sweep_records, _SWEEP_NS),
             _Job(self._forget_stale, _STALE_NS),
         ]
@@ -57,6 +58,8 @@ class Housekeeping:
 
     def tick(self, now_ns: int) -> None:
         """Do a little of everything that is due."""
+        if self._backlog.is_over_bound:
+            self._trimming.hurry(now_ns)
         for job in self._jobs:
             job.step(now_ns)
 
@@ -115,6 +118,10 @@ class _Job:
         self._begin, self._every_ns = begin, every_ns
         self._due_ns = 0
         self._steps: Iterator[None] | None = None
+
+    def hurry(self, now_ns: int) -> None:
+        """Begin the next round now, unless one is under way."""
+        self._due_ns = min(self._due_ns or now_ns, now_ns)
 
     def step(self, now_ns: int) -> None:
         """One step of the round under way; begin one that is due."""
