@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from broker.auth.authorize import Ruling, Rulings
 from broker.auth.rules import publish_kind
 from broker.connection import close
+from broker.connection.backlog import Defer
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import PeerError
@@ -39,6 +40,8 @@ FindRoutes = Callable[[bytes], SessionRoutes | None]
 
 EVENT: Final = "client.check_authz_complete"
 _KINDS: Final = 8
+_SLICE: Final = 100
+"""Connections whose subscriptions are looked at in one turn of the loop, when rules have changed."""
 _TEXT: Final = "the client may not publish this"
 
 
@@ -221,12 +224,25 @@ def recheck(c: Connection) -> None:
         close.disconnect(c, reason.NOT_AUTHORIZED, "not_authorized")
 
 
-def apply_rules(hub: Hub) -> None:
-    """Rules have changed: let them count for everybody who is connected."""
-    for c in list(hub.connections):
-        if c.is_connected and not c.is_closed:
-            grant(c, c.client)
+def apply_rules(hub: Hub, defer: Defer) -> None:
+    """Rules have changed: let them count for everybody who is connected.
+
+    For what is published from now on they count at once. What clients have already, subscriptions and wills, is looked
+    at a slice a turn of the loop: 10,000 clients would hold it for a second.
+    """
+    connected = [c for c in hub.connections if c.is_connected and not c.is_closed]
+    for c in connected:
+        grant(c, c.client)
+    _recheck_slice(connected, defer)
+
+
+def _recheck_slice(connected: list[Connection], defer: Defer) -> None:
+    for _ in range(min(_SLICE, len(connected))):
+        c = connected.pop()
+        if not c.is_closed:
             recheck(c)
+    if connected:
+        defer(lambda: _recheck_slice(connected, defer))
 
 
 def close_banned(hub: Hub) -> None:

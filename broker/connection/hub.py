@@ -99,7 +99,7 @@ class Hub:
     ) -> None:
         self.settings, self.writer, self.events, self.clock = settings, writer, events, clock
         self.access = access or Access.of(None, writer, metrics, clock)
-        self.access.authorizer.on_change = lambda: apply_rules(self)
+        self.access.authorizer.on_change = lambda: apply_rules(self, defer)
         self.access.bans.on_ban = lambda ban: close_banned(self)
         self.logins = WaitingLogins(metrics)
         self.reauthenticating: set[Connection] = set()
