@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.support.bridges import Outside, scripted
+from tests.support.certified_servers import CertifiedKafka, CertifiedPostgres
 
 Row = dict[str, Any]
 
@@ -142,4 +143,9 @@ class CertifiedScripted:
         return [(key, value) for _, key, value in self._outside.arrived]
 
 
-ALL: dict[str, type[Certified]] = {"file": CertifiedFile, "scripted": CertifiedScripted}
+ALL: dict[str, type[Certified]] = {
+    "file": CertifiedFile,
+    "kafka": CertifiedKafka,
+    "postgresql": CertifiedPostgres,
+    "scripted": CertifiedScripted,
+}
