@@ -341,8 +341,11 @@ class ShareGroup:
         if self._held:
             self._give_out()
 
-    def drop_excess(self, now_ns: int, *, also_old: bool) -> None:
-        """Of a durable group the oldest go when too much waits or, where that is to be looked at, for too long."""
+    def drop_excess(self, now_ns: int, *, also_old: bool, least_offset: int = 0) -> None:
+        """Of a durable group the oldest go when too much waits or, where that is to be looked at, for too long.
+
+        What stands in the session log below ``least_offset`` goes as well: all together have too much waiting there.
+        """
         settings = self._services.settings
         if not self.is_durable or not (also_old or self._is_full):
             return
@@ -350,7 +353,7 @@ class ShareGroup:
         for _ in range(_PIECES_A_TICK):
             if not self._waiting:
                 self._waiting.extend(self._read_and_hold())
-            if not self._waiting or not self._drop_from_waiting(oldest_ns):
+            if not self._waiting or not self._drop_from_waiting(oldest_ns, least_offset):
                 break
         if self.is_away:
             self._rest()
@@ -769,11 +772,11 @@ class ShareGroup:
         self._is_crowded = False
         self._services.relieved(self)
 
-    def _drop_from_waiting(self, oldest_ns: int) -> bool:
+    def _drop_from_waiting(self, oldest_ns: int, least_offset: int) -> bool:
         """Drop what is too much or too old from the front; whether nothing was left there."""
         while self._waiting:
             delivery = self._waiting[0]
-            is_full = self._is_full
+            is_full = self._is_full or NO_PLACE < delivery.place < least_offset
             if not is_full and self._message(delivery).received_ns >= oldest_ns:
                 return False
             self._waiting.popleft()

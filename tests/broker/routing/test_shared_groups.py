@@ -267,6 +267,17 @@ def test_what_waits_too_long_for_a_durable_group_is_dropped_by_name(request: pyt
     assert bench.ack_all(bench.connect("m0", is_durable=True)) == numbers(2, 3)
 
 
+def test_too_much_in_the_session_log_drops_the_oldest_of_groups_too(bench: ShareBench) -> None:
+    [one] = members(bench, 1, is_durable=True)
+    bench.disconnect(one)
+    publish(bench, 100)
+    group = bench.group(TEXT)
+    group.drop_excess(bench.clock.now_ns(), also_old=True, least_offset=60)
+    assert bench.dropped("group_full") == 60
+    assert bench.hub.shares.kept_from() == 60
+    assert bench.ack_all(bench.connect("m0", is_durable=True)) == numbers(40, 60)
+
+
 def test_too_much_for_a_memory_group_drops_the_oldest_by_name(request: pytest.FixtureRequest) -> None:
     bench = bench_with(request, max_queued_messages=5)
     [one] = members(bench, 1, window=2)
