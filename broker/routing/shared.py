@@ -19,8 +19,11 @@ class ShareGroup(Protocol):
     """One group. ``is_durable`` tells that messages of QoS 1 and 2 for it go through the session log."""
 
     is_durable: bool
-    takes_runs: bool
-    """Whether packets of QoS 0 may be offered to it as they came, without looking into them."""
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether packets of QoS 0 may be offered to it as they came, without looking into them."""
+        ...
 
     @property
     def client_id(self) -> str:
