@@ -133,8 +133,8 @@ def client_row(session: Session) -> Spec:
         "attributes": dict(client.attributes),
         "subscriptions_count": len(session.subscriptions),
         "inflight": len(session.inflight),
-        "queued": len(session.queue),
-        "queue_bytes": session.queue_bytes,
+        "queued": session.waiting_messages,
+        "queue_bytes": session.waiting_bytes,
         "dropped": sum((session.dropped or {}).values()),
     }
     if connection is not None:

@@ -79,16 +79,16 @@ class Selection:
         if (before_ns := self.away_before_ns) is not None:
             tests.append(lambda session: session.is_away and session.away_since_ns <= before_ns)
         if (queued := self.min_queued) is not None:
-            tests.append(lambda session: len(session.queue) >= queued)
+            tests.append(lambda session: session.waiting_messages >= queued)
         if (queue_bytes := self.min_queue_bytes) is not None:
-            tests.append(lambda session: session.queue_bytes >= queue_bytes)
+            tests.append(lambda session: session.waiting_bytes >= queue_bytes)
         return tests
 
 
 ORDERS: Final[Mapping[str, Callable[[Session], int]]] = {
     "connected_at": lambda session: 0 if session.is_away else session.connected_ns,
-    "queued": lambda session: len(session.queue),
-    "queue_bytes": lambda session: session.queue_bytes,
+    "queued": lambda session: session.waiting_messages,
+    "queue_bytes": lambda session: session.waiting_bytes,
     "inflight": lambda session: len(session.inflight),
     "subscriptions": lambda session: len(session.subscriptions),
 }

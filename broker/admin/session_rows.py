@@ -13,8 +13,8 @@ from broker.session.session import NEVER_S, Delivery, Session
 def session_row(session: Session) -> Spec:
     """What a list shows of a session.
 
-    ``queued`` and ``queue_bytes`` are of what waits in memory. What waits for a durable session in the shared log, when
-    it is away or behind, is told by ``position``: it has taken everything before that offset.
+    ``queued`` and ``queue_bytes`` are of what waits in memory and in the shared log; a durable session has taken
+    everything of the log before its ``position``.
     """
     will = session.will
     return {
@@ -29,8 +29,8 @@ def session_row(session: Session) -> Spec:
         "protocol_version": session.client.protocol_version,
         "subscriptions_count": len(session.subscriptions),
         "inflight": len(session.inflight),
-        "queued": len(session.queue),
-        "queue_bytes": session.queue_bytes,
+        "queued": session.waiting_messages,
+        "queue_bytes": session.waiting_bytes,
         "total_payload_bytes": 0 if session.is_durable else _payload_bytes(session),
         "open_qos2": len(session.inbound.open_qos2) if session.inbound is not None else 0,
         "position": str(session.next_offset) if session.is_durable else None,

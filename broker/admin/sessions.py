@@ -7,7 +7,6 @@ from heapq import nlargest
 from typing import Any, Final, Literal
 
 from broker.admin import listing
-from broker.admin.backlogs import Backlogs, Waiting
 from broker.admin.clients import connection_of
 from broker.admin.listing import Cursor, Selection
 from broker.admin.session_rows import session_row, subscription_row
@@ -20,7 +19,6 @@ from broker.session.session import Session
 
 MAX_TOP: Final = 1000
 _SAMPLES: Final = 10
-_NOTHING: Final = Waiting()
 
 
 class SessionDesk:
@@ -28,7 +26,6 @@ class SessionDesk:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._backlogs = Backlogs(hub)
 
     async def page(self, wanted: Selection, order: str, limit: int, cursor: Cursor | None) -> Spec:
         """A page of sessions."""
@@ -37,7 +34,7 @@ class SessionDesk:
         total = len(registry) if wanted.is_everything else None
         return {"items": [session_row(session) for session in sessions], "next": following, "total": total}
 
-    async def show(self, client_id: str) -> Spec:
+    def show(self, client_id: str) -> Spec:
         """One session with its subscriptions and what waits for it, in memory and in the log.
 
         Raises:
@@ -46,11 +43,10 @@ class SessionDesk:
         session = self._hub.sessions.get(client_id)
         if session is None:
             raise NotFound("session", client_id)
-        waiting = (await self._backlogs.count([session])).get(session, _NOTHING)
         return {
             **session_row(session),
             "subscriptions": [subscription_row(session, item) for _, item in sorted(session.subscriptions.items())],
-            **_queue(session, waiting),
+            **_queue(session),
             "log_next": str(self._hub.backlog.log_next),
         }
 
@@ -62,12 +58,9 @@ class SessionDesk:
         tests = wanted.tests()
         async for some in listing.slices(self._hub.sessions, prefix=wanted.prefix):
             meant = [session for session in some if all(test(session) for test in tests)]
-            waiting = await self._backlogs.count(meant) if meant else {}
             for session in meant:
-                if session.is_ended:
-                    continue
                 samples += [session.client_id] if len(samples) < _SAMPLES else []
-                _add(counts, session, waiting.get(session, _NOTHING))
+                _add(counts, session)
                 if not dry_run:
                     self._end(session)
         if not dry_run and counts["sessions"]:
@@ -85,11 +78,10 @@ class SessionDesk:
     async def top(self, count: int, by: Literal["messages", "bytes"]) -> Spec:
         """The sessions with the longest queues, in memory and in the log together, longest first."""
         best: list[tuple[int, str, Any]] = []
-        waiting = await self._backlogs.count_all()
         async for some in listing.slices(self._hub.sessions):
-            rows = [(session, _queue(session, waiting.get(session, _NOTHING))) for session in some]
+            rows = [(session, _queue(session)) for session in some if session.waiting_messages]
             member = "queued" if by == "messages" else "queued_bytes"
-            placed = [(row[member], session.client_id, (session, row)) for session, row in rows if row[member]]
+            placed = [(row[member], session.client_id, (session, row)) for session, row in rows]
             best = nlargest(count, [*best, *placed], key=lambda one: one[:2])
         items = [
             {
@@ -111,20 +103,19 @@ class SessionDesk:
             self._hub.end_session(session)
 
 
-def _queue(session: Session, waiting: Waiting) -> Mapping[str, int]:
+def _queue(session: Session) -> Mapping[str, int]:
     """What waits for a session: in memory, and in the log where that has not been read yet."""
     return {
-        "queued": len(session.queue) + waiting.messages,
-        "queued_bytes": session.queue_bytes + waiting.bytes,
-        "queued_in_memory": len(session.queue),
-        "queued_in_log": waiting.messages,
+        "queued": session.waiting_messages,
+        "queued_bytes": session.waiting_bytes,
+        "queued_in_memory": session.waiting_messages - session.share.messages,
+        "queued_in_log": session.share.messages,
     }
 
 
-def _add(counts: dict[str, int], session: Session, waiting: Waiting) -> None:
-    queue = _queue(session, waiting)
+def _add(counts: dict[str, int], session: Session) -> None:
     counts["sessions"] += 1
     counts["subscriptions"] += len(session.subscriptions)
     counts["inflight"] += len(session.inflight)
-    counts["queued"] += queue["queued"]
-    counts["queued_bytes"] += queue["queued_bytes"]
+    counts["queued"] += session.waiting_messages
+    counts["queued_bytes"] += session.waiting_bytes

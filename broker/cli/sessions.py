@@ -36,7 +36,7 @@ def list_sessions(
     durable: Annotated[
         bool | None, typer.Option("--durable/--clean", help="Only those that outlive their connection, or not.")
     ] = None,
-    min_queued: Annotated[int | None, typer.Option("--min-queued", help="At least so many messages in memory.")] = None,
+    min_queued: Annotated[int | None, typer.Option("--min-queued", help="At least so many messages wait.")] = None,
     sort: SortOption = "client_id",
     limit: LimitOption = 100,
     url: UrlOption = None,

@@ -86,10 +86,11 @@ def _properties(body: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     found: dict[str, Any] = {}
     problems = []
     for member, (name, kind) in _PROPERTIES.items():
-        value = body.get(member)
+        value: Any = body.get(member)
         if value is None:
             continue
-        if type(value) is not kind or (kind is int and not 0 <= value <= _MOST[name]):
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if not (isinstance(value, str) if kind is str else is_number and 0 <= value <= _MOST[name]):
             wanted = "a text" if kind is str else f"a whole number up to {_MOST[name]}"
             problems.append(Problem(f"expected {wanted}", f"/{member}"))
         elif name == "Correlation-Data":

@@ -29,8 +29,8 @@ async def session_filter(
     connected: Annotated[bool | None, Query(description="Only those that are connected, or that are away.")] = None,
     durable: Annotated[bool | None, Query(description="Only those that outlive their connection, or not.")] = None,
     protocol: Annotated[Literal["3.1", "3.1.1", "5.0"] | None, Query(description="The version of MQTT.")] = None,
-    min_queued: Annotated[int | None, Query(ge=0, description="At least so many messages wait in memory.")] = None,
-    min_queue_bytes: Annotated[int | None, Query(ge=0, description="At least so many bytes wait in memory.")] = None,
+    min_queued: Annotated[int | None, Query(ge=0, description="At least so many messages wait.")] = None,
+    min_queue_bytes: Annotated[int | None, Query(ge=0, description="At least so many bytes wait.")] = None,
 ) -> Selection:
     """The selection of query parameters."""
     return Selection(

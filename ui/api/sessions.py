@@ -76,7 +76,7 @@ def add_sessions(router: APIRouter, desk: SessionDesk, clock: Clock) -> None:
         **described(answer=models.Anything, problems=(404,)),
     )
     async def show(client_id: ClientIdPath) -> Response:
-        return answer(await desk.show(client_id))
+        return answer(desk.show(client_id))
 
     @router.delete(
         "/sessions/{client_id:path}",
