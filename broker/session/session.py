@@ -577,6 +577,14 @@ class Session:
         ``properties`` are those of the client's packet.
         """
         delivery = self.inflight.get(packet_id)
+        if delivery is RAW:  # most are, where there is much to do: as ``_done``, without what such a one cannot be
+            del self.inflight[packet_id]
+            self.quota += 1
+            if self.queue or self._ahead:
+                self.pump()
+            elif self.memberships:
+                self._offer_room()
+            return True
         if delivery is None or delivery.qos != 1:
             return False
         self._done(packet_id, delivery)

@@ -11,6 +11,7 @@ from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.node import TOKEN, Node, running
 
@@ -45,7 +46,7 @@ def sluice(node: Node, *arguments: str, expect: int = 0, said: str = "") -> str:
 
 def login(node: Node, name: str | None, password: str | None, client_id: str = "paho") -> int:
     """Log in by paho over MQTT 5; the reason code."""
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5)
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5)
     if name is not None:
         client.username_pw_set(name, password)
     codes: list[int] = []
@@ -137,9 +138,9 @@ def test_users_come_from_elsewhere_with_their_hashes(node: Node, tmp_path: Path)
 def test_rules_hold_for_real_clients_and_change_at_once(node: Node) -> None:
     got: list[tuple[str, bytes]] = []
     codes: list[int] = []
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "reader", protocol=paho.MQTTv5)
+    client = paho.Client(CallbackAPIVersion.VERSION2, "reader", protocol=paho.MQTTv5)
     client.username_pw_set("ann", "pencil")
-    client.on_message = lambda client, userdata, message: got.append((message.topic, message.payload))
+    client.on_message = lambda client, userdata, message: got.append((message.topic, bytes(message.payload)))
     client.on_subscribe = lambda client, userdata, mid, granted, properties: codes.extend(one.value for one in granted)
     client.connect(*node.mqtt)
     client.loop_start()
