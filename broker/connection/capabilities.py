@@ -92,7 +92,7 @@ def check_subscribe(c: Connection, packet: packets.Subscribe) -> None:
 
 def check_subscription(c: Connection, request: packets.SubscriptionRequest, identifier: int) -> None:
     """As ``check_subscribe``, for one filter."""
-    settings, text = c.hub.settings, request.filter
+    settings, text = c.terms, request.filter
     if identifier and not settings.subscription_identifier_available:
         raise PeerError(reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "subscription identifiers are switched off")
     if not settings.shared_subscription_available and text.startswith(SHARE_PREFIX):

@@ -253,6 +253,7 @@ def _attach(c: Connection, packet: Connect) -> None:
     if session.subscriptions and was_v5 != session.is_v5:
         hub.plans.invalidate()  # routes are grouped by version
     c.is_connected = True
+    c.terms = hub.settings
     c.max_packet_bytes = hub.settings.max_packet_size
     hub.figures.connected.value += 1
     hub.figures.connected_by_version[c.version] += 1

@@ -81,7 +81,7 @@ def take(c: Connection, first: int, data: bytes, body: int, stop: int) -> None:
     if first & 8 and not qos:
         raise malformed("PUBLISH has DUP with QoS 0")  # [MQTT-3.3.1-2]
     if c.hub.restricts_publish:
-        check_publish(c.hub.settings, qos, retain=first & 1 == 1)
+        check_publish(c.terms, qos, retain=first & 1 == 1)
     at = body + 2 + (data[body] << 8 | data[body + 1]) if body + 2 <= stop else stop + 1
     topic = data[body + 2 : at]
     packet_id = 0
@@ -157,7 +157,7 @@ def _without_alias(c: Connection, topic: bytes, properties: dict[str, Any]) -> b
     alias = properties.pop("Topic-Alias", None)
     if alias is None:
         return topic
-    if not 0 < alias <= c.hub.settings.topic_alias_maximum:
+    if not 0 < alias <= c.terms.topic_alias_maximum:
         raise PeerError(reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is not between 1 and the maximum")
     if topic:
         c.aliases[alias] = topic
@@ -222,7 +222,7 @@ def _answer(c: Connection, message: Message, topic: bytes, packet_id: int, outco
 def _check_receive_maximum(c: Connection, packet_id: int) -> None:
     open_qos2 = c.session.inbound.open_qos2 if c.session.inbound is not None else ()
     is_new = packet_id not in open_qos2
-    if is_new and c.unacknowledged + len(open_qos2) >= c.hub.settings.receive_maximum:  # [MQTT-3.3.4-7]
+    if is_new and c.unacknowledged + len(open_qos2) >= c.terms.receive_maximum:  # [MQTT-3.3.4-7]
         raise PeerError(reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes are open than the receive maximum allows")
 
 

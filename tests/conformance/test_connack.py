@@ -306,6 +306,32 @@ async def test_a_feature_that_is_off_fails_the_subscription_of_older_versions(ve
         await client.silence()
 
 
+@pytest.mark.statement("5:3.2.2-11", "5:3.2.2-14", "5:3.2.2-17", "5:3.3.4-7")
+@on_loop
+async def test_who_is_connected_is_held_to_what_it_was_told_when_settings_change() -> None:
+    async with running() as node:
+        client = await RawClient.connected(node.port, connect(5))
+        await client.subscribed(5, ("t", 0))
+        hub = node.server.hub
+        changed = {
+            "maximum_qos": 0, "retain_available": False, "topic_alias_maximum": 0, "receive_maximum": 1,
+            "wildcard_subscription_available": False,
+        }  # fmt: skip
+        node.server.use_settings(hub.settings.model_copy(update=changed))
+        client.send(
+            publish(5, "t", b"x", b"\x23\0\x09", qos=2, retain=True),
+            publish(5, "t", b"y", qos=2, packet_id=2, retain=True),
+        )
+        got = {await client.read() for _ in range(4)}
+        assert got == {publish(5, "t", b"x"), publish(5, "t", b"y"), ack(PUBREC, 1), ack(PUBREC, 2)}
+        await client.subscribed(5, ("a/#", 0))
+        later = await RawClient.connected(node.port, connect(5, "later"))
+        assert told(later.connack).keys() >= {0x24, 0x25, 0x28}
+        assert 0x22 not in told(later.connack)
+        later.send(publish(5, "t", b"x", qos=1))
+        await later.ended(5, 0x9B)
+
+
 # -- always the answer --
 
 
