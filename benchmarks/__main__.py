@@ -24,6 +24,8 @@ BENCHMARKS = (
     "rules_spark",
     "freshness",
     "overload",
+    "idle",
+    "scale",
 )
 RESULTS = Path(__file__).parent / "results"
 

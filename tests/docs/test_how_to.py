@@ -188,3 +188,18 @@ def test_listeners_are_secured(tmp_path: Path) -> None:
     (tmp_path / "again" / "certs").symlink_to(tmp_path / "certs")
     told = run([Block("sh", "sluice config check ../more.conf", "")], tmp_path / "again")
     assert "OK" in told[-1]
+
+
+def test_clients_sessions_and_retained_messages_are_seen_and_cleared(tmp_path: Path) -> None:
+    start = commands(ROOT / "docs" / "tutorial.md", "1. Install and start")
+    *_, shown, matched, ranked, purged, retained = run([*start, *commands(HOW_TO / "sessions.md")], tmp_path)
+    assert "line-7" in shown
+    assert "plant/line-7/cmd" in shown
+    assert [line.split()[:2] for line in matched.splitlines() if line.startswith("line-7")] == [
+        ["line-7", "plant/#"],
+        ["line-7", "plant/line-7/cmd"],
+    ]
+    assert "line-7,,False,True,1," in ranked
+    assert [line.split()[1] for line in purged.splitlines() if line.startswith("sessions")] == ["0", "1"]
+    assert "plant/line-7/state" in retained
+    assert "messages" in retained
