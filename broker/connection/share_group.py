@@ -329,6 +329,11 @@ class ShareGroup:
 
     # -- time --
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether time can change anything: of many groups few have to be looked at."""
+        return bool(self._leaving or self._ack_ns or self._held or self.is_durable)
+
     def tick(self, now_ns: int) -> None:
         """Take back what silent members and those who left have had for too long."""
         for member in [one for one in self._leaving if not one.in_flight or one.leaves_at_ns <= now_ns]:

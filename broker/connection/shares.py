@@ -244,7 +244,7 @@ class Shares:
         self._ticks += 1
         is_old_due = self._ticks % _OLD_TICKS == 0
         least_offset = self._backlog().offset_within_bound() if is_old_due and self.groups else 0
-        for group in list(self.groups.values()):
+        for group in [group for group in self.groups.values() if group.is_timed]:
             group.tick(now_ns)
             group.drop_excess(now_ns, also_old=is_old_due, least_offset=least_offset)
         if self._dirty:
