@@ -11,8 +11,8 @@ from broker.codec.packets import Disconnect, PubAck, PubComp, Publish, PubRec, P
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.stage import GateCall, Refusal
-from tests.support.mqtt_server import SESSION_LOG, on_loop, running
-from tests.support.restarts import away, lasting, on_disk, payloads, published, subscribed
+from tests.support.mqtt_server import on_loop, running
+from tests.support.restarts import away, lasting, on_disk, payloads, published, subscribed, waiting_bytes
 from tests.support.wire import WireClient
 
 
@@ -146,9 +146,7 @@ async def test_what_only_an_ended_session_needed_is_forgotten() -> None:
         await away(node)
         await published(node, b"x" * 1000)
         node.pass_time(11)
-        for _ in range(240):
-            node.pass_time(0.5)
-        await node.until(lambda: node.writer.store.size_of(SESSION_LOG) == 0)
+        await node.until(lambda: waiting_bytes(node, after_s=1) == 0)
         assert not list(node.writer.store.scan(b"session/"))
 
 

@@ -24,9 +24,9 @@ from broker.codec.packets import (
 )
 from broker.core.stream import StreamRecord
 from broker.storage.store import LogShard
-from tests.support.mqtt_server import SESSION_LOG, GatedStore, Node, on_loop, running
+from tests.support.mqtt_server import GatedStore, Node, on_loop, running
 from tests.support.raw import PUBLISH, RawClient, connect, publish
-from tests.support.restarts import HOUR, away, lasting, on_disk, payloads, published, subscribed
+from tests.support.restarts import HOUR, away, lasting, on_disk, payloads, published, subscribed, waiting_bytes
 from tests.support.wire import WireClient
 
 VERSIONS = pytest.mark.parametrize("version", [3, 4, 5])
@@ -417,10 +417,8 @@ async def test_a_message_is_stored_once_however_many_wait_for_it_and_no_longer_t
             assert await payloads(client, 1) == [payload]
             client.send(Disconnect())
             await client.closed()
-        assert node.writer.store.size_of(SESSION_LOG) > len(payload)
-        for _ in range(240):  # what time brings: two minutes of ticks
-            node.pass_time(0.5)
-        await node.until(lambda: node.writer.store.size_of(SESSION_LOG) < 1000)
+        assert waiting_bytes(node) > len(payload)
+        await node.until(lambda: waiting_bytes(node, after_s=1) < 1000)
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

@@ -9,7 +9,7 @@ from typing import Any
 
 from broker.codec.packets import PubAck, Publish, PubRec, PubRel, SubscriptionRequest
 from broker.storage.rocksdb.store import RocksStore
-from tests.support.mqtt_server import Node, running
+from tests.support.mqtt_server import SESSION_LOG, Node, running
 from tests.support.wire import WireClient
 
 HOUR = {"Session-Expiry-Interval": 3600}
@@ -58,6 +58,12 @@ async def published(
                 client.send(PubRel(number))
                 await client.receive()
         await client.silence()
+
+
+def waiting_bytes(node: Node, *, after_s: float = 0) -> int:
+    """How much the session log holds, some time later: what nobody needs is forgotten by and by."""
+    node.pass_time(after_s)
+    return node.writer.store.size_of(SESSION_LOG)
 
 
 async def payloads(client: WireClient, count: int, *, acknowledge: bool = True) -> list[bytes]:
