@@ -205,6 +205,10 @@ class Feed(ABC):
     def position_of(self, shard: str) -> int | None:
         """The position of the last record of a shard that is committed; None where there is none."""
 
+    @abstractmethod
+    def begin_anew(self, shard: str) -> None:
+        """Forget the position of a shard, since what is there now began to count from the start again."""
+
 
 class Source(ABC):
     """What brings records in."""

@@ -244,6 +244,11 @@ class Ingress(Feed):
         found = self._services.values.get(self._key(shard))
         return None if found is None else int(found)
 
+    def begin_anew(self, shard: str) -> None:
+        """See ``Feed``."""
+        self._handed.pop(shard, None)
+        self._services.values.put(self._key(shard), None)
+
     def forget(self) -> None:
         """The source is deleted: its positions are no more."""
         for key in self._services.values.names(f"{POSITIONS}{self.name}/"):

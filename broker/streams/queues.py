@@ -49,6 +49,8 @@ class StoredQueue:
         self._bytes = writer.store.size_of(self._shard) if self._read < self._next else 0
         self._open = self._open_bytes = 0
         self._flying: deque[tuple[int, int]] = deque()
+        self._waiting = self._waiting_bytes = 0
+        """What is gathering and flying together; kept, because every append asks."""
         self._arrived = asyncio.Event()
         self.is_gone = False
         told = "records that a durable queue gave up, by reason"
@@ -62,12 +64,12 @@ class StoredQueue:
     @property
     def records(self) -> int:
         """How many records are in it and not done, those that wait for their commit among them."""
-        return self._next - self._done + self._open + sum(records for records, _ in self._flying)
+        return self._next - self._done + self._waiting
 
     @property
     def size_bytes(self) -> int:
         """About how many bytes those are."""
-        return self._bytes + self._open_bytes + sum(size for _, size in self._flying)
+        return self._bytes + self._waiting_bytes
 
     def append(self, payload: bytes) -> None:
         """Add a record to the commit group that is gathering. Raises ``QueueFull``."""
@@ -81,6 +83,8 @@ class StoredQueue:
             self._writer.when_committed(self._told)
         self._open += 1
         self._open_bytes += len(payload)
+        self._waiting += 1
+        self._waiting_bytes += len(payload)
 
     async def read(self, max_records: int, max_bytes: int) -> Sequence[tuple[int, bytes]]:
         """The next committed records; waits until there is one."""
@@ -141,6 +145,8 @@ class StoredQueue:
 
     def _told(self, error: BaseException | None) -> None:
         records, size = self._flying.popleft()
+        self._waiting -= records
+        self._waiting_bytes -= size
         if error is None:
             self._next += records
             self._bytes += size

@@ -189,3 +189,41 @@ def test_a_failed_commit_loses_the_group_and_the_reader_goes_back() -> None:
         await writer.close()
 
     asyncio.run(check())
+
+
+def test_the_oldest_can_be_given_up_and_are_not_read(keeper: Keeper) -> None:
+    async def check() -> None:
+        queues, writer = keeper.queues()
+        queue = opened(queues)
+        for number in range(10):
+            queue.append(b"%d" % number)
+        assert queue.drop_oldest(3) == 0, "what waits for its commit stays"
+        await queue.committed()
+        assert queue.drop_oldest(3) == 3
+        assert (queue.records, numbers(await queue.read(100, 1 << 20))) == (7, list(range(3, 10)))
+        await queue.committed()
+        queues, writer = await keeper.reopened(writer)
+        queue = opened(queues)
+        assert numbers(await queue.read(100, 1 << 20)) == list(range(3, 10))
+        assert queue.drop_oldest(100) == 7
+        await writer.close()
+
+    asyncio.run(check())
+
+
+def test_looking_takes_nothing(keeper: Keeper) -> None:
+    async def check() -> None:
+        queues, writer = keeper.queues()
+        queue = opened(queues)
+        assert list(await queue.peek(5)) == []
+        for number in range(10):
+            queue.append(b"%d" % number)
+        await queue.committed()
+        assert numbers(await queue.peek(3)) == numbers(await queue.peek(3)) == [0, 1, 2]
+        assert numbers(await queue.read(4, 1 << 20))[0] == 0
+        assert numbers(await queue.peek(1)) == [0], "until it is done"
+        queue.advance(2)
+        assert numbers(await queue.peek(1)) == [2]
+        await writer.close()
+
+    asyncio.run(check())
