@@ -89,8 +89,8 @@ class Routes(Generic[S]):
     """
 
     __slots__ = (
-        "__weakref__", "_keep", "entries", "groups", "is_empty", "is_live", "is_plain", "only_group", "plain_v3",
-        "plain_v5",
+        "__weakref__", "_keep", "entries", "groups", "is_empty", "is_live", "is_plain", "matched", "only_group",
+        "plain_v3", "plain_v5",
     )  # fmt: skip
 
     def __init__(self, entries: Sequence[Entry[S]], groups: Sequence[ShareGroup], keep: Keep[S]) -> None:
@@ -102,6 +102,8 @@ class Routes(Generic[S]):
         self.is_live = self.is_plain and not groups and not any(entry.subscriber.is_durable for entry in entries)
         self.plain_v3 = [entry.subscriber for entry in entries if not entry.subscriber.is_v5]
         self.plain_v5 = [entry.subscriber for entry in entries if entry.subscriber.is_v5]
+        self.matched: list[tuple[S, Subscription]] | None = None
+        """What these were first made of, kept so that its identities stay its own."""
 
     def deliver(self, message: Message, topic: bytes | None = None) -> int:
         """Hand the message to every subscriber; returns how many there were."""
@@ -169,6 +171,8 @@ class Router(Generic[S]):
         self._plain: FilterTrie[tuple[S, Subscription]] = FilterTrie()
         self._shared: FilterTrie[ShareGroup] = FilterTrie()
         self._interned: WeakValueDictionary[tuple[object, ...], Routes[S]] = WeakValueDictionary()
+        self._by_match: WeakValueDictionary[tuple[int, ...], Routes[S]] = WeakValueDictionary()
+        """By the identities of what a topic's filters hold: a new topic of known subscribers needs no entries."""
         self.subscription_count = self.shared_subscription_count = 0
 
     def subscribe(self, subscriber: S, subscription: Subscription, is_new: bool) -> None:
@@ -206,16 +210,24 @@ class Router(Generic[S]):
 
     def routes(self, topic: str) -> Routes[S]:
         """The routes of a topic name, shared with other topics that have the same subscribers."""
+        matched = self._plain.match(topic)
+        groups = [group for _, group in self._shared.match(topic)]
+        ids = tuple([id(value) for _, value in matched] + [id(group) for group in groups])
+        known_routes = self._by_match.get(ids)
+        if known_routes is not None:
+            return known_routes
         by_client: dict[str, Entry[S]] = {}
-        for client_id, (subscriber, subscription) in self._plain.match(topic):
+        for client_id, (subscriber, subscription) in matched:
             entry = _entry(subscriber, subscription)
             known = by_client.get(client_id)
             by_client[client_id] = entry if known is None else _joined(known, entry)
-        groups = [group for _, group in self._shared.match(topic)]
         key = (*(_identity(entry) for entry in by_client.values()), *(id(group) for group in groups))
         found = self._interned.get(key)
         if found is None:
             found = self._interned[key] = Routes(list(by_client.values()), groups, self._keep)
+        if found.matched is None:
+            found.matched = [value for _, value in matched]
+            self._by_match[ids] = found
         return found
 
     def matching(self, topic: str) -> list[tuple[S, Subscription]]:
@@ -229,6 +241,7 @@ class Router(Generic[S]):
     def forget_routes(self) -> None:
         """Make routes anew from now on, since a subscriber changed its version or durability."""
         self._interned.clear()
+        self._by_match.clear()
 
 
 def _entry(subscriber: S, subscription: Subscription) -> Entry[S]:
