@@ -82,7 +82,7 @@ class Backlog:
             self._reads.value += 1
             found = self._writer.store.read(self._shard, delivery.offset, 1)
             if found and found[0][0] == delivery.offset:
-                delivery.outgoing = Outgoing(_message(found[0][1]))
+                delivery.outgoing = Outgoing(message_of(found[0][1]))
             else:  # forgotten, since all sessions together had too much waiting
                 del session.inflight[packet_id]
                 session.count_dropped("queue_full", 1)
@@ -136,7 +136,7 @@ class Backlog:
     def part(self, start: int) -> list[tuple[int, Message, str | None]]:
         """Some of the committed records from an offset on, with whom each is addressed to: what there is to see."""
         found = self._writer.store.read(self._shard, start, REFILL_RECORDS)
-        return [(offset, _message(record), record.rule) for offset, record in found if offset < self.log_next]
+        return [(offset, message_of(record), record.rule) for offset, record in found if offset < self.log_next]
 
     def _sealed(self) -> None:
         if not self._open:
@@ -191,7 +191,7 @@ def _ignore_offset(_next_offset: int) -> None:
 def _match(session: Session, offset: int, record: StreamRecord) -> Delivery | None:
     if record.rule is not None and record.rule != session.client_id:
         return None
-    return session.match_logged(offset, _message(record), record.rule)
+    return session.match_logged(offset, message_of(record), record.rule)
 
 
 def _record(message: Message, addressee: str | None) -> StreamRecord:
@@ -209,7 +209,8 @@ def _record(message: Message, addressee: str | None) -> StreamRecord:
     )
 
 
-def _message(record: StreamRecord) -> Message:
+def message_of(record: StreamRecord) -> Message:
+    """The message that a record was made of."""
     client = Client(record.client_id, record.username)
     properties, via = _properties_of(record.properties), ()
     if properties is not None and _VIA in properties:
@@ -251,7 +252,3 @@ def _ignore(_error: BaseException | None) -> None:
 def _nothing_kept() -> int:
     """Where there are no share groups."""
     return _NO_OFFSET
-
-
-message_of: Final = _message
-"""The message that a record was made of."""
