@@ -16,6 +16,7 @@ from sqlglot import exp
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.feature import Services
 from broker.core.schema import UNKNOWN, FieldType
+from rules.bridge_checks import missing_bridges
 from rules.functions.registry import Functions
 from rules.rule import Statement
 from rules.settings import RulesSettings
@@ -66,7 +67,10 @@ class TypeChecker:
         level = self._settings.type_check
         mistakes = tuple(report.problem for report in inferred.reports if report.is_mistake)
         warnings = tuple(report.problem for report in inferred.reports if not report.is_mistake)
-        templates = tuple(unset_placeholders(actions, inferred, payload_of(inputs)))
+        templates = (
+            *unset_placeholders(actions, inferred, payload_of(inputs)),
+            *missing_bridges(actions, self._services.sinks),
+        )
         if level == "error":
             return Checked(inferred, mistakes, (*warnings, *templates))
         return Checked(inferred, (), (*(mistakes if level == "warning" else ()), *warnings, *templates))

@@ -133,7 +133,7 @@ def group_for(noun: Noun, where: str) -> typer.Typer:
         if is_json:
             print_json({"items": applied})
 
-    @group.command("rm", help=f"Remove a {noun.singular}.")
+    @group.command("rm", help=f"Remove one {noun.singular}.")
     def remove_object(
         name: Annotated[str, typer.Argument()],
         yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
