@@ -77,7 +77,7 @@ def _add_switch(commands: typer.Typer, noun: Noun, where: str, verb: str, help: 
 
 
 def _add_test(commands: typer.Typer, noun: Noun, where: str) -> None:
-    @commands.command("test", help=f"Test a {noun.singular} step by step. Exit code 7 when a step fails.")
+    @commands.command("test", help=f"Test one {noun.singular} step by step. Exit code 7 when a step fails.")
     def test(
         name: Annotated[str | None, typer.Argument(help="Its name; or give a file.")] = None,
         file: Annotated[
@@ -128,7 +128,7 @@ def _add_types(commands: typer.Typer) -> None:
 
 
 def _add_metrics(commands: typer.Typer, noun: Noun, where: str) -> None:
-    @commands.command("metrics", help=f"Counters and rates of a {noun.singular}.")
+    @commands.command("metrics", help=f"Counters and rates of one {noun.singular}.")
     def metrics(
         name: Name,
         reset: Annotated[bool, typer.Option("--reset", help="Set them to zero.")] = False,
