@@ -11,11 +11,11 @@ from typing import Any, Final, Protocol
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.conn import create_conn
-from aiokafka.errors import for_code
+from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, StaleMetadata, for_code
 
 from bridges.kafka.errors import meant
 from bridges.kafka.settings import KafkaSettings, OauthAuthentication, PasswordAuthentication
-from bridges.resource.contract import Connector, Context, ProbeStep, Sink
+from bridges.resource.contract import Connector, Context, ProbeStep, Sink, Source
 from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, TargetMissing
 from bridges.resource.oauth import Tokens
 from bridges.resource.probe import connect_step, resolve, resolve_step
@@ -101,6 +101,12 @@ class KafkaConnector(Connector):
 
         return KafkaSink(self, settings, context)
 
+    def source(self, settings: Any, context: Context) -> Source:
+        """Records of a source."""
+        from bridges.kafka.source import KafkaSource
+
+        return KafkaSource(self, settings, context)
+
     def reach(self, purpose: str) -> dict[str, Any]:
         """Arguments of every client of aiokafka: where the cluster is and how to log in."""
         settings, name = self.settings, self._context.name.partition(":")[2]
@@ -157,6 +163,8 @@ class KafkaConnector(Connector):
             raise ReconnectFirst("not connected")
         try:
             return await work(self._admin)
+        except (NodeNotReadyError, KafkaConnectionError, StaleMetadata) as error:
+            raise await self._why_not(error) from error
         except Exception as error:
             raise meant(error, self.settings.bootstrap_hosts) from error
 

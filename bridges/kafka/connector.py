@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bridges.kafka.settings import KafkaActionSettings, KafkaSettings
+from bridges.kafka.settings import KafkaActionSettings, KafkaSettings, KafkaSourceSettings
 from bridges.resource.contract import Connector, ConnectorType, Context
 
 
@@ -23,10 +23,11 @@ def _key_of(settings: Any) -> Any:
 KAFKA = ConnectorType(
     name="kafka",
     title="Apache Kafka",
-    summary="Writes rows to topics of Kafka and what speaks like it, keyed, with MQTT 5 properties as headers.",
+    summary="Writes rows to topics of Kafka and reads topics, with the properties of MQTT 5 as headers.",
     connector=KafkaSettings,
     make=_make,
     action=KafkaActionSettings,
+    source=KafkaSourceSettings,
     batch_size=2000,
     batch_time_s=0.005,
     lanes=4,

@@ -19,8 +19,9 @@ User properties whose name is one of these get the prefix ``mqtt.up.``, which is
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broker.core.message import Message
 
@@ -36,6 +37,8 @@ _ESCAPE: Final = "mqtt.up."
 RESERVED: Final = frozenset((_CONTENT_TYPE, _CORRELATION, _RESPONSE_TOPIC))
 """Names that a user property must not take from a property; and so are all that begin with ``mqtt.``."""
 
+_CLIENT: Final = ("mqtt.clientid", "mqtt.username")
+_LONGEST_S: Final = 0xFFFFFFFF
 _DIGITS: Final = (b"0", b"1", b"2")
 _FLAGS: Final = (b"0", b"1")
 
@@ -72,6 +75,66 @@ def _of_properties(properties: Mapping[str, Any], received_ns: int) -> list[tupl
         elif name == "User-Property":
             found += [(header_name(key), text.encode()) for key, text in value]
     return found
+
+
+class Restored(NamedTuple):
+    """What the headers of a record say of the message that it becomes."""
+
+    topic: str
+    qos: int | None
+    retain: bool
+    properties: dict[str, Any]
+
+
+def to_message(headers: Headers, now_ns: int, *, with_client: bool, with_binary: bool) -> Restored | None:
+    """What headers say; None for a message whose life is over.
+
+    ``with_client`` adds who published it as user properties, ``with_binary`` adds values that are not UTF-8 in base64.
+    """
+    topic, qos, retain, properties = "", None, False, dict[str, Any]()
+    pairs: list[tuple[str, str]] = []
+    for name, value in headers:
+        if name == _TOPIC:
+            topic = value.decode(errors="replace")
+        elif name == "mqtt.qos":
+            qos = _DIGITS.index(value) if value in _DIGITS else None
+        elif name == "mqtt.retain":
+            retain = value == b"1"
+        elif name == _CORRELATION:
+            properties["Correlation-Data"] = value
+        elif name == _EXPIRES_AT and value.isdigit():
+            left_s = int(value) // 1000 - now_ns // 1_000_000_000
+            if left_s <= 0:
+                return None
+            properties["Message-Expiry-Interval"] = min(left_s, _LONGEST_S)
+        elif name == _PAYLOAD_FORMAT:
+            properties["Payload-Format-Indicator"] = int(value == b"1")
+        elif name in _CLIENT and not with_client:
+            continue
+        elif (text := _text(value)) is None:
+            if with_binary:
+                pairs.append((f"{_plain_name(name)};b64", b64encode(value).decode()))
+        elif name == _CONTENT_TYPE:
+            properties["Content-Type"] = text
+        elif name == _RESPONSE_TOPIC:
+            properties["Response-Topic"] = text
+        else:
+            pairs.append((_plain_name(name), text))
+    if pairs:
+        properties["User-Property"] = pairs
+    return Restored(topic, qos, retain, properties)
+
+
+def _plain_name(name: str) -> str:
+    return name.removeprefix(_ESCAPE)
+
+
+def _text(value: bytes) -> str | None:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text
 
 
 def header_name(key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -80,6 +81,57 @@ class SchemaEncoding(Settings):
     schema_name: str = Field(alias="schema", min_length=1, description="A schema of the registry; a name.")
     wire_format: Literal["confluent", "bare"] = Field(
         default="confluent", description="confluent puts the magic byte and the schema's number in front."
+    )
+
+
+class PublishSettings(Settings):
+    """The message that a record becomes; its properties come from the record's headers."""
+
+    topic: str = Field(
+        default="",
+        description="The topic; a template. Empty: the header `mqtt.topic`, else Kafka's topic.",
+    )
+    payload: str = Field(default="", description="The payload; a template. Empty: the value as it came.")
+    qos: Literal[0, 1, 2] = Field(default=1, description="The QoS; the header `mqtt.qos` may ask for a lower one.")
+    retain: bool = Field(default=False, description="Whether the header `mqtt.retain` is followed.")
+    client_properties: bool = Field(
+        default=False, description="Add `mqtt.clientid` and `mqtt.username` of the headers as user properties."
+    )
+    binary_headers: Literal["base64", "drop"] = Field(
+        default="base64",
+        description="Header values that are not UTF-8 become user properties `name;b64` in base64, or none.",
+    )
+
+
+class KafkaSourceSettings(Settings):
+    """What is read from Kafka, and what its records become."""
+
+    topics: list[str] = Field(min_length=1, max_length=1000, description="Topics that are read.")
+    group_id: str = Field(default="", max_length=249, description="The consumer group; else sluice- and the name.")
+    offset_reset_policy: Literal["latest", "earliest"] = Field(
+        default="latest", description="Where a group begins that has read nothing yet, or whose place is gone."
+    )
+    start_time: datetime | None = Field(
+        default=None, description="A group that has read nothing yet begins with records of this time; RFC 3339."
+    )
+    key_encoding: Literal["none", "base64"] = Field(
+        default="none", description="The column `key`: text, which it must be then, or base64."
+    )
+    value_encoding: Literal["none", "base64", "json"] | SchemaEncoding = Field(
+        default="none", description="The column `value`: text, base64, parsed JSON, or decoded by a schema."
+    )
+    publish: PublishSettings | None = Field(
+        default=None, description="Publish each record as a message; without it only rules see records."
+    )
+    max_wait_time: Duration = Field(
+        default=1.0, gt=0, le=60, description="Kafka waits so long for records; a duration."
+    )
+    max_batch_bytes: Size = Field(
+        default=896 * 1024, ge=1024, le=1024**3, description="Fetched from a partition at once, at most; a size."
+    )
+    max_poll_records: int = Field(default=2000, ge=1, le=100_000, description="Records taken in one commit, at most.")
+    commit_interval: Duration = Field(
+        default=1.0, ge=0, le=3600, description="The group's place is told to Kafka so often; a duration."
     )
 
 

@@ -1,0 +1,270 @@
+"""Records of Kafka as messages and as what rules read.
+
+A record is acknowledged to Kafka after the commit that holds what it led to. Its partition and offset are kept in that
+same commit, so that what comes again after a crash or a rebalance is left out, wherever Kafka believes the group to be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.errors import KafkaError
+
+from bridges.kafka.client import KafkaConnector
+from bridges.kafka.errors import meant
+from bridges.kafka.headers import to_message
+from bridges.kafka.settings import KafkaSourceSettings, PublishSettings, SchemaEncoding
+from bridges.resource.contract import Context, Feed, Incoming, Source
+from bridges.resource.templates import bytes_template, text_template
+from broker.core import jsontext
+from broker.core.errors import NotFound
+from broker.core.schema import SchemaError, SchemaLookup, TaggedSchemas
+from broker.core.topic import MAX_TOPIC_BYTES
+from broker.observe.log import get_logger
+
+_log = get_logger(__name__)
+
+_TIMESTAMP_TYPES: Final = {0: "create", 1: "append"}
+_LONGEST_PAUSE_MS: Final = 24 * 3600 * 1000
+"""A source may be paused for a day before Kafka gives its partitions to others."""
+_STOP_S: Final = 5.0
+Fetched = dict[TopicPartition, list[ConsumerRecord]]
+Decode = Callable[[bytes], Any]
+
+
+class KafkaSource(Source):
+    """One consumer of a group."""
+
+    def __init__(self, connector: KafkaConnector, settings: KafkaSourceSettings, context: Context) -> None:
+        self._connector, self._settings, self._context = connector, settings, context
+        self._incoming = _Incoming(settings, context)
+        self._group = settings.group_id or f"sluice-{context.name.partition(':')[2]}"
+
+    async def check(self) -> None:
+        """Whether every topic is there."""
+        for topic in self._settings.topics:
+            await self._connector.partitions(topic)
+
+    async def run(self, feed: Feed) -> None:
+        """Read until cancelled."""
+        consumer, places = self._consumer(), _Places()
+        try:
+            await consumer.start()
+            consumer.subscribe(self._settings.topics, listener=_Assigned(consumer, places, feed, self._settings))
+            await asyncio.gather(self._read(consumer, places, feed), self._tell(consumer, places))
+        except KafkaError as error:
+            raise meant(error, self._connector.settings.bootstrap_hosts) from error
+        finally:
+            with suppress(Exception):
+                async with asyncio.timeout(_STOP_S):
+                    await places.commit(consumer)
+                    await consumer.stop()
+
+    async def _read(self, consumer: AIOKafkaConsumer, places: _Places, feed: Feed) -> None:
+        wait_ms, at_most = int(self._settings.max_wait_time * 1000), self._settings.max_poll_records
+        while True:
+            await feed.ready()
+            fetched = places.settled_only(consumer, await consumer.getmany(timeout_ms=wait_ms, max_records=at_most))
+            if not fetched:
+                continue
+            with_columns = feed.is_read
+            records = [self._incoming.of(one, with_columns=with_columns) for batch in fetched.values() for one in batch]
+            await feed.deliver(records)
+            places.done.update((partition, batch[-1].offset + 1) for partition, batch in fetched.items())
+
+    async def _tell(self, consumer: AIOKafkaConsumer, places: _Places) -> None:
+        """Tell Kafka from time to time where the group is; that is for people and for other members."""
+        while True:
+            await asyncio.sleep(max(self._settings.commit_interval, 0.05))
+            await places.commit(consumer)
+
+    def _consumer(self) -> AIOKafkaConsumer:
+        settings = self._settings
+        return AIOKafkaConsumer(
+            **self._connector.reach(self._context.name.replace(":", "-")),
+            group_id=self._group,
+            enable_auto_commit=False,
+            auto_offset_reset=settings.offset_reset_policy,
+            isolation_level="read_committed",
+            fetch_max_wait_ms=int(settings.max_wait_time * 1000),
+            max_partition_fetch_bytes=settings.max_batch_bytes,
+            max_poll_interval_ms=_LONGEST_PAUSE_MS,
+        )
+
+
+class _Places:
+    """Up to where each partition is taken and committed here."""
+
+    def __init__(self) -> None:
+        self.done: dict[TopicPartition, int] = {}
+        self.settled: set[TopicPartition] = set()
+        """Partitions that are read from where they should be."""
+        self._told: dict[TopicPartition, int] = {}
+
+    def settled_only(self, consumer: AIOKafkaConsumer, fetched: Fetched) -> Fetched:
+        """Without partitions that came just now: aiokafka fetches while it is still being worked out where to begin."""
+        if self.settled.issuperset(fetched):
+            return fetched
+        for place, batch in fetched.items():
+            if place not in self.settled and place in consumer.assignment():
+                consumer.seek(place, batch[0].offset)
+        return {place: batch for place, batch in fetched.items() if place in self.settled}
+
+    async def commit(self, consumer: AIOKafkaConsumer) -> None:
+        """Tell Kafka what is new; a group that is being shared out anew is told the next time."""
+        assigned = consumer.assignment()
+        new = {
+            place: offset
+            for place, offset in self.done.items()
+            if place in assigned and self._told.get(place) != offset
+        }
+        if not new:
+            return
+        try:
+            await consumer.commit(new)
+        except KafkaError as error:
+            _log.debug("kafka.commit_later", reason=str(error))
+        else:
+            self._told.update(new)
+
+
+class _Assigned(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
+    """What is done when partitions come and go."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, places: _Places, feed: Feed, settings: KafkaSourceSettings) -> None:
+        self._consumer, self._places, self._feed, self._settings = consumer, places, feed, settings
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        """Others go on where this one stopped."""
+        await self._places.commit(self._consumer)
+        for place in revoked:
+            self._places.done.pop(place, None)
+            self._places.settled.discard(place)
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        """Begin where the store says, or at a time; notice topics that were made anew."""
+        places = list(assigned)
+        if not places:
+            return
+        ends = await self._consumer.end_offsets(places)
+        for place in places:
+            kept = self._feed.position_of(shard_of(place))
+            if kept is not None and kept >= ends[place]:
+                _log.warning("kafka.topic_began_anew", topic=place.topic, partition=place.partition, kept=kept)
+                self._feed.begin_anew(shard_of(place))
+                kept = None
+            if kept is not None:
+                committed = await self._consumer.committed(place)
+                if committed is None or committed <= kept:
+                    self._consumer.seek(place, kept + 1)
+            elif self._settings.start_time is not None and await self._consumer.committed(place) is None:
+                await self._seek_time(place, int(self._settings.start_time.timestamp() * 1000), ends[place])
+            self._places.settled.add(place)
+
+    async def _seek_time(self, place: TopicPartition, time_ms: int, end: int) -> None:
+        found = (await self._consumer.offsets_for_times({place: time_ms}))[place]
+        self._consumer.seek(place, end if found is None else found.offset)
+
+
+class _Incoming:
+    """Makes of records what the framework takes."""
+
+    def __init__(self, settings: KafkaSourceSettings, context: Context) -> None:
+        self._settings, self._publish, self._clock = settings, settings.publish, context.services.clock
+        self._decode = _decoder(settings, context.services.schemas)
+        publish = settings.publish or PublishSettings()
+        self._topic_of = text_template(publish.topic) if publish.topic else None
+        self._payload_of = bytes_template(publish.payload) if publish.payload else None
+
+    def of(self, record: ConsumerRecord, *, with_columns: bool) -> Incoming:
+        """One record."""
+        needs_columns = with_columns or self._topic_of is not None or self._payload_of is not None
+        columns = self._columns(record) if needs_columns else {}
+        place = TopicPartition(record.topic, record.partition)
+        incoming = Incoming(columns, shard=shard_of(place), position=record.offset)
+        if self._publish is not None:
+            self._as_message(incoming, record, self._publish)
+        return incoming
+
+    def _as_message(self, incoming: Incoming, record: ConsumerRecord, publish: PublishSettings) -> None:
+        restored = to_message(
+            record.headers,
+            self._clock.now_ns(),
+            with_client=publish.client_properties,
+            with_binary=publish.binary_headers == "base64",
+        )
+        if restored is None:
+            return  # its life is over
+        topic = self._topic_of(incoming.columns) if self._topic_of is not None else restored.topic or record.topic
+        if len(topic) > MAX_TOPIC_BYTES or not topic:
+            return
+        incoming.topic = topic
+        incoming.payload = (
+            record.value or b"" if self._payload_of is None else self._payload_of(incoming.columns) or b""
+        )
+        incoming.qos = publish.qos if restored.qos is None else min(publish.qos, restored.qos)
+        incoming.retain = publish.retain and restored.retain
+        incoming.properties = restored.properties or None
+
+    def _columns(self, record: ConsumerRecord) -> dict[str, Any]:
+        value, error = self._value(record.value)
+        columns = {
+            "key": _encoded(record.key, self._settings.key_encoding),
+            "value": value,
+            "headers": {name: _shown(value) for name, value in record.headers},
+            "header_list": [{"key": name, "value": _shown(value)} for name, value in record.headers],
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "ts": record.timestamp,
+            "ts_type": _TIMESTAMP_TYPES.get(record.timestamp_type, "none"),
+        }
+        if error:
+            columns["error"] = error
+        return columns
+
+    def _value(self, data: bytes | None) -> tuple[Any, str]:
+        """The value, and why it could not be decoded."""
+        if data is None:
+            return None, ""
+        try:
+            return self._decode(data), ""
+        except (SchemaError, NotFound, ValueError) as error:
+            return None, str(error)
+
+
+def shard_of(place: TopicPartition) -> str:
+    """What positions are kept under."""
+    return f"{place.topic}:{place.partition}"
+
+
+def _decoder(settings: KafkaSourceSettings, schemas: SchemaLookup) -> Decode:
+    encoding = settings.value_encoding
+    if isinstance(encoding, SchemaEncoding):
+        return lambda data: _by_schema(encoding, schemas, data)
+    if encoding == "json":
+        return jsontext.decode
+    return lambda data: _encoded(data, encoding)
+
+
+def _by_schema(encoding: SchemaEncoding, schemas: SchemaLookup, data: bytes) -> Any:
+    name = encoding.schema_name
+    if encoding.wire_format == "confluent" and isinstance(schemas, TaggedSchemas):
+        return schemas.tagged(name).decode(data)
+    return schemas.serde(name).decode(data)
+
+
+def _encoded(data: bytes | None, encoding: str) -> str | None:
+    if data is None:
+        return None
+    return b64encode(data).decode() if encoding == "base64" else data.decode(errors="replace")
+
+
+def _shown(value: bytes | None) -> str:
+    return "" if value is None else value.decode(errors="replace")

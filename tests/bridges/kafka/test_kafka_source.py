@@ -1,0 +1,312 @@
+"""Records of a real Kafka as messages, once each, over crashes, rebalances and topics that are made anew."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from broker.core.message import Message
+from broker.storage.memory import MemoryStore
+from tests.support.bridges import FAST_CONNECTOR, Bridges
+from tests.support.kafka_server import Kafka
+from tests.support.mqtt_server import on_loop
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    with Kafka(tmp_path_factory.mktemp("kafka") / "cluster") as started:
+        yield started
+
+
+class Topic:
+    """A topic of its own for a test."""
+
+    def __init__(self, kafka: Kafka, partitions: int = 1) -> None:
+        self.kafka, self.name, self.partitions = kafka, f"t-{uuid.uuid4().hex}", partitions
+
+    async def make(self) -> Topic:
+        async with self._admin() as admin:
+            await admin.create_topics([NewTopic(self.name, self.partitions, 1)])
+        return self
+
+    async def make_anew(self) -> None:
+        async with self._admin() as admin:
+            await admin.delete_topics([self.name])
+        async with asyncio.timeout(20):
+            while True:
+                async with self._admin() as admin:
+                    made = await admin.create_topics([NewTopic(self.name, self.partitions, 1)])
+                if made.topic_errors[0][1] == 0:
+                    return
+                await asyncio.sleep(0.1)
+
+    async def send(self, *values: bytes | None, partition: int = 0, headers: Headers = (), **record: Any) -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=self.kafka.bootstrap)
+        await producer.start()
+        for value in values:
+            await producer.send(self.name, value, partition=partition, headers=list(headers), **record)
+        await producer.stop()
+
+    async def committed(self, group: str) -> int | None:
+        consumer = AIOKafkaConsumer(bootstrap_servers=self.kafka.bootstrap, group_id=group, enable_auto_commit=False)
+        await consumer.start()
+        try:
+            offset: int | None = await consumer.committed(TopicPartition(self.name, 0))
+            return offset
+        finally:
+            await consumer.stop()
+
+    @asynccontextmanager
+    async def _admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.kafka.bootstrap)
+        await admin.start()
+        try:
+            yield admin
+        finally:
+            await admin.close()
+
+
+def read(bridges: Bridges, topic: Topic, name: str = "in", **parameters: Any) -> None:
+    """A source of the topic, from its start."""
+    hosts = topic.kafka.bootstrap
+    if not bridges.connectors.list():
+        bridges.connectors.create(
+            {"name": "plant", "type": "kafka", "bootstrap_hosts": hosts, "resource_opts": FAST_CONNECTOR}
+        )
+    given = {"topics": [topic.name], "offset_reset_policy": "earliest", "max_wait_time": "100ms", "publish": {}}
+    bridges.sources.create(
+        {
+            "name": name,
+            "type": "kafka",
+            "connector": "plant",
+            "parameters": {**given, "group_id": f"g-{topic.name}", "commit_interval": "50ms", **parameters},
+            "resource_opts": {"health_check_interval": "200ms"},
+        }
+    )
+
+
+@asynccontextmanager
+async def reading(topic: Topic, **parameters: Any) -> AsyncIterator[Bridges]:
+    bridges = Bridges()
+    bridges.begin()
+    try:
+        read(bridges, topic, **parameters)
+        yield bridges
+    finally:
+        await bridges.end()
+
+
+async def payloads(bridges: Bridges, count: int) -> list[bytes]:
+    await bridges.until(lambda: len(bridges.published.messages) >= count, f"{count} messages")
+    return [message.payload for message in bridges.published.messages]
+
+
+async def only(bridges: Bridges) -> Message:
+    await bridges.until(lambda: bridges.published.messages)
+    return bridges.published.messages[0]
+
+
+@on_loop
+async def test_records_are_published_in_order_and_told_to_kafka_when_they_are_kept(kafka: Kafka) -> None:
+    topic = await Topic(kafka).make()
+    await topic.send(*(b"%d" % number for number in range(500)))
+    async with reading(topic) as bridges:
+        assert await payloads(bridges, 500) == [b"%d" % number for number in range(500)]
+        assert {message.topic for message in bridges.published.messages} == {topic.name}
+        async with asyncio.timeout(10):
+            while await topic.committed(f"g-{topic.name}") != 500:
+                pass
+        shown = bridges.sources.get("in")
+        assert (shown["status"], shown["metrics"]["success"]) == ("connected", 500)
+
+
+@on_loop
+async def test_headers_become_the_properties_they_were(kafka: Kafka) -> None:
+    topic = await Topic(kafka).make()
+    headers = [
+        ("mqtt.topic", b"plant/7"),
+        ("mqtt.clientid", b"c7"),
+        ("mqtt.qos", b"2"),
+        ("mqtt.retain", b"1"),
+        ("content-type", b"application/json"),
+        ("correlation-id", bytes(range(256)) + b"x" * 44),
+        ("reply-to", b"answers/7"),
+        ("mqtt.payload-format", b"1"),
+        ("mqtt.expires-at", b"%d" % (int(datetime.now(UTC).timestamp()) * 1000 + 3_600_000)),
+        ("mqtt.up.reply-to", b"mine"),
+        ("k", b"v"),
+        ("k", b"w"),
+        ("raw", b"\xff\x00"),
+    ]
+    await topic.send(b"{}", headers=headers)
+    async with reading(topic, publish={"retain": True, "client_properties": True}) as bridges:
+        message = await only(bridges)
+    assert (message.topic, message.payload, message.qos, message.retain) == ("plant/7", b"{}", 1, True)
+    properties = dict(message.properties or {})
+    assert 3500 < properties.pop("Message-Expiry-Interval") <= 3600
+    assert properties == {
+        "Content-Type": "application/json",
+        "Correlation-Data": bytes(range(256)) + b"x" * 44,
+        "Response-Topic": "answers/7",
+        "Payload-Format-Indicator": 1,
+        "User-Property": [
+            ("mqtt.clientid", "c7"),
+            ("reply-to", "mine"),
+            ("k", "v"),
+            ("k", "w"),
+            ("raw;b64", "/wA="),
+        ],
+    }
+
+
+@on_loop
+async def test_templates_make_topic_and_payload(kafka: Kafka) -> None:
+    topic = await Topic(kafka).make()
+    await topic.send(b'{"site": "a", "temp": 21}', key=b"k1")
+    publish = {"topic": "in/${value.site}/${key}", "payload": "${value.temp}", "qos": 0}
+    async with reading(topic, value_encoding="json", publish=publish) as bridges:
+        message = await only(bridges)
+    assert (message.topic, message.payload, message.qos) == ("in/a/k1", b"21", 0)
+
+
+@on_loop
+async def test_rules_read_what_comes_in_without_publishing_it(kafka: Kafka) -> None:
+    topic = await Topic(kafka).make()
+    seen: list[dict[str, Any]] = []
+    bridges = Bridges()
+    bridges.services.events.want(frozenset(("$bridges/kafka:in",)))
+    bridges.services.events.listen(lambda name, columns, about: seen.append(dict(columns)))
+    bridges.begin()
+    try:
+        await topic.send(b"\xff", None, key=b"k", headers=[("h", b"1"), ("h", b"2")], timestamp_ms=1_700_000_000_000)
+        read(bridges, topic, value_encoding="base64", publish=None)
+        await bridges.until(lambda: len(seen) == 2)
+    finally:
+        await bridges.end()
+    assert seen[0] == {
+        "key": "k",
+        "value": "/w==",
+        "headers": {"h": "2"},
+        "header_list": [{"key": "h", "value": "1"}, {"key": "h", "value": "2"}],
+        "topic": topic.name,
+        "partition": 0,
+        "offset": 0,
+        "ts": 1_700_000_000_000,
+        "ts_type": "create",
+    }
+    assert seen[1]["value"] is None
+    assert bridges.published.messages == []
+
+
+@on_loop
+async def test_a_value_that_cannot_be_decoded_is_told_and_passed_on_as_it_came(kafka: Kafka) -> None:
+    topic = await Topic(kafka).make()
+    await topic.send(b"{", b"1")
+    async with reading(topic, value_encoding="json") as bridges:
+        assert await payloads(bridges, 2) == [b"{", b"1"]
+
+
+@on_loop
+async def test_a_message_whose_life_is_over_is_not_published(kafka: Kafka) -> None:
+    topic = await Topic(kafka).make()
+    await topic.send(b"old", headers=[("mqtt.expires-at", b"1000")])
+    await topic.send(b"new")
+    async with reading(topic) as bridges:
+        assert await payloads(bridges, 1) == [b"new"]
+
+
+@on_loop
+async def test_after_a_crash_records_are_taken_once(kafka: Kafka) -> None:
+    topic = await Topic(kafka).make()
+    await topic.send(*(b"%d" % number for number in range(50)))
+    store, sections = MemoryStore(), dict[str, Any]()
+    first = Bridges(store=store, sections=sections)
+    first.begin()
+    read(first, topic, commit_interval="1h")  # Kafka is told nothing
+    assert len(await payloads(first, 50)) == 50
+    await first.until(lambda: first.sources.metrics("in")["success"] == 50)
+    for running in first.feature.hub.owners.values():
+        for task in asyncio.all_tasks():
+            if running and task is not asyncio.current_task() and "kafka:in" in task.get_name():
+                task.cancel()
+    await first.crash()
+    await topic.send(b"later")
+    second = Bridges(store=store, sections=sections)
+    second.begin()
+    try:
+        assert await payloads(second, 1) == [b"later"]
+    finally:
+        await second.end()
+
+
+@on_loop
+async def test_a_group_begins_where_it_is_told(kafka: Kafka) -> None:
+    topic = await Topic(kafka).make()
+    await topic.send(b"old", timestamp_ms=1_700_000_000_000)
+    await topic.send(b"new", timestamp_ms=1_700_000_100_000)
+    async with reading(topic, start_time="2023-11-14T22:14:00Z") as bridges:
+        assert await payloads(bridges, 1) == [b"new"]
+
+
+@on_loop
+async def test_two_sources_of_a_group_share_the_partitions(kafka: Kafka) -> None:
+    topic = await Topic(kafka, partitions=4).make()
+    async with reading(topic) as bridges:
+        await bridges.until(lambda: bridges.sources.get("in")["status"] == "connected")
+        read(bridges, topic, name="too")
+        for number in range(40):
+            await topic.send(b"%d" % number, partition=number % 4)
+        found = await payloads(bridges, 40)
+        assert sorted(found, key=int) == [b"%d" % number for number in range(40)]
+
+
+@on_loop
+async def test_a_topic_that_is_made_anew_is_read_from_its_start(kafka: Kafka) -> None:
+    topic = await Topic(kafka).make()
+    await topic.send(b"1", b"2", b"3")
+    async with reading(topic) as bridges:
+        await payloads(bridges, 3)
+        bridges.sources.pause("in")
+        await bridges.sources.stop("in")
+        await topic.make_anew()
+        await topic.send(b"4")
+        bridges.sources.resume("in")
+        await bridges.sources.start("in")
+        assert await payloads(bridges, 4) == [b"1", b"2", b"3", b"4"]
+
+
+@on_loop
+async def test_a_topic_that_is_not_there_is_told_and_read_once_it_is(kafka: Kafka) -> None:
+    topic = Topic(kafka)
+    async with reading(topic) as bridges:
+        await bridges.until(lambda: "unhealthy target" in bridges.sources.get("in")["status_reason"])
+        assert f"no topic '{topic.name}'" in bridges.sources.get("in")["status_reason"]
+        await topic.make()
+        await topic.send(b"1")
+        assert await payloads(bridges, 1) == [b"1"]
+
+
+@on_loop
+async def test_a_source_goes_on_after_kafka_was_killed(tmp_path: Path) -> None:
+    with Kafka(tmp_path / "own") as kafka:
+        topic = await Topic(kafka).make()
+        await topic.send(b"1")
+        async with reading(topic) as bridges:
+            await payloads(bridges, 1)
+            await asyncio.to_thread(kafka.kill)
+            await bridges.until(lambda: bridges.connectors.get("plant")["status"] == "disconnected")
+            assert "connection refused" in bridges.connectors.get("plant")["status_reason"]
+            await asyncio.to_thread(kafka.start)
+            await topic.send(b"2")
+            assert await payloads(bridges, 2) == [b"1", b"2"]
