@@ -338,7 +338,6 @@ async def test_the_log_is_trimmed_to_what_sessions_still_need() -> None:
             if number < 4:
                 client.send(PubAck(packet.packet_id))
         await client.silence()
-        hub = node.server.hub
         node.pass_time(1)
         node.pass_time(31)
         await node.until(lambda: store.range_of(SESSION_LOG).first_offset == 3)
