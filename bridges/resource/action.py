@@ -31,6 +31,7 @@ _log = get_logger(__name__)
 
 SLOW_S: Final = 5.0
 """A batch without an answer for so long is told of in the action's state."""
+_AFTER_FAULT_S: Final = 1.0
 _HALT_S: Final = 10.0
 """Longest wait for requests that are given up."""
 
@@ -170,8 +171,17 @@ class Action:
         self._stopped = ""
         self._set_gate()
         if self._sending is None:
+            self._sending = asyncio.create_task(self._send(), name=f"sender of {self.name}")
+
+    async def _send(self) -> None:
+        """Work the buffer off until cancelled; a fault of ours must not leave rows lying."""
+        while True:
             self._sender = Sender(self.buffer, self._pace, self, self._clock)
-            self._sending = asyncio.create_task(self._sender.run(), name=f"sender of {self.name}")
+            try:
+                await self._sender.run()
+            except Exception:  # noqa: BLE001 - a bug; what was taken is back in the buffer
+                _log.exception("bridge.sender_failed", action=self.name)
+                await asyncio.sleep(_AFTER_FAULT_S)
 
     async def stop(self, reason: str = "stopped by a person") -> None:
         """Take no rows and send none; those that wait stay."""
@@ -310,11 +320,8 @@ class Action:
             self._state = CONNECTED, ""
         if self.line is not None:
             self.line.proved()
-        for item in items:
-            if item.attempts:
-                self.figures.retried_success.value += 1
-            if item.settle is not None:
-                item.settle(None)
+        self.figures.retried_success.value += sum(1 for item in items if item.attempts)
+        _settle(items, None)
 
     def failed(self, items: Sequence[Item], error: BridgeError) -> None:
         """Given up."""
@@ -369,7 +376,11 @@ def _nobody(_error: Exception | None) -> None:
     """Nobody waits for what becomes of a fallback's row."""
 
 
-def _settle(items: Sequence[Item], error: Exception) -> None:
+def _settle(items: Sequence[Item], error: Exception | None) -> None:
+    """Tell whoever handed the rows over; one that raises must not keep the others from hearing of theirs."""
     for item in items:
         if item.settle is not None:
-            item.settle(error)
+            try:
+                item.settle(error)
+            except Exception:  # noqa: BLE001 - as above
+                _log.exception("bridge.settle_failed")

@@ -11,6 +11,8 @@ from broker.core.message import Message
 from rules.feature import RulesFeature
 from tests.support.features import make_services
 
+MISSING = "/bridge: there is no action 'http:x' yet; rows are discarded until it is made"
+
 
 class Sink:
     name, state = "kafka:orders", CONNECTED
@@ -24,12 +26,10 @@ class Sink:
     [
         (["kafka:orders"], []),
         (["kafka:order"], ["/actions/0/bridge: there is no action 'kafka:order' yet; did you mean 'kafka:orders'?"]),
-        (["http:x"], ["/actions/0/bridge: there is no action 'http:x' yet; rows are discarded until it is made"]),
+        (["http:x"], [f"/actions/0{MISSING}"]),
         (
             [{"type": "console", "fallback_actions": ["http:x"]}],
-            [
-                "/actions/0/fallback_actions/0/bridge: there is no action 'http:x' yet; rows are discarded until it is made"
-            ],
+            [f"/actions/0/fallback_actions/0{MISSING}"],
         ),
     ],
     ids=["there", "misspelt", "missing", "fallback"],

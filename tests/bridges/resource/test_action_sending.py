@@ -9,6 +9,8 @@ import pytest
 
 from bridges.resource.errors import NeverAgain, TryAgain
 from broker.core.action import PushedBack
+from broker.core.client import Client
+from broker.core.message import Message
 from tests.support.bridges import FAST, Outside, scripted_bridges
 
 MODES = ["memory_only", "disk"]
@@ -387,5 +389,27 @@ def test_counters_begin_anew_and_still_add_up() -> None:
             outside.is_there = True
             await bridges.until_sent(10)
             bridges.assert_adds_up()
+
+    run(check())
+
+
+def test_a_fault_while_rows_are_told_of_does_not_stop_the_action() -> None:
+    async def check() -> None:
+        outside = Outside()
+        async with scripted_bridges(outside) as bridges:
+            told: list[Any] = []
+
+            def settle(error: Exception | None) -> None:
+                told.append(error)
+                if len(told) == 1:
+                    raise AssertionError("a bug of whoever handed the row over")
+
+            sink = bridges.services.sinks.find("scripted:out")
+            assert sink is not None
+            message = Message("in", b"", 0, False, Client("c1"), 0)
+            sink.write({"n": 1, "key": "k"}, message, settle)
+            await bridges.until(lambda: told)
+            bridges.send_many(10, start=2)
+            await bridges.until(lambda: set(range(1, 12)) <= set(outside.values))
 
     run(check())
