@@ -203,7 +203,7 @@ class WireClient:
         """Wait until the system has taken what was sent, but for a little."""
         await self._writer.drain()
 
-    async def receive(self) -> Packet:
+    async def receive(self, deadline_s: float | None = DEADLINE_S) -> Packet:
         """The next packet.
 
         Raises:
@@ -211,7 +211,7 @@ class WireClient:
             TimeoutError: nothing came in time.
         """
         while not self._received:
-            data = await asyncio.wait_for(self._reader.read(65_536), DEADLINE_S)
+            data = await asyncio.wait_for(self._reader.read(65_536), deadline_s)
             if not data:
                 raise ConnectionError("closed by the server")
             self._received.extend(self._decoder.feed(data))
