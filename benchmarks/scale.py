@@ -263,12 +263,14 @@ async def start(folder: Path, count: int) -> int:
     writer.store.close()
     before, began = _resident(), time.perf_counter()
     server = _server(RocksStore(folder, "os"))
+    gc.disable()  # as the server does
     longest = 0.0
     step = time.perf_counter()
     for _ in server.hub.load():
         longest = max(longest, time.perf_counter() - step)
         step = time.perf_counter()
     taken_s = time.perf_counter() - began
+    gc.enable()
     there = f"{len(server.hub.sessions):,} sessions, {server.hub.retained.count:,} retained"
     _tell("start", f"{there}: {taken_s:.1f} s, the loop waits {longest * 1e3:.0f} ms at most")
     _tell("start, resident memory", f"{(_resident() - before) / max(sessions, 1):,.0f} bytes a session")

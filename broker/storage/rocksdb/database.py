@@ -97,6 +97,12 @@ class Database:
             found.seek(start)
         return self._walk(found, end, limits)
 
+    def compact(self, start: bytes, end: bytes) -> None:
+        """Bring what is left of a range together, so that the rest of its space is free. Takes a while; a failure is
+        the next write's to tell."""
+        with suppress(Exception):
+            self._db.compact_range(start, end)
+
     def cursor(self, start: bytes, end: bytes) -> DatabaseCursor:
         """A cursor over the keys from ``start`` up to, not including, ``end``."""
         with self._translated():

@@ -24,6 +24,7 @@ from broker.storage.rocksdb import keys
 from broker.storage.rocksdb.changes import Changes
 from broker.storage.rocksdb.database import Database, DatabaseCursor
 from broker.storage.rocksdb.keys import ShardState
+from broker.storage.rocksdb.reclaim import Reclaim
 from broker.storage.store import Batch, Committed, FrameEntry, KeyCursor, LogShard
 
 DATABASE_FOLDER = "rocksdb"
@@ -47,6 +48,7 @@ class RocksStore:
         self._undo: Changes | None = None
         try:
             self._db = Database(directory / DATABASE_FOLDER)
+            self._reclaim = Reclaim(self._db.compact)
             self._states = self._load_states()
         except BaseException:
             self._lock_file.release()
@@ -157,6 +159,7 @@ class RocksStore:
             writes.delete_range(keys.entry_key(shard, 0, 0), keys.entry_key(shard, running_max_us, first))
             size = state.size_bytes - forgotten
             self._change_state(writes, shard, state._replace(first_offset=first, size_bytes=size))
+            self._reclaim.forgotten(forgotten, keys.frame_key(shard, 0), keys.frame_key(shard, first))
 
     def drop(self, log: int) -> None:
         with self._changing:
@@ -164,7 +167,9 @@ class RocksStore:
             for kind in (b"f", b"t", b"s"):
                 writes.delete_range(*keys.log_bounds(kind, log))
             self._write(writes)
+            gone = sum(state.size_bytes for shard, state in self._states.items() if shard.log == log)
             self._states = {shard: state for shard, state in self._states.items() if shard.log != log}
+            self._reclaim.forgotten(gone, *keys.log_bounds(b"f", log))
 
     def get(self, key: bytes) -> bytes | None:
         return self._db.get(keys.user_key(key))
@@ -186,6 +191,7 @@ class RocksStore:
             return True
 
     def close(self) -> None:
+        self._reclaim.wait()
         with self._changing, suppress(Unavailable):  # a store that failed has nothing more to write
             self._db.close()
         self._lock_file.release()

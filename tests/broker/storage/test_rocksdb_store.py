@@ -56,6 +56,21 @@ def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_was_trimmed_gives_its_disk_space_back(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path, "os")
+    for _ in range(90):
+        store.commit(Batch({LOG: [StreamRecord(0, "t", os.urandom(1000), 1, False, "c") for _ in range(1000)]}))
+    before = _disk_bytes(tmp_path)
+    store.trim(LOG, 90_000)
+    store.close()
+    assert before > 80_000_000
+    assert _disk_bytes(tmp_path) < 5_000_000
+
+
+def _disk_bytes(folder: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
+
+
 def test_offsets_go_on_after_all_was_trimmed_and_reopened(tmp_path: Path) -> None:
     store = RocksStore(tmp_path)
     append(store, 0, 1)
