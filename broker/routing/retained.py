@@ -156,6 +156,8 @@ class Retained:
             self._put(key, encode_retained(message, self.stamp), old)
         elif old is not None:
             self._put(key, None, old)
+        elif message.qos:  # to be remembered as taken: sent again behind a newer message, it would delete that one
+            self._writer.touch()
 
     def delete(self, topic: str) -> bool:
         """Forget the message of a topic; False when there is none."""

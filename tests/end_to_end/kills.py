@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -93,7 +94,7 @@ class Keeper(Publisher):
         self.told()
         for name, topic in self.topics.items():
             if held.get(name, b"") not in (topic.told, *topic.sent):
-                raise BrokenPromise(f"retained {name} is {held.get(name)}, told {topic.told!r}, then {topic.sent}")
+                raise BrokenPromise(f"retained {name} is {held.get(name)!r}, told {topic.told!r}, then {topic.sent}")
 
 
 class World:
@@ -121,7 +122,6 @@ class World:
         self.churner = Churner("churner", noticed, chance, [f"c/{number}" for number in range(8)])
         self.will_clients: list[WireClient] = []
         self.wills_told: set[bytes] = set()
-        self.wills_possible: set[bytes] = set()
         self.sessions_left: list[tuple[str, float]] = []
 
     # -- the rounds --
@@ -189,12 +189,16 @@ class World:
         self.figures.slowest_start_s = max(self.figures.slowest_start_s, time.monotonic() - began_s)
 
     def _start_and_kill(self, after_s: float) -> None:
-        killing = threading.Timer(after_s, lambda: self.node.process and self.node.process.kill())
+        killing = threading.Timer(after_s, self._kill_process)
         killing.start()
         with suppress(AssertionError):  # it was killed before it said ready
             self.node.start(60)
         killing.join()
         self._kill()
+
+    def _kill_process(self) -> None:
+        if self.node.process is not None:
+            self.node.process.kill()
 
     # -- traffic --
 
@@ -280,19 +284,18 @@ class World:
         following = [*self.subscribers, *([self.absent] if is_complete else [])]
         for one in (*following, *self.members):
             one.answer()
+        await self._until(partial(_complete, told, following), lambda: _missing(told, following))
         await self._until(
-            lambda: all(told <= one.received.keys() for one in following), lambda: _missing(told, following)
+            lambda: told <= self._shared(), lambda: f"never came to the group: {sorted(told - self._shared())[:5]}"
         )
-        together = lambda: {payload for one in self.members for payload in one.received}  # noqa: E731
-        await self._until(lambda: told <= together(), lambda: f"shared: {sorted(told - together())[:5]}")
-        await self._until(
-            lambda: all(self.wills_told <= one.received.keys() for one in following),
-            lambda: "wills: " + _missing(self.wills_told, following),
-        )
+        await self._until(partial(_complete, self.wills_told, following), lambda: _missing(self.wills_told, following))
         held = await _retained(self._port)
         if held != self.keeper.told():
             raise BrokenPromise(f"retained messages are {held}, told {self.keeper.told()}")
         self._settle(told, following)
+
+    def _shared(self) -> set[bytes]:
+        return {payload for one in self.members for payload in one.received}
 
     def _settle(self, told: set[bytes], following: list[Subscriber]) -> None:
         """The account is right: nobody may get anything else, or again."""
@@ -353,6 +356,10 @@ def _making(name: str, qos: tuple[int, ...]) -> Callable[[int], Publish]:
         return Publish(sent.topic, sent.payload, sent.qos)
 
     return make
+
+
+def _complete(told: set[bytes], subscribers: list[Subscriber]) -> bool:
+    return all(told <= one.received.keys() for one in subscribers)
 
 
 def _missing(told: set[bytes], subscribers: list[Subscriber]) -> str:

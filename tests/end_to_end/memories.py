@@ -115,7 +115,7 @@ class Lasting:
 
     def send(self, *packets: Packet) -> None:
         """Send, where there is a connection."""
-        if self._wire is not None:
+        if self._wire is not None and not self._wire.is_closing:
             self._wire.send(*packets)
 
     async def ended(self) -> None:

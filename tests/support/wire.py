@@ -199,6 +199,11 @@ class WireClient:
         """Send anything."""
         self._writer.write(data)
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._writer.is_closing()
+
     async def drain(self) -> None:
         """Wait until the system has taken what was sent, but for a little."""
         await self._writer.drain()

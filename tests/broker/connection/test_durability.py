@@ -279,6 +279,22 @@ async def test_retained_messages_survive_a_restart() -> None:
         await client.silence()
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+@on_loop
+async def test_a_deletion_of_nothing_that_is_sent_again_does_not_delete_what_was_retained_after_it(qos: int) -> None:
+    store = MemoryStore()
+    sent = [Publish("r", b"", qos, True, packet_id=1), Publish("r", b"new", qos, True, packet_id=2)]
+    for is_resent in (False, True):
+        async with running(store) as node:
+            publisher = await durable(node, "p")
+            publisher.send(*[replace(one, dup=is_resent) for one in sent])
+            for _ in sent:
+                await (publisher.expect(PubAck) if qos == 1 else publisher.expect(PubRec))
+            client = await node.client("c")
+            await client.subscribe(SubscriptionRequest("#", 1))
+            assert (await client.expect(Publish)).payload == b"new"
+
+
 @on_loop
 async def test_a_session_ends_when_its_expiry_has_passed_also_across_a_restart() -> None:
     store, clock = MemoryStore(), MovedClock()
