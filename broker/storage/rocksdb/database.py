@@ -16,8 +16,11 @@ from typing import Final
 from rocksdict import DbClosedError, Rdict, RdictIter, ReadOptions, Snapshot
 
 from broker.core.errors import ConfigError, Unavailable
-from broker.storage.rocksdb import keys, options
+from broker.observe.log import get_logger
+from broker.storage.rocksdb import keys, options, wal
 from broker.storage.rocksdb.changes import Changes
+
+_log = get_logger(__name__)
 
 FORMAT: Final = 1
 _STALL_STEP_S: Final = 0.005
@@ -32,7 +35,7 @@ class Database:
         """Open, creating what is missing.
 
         Raises:
-            ConfigError: the directory cannot be used, or a newer release wrote it.
+            ConfigError: the directory cannot be used, a log is damaged in its middle, or a newer release wrote it.
         """
         self._path = path
         self._monotonic_s = monotonic_s
@@ -41,6 +44,8 @@ class Database:
         self._reopened_at_s = float("-inf")
         try:
             self._db = self._open()
+        except ConfigError:
+            raise
         except Exception as error:  # rocksdict raises nothing more exact
             raise ConfigError([f"the store in {path} cannot be opened: {error}"]) from error
         self._check_format()
@@ -133,7 +138,27 @@ class Database:
             found.status()
 
     def _open(self) -> Rdict:
-        return Rdict(str(self._path), options.primary())
+        """Open with every record of the logs read back; a last one that was written in part is cut off with a warning.
+
+        Raises:
+            ConfigError: a log is damaged and holds whole records behind that.
+        """
+        try:
+            return Rdict(str(self._path), options.primary())
+        except Exception as error:
+            damage = wal.find_damage(self._path) if "Corruption" in str(error) else None
+            if damage is None:
+                raise
+            if not damage.is_tail:
+                raise ConfigError([_damaged_log(damage)]) from error
+        _log.warning(
+            "store.log_cut",
+            file=str(damage.file),
+            offset=damage.offset,
+            dropped_bytes=damage.lost_bytes,
+            effect="the last commit was written in part, and is taken as not made",
+        )
+        return Rdict(str(self._path), options.primary(tolerates_torn_tail=True))
 
     def _check_format(self) -> None:
         stored = self.get(keys.FORMAT)
@@ -205,6 +230,15 @@ class DatabaseCursor:
         with self._translated():
             self._found.status()
         return None
+
+
+def _damaged_log(damage: wal.Damage) -> str:
+    later = f" and delete {', '.join(path.name for path in damage.later)}" if damage.later else ""
+    return (
+        f"the store's log {damage.file} is damaged at byte {damage.offset}, and there are commits behind that: put "
+        f"back a copy of the data directory; or, to start without all that was committed from there on, "
+        f"'truncate -s {damage.offset} {damage.file}'{later}"
+    )
 
 
 def _newer_format(path: Path, stored: int) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, WriteOptions
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options, WriteOptions
 
 _MIB = 1024 * 1024
 
 
-def primary() -> Options:
-    """Options of the broker's own instance."""
+def primary(*, tolerates_torn_tail: bool = False) -> Options:
+    """Options of the broker's own instance. It opens logs that read back whole; what is wrong with others is looked at
+    before it is told to go on without their end, since by itself it would do so wherever the damage is."""
     options = _common()
+    options.set_wal_recovery_mode(
+        DBRecoveryMode.point_in_time() if tolerates_torn_tail else DBRecoveryMode.absolute_consistency()
+    )
     options.create_if_missing(True)
     options.set_max_background_jobs(2)
     options.set_write_buffer_size(64 * _MIB)

@@ -7,6 +7,7 @@ it, because rocksdict holds the interpreter lock during a synced write and relea
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from rocksdict import Snapshot
 
 from broker.core.errors import Unavailable
 from broker.core.stream import ShardRange, StreamRecord
+from broker.observe.log import get_logger
 from broker.storage import frames, records
 from broker.storage.directory import DirectoryLock
 from broker.storage.frames import Frame
@@ -26,6 +28,8 @@ from broker.storage.rocksdb.database import Database, DatabaseCursor
 from broker.storage.rocksdb.keys import ShardState
 from broker.storage.rocksdb.reclaim import Reclaim
 from broker.storage.store import Batch, Committed, FrameEntry, KeyCursor, LogShard
+
+_log = get_logger(__name__)
 
 DATABASE_FOLDER = "rocksdb"
 """The folder of the data directory that RocksDB has for itself."""
@@ -46,13 +50,24 @@ class RocksStore:
         self._sync = durability == "fsync"
         self._changing = threading.RLock()
         self._undo: Changes | None = None
+        began_s = time.monotonic()
         try:
             self._db = Database(directory / DATABASE_FOLDER)
             self._reclaim = Reclaim(self._db.compact)
             self._states = self._load_states()
+            self._log_opened(time.monotonic() - began_s)
         except BaseException:
             self._lock_file.release()
             raise
+
+    def _log_opened(self, took_s: float) -> None:
+        states = self._states.values()
+        _log.info(
+            "store.opened",
+            records=sum(state.next_offset - state.first_offset for state in states),
+            bytes=sum(state.size_bytes for state in states),
+            took_s=f"{took_s:.2f}",
+        )
 
     def commit(self, batch: Batch) -> Committed:
         with self._changing:
