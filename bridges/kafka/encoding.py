@@ -31,7 +31,7 @@ def _by_schema(settings: KafkaActionSettings, encoding: SchemaEncoding, schemas:
         if value is None:
             return None
         try:
-            return _serde(encoding, schemas).encode(value)
+            return _serde(encoding, schemas).encode(value, encoding.message_type)
         except (SchemaError, NotFound) as error:
             raise NeverAgain(str(error)) from None
 

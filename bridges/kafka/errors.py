@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from typing import Final
@@ -77,8 +78,8 @@ def said(error: BaseException) -> str:
     if isinstance(error, kafka.BrokerResponseError) and not error.args:
         return str(error.description or error.message.lower().replace("_", " "))
     text = _REASON.sub("", str(error)).strip()
-    if isinstance(error, OSError) and error.strerror:
-        text = error.strerror.lower()
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        text = os.strerror(error.errno).lower()  # asyncio says "connect call failed" there
     return text or _words(type(error).__name__)
 
 

@@ -79,6 +79,7 @@ class SchemaEncoding(Settings):
     """Values written by a schema of the registry, with the number of its version in front as Confluent does."""
 
     schema_name: str = Field(alias="schema", min_length=1, description="A schema of the registry; a name.")
+    message_type: str | None = Field(default=None, description="Of a Protobuf schema: which message; a name.")
     wire_format: Literal["confluent", "bare"] = Field(
         default="confluent", description="confluent puts the magic byte and the schema's number in front."
     )
@@ -108,6 +109,13 @@ class KafkaSourceSettings(Settings):
 
     topics: list[str] = Field(min_length=1, max_length=1000, description="Topics that are read.")
     group_id: str = Field(default="", max_length=249, description="The consumer group; else sluice- and the name.")
+    session_timeout: Duration = Field(
+        default=10.0,
+        ge=1,
+        le=1800,
+        description="After a crash, of the broker or of Kafka, the group waits so long for its members; a duration. "
+        "Kafka allows 6 s to 30 min, as long as it is not told otherwise.",
+    )
     offset_reset_policy: Literal["latest", "earliest"] = Field(
         default="latest", description="Where a group begins that has read nothing yet, or whose place is gone."
     )

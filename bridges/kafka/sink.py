@@ -16,6 +16,7 @@ from aiokafka.errors import OutOfOrderSequenceNumber
 
 from bridges.kafka.client import KafkaConnector
 from bridges.kafka.encoding import Encode, encoder
+from bridges.kafka.ending import end_producer
 from bridges.kafka.errors import meant
 from bridges.kafka.headers import of_message
 from bridges.kafka.partition import Partitions
@@ -31,7 +32,6 @@ _ACKS: Final = {"all_isr": "all", "leader_only": 1, "none": 0}
 _RECHECK_S: Final = 60.0
 _OVERHEAD_BYTES: Final = 512
 """Of a batch and its request beside the records."""
-_STOP_S: Final = 5.0
 _PATIENCE_S: Final = 3.0
 """A batch that takes longer has the cluster asked whether it is there, and it has as long to answer."""
 
@@ -96,13 +96,8 @@ class KafkaSink(Sink):
     async def close(self) -> None:
         """Stop the producer; what it still has is not waited for."""
         producer, self._producer = self._producer, None
-        if producer is None:
-            return
-        try:
-            async with asyncio.timeout(_STOP_S):
-                await producer.stop()
-        except Exception:  # noqa: BLE001 - the cluster may be gone
-            return
+        if producer is not None:
+            await end_producer(producer)
 
     async def check(self) -> None:
         """Whether the topic is there, where it is the same for all rows."""

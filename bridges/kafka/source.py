@@ -17,6 +17,7 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
 
 from bridges.kafka.client import KafkaConnector
+from bridges.kafka.ending import end_consumer
 from bridges.kafka.errors import meant
 from bridges.kafka.headers import to_message
 from bridges.kafka.settings import KafkaSourceSettings, PublishSettings, SchemaEncoding
@@ -33,7 +34,7 @@ _log = get_logger(__name__)
 _TIMESTAMP_TYPES: Final = {0: "create", 1: "append"}
 _LONGEST_PAUSE_MS: Final = 24 * 3600 * 1000
 """A source may be paused for a day before Kafka gives its partitions to others."""
-_STOP_S: Final = 5.0
+_STOP_S: Final = 2.0
 Fetched = dict[TopicPartition, list[ConsumerRecord]]
 Decode = Callable[[bytes], Any]
 
@@ -64,7 +65,7 @@ class KafkaSource(Source):
             with suppress(Exception):
                 async with asyncio.timeout(_STOP_S):
                     await places.commit(consumer)
-                    await consumer.stop()
+            await end_consumer(consumer)
 
     async def _read(self, consumer: AIOKafkaConsumer, places: _Places, feed: Feed) -> None:
         wait_ms, at_most = int(self._settings.max_wait_time * 1000), self._settings.max_poll_records
@@ -95,6 +96,8 @@ class KafkaSource(Source):
             fetch_max_wait_ms=int(settings.max_wait_time * 1000),
             max_partition_fetch_bytes=settings.max_batch_bytes,
             max_poll_interval_ms=_LONGEST_PAUSE_MS,
+            session_timeout_ms=int(settings.session_timeout * 1000),
+            heartbeat_interval_ms=int(settings.session_timeout * 300),
         )
 
 
@@ -256,8 +259,8 @@ def _decoder(settings: KafkaSourceSettings, schemas: SchemaLookup) -> Decode:
 def _by_schema(encoding: SchemaEncoding, schemas: SchemaLookup, data: bytes) -> Any:
     name = encoding.schema_name
     if encoding.wire_format == "confluent" and isinstance(schemas, TaggedSchemas):
-        return schemas.tagged(name).decode(data)
-    return schemas.serde(name).decode(data)
+        return schemas.tagged(name).decode(data, encoding.message_type)
+    return schemas.serde(name).decode(data, encoding.message_type)
 
 
 def _encoded(data: bytes | None, encoding: str) -> str | None:

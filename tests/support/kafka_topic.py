@@ -1,0 +1,112 @@
+"""A topic of a real Kafka for one test: made, written to, read to its end, changed."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError
+
+from tests.support.kafka_server import Kafka
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+class Topic:
+    """A topic of its own."""
+
+    def __init__(self, kafka: Kafka, partitions: int = 1, *, copies: int = 1, name: str = "") -> None:
+        self.kafka, self.name, self.partitions = kafka, name or f"t-{uuid.uuid4().hex}", partitions
+        self._copies = copies
+
+    async def make(self, **config: str) -> Topic:
+        """Make it; ``config`` has underscores for dots."""
+        named = {name.replace("_", "."): value for name, value in config.items()}
+        new = NewTopic(self.name, self.partitions, self._copies, topic_configs=named)
+        async with asyncio.timeout(30):
+            while True:
+                async with self.admin() as admin:
+                    code = (await admin.create_topics([new])).topic_errors[0][1]
+                if code == 0:
+                    return self
+                await asyncio.sleep(0.1)  # one that was deleted is on its way out
+
+    async def delete(self) -> None:
+        """Delete it."""
+        async with self.admin() as admin:
+            await admin.delete_topics([self.name])
+
+    async def make_anew(self) -> None:
+        """Delete it and make it again."""
+        await self.delete()
+        await self.make()
+
+    async def send(self, *values: bytes | None, partition: int = 0, headers: Headers = (), **record: Any) -> None:
+        """Write records."""
+        producer = AIOKafkaProducer(bootstrap_servers=self.kafka.bootstrap)
+        await producer.start()
+        for value in values:
+            await producer.send(self.name, value, partition=partition, headers=list(headers), **record)
+        await producer.stop()
+
+    async def records(self, *, committed: bool = False) -> list[ConsumerRecord]:
+        """All that is in it, by partition and offset; with ``committed`` what a read-committed consumer sees."""
+        places = [TopicPartition(self.name, number) for number in range(self.partitions)]
+        isolation = "read_committed" if committed else "read_uncommitted"
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.kafka.bootstrap,
+            auto_offset_reset="earliest",
+            isolation_level=isolation,
+            max_partition_fetch_bytes=16 << 20,
+        )
+        await consumer.start()
+        found: list[ConsumerRecord] = []
+        try:
+            consumer.assign(places)
+            ends = await consumer.end_offsets(places)
+            for place in places:
+                while await consumer.position(place) < ends[place]:
+                    found += (await consumer.getmany(place, timeout_ms=100)).get(place, [])
+        finally:
+            await consumer.stop()
+        return found
+
+    async def committed_offset(self, group: str) -> int | None:
+        """Where a group stands in the first partition."""
+        consumer = AIOKafkaConsumer(bootstrap_servers=self.kafka.bootstrap, group_id=group, enable_auto_commit=False)
+        await consumer.start()
+        try:
+            offset: int | None = await consumer.committed(TopicPartition(self.name, 0))
+            return offset
+        finally:
+            await consumer.stop()
+
+    async def leader(self, partition: int = 0) -> int:
+        """The node that leads a partition; waits until there is one."""
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    async with self.admin() as admin:
+                        [found] = await admin.describe_topics([self.name])
+                except KafkaError:
+                    found = {"partitions": []}
+                for one in found["partitions"]:
+                    if one["partition"] == partition and one["leader"] >= 0:
+                        number: int = one["leader"]
+                        return number
+                await asyncio.sleep(0.1)
+
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
+        """A client for what is to be administered."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.kafka.bootstrap)
+        await admin.start()
+        try:
+            yield admin
+        finally:
+            await admin.close()
