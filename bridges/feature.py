@@ -19,6 +19,7 @@ from broker.observe.counter_rates import Ticks
 
 BUILT_IN: Final = {
     "file": "bridges.file.connector:FILE",
+    "http": "bridges.http.connector:HTTP",
     "kafka": "bridges.kafka.connector:KAFKA",
     "postgresql": "bridges.postgresql.connector:POSTGRESQL",
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.support.bridges import Outside, scripted
+from tests.support.certified_http import CertifiedHttp
 from tests.support.certified_servers import CertifiedKafka, CertifiedPostgres
 
 Row = dict[str, Any]
@@ -145,6 +146,7 @@ class CertifiedScripted:
 
 ALL: dict[str, type[Certified]] = {
     "file": CertifiedFile,
+    "http": CertifiedHttp,
     "kafka": CertifiedKafka,
     "postgresql": CertifiedPostgres,
     "scripted": CertifiedScripted,

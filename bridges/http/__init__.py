@@ -1,0 +1,1 @@
+"""Rows as requests to HTTP services."""

@@ -1,0 +1,110 @@
+"""What answers mean: what is sent again and when, what is given up, and what becomes of each row of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, Final
+
+from bridges.http.connection import Answer
+from bridges.http.settings import RowAnswers
+from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, TargetMissing, TryAgain
+from broker.core import jsontext
+
+_TOLD_BYTES: Final = 200
+"""Of an answer's text, in an error."""
+_LONGEST_HOLD_S: Final = 3600.0
+_CLASS: Final = "xx"
+
+
+class Statuses:
+    """A list of statuses, as ``["5xx", "429"]``."""
+
+    def __init__(self, texts: Collection[str]) -> None:
+        self._classes = {int(text[0]) for text in texts if text.endswith(_CLASS)}
+        self._numbers = {int(text) for text in texts if not text.endswith(_CLASS)}
+
+    def __contains__(self, status: int) -> bool:
+        return status in self._numbers or status // 100 in self._classes
+
+
+class Judge:
+    """Says what an answer means.
+
+    ``is_one_place`` tells that every row goes to the same path. Where it is so, 403 says that the credentials do not
+    reach it, and 404 or 410 that it is not there, for all rows alike; where the path is made of the row, they are about
+    that row, which is given up.
+    """
+
+    def __init__(self, again: Statuses, *, is_one_place: bool) -> None:
+        self._again, self._is_one_place = again, is_one_place
+
+    def error(self, status: int, said: str, after_s: float | None = None) -> BridgeError | None:
+        """What is to be done; None when all is well."""
+        if 200 <= status < 300:
+            return None
+        if status in self._again:
+            return TryAgain(said, after_s)
+        if status == HTTPStatus.UNAUTHORIZED or (status == HTTPStatus.FORBIDDEN and self._is_one_place):
+            return BadSettings(said)
+        if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE) and self._is_one_place:
+            return TargetMissing(said)
+        return NeverAgain(said)
+
+
+def told(what: str, answer: Answer) -> str:
+    """An answer in words: status, where it points to, the beginning of its text."""
+    try:
+        phrase = f" {HTTPStatus(answer.status).phrase}"
+    except ValueError:
+        phrase = ""
+    text = " ".join(answer.body[:_TOLD_BYTES].decode(errors="replace").split())
+    place = answer.header(b"location") if 300 <= answer.status < 400 else ""
+    return f"{what} answers {answer.status}{phrase}{f' to {place}' if place else ''}{f': {text}' if text else ''}"
+
+
+def retry_after_s(answer: Answer, now_s: float) -> float | None:
+    """Seconds that the service asks to wait (RFC 9110, section 10.2.3): a number, or a time. At most an hour."""
+    text = answer.header(b"retry-after").strip()
+    if not text:
+        return None
+    if text.isdecimal():
+        return min(float(text), _LONGEST_HOLD_S)
+    try:
+        at = parsedate_to_datetime(text).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return min(max(at - now_s, 0.0), _LONGEST_HOLD_S)
+
+
+def answers_of_rows(
+    answer: Answer, settings: RowAnswers, count: int, judge: Judge, what: str
+) -> Sequence[BridgeError | None]:
+    """What became of each row, by the body of an answer to a batch.
+
+    Raises:
+        NeverAgain: the answer does not say it.
+    """
+    try:
+        found = _at(jsontext.decode(answer.body), settings.at)
+    except jsontext.JsonError as error:
+        raise NeverAgain(f"{what} answers what is not JSON: {error}") from None
+    if not isinstance(found, list) or len(found) != count:
+        has = f"{len(found)} elements" if isinstance(found, list) else "no array"
+        raise NeverAgain(f"{what} answers a batch of {count} rows with {has} at {settings.at or 'the top'!r}")
+    return [_of_row(element, settings, judge, what) for element in found]
+
+
+def _of_row(element: Any, settings: RowAnswers, judge: Judge, what: str) -> BridgeError | None:
+    status = _at(element, settings.status)
+    number = 200 if status is None else int(status) if str(status).isdecimal() else 500
+    reason = _at(element, settings.reason)
+    text = "" if reason is None else f": {str(reason)[:_TOLD_BYTES]}"
+    return judge.error(number, f"{what} answers {number} for the row{text}")
+
+
+def _at(value: Any, path: str) -> Any:
+    for key in path.split(".") if path else ():
+        value = value.get(key) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,225 @@
+"""Settings of HTTP services. Names are EMQX's where it has the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+import httpx
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from bridges.resource.oauth import ClientCredentials
+from bridges.resource.secret import SecretText
+from bridges.resource.tls import TlsOptions
+from broker.config.model import Settings
+from broker.config.units import Duration, Size
+
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_OURS: Final = ("connection", "content-length", "expect", "host", "te", "trailer", "transfer-encoding", "upgrade")
+"""Headers that make the message what it is: nobody else sets them."""
+_STATUS: Final = re.compile(r"[1-5](?:xx|[0-9]{2})")
+
+
+def _header_name(name: str) -> str:
+    if not _TOKEN.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of a header; names are letters, digits and '-'")
+    if name.lower() in _OURS:
+        raise ValueError(f"the header {name!r} is set by the connector; leave it out")
+    return name
+
+
+HeaderName = Annotated[str, AfterValidator(_header_name)]
+
+
+def _address(text: str) -> str:
+    try:
+        url = httpx.URL(text)
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise ValueError(f"{text!r} is not an address: {error}") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(f"{text!r} is not an address; write 'http://host:port' or 'https://host/path'")
+    if url.userinfo:
+        raise ValueError("an address with a password in it would be shown; put it into 'authentication'")
+    if "${" in text:
+        raise ValueError("the address is the same for all rows; put '${...}' into the path of the action")
+    if url.query or url.fragment:
+        raise ValueError("an address has no query; put it into 'query' of the action")
+    return text
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
+class BasicAuthentication(Settings):
+    """A user name and a password with each request (RFC 7617)."""
+
+    mechanism: Literal["basic"]
+    username: str = Field(min_length=1, pattern=r"^[^:]*$", description="Who asks.")
+    password: SecretText = Field(description="The password, or `${env:NAME}`, `${file:PATH}`.")
+
+
+class BearerAuthentication(Settings):
+    """A token with each request (RFC 6750)."""
+
+    mechanism: Literal["bearer"]
+    token: SecretText = Field(description="The token, or `${env:NAME}`, `${file:PATH}`.")
+
+
+class OauthAuthentication(ClientCredentials):
+    """Tokens by OAuth 2.0 client credentials, asked for anew when one is refused."""
+
+    mechanism: Literal["oauth"]
+
+
+Authentication = Annotated[
+    BasicAuthentication | BearerAuthentication | OauthAuthentication, Field(discriminator="mechanism")
+]
+
+
+class ProxySettings(Settings):
+    """A proxy on the way: requests to http go through it, to https through a tunnel (CONNECT)."""
+
+    url: Address = Field(pattern=r"^http://", description="`http://host:port` of the proxy.")
+    username: str = Field(default="", pattern=r"^[^:]*$", description="Who logs in to it; empty for nobody.")
+    password: SecretText | None = Field(default=None, description="The password, or `${env:NAME}`, `${file:PATH}`.")
+
+
+class HttpSettings(Settings):
+    """A service and how it is reached."""
+
+    url: Address = Field(description="`http://host:port` or `https://host/base`; paths of actions come behind it.")
+    headers: dict[HeaderName, SecretText] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Headers of every request; shown as stars unless they are `${env:NAME}` or `${file:PATH}`.",
+    )
+    authentication: Authentication | None = Field(default=None, description="Basic, bearer or OAuth; none without it.")
+    ssl: TlsOptions = Field(default_factory=TlsOptions, description="TLS of an https address, which turns it on.")
+    connect_timeout: Duration = Field(
+        default=5.0, gt=0, le=300, description="An attempt to connect that takes longer has failed; a duration."
+    )
+    pool_size: int = Field(
+        default=16, ge=1, le=1024, description="Connections at once, for all actions of the connector; a number."
+    )
+    max_inactive: Duration = Field(
+        default=60.0, ge=0, le=3600, description="A connection that was idle for longer is not used again; a duration."
+    )
+    proxy: ProxySettings | None = Field(
+        default=None, description="A proxy; none without it, whatever the environment says."
+    )
+    health_check_path: str | None = Field(
+        default=None,
+        pattern=r"^[!-~]*$",
+        description="GET of this path, behind `url`, is the check. Default: a connection is.",
+    )
+
+    @field_validator("headers")
+    @classmethod
+    def _whole_references(cls, value: Mapping[str, SecretText]) -> Mapping[str, SecretText]:
+        for name, secret in value.items():
+            if "${" in secret.written and secret.shown != secret.written:
+                raise ValueError(
+                    f"the header {name!r} must be a text, or all of it `${{env:NAME}}` or `${{file:PATH}}`"
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> HttpSettings:
+        if self.ssl.enable and not self.url.startswith("https:"):
+            raise ValueError("ssl is on and the address begins with http:; write https:")
+        return self
+
+
+class RowAnswers(Settings):
+    """Where the answer to a batch says what became of each row: one element of an array for each, in order."""
+
+    at: str = Field(default="", description="Path of the array in the answer, as `items`; empty for the answer itself.")
+    status: str = Field(
+        default="status",
+        min_length=1,
+        description="Path of the status in an element, as `index.status`; missing is 200.",
+    )
+    reason: str = Field(default="error", description="Path of the reason in an element.")
+
+
+class HttpActionSettings(Settings):
+    """The request that a row becomes."""
+
+    method: Literal["post", "put", "patch", "get", "delete"] = Field(default="post", description="The method.")
+    path: str = Field(
+        default="",
+        description="Path behind the connector's `url`; a template. Values are encoded: none leaves its segment.",
+    )
+    query: dict[str, str] = Field(
+        default_factory=dict, max_length=64, description="Parameters; templates. One that the row lacks is left out."
+    )
+    headers: dict[HeaderName, str] = Field(
+        default_factory=dict, max_length=64, description="Headers; templates. One that the row lacks is left out."
+    )
+    body: str | None = Field(
+        default=None, description="The body; a template. Default: the row as JSON, and none with get and delete."
+    )
+    batch: Literal["none", "json_array", "ndjson", "joined"] = Field(
+        default="none",
+        description="none sends a request for each row. Else up to resource_opts.batch_size rows whose address and "
+        "headers are the same share one: as a JSON array, as lines, or joined by batch_separator.",
+    )
+    batch_separator: str = Field(default="\n", description="Between the bodies of joined rows.")
+    batch_prefix: str = Field(default="", description="Before joined rows.")
+    batch_suffix: str = Field(default="", description="Behind joined rows.")
+    row_answers: RowAnswers | None = Field(
+        default=None, description="Read from the answer to a batch what became of each row; else all share its status."
+    )
+    split_refused: bool = Field(
+        default=True,
+        description="A batch that is refused for good (as 400, 413 or 422) is sent in halves until the rows at fault "
+        "are found.",
+    )
+    retry_statuses: list[str] = Field(
+        default=["5xx", "408", "425", "429"], description="Statuses after which a row is sent again; as `503`, `5xx`."
+    )
+    max_answer_size: Size = Field(
+        default=1024 * 1024, ge=0, le=64 * 1024 * 1024, description="Read of an answer, at most; a size."
+    )
+    max_redirects: int = Field(
+        default=0, ge=0, le=10, description="Redirections that are followed (307 and 308; all with get); 0 for none."
+    )
+    idempotency_header: HeaderName | None = Field(
+        default=None,
+        description="A header, as `Idempotency-Key`, that is the same whenever a row is sent again, and else another.",
+    )
+    mqtt_headers: bool = Field(
+        default=False, description="Add the MQTT message's topic, client, QoS and properties as headers `mqtt-...`."
+    )
+    key: str = Field(
+        default="", description="Rows of one key are sent in order; a template. Empty: those of one client."
+    )
+    check_method: Literal["head", "options", "get"] | None = Field(
+        default=None, description="Asks with this method whether the path is there, where it is the same for all rows."
+    )
+
+    @field_validator("path")
+    @classmethod
+    def _is_path(cls, value: str) -> str:
+        if "://" in value.partition("?")[0] or "#" in value or any(ord(character) <= 0x20 for character in value):
+            raise ValueError("a path has no host, no '#' and no spaces; the host is the connector's")
+        return value
+
+    @field_validator("retry_statuses")
+    @classmethod
+    def _statuses(cls, value: list[str]) -> list[str]:
+        wrong = [text for text in value if not _STATUS.fullmatch(text)]
+        if wrong:
+            raise ValueError(f"{wrong[0]!r} is not a status; write '503' or '5xx'")
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> HttpActionSettings:
+        if self.batch == "none" and self.row_answers is not None:
+            raise ValueError("row_answers reads the answer to a batch; set batch")
+        if self.batch != "none" and self.method in ("get", "delete"):
+            raise ValueError(f"batch needs a body, and {self.method} has none; use post, put or patch")
+        if self.check_method is not None and "${" in self.path:
+            raise ValueError("check_method asks for one path, and the path has placeholders; leave it out")
+        return self

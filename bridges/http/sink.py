@@ -1,0 +1,207 @@
+"""Rows as requests: one for each, or one for a batch of those that go to the same place."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from bridges.http.address import target_template
+from bridges.http.answers import Judge, Statuses, answers_of_rows, retry_after_s, told
+from bridges.http.client import HttpConnector
+from bridges.http.connection import Headers
+from bridges.http.headers import header_templates, of_message
+from bridges.http.settings import HttpActionSettings
+from bridges.resource.contract import ALL_DONE, Answers, Context, Sink
+from bridges.resource.errors import BridgeError, NeverAgain, TargetMissing, TryAgain
+from bridges.resource.templates import bytes_template
+from broker.core.action import Row
+from broker.core.message import Message
+
+_PART_OF_TIMEOUT: Final = 0.9
+"""Of ``request_timeout``: what takes longer is given up here, before the framework gives up the connection."""
+_TYPES: Final = {"none": b"application/json", "json_array": b"application/json", "ndjson": b"application/x-ndjson"}
+_JOINED_TYPE: Final = b"application/octet-stream"
+_LINE_BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
+_WITH_BODY: Final = ("post", "put", "patch")
+_TROUBLE_S: Final = 60.0
+"""So long the last failure counts, unless something has gone well since."""
+_NOT_THERE: Final = (404, 410)
+
+
+class Record(NamedTuple):
+    """The request of one row, or its part of one."""
+
+    target: bytes
+    headers: Headers
+    body: bytes
+    identity: bytes
+    """Tells the row from all others; the same when it is sent again."""
+
+    @property
+    def place(self) -> tuple[bytes, Headers]:
+        """Rows with the same may share a request."""
+        return self.target, self.headers
+
+
+class HttpSink(Sink):
+    """The requests of one action."""
+
+    def __init__(self, connector: HttpConnector, settings: HttpActionSettings, context: Context) -> None:
+        self._connector, self._settings = connector, settings
+        self._clock, self._timeout_s = context.services.clock, context.request_timeout_s * _PART_OF_TIMEOUT
+        self._method = settings.method.upper().encode()
+        self._target_of = target_template(connector.base, settings.path, settings.query)
+        self._headers_of = header_templates(settings.headers)
+        self._body_of = _body_template(settings)
+        names = {name.lower() for name in settings.headers}
+        has_type = settings.method not in _WITH_BODY or "content-type" in names
+        self._type = [] if has_type else [(b"Content-Type", _TYPES.get(settings.batch, _JOINED_TYPE))]
+        is_one_place = "${" not in settings.path
+        self._judge = Judge(Statuses(settings.retry_statuses), is_one_place=is_one_place)
+        self._key_name = settings.idempotency_header.encode() if settings.idempotency_header else b""
+        self._hold_until_s = 0.0
+        self._trouble: BridgeError | None = None
+        self._trouble_s = 0.0
+
+    def record(self, row: Row, message: Message) -> Record:
+        """The address, headers and body of a row."""
+        headers = self._headers_of(row)
+        if self._settings.mqtt_headers:
+            headers += of_message(message)
+        body = self._body_of(row)
+        return Record(self._target_of(row), headers, body, message.id.encode() if self._key_name else b"")
+
+    async def send(self, records: Sequence[Record]) -> Answers:
+        """Send them in order; what follows one that is to be sent again is sent again too."""
+        self._check_hold()
+        until_s = self._clock.monotonic_s() + self._timeout_s
+        answers: list[BridgeError | None] = []
+        for request in self._requests(records):
+            answers += await self._answers(request, until_s)
+            if (error := _to_be_sent_again(answers)) is not None:
+                return [*answers, *[error] * (len(records) - len(answers))]
+        return answers if any(answers) else ALL_DONE
+
+    async def check(self) -> None:
+        """Whether the path is there, where ``check_method`` asks; else what the last requests have met with."""
+        settings = self._settings
+        if settings.check_method is not None:
+            target, method = self._target_of({}), settings.check_method.upper().encode()
+            answer = await self._connector.ask(method, target, self._timeout_s, redirects=settings.max_redirects)
+            if answer.status in _NOT_THERE:
+                raise TargetMissing(told(self._what(target), answer))
+            self._trouble = None
+            return
+        if self._trouble is not None and self._clock.monotonic_s() - self._trouble_s < _TROUBLE_S:
+            raise self._trouble
+
+    # Requests
+
+    def _requests(self, records: Sequence[Record]) -> Iterator[list[Record]]:
+        if self._settings.batch == "none":
+            return ([record] for record in records)
+        return (list(group) for _, group in groupby(records, key=lambda record: record.place))
+
+    async def _answers(self, rows: list[Record], until_s: float) -> Sequence[BridgeError | None]:
+        """What became of each row of one request."""
+        try:
+            return await self._sent(rows, until_s)
+        except BridgeError as error:
+            self._note(error)
+            return [error] * len(rows)
+
+    async def _sent(self, rows: list[Record], until_s: float) -> Sequence[BridgeError | None]:
+        """The same; raises what befell all of them."""
+        timeout_s = until_s - self._clock.monotonic_s()
+        if timeout_s <= 0:
+            raise TryAgain(
+                f"{self._connector.origin}: no time is left for the rest of the batch; make batch_size smaller"
+            )
+        target, headers = rows[0].place
+        settings = self._settings
+        answer = await self._connector.ask(
+            self._method,
+            target,
+            timeout_s,
+            (*self._type, *headers, *self._idempotency(rows)),
+            self._body(rows),
+            most_bytes=settings.max_answer_size,
+            redirects=settings.max_redirects,
+        )
+        what = self._what(target)
+        wait_s = retry_after_s(answer, self._clock.now_ns() / 1e9)
+        error = self._judge.error(answer.status, told(what, answer), wait_s)
+        if error is None:
+            self._trouble = None
+            if settings.row_answers is None:
+                return [None] * len(rows)
+            found = answers_of_rows(answer, settings.row_answers, len(rows), self._judge, what)
+            if (again := _to_be_sent_again(found)) is not None:
+                self._note(again)
+            return found
+        if isinstance(error, TryAgain) and wait_s:
+            self._hold_until_s = self._clock.monotonic_s() + wait_s
+        if isinstance(error, NeverAgain) and len(rows) > 1 and settings.split_refused:
+            return await self._in_halves(rows, until_s)
+        raise error
+
+    async def _in_halves(self, rows: list[Record], until_s: float) -> Sequence[BridgeError | None]:
+        """Send rows whose batch was refused, so that the one at fault does not take the others along."""
+        half = len(rows) // 2
+        first = await self._answers(rows[:half], until_s)
+        if (error := _to_be_sent_again(first)) is not None:
+            return [*first, *[error] * (len(rows) - half)]
+        return [*first, *await self._answers(rows[half:], until_s)]
+
+    def _body(self, rows: list[Record]) -> bytes:
+        settings, bodies = self._settings, [row.body for row in rows]
+        if settings.batch == "none":
+            return bodies[0]
+        if settings.batch == "json_array":
+            return b"[" + b",".join(bodies) + b"]"
+        if settings.batch == "ndjson":
+            return b"".join([line.translate(_LINE_BREAKS) + b"\n" for line in bodies])
+        joined = settings.batch_separator.encode().join(bodies)
+        return settings.batch_prefix.encode() + joined + settings.batch_suffix.encode()
+
+    def _idempotency(self, rows: list[Record]) -> Headers:
+        """The same for the same rows; of another row of the same message it differs by what is sent."""
+        if not self._key_name:
+            return ()
+        digest = hashlib.sha256()
+        for row in rows:
+            for part in (row.identity, row.target, row.body):
+                digest.update(b"%d:" % len(part) + part)
+        return ((self._key_name, digest.hexdigest()[:32].encode()),)
+
+    def _what(self, target: bytes) -> str:
+        return f"{self._method.decode()} {self._connector.origin}{target.decode().partition('?')[0]}"
+
+    # What it met with
+
+    def _check_hold(self) -> None:
+        """No row is sent before the time that the service has asked to wait for, on whichever lane."""
+        left_s = self._hold_until_s - self._clock.monotonic_s()
+        if left_s > 0:
+            said = f"; {self._trouble}" if self._trouble is not None else ""
+            raise TryAgain(f"{self._connector.origin} asks to wait for {left_s:.0f} s{said}", left_s)
+
+    def _note(self, error: BridgeError) -> None:
+        if not isinstance(error, NeverAgain):
+            self._trouble, self._trouble_s = error, self._clock.monotonic_s()
+
+
+def _to_be_sent_again(answers: Sequence[BridgeError | None]) -> BridgeError | None:
+    """The first error of rows that are not given up: nothing behind them may be sent before them."""
+    return next((error for error in answers if error is not None and not isinstance(error, NeverAgain)), None)
+
+
+def _body_template(settings: HttpActionSettings) -> Callable[[Row], bytes]:
+    if settings.body is None and settings.method not in _WITH_BODY:
+        return lambda row: b""
+    if settings.body == "":
+        return lambda row: b""
+    render = bytes_template("${.}" if settings.body is None else settings.body)
+    return lambda row: render(row) or b""
