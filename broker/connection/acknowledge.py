@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _PUBACK: Final = 0x40
 _PUBREC: Final = 0x50
+_PUBREL: Final = b"\x62\x02\0\0"
+"""One that the session sends, by its type and size."""
 _SHORT: Final = 5
 """Size of a PUBACK or PUBREC without properties; only refusals have some."""
 
@@ -68,7 +70,9 @@ def take_pubrec(c: Connection, packet: PubRec) -> None:
             c.hub.figures.unknown_acknowledgements.value += 1
     elif not c.session.on_pubrec(packet.packet_id):
         code = reason.PACKET_IDENTIFIER_NOT_FOUND if c.is_v5 else reason.SUCCESS
-        c.box.add(encode_fitting(PubRel(packet.packet_id, code), c.version, c.max_sent_bytes))
+        c.reply(encode_fitting(PubRel(packet.packet_id, code), c.version, c.max_sent_bytes))
+    else:
+        c.hub.figures.note_sent(_PUBREL)
 
 
 def take_pubcomp(c: Connection, packet: PubComp) -> None:
@@ -109,7 +113,7 @@ def _committed(c: Connection, error: BaseException | None) -> None:
 
 def _release(c: Connection, data: Waiting) -> None:
     if isinstance(data, bytes):
-        c.box.add(data)
+        c.reply(data)
     else:
         data()
 
@@ -135,6 +139,6 @@ def _fail(c: Connection, waiting: list[Waiting], kept: list[Kept]) -> None:
         assert isinstance(data, bytes)
         c.unacknowledged -= _is_puback(data)
         if len(data) <= _SHORT and int.from_bytes(data[2:4]) in lost:
-            c.box.add(bytes((data[0], 3)) + data[2:4] + bytes((reason.QUOTA_EXCEEDED,)))
+            c.reply(bytes((data[0], 3)) + data[2:4] + bytes((reason.QUOTA_EXCEEDED,)))
         else:
-            c.box.add(data)
+            c.reply(data)

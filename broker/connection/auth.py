@@ -77,8 +77,11 @@ def read_exchange(c: Connection, data: bytes, position: int) -> int:
             if stop > len(data):
                 c.wanted = stop - position
                 return position
+            kind = data[position] >> 4
             packet = decode_packet(data[position], data, start, stop, c.version)
             position = stop
+            if isinstance(packet, Disconnect | Auth):
+                c.hub.figures.note_before_connack(kind)
             if isinstance(packet, Disconnect):
                 close.end(c, "normal", is_will_due=False)
             elif isinstance(packet, Auth):
@@ -155,4 +158,4 @@ def _not_again(c: Connection, login: Login) -> None:
 
 def _send(c: Connection, login: Login, code: int, data: bytes) -> None:
     properties: Properties = {METHOD: login.method, DATA: data} if data else {METHOD: login.method}
-    c.box.add(encode_fitting(Auth(code, properties), 5, c.max_sent_bytes))
+    c.reply(encode_fitting(Auth(code, properties), 5, c.max_sent_bytes))

@@ -62,6 +62,7 @@ def take_disconnect(c: Connection, packet: Disconnect) -> None:
 def welcome(c: Connection) -> None:
     """Send the CONNACK that was kept until the session is stored, and what waits behind it."""
     connack, c.connack = c.connack, b""
+    c.hub.figures.note_sent(connack)
     c.box.uncork(connack)
 
 
@@ -110,9 +111,9 @@ def refuse_connect(c: Connection, code: int, text: str = "") -> None:
         properties = {"Reason-String": text} if text else {}
         if code == reason.USE_ANOTHER_SERVER and c.hub.server_reference is not None:
             properties["Server-Reference"] = c.hub.server_reference
-        c.box.add(encode_fitting(ConnAck(False, code, properties), 5, c.max_sent_bytes))
+        c.reply(encode_fitting(ConnAck(False, code, properties), 5, c.max_sent_bytes))
     elif code in RETURN_CODES:
-        c.box.add(encode_packet(ConnAck(False, RETURN_CODES[code]), c.version))
+        c.reply(encode_packet(ConnAck(False, RETURN_CODES[code]), c.version))
     end(c, reason.name_of(code), is_will_due=False, lingers=True)
 
 
@@ -120,10 +121,10 @@ def _refuse_late(c: Connection, code: int) -> None:
     """What was accepted cannot be kept, and the CONNACK has not left: let it say so."""
     c.box.chunks.clear()
     c.connack = b""
-    if c.is_v5:
-        c.box.uncork(encode_packet(ConnAck(False, code), 5))
-    elif code in RETURN_CODES:
-        c.box.uncork(encode_packet(ConnAck(False, RETURN_CODES[code]), c.version))
+    if c.is_v5 or code in RETURN_CODES:
+        connack = encode_packet(ConnAck(False, code if c.is_v5 else RETURN_CODES[code]), c.version)
+        c.hub.figures.note_sent(connack)
+        c.box.uncork(connack)
 
 
 def refused(c: Connection, refusal: Refusal) -> None:
@@ -162,7 +163,7 @@ def disconnect(c: Connection, code: int, why: str, *, text: str = "", is_will_du
         _refuse_late(c, code if code in _CONNACK_CODES else reason.SERVER_UNAVAILABLE)
     elif c.is_v5 and c.is_connected:
         properties = {"Reason-String": text} if text else {}
-        c.box.add(encode_fitting(Disconnect(code, properties), 5, c.max_sent_bytes))
+        c.reply(encode_fitting(Disconnect(code, properties), 5, c.max_sent_bytes))
     end(c, why, is_will_due=is_will_due, lingers=c.is_v5 and not c.hub.is_stopping)
 
 

@@ -16,6 +16,7 @@ from broker.codec.packets import Connect
 from broker.connection import acknowledge, auth, close, connect, reading
 from broker.connection.announce import Greeting
 from broker.connection.auth_permits import Permits
+from broker.connection.figures import CONNECT
 from broker.connection.hub import TICK_S, Hub
 from broker.connection.kept import Kept, Waiting
 from broker.connection.publish_rate import PublishMeter
@@ -253,6 +254,11 @@ class Connection:
             self.session.set_slow(is_slow=False)
             self.let_go(self.link)
 
+    def reply(self, packet: bytes) -> None:
+        """Send a whole packet that is no PUBLISH, in this turn of the loop."""
+        self.hub.figures.note_sent(packet)
+        self.box.add(packet)
+
     # -- from the hub --
 
     def hold(self, cause: object) -> None:
@@ -320,6 +326,7 @@ class Connection:
             close.on_bad_connect(self, error, data, start, stop)
             return len(data)
         assert isinstance(packet, Connect)
+        self.hub.figures.note_before_connack(CONNECT)
         connect.take_connect(self, packet)
         if self.login is not None:
             stop = auth.read_exchange(self, data, stop)

@@ -9,6 +9,16 @@ from typing import Final
 from broker.observe.metrics import Counter, Metrics
 
 _VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
+PACKET_TYPES: Final = {
+    1: "connect", 2: "connack", 3: "publish", 4: "puback", 5: "pubrec", 6: "pubrel", 7: "pubcomp", 8: "subscribe",
+    9: "suback", 10: "unsubscribe", 11: "unsuback", 12: "pingreq", 13: "pingresp", 14: "disconnect", 15: "auth",
+}  # fmt: skip
+"""Names of packet types, by the upper half of their first byte."""
+CONNECT: Final = 1
+PUBLISH: Final = 3
+PUBACK: Final = 4
+_ONLY_RECEIVED: Final = frozenset((1, 8, 10, 12))
+_ONLY_SENT: Final = frozenset((2, 9, 11, 13))
 
 
 class Figures:
@@ -25,6 +35,13 @@ class Figures:
         self.packets_received = counter("packets_received", "packets read from clients")
         self.received = _by_qos(metrics, "messages_received", "messages published by clients, by QoS")
         self.sent = _by_qos(metrics, "messages_sent", "messages sent to subscribers, by the QoS of the delivery")
+        self.published_bytes_received = counter("publish_bytes_received", "bytes of PUBLISH packets read from clients")
+        self.received_by_type = _by_type(metrics, "packets_received_by_type", "packets read, by type", _ONLY_SENT)
+        self.sent_by_type = _by_type(metrics, "packets_sent_by_type", "packets written, by type", _ONLY_RECEIVED)
+        metrics.total("packets_received_by_type", lambda: _sum(self.received), "packets read, by type", type="publish")
+        metrics.total("packets_sent_by_type", lambda: _sum(self.sent), "packets written, by type", type="publish")
+        metrics.total("publish_bytes_sent", lambda: self.published_bytes_sent, "bytes of PUBLISH packets written")
+        self._other_bytes_sent = 0
         self.already_taken = counter(
             "messages_resent_already_taken", "publishes with DUP that had been taken before, acknowledged again"
         )
@@ -38,6 +55,10 @@ class Figures:
             metrics.gauge("connections_by_version", read, "clients connected, by version of MQTT", version=name)
         self.connected = counter("connections_accepted", "connections that got a CONNACK with success")
         self.closed = counter("connections_closed", "connections that ended")
+        self.sessions_expired = counter(
+            "sessions_expired",
+            "sessions that ended since their clients stayed away for as long as they asked to be kept",
+        )
         self.reauthentication_failed = counter(
             "reauthentication_failed", "clients cut off since authenticating again failed, or was not gone on with"
         )
@@ -47,6 +68,27 @@ class Figures:
         self.dropped = dropped
         self._metrics = metrics
         self._delivery_dropped: dict[str, Counter] = {}
+
+    @property
+    def published_bytes_sent(self) -> int:
+        """Bytes of PUBLISH packets written: what was written of no other type."""
+        return max(self.bytes_sent.value - self._other_bytes_sent, 0)
+
+    def note_sent(self, packet: bytes) -> None:
+        """Count a packet that is written, or one of that size and type. PUBLISH is counted where it is made."""
+        self.sent_by_type[packet[0] >> 4].value += 1
+        self._other_bytes_sent += len(packet)
+
+    def note_before_connack(self, kind: int) -> None:
+        """Count a packet that came before there was a CONNACK."""
+        self.packets_received.value += 1
+        self.received_by_type[kind].value += 1
+
+    def note_pubacks(self, received: int, sent: int, sent_bytes: int) -> None:
+        """Count PUBACK packets that went the short way."""
+        self.received_by_type[PUBACK].value += received
+        self.sent_by_type[PUBACK].value += sent
+        self._other_bytes_sent += sent_bytes
 
     def delivery_dropped(self, why: str) -> Counter:
         """The counter of deliveries to one subscriber that were dropped for a reason."""
@@ -74,3 +116,12 @@ class Figures:
 def _by_qos(metrics: Metrics, name: str, help: str) -> tuple[Counter, Counter, Counter]:
     zero, one, two = (metrics.counter(name, help, qos=str(qos)) for qos in range(3))
     return zero, one, two
+
+
+def _by_type(metrics: Metrics, name: str, help: str, without: frozenset[int]) -> dict[int, Counter]:
+    kinds = PACKET_TYPES.keys() - without - {PUBLISH}
+    return {kind: metrics.counter(name, help, type=PACKET_TYPES[kind]) for kind in sorted(kinds)}
+
+
+def _sum(counters: tuple[Counter, Counter, Counter]) -> int:
+    return sum(counter.value for counter in counters)

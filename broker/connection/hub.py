@@ -161,10 +161,11 @@ class Hub:
         )
         Entrance(self.plans, self.rewrites, self.delayed)
         self._later, self._is_due_awaited = later, False
+        self.figures = Figures(metrics, self.pipeline.dropped)
         self.sys_topics = SysTopics(self, metrics, session_log)
         self.is_stopping = False
         self.restricts_publish = settings.maximum_qos < MOST_QOS or not settings.retain_available
-        self.figures = Figures(metrics, self.pipeline.dropped)
+        self.retained.is_on = settings.retain_available
         self.backlog = Backlog(writer, session_log, defer, metrics, settings.max_session_log_bytes)
         self.backlog.on_lost = self._take_back_offsets
         self.backlog.kept_from = self.shares.kept_from
@@ -234,6 +235,7 @@ class Hub:
         """Have other settings; those of ``FIXED_SETTINGS`` must be as they were."""
         self.settings = settings
         self.restricts_publish = settings.maximum_qos < MOST_QOS or not settings.retain_available
+        self.retained.is_on = settings.retain_available
         self.plans.limit(settings.max_topic_levels, settings.max_topic_bytes)
         services = self._services
         services.max_queue, services.max_queue_bytes = settings.max_queued_messages, settings.max_queued_bytes
@@ -457,6 +459,7 @@ class Hub:
                 self.wills.publish(session)
                 self.session_changed(session)
             if session.ends_at_ns and session.ends_at_ns <= now_ns:
+                self.figures.sessions_expired.value += 1
                 self.end_session(session)
         if len(due) == _DUE_AT_ONCE and not self.is_stopping:
             self._later(0, self._act_on_due)

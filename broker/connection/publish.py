@@ -48,6 +48,7 @@ def take_run(
     if plan.waits:
         c.hub.figures.packets_received.value += 1
         c.hub.figures.received[0].value += 1
+        c.hub.figures.published_bytes_received.value += stop - position
         _park_qos0(c, Message(plan.topic, data[head_end:stop], 0, False, c.client, c.now_ns), plan)
         return stop
     head, size, end, start = data[position:head_end], stop - position, len(data), position
@@ -64,6 +65,7 @@ def take_run(
     figures, count = c.hub.figures, (position - start) // size
     figures.received[0].value += count
     figures.packets_received.value += count
+    figures.published_bytes_received.value += position - start
     if refusal is not None and refusal.disconnect:
         close.refused(c, refusal)
     return position
@@ -235,7 +237,7 @@ def _answer_again(c: Connection, message: Message, known: bytes, packet_id: int,
         inbound = c.session.inbound
         is_open = inbound is not None and message.qos == 2 and packet_id in inbound.open_qos2
         if is_open or (inbound is not None and inbound.taken_with(packet_id, known, c.now_ns) is not None):
-            c.box.add(told)
+            c.reply(told)
         else:
             close.on_internal_error(c)
 

@@ -60,7 +60,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
     is_unwatched = _WATCHED.isdisjoint(hub.events.wanted) and not (hub.drops_qos0 or hub.dead_letters.is_on)
     takes_qos1 = is_unwatched and hub.settings.maximum_qos > 0
     run_routes: Routes[Session] | None = None
-    run_start = run_count = packets = 0
+    run_start = run_count = packets = pubacks = answered = answered_bytes = published_bytes = 0
     try:
         while end - position > 1:
             first, length, body = data[position], data[position + 1], position + 2
@@ -123,10 +123,15 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                 run_routes = None
             packets += 1
             if first == 0x40 and length == 2:
+                pubacks += 1
                 if not c.session.on_puback(data[body] << 8 | data[body + 1]):
                     hub.figures.unknown_acknowledgements.value += 1
             elif first & 0xF0 == 0x30:
-                if not (first == 0x32 and takes_qos1 and _forward_qos1(c, find_qos1, data, position, body, stop)):
+                published_bytes += stop - position
+                if first == 0x32 and takes_qos1 and (size := _forward_qos1(c, find_qos1, data, position, body, stop)):
+                    answered += 1
+                    answered_bytes += size
+                else:
                     publish.take(c, first, data, body, stop)
                     if c.is_parked:
                         position = stop
@@ -140,6 +145,10 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
         if run_routes is not None:
             _forward(c, run_routes, data[run_start:position], run_count)
         hub.figures.packets_received.value += packets
+        if published_bytes:
+            hub.figures.published_bytes_received.value += published_bytes
+        if pubacks or answered:
+            hub.figures.note_pubacks(pubacks, answered, answered_bytes)
     if c.session.is_slow:
         c.hold_back_if_unread()
     return position
@@ -161,6 +170,7 @@ def _forward(c: Connection, routes: Routes[Session], chunk: bytes, count: int) -
     figures.packets_received.value += count
     figures.received[0].value += count
     figures.passed.value += count
+    figures.published_bytes_received.value += len(chunk)
     if routes.is_empty:
         c.hub.pipeline.no_subscribers(count)
         return
@@ -253,19 +263,20 @@ def _forward_qos1(
     position: int,
     body: int,
     stop: int,
-) -> bool:
-    """Hand a QoS 1 packet, new identifiers apart as it came, to its subscribers; False when it must go the long way."""
+) -> int:
+    """Hand a QoS 1 packet, new identifiers apart as it came, to its subscribers; returns the size of the answer, 0 when
+    it must go the long way."""
     if c.waiting or c.batches or body + 4 > stop:
-        return False
+        return 0
     topic_end = body + 2 + (data[body] << 8 | data[body + 1])
     tail_at = topic_end + 2
     if tail_at > stop or (c.is_v5 and (tail_at == stop or data[tail_at])):
-        return False
+        return 0
     topic = data[body + 2 : topic_end]
     plan = find(topic) or _plan(c, topic, 0x32)
     routes = plan.routes
     if plan.is_staged or not routes.is_live:
-        return False
+        return 0
     packet_id = data[topic_end:tail_at]
     if packet_id == b"\0\0":
         raise malformed("PUBLISH has packet identifier 0")
@@ -275,7 +286,7 @@ def _forward_qos1(
     if routes.is_empty:
         c.hub.pipeline.no_subscribers(1)
         c.box.add(_PUBACK_5_NO_SUBSCRIBERS + packet_id + b"\x10" if is_v5 else _PUBACK + packet_id)
-        return True
+        return 5 if is_v5 else 4
     outgoing: Outgoing | None = None
     head = tail = b""
     for entry in routes.entries:
@@ -298,7 +309,7 @@ def _forward_qos1(
         box.messages_out += 1
         figures.sent[1].value += 1
     c.box.add(_PUBACK + packet_id)
-    return True
+    return 4
 
 
 def _dispatch(c: Connection, packet: Packet) -> None:
@@ -306,11 +317,12 @@ def _dispatch(c: Connection, packet: Packet) -> None:
     take = _TAKERS.get(kind)
     if take is None:
         raise protocol_error(f"{kind.__name__.upper()} is not a packet that a client may send now")
+    c.hub.figures.received_by_type[_TYPES[kind]].value += 1
     take(c, packet)
 
 
 def _ping(c: Connection, _packet: PingReq) -> None:
-    c.box.add(PINGRESP_BYTES)
+    c.reply(PINGRESP_BYTES)
     announce.ping(c)
 
 
@@ -325,3 +337,6 @@ _TAKERS: Final[dict[type[Packet], Callable[[Connection, Any], None]]] = {
     Disconnect: close.take_disconnect,
     Auth: auth.take_auth,
 }
+_TYPES: Final = {
+    PubAck: 4, PubRec: 5, PubRel: 6, PubComp: 7, Subscribe: 8, Unsubscribe: 10, PingReq: 12, Disconnect: 14, Auth: 15
+}  # fmt: skip

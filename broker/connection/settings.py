@@ -131,8 +131,8 @@ class MqttSettings(Settings):
         "granted. Who publishes above it is disconnected (0x9B)."
     )  # fmt: skip
     retain_available: bool = Field(
-        default=True, description="Whether clients may publish retained messages. If not, who does is disconnected "
-        "(0x9A)."
+        default=True, description="Whether there are retained messages. If not, clients that publish one are "
+        "disconnected (0x9A), nothing is retained, and those of before are kept and sent to nobody."
     )  # fmt: skip
     wildcard_subscription_available: bool = Field(
         default=True, description="Whether filters may have `+` and `#`. If not, who subscribes to one is disconnected "

@@ -225,5 +225,5 @@ def _send_retained(c: Connection, granted: Sequence[tuple[Subscription, bool, bo
             continue
         if subscription.filter.levels[0] == SYSTEM_LEVEL:
             c.hub.sys_topics.show(c, subscription)
-        if brings_retained:
+        if brings_retained and c.terms.retain_available:
             c.hub.replays.start(c.session, subscription)

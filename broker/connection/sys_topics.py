@@ -10,6 +10,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from os import sysconf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,7 @@ from pydantic import Field
 from broker.codec.outgoing import Outgoing
 from broker.config.model import Settings
 from broker.config.units import Duration
+from broker.connection.figures import PACKET_TYPES
 from broker.core import jsontext
 from broker.core.client import Client
 from broker.core.errors import PeerError
@@ -170,9 +172,12 @@ class SysTopics:
             "messages/sent": lambda: self._sum("messages_sent"),
             "publish/messages/received": lambda: self._sum("messages_received"),
             "publish/messages/sent": lambda: self._sum("messages_sent"),
+            "publish/bytes/received": lambda: hub.figures.published_bytes_received.value,
+            "publish/bytes/sent": lambda: hub.figures.published_bytes_sent,
             "publish/messages/dropped": lambda: self._sum("messages_dropped", "deliveries_dropped"),
             "bytes/received": lambda: self._sum("bytes_received"),
             "bytes/sent": lambda: self._sum("bytes_sent"),
+            "packet/out/bytes": lambda: sum(c.link.unsent_bytes() for c in hub.connections),
             "retained messages/count": lambda: hub.retained.count,
             "store/messages/count": lambda: hub.retained.count + self._logged(),
             "store/messages/bytes": lambda: hub.retained.size_bytes + hub.writer.store.size_of(self._session_log),
@@ -185,7 +190,20 @@ class SysTopics:
             f"{_BROKER}version": lambda: f"sluice version {self.version}",
             f"{_BROKER}uptime": lambda: f"{self._uptime_s()} seconds",
         }
+        numbers |= self._by_type()
         return texts | {f"{_BROKER}{name}": _as_text(read) for name, read in numbers.items()}
+
+    def _by_type(self) -> dict[str, Callable[[], float]]:
+        """``mqtt/TYPE/received`` and ``.../sent``, of the packet types that go that way."""
+        figures = self._hub.figures
+        numbers: dict[str, Callable[[], float]] = {
+            "mqtt/publish/received": lambda: sum(counter.value for counter in figures.received),
+            "mqtt/publish/sent": lambda: sum(counter.value for counter in figures.sent),
+        }
+        for word, counters in (("received", figures.received_by_type), ("sent", figures.sent_by_type)):
+            for kind, counter in counters.items():
+                numbers[f"mqtt/{PACKET_TYPES[kind]}/{word}"] = partial(getattr, counter, "value")
+        return numbers
 
     def show_node(self, node: str, version: str) -> None:
         """Name the node, also in the topics that EMQX has for that."""

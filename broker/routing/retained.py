@@ -83,6 +83,8 @@ class Retained:
         self.count = self.size_bytes = 0
         self.stamp = 0
         """Of the latest message taken."""
+        self.is_on = True
+        """Whether messages are retained; if not, those there are can still be deleted."""
         writer.before_commit(self._seal)
 
     # -- start --
@@ -152,6 +154,8 @@ class Retained:
         key = topic_key(message.topic)
         old = self._value(key)
         if message.payload:
+            if not self.is_on:
+                return
             self.stamp = max(self.stamp + 1, self._clock.now_ns())
             self._put(key, encode_retained(message, self.stamp), old)
         elif old is not None:

@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
+from broker.connection.settings import MqttSettings
+from broker.core.client import Client
+from broker.core.message import Message
 from tests.support.mqtt_server import GatedStore, on_loop, running
 from tests.support.raw import (
     CONNACK,
+    PINGREQ,
+    PINGRESP,
     PUBACK,
     PUBREC,
     SUBACK,
@@ -153,6 +158,27 @@ async def test_a_retained_publish_while_retain_is_off_closes(version: int, qos: 
             assert told(client.connack)[0x25] == b"\0"
         client.send(publish(version, "t", b"x", qos=qos, retain=True))
         await client.ended(version, 0x9A)
+
+
+@VERSIONS
+@on_loop
+async def test_while_retain_is_off_nothing_is_retained_and_nothing_retained_is_sent(version: int) -> None:
+    async with running() as node:
+        hub = node.server.hub
+        publisher = await RawClient.connected(node.port, connect(4, "publisher"))
+        publisher.send(publish(4, "t", b"before", retain=True), PINGREQ)
+        await publisher.expect(PINGRESP)
+        hub.use_settings(MqttSettings(retain_available=False))
+        client = await RawClient.connected(node.port, connect(version, "c"))
+        await client.subscribed(version, ("t", 0))
+        await client.silence()
+        hub.pipeline.publish(Message("t", b"of a rule", 0, True, Client("rule"), node.clock.now_ns()))
+        await client.expect(publish(version, "t", b"of a rule"))
+        kept = hub.retained.get("t")
+        assert kept is not None
+        assert kept.payload == b"before"
+        hub.pipeline.publish(Message("t", b"", 0, True, Client("rule"), node.clock.now_ns()))
+        assert hub.retained.count == 0
 
 
 # -- size --

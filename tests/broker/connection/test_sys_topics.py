@@ -6,7 +6,17 @@ import json
 
 import pytest
 
-from broker.codec.packets import PingReq, Publish, SubscriptionRequest
+from broker.codec.packets import (
+    PingReq,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubscriptionRequest,
+    UnsubAck,
+    Unsubscribe,
+)
 from broker.connection.sys_topics import SysTopicSettings
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.wire import WireClient
@@ -81,6 +91,52 @@ async def test_an_interval_of_0_switches_them_off() -> None:
         await client.subscribe(SubscriptionRequest("$SYS/#", 0))
         node.pass_time(20)
         assert await _told(client) == {}
+
+
+@on_loop
+async def test_packets_are_counted_by_type_and_publishes_by_their_bytes() -> None:
+    async with running(sys_interval_s=10) as node:
+        figures, client = node.server.hub.figures, await node.client("c", 5)
+        await client.subscribe(SubscriptionRequest("t", 2))
+        client.send(Unsubscribe(1, ["nothing"]))
+        await client.expect(UnsubAck)
+        received, sent = figures.published_bytes_received.value, figures.published_bytes_sent
+        client.send(Publish("t", b"12345"), Publish("t", b"12345", 1, packet_id=1))
+        messages = [await client.expect(Publish), await client.expect(Publish)]
+        await client.expect(PubAck)
+        client.send(PubAck(messages[1].packet_id), Publish("t", b"12345", 2, packet_id=2))
+        again = await client.expect(Publish)
+        await client.expect(PubRec)
+        client.send(PubRec(again.packet_id))
+        await client.expect(PubRel)
+        client.send(PubComp(again.packet_id), PubRel(2), Publish("nobody", b"", 1, packet_id=3))
+        await client.expect(PubComp)
+        await client.expect(PubAck)
+        assert figures.published_bytes_received.value - received == 11 + 13 + 13 + 13
+        assert figures.published_bytes_sent - sent == 11 + 13 + 13
+        await client.subscribe(SubscriptionRequest("$SYS/broker/mqtt/#", 0))
+        told = await _told(client)
+        counts = {topic.removeprefix("$SYS/broker/mqtt/"): int(one.payload) for topic, one in told.items()}
+        assert counts.pop("publish/sent") >= 3  # and what was told of $SYS before
+        assert {name: count for name, count in counts.items() if count} == {
+            "connect/received": 1, "publish/received": 4, "puback/received": 1, "pubrec/received": 1,
+            "pubrel/received": 1, "pubcomp/received": 1, "subscribe/received": 2, "unsubscribe/received": 1,
+            "connack/sent": 1, "puback/sent": 2, "pubrec/sent": 1, "pubrel/sent": 1,
+            "pubcomp/sent": 1, "suback/sent": 2, "unsuback/sent": 1,
+        }  # fmt: skip
+        assert {"pingreq/received", "pingresp/sent", "disconnect/received", "disconnect/sent"} <= counts.keys()
+
+
+@on_loop
+async def test_sessions_that_expired_are_counted() -> None:
+    async with running(sys_interval_s=10) as node:
+        async with await node.client("c", 5, properties={"Session-Expiry-Interval": 5}):
+            pass
+        await node.until(lambda: not node.server.hub.connections)
+        node.pass_time(6)
+        client = await node.client("d")
+        await client.subscribe(SubscriptionRequest("$SYS/broker/clients/expired", 0))
+        assert [packet.payload for packet in (await _told(client)).values()] == [b"1"]
 
 
 @on_loop
