@@ -88,11 +88,17 @@ class Backlog:
                 session.count_dropped("queue_full", 1)
 
     def trim(self, before: int) -> None:
-        """Forget what is below an offset."""
-        store, shard = self._writer.store, self._shard
+        """Forget what is below an offset, once the records that say so of their sessions are written."""
+        store, shard, writer = self._writer.store, self._shard, self._writer
         before = min(before, self.kept_from())
+
+        def trim(error: BaseException | None) -> None:
+            if error is None:
+                writer.call(lambda: store.trim(shard, before), _ignore)
+
         if store.range_of(shard).first_offset < before:
-            self._writer.call(lambda: store.trim(shard, before), _ignore)
+            writer.touch()
+            writer.when_committed(trim)
 
     def messages_for(self, session: Session, begin: int, skipped: int, count: int) -> Iterator[Message]:
         """``count`` messages of a session in the log, behind ``skipped`` of them from ``begin`` on."""

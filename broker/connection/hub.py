@@ -70,6 +70,8 @@ _log = getLogger(__name__)
 _NS: Final = 1_000_000_000
 TICK_S: Final = 0.5
 """How often ``tick`` is to be called; keep-alive is enforced this exactly."""
+_RECORD_S: Final = 0.02
+"""Records of sessions that moved on are written after so many seconds at the latest."""
 _DUE_AT_ONCE: Final = 200
 """Sessions ended in one turn of the loop: some milliseconds."""
 _STALE_TICKS: Final = 240
@@ -98,6 +100,8 @@ class Hub:
         shared: SharedSettings | None = None,
     ) -> None:
         self.settings, self.writer, self.events, self.clock = settings, writer, events, clock
+        self.origin = ""
+        """What the node is told apart from others by (``broker.core.origin``)."""
         self.access = access or Access.of(None, writer, metrics, clock)
         self.access.authorizer.on_change = lambda: apply_rules(self, defer)
         self.access.bans.on_ban = lambda ban: close_banned(self)
@@ -187,12 +191,16 @@ class Hub:
             self.sessions, metrics, settings.queue_high_watermark, settings.queue_watch_interval
         )
         self._dirty_sessions: dict[Session, None] = {}
+        self._moved_sessions: dict[Session, None] = {}
+        self._is_record_due = False
+        self._records = 0  # times that records were made
         self._dirty_inbounds: dict[str, Inbound] = {}
         self.housekeeping = Housekeeping(self.sessions, self.inbounds, self.backlog, writer, self._forget_inbound)
         self._ticks = 0
         self._services = SessionServices(
             clock=clock,
             changed=self.session_changed,
+            moved=self._session_moved,
             refill=self.backlog.refill,
             later=lambda session: defer(session.pump),
             crowded=self.brake.crowded,
@@ -287,6 +295,7 @@ class Hub:
             elif session.will is not None:
                 self.wills.keep(session, session.will)  # from a record that held it
             if was_connected:
+                session.maybe_sent_below = self.backlog.log_next
                 cut.append(session)
             self.sessions.schedule(session)
         self.shares.loaded()
@@ -326,6 +335,7 @@ class Hub:
         self.sessions.remove(session)
         self.replays.session_ended(session)
         self._dirty_sessions.pop(session, None)
+        self._moved_sessions.pop(session, None)
         if session.is_durable:
             self.writer.put(_key(session_keys.SESSION_PREFIX, session.client_id), None)
             self.writer.put(_key(session_keys.SUBSCRIPTIONS_PREFIX, session.client_id), None)
@@ -353,6 +363,23 @@ class Hub:
             self._dirty_sessions[session] = None
             self.writer.touch()
 
+    def _session_moved(self, session: Session) -> None:
+        """Write the record of a durable session with the next commit group, or soon."""
+        self._moved_sessions[session] = None
+        if not self._is_record_due:
+            self._is_record_due = True
+            self._later(_RECORD_S, self._save_moved)
+
+    @property
+    def has_unwritten_records(self) -> bool:
+        """Whether records of sessions are still to be written."""
+        return bool(self._dirty_sessions or self._moved_sessions)
+
+    def _save_moved(self) -> None:
+        self._is_record_due = False
+        if self._moved_sessions:
+            self.writer.touch()
+
     def subscriptions_changed(self, session: Session, given_up: Sequence[Subscription] = ()) -> None:
         """Write the subscriptions of a durable session with the commit group at hand; ``given_up`` are those that were
         removed, or asked for QoS 1 or 2 and do no more."""
@@ -360,6 +387,7 @@ class Hub:
         if session.is_durable:
             key = _key(session_keys.SUBSCRIPTIONS_PREFIX, session.client_id)
             self.writer.put(key, encode_subscriptions(session))
+            self.session_changed(session)  # what is foretold from here on goes by these subscriptions
 
     def detached(self, session: Session, *, is_will_due: bool) -> None:
         """A session's connection is gone: begin to count its life and its will's delay."""
@@ -398,21 +426,26 @@ class Hub:
                 self.writer.put(_key(session_keys.INBOUND_PREFIX, client_id), inbound.encode())
             self._dirty_inbounds.clear()
         self.shares.save()
-        if not self._dirty_sessions:
+        if not (self._dirty_sessions or self._moved_sessions):
             return
-        dirty, self._dirty_sessions = self._dirty_sessions, {}
+        dirty = self._dirty_sessions | self._moved_sessions
+        self._dirty_sessions, self._moved_sessions = {}, {}
+        self._records += 1
+        number = self._records
         released = []
         for session in dirty:
+            if session.is_ended:
+                continue
             key = _key(session_keys.SESSION_PREFIX, session.client_id)
             self.writer.put(key, encode_session(session, self.backlog.log_next))
-            if held := session.take_held():
-                released.append((session, session.box, held))
+            released.append((session, session.box, session.take_held(number)))
 
         def release(error: BaseException | None) -> None:
             if error is not None:
                 self._dirty_sessions = dict.fromkeys(one for one in dirty if not one.is_ended) | self._dirty_sessions
             for session, box, held in released:
-                if box is None or session.box is not box:
+                session.recorded(number, is_written=error is None)
+                if not held or box is None or session.box is not box:
                     continue
                 if error is None:
                     for data in held:

@@ -5,9 +5,11 @@ A session that ends with its connection (*clean*) queues in memory. One that out
 ``accept_logged`` from memory, and when the session is away or its queue is full it falls *behind*, to be refilled from
 the log at ``next_offset``.
 
-Packets with an identifier leave a durable session only when the record that holds the identifier is committed
-(``take_held``), so that after a crash the same message is sent again under the same identifier, and QoS 2 is not
-doubled.
+After a crash the same message is sent again under the same identifier. Identifiers are given to messages in the order
+of the log, so the record of a session, the subscriptions and the log foretell which message has which: a QoS 1 PUBLISH
+leaves as soon as its message is committed, and the record that notes it is written a little later, many changes at a
+time. What the record on disk does not foretell waits until one is there that does (``take_held``): QoS 2, so that
+nothing is doubled, messages that do not come from the log, and whatever follows a message that was passed over.
 
 A new connection is sent what was in flight, as far as the client's receive maximum allows, then retained messages of
 new subscriptions (``send_ahead``), then what waits. QoS 0 messages that cannot be sent at once wait in a ``LateQueue``,
@@ -45,6 +47,8 @@ NEVER_S: Final = 0xFFFFFFFF
 _UNLIMITED_BYTES: Final = 1 << 32
 _NOTHING_YET: Final = -MAX_PACKET_ID - 1
 """The quota of a session whose connection has no CONNACK yet: no number of early acknowledgements makes it positive."""
+_FORETOLD_MAX: Final = 16_384
+"""Identifiers that are given before a record is written that notes them; far from coming round."""
 _AHEAD_AT_ONCE: Final = 256
 """Retained messages sent in one turn of the loop."""
 _FEW: Final = 8
@@ -85,17 +89,19 @@ class OnEvent(Protocol):
 class SessionServices:
     """What all sessions of a node share.
 
-    ``changed`` is told of a durable session whose record has to be written, ``refill`` of one that has room and is
-    behind, ``later`` is to call ``pump`` in another turn of the loop, ``crowded`` is told of a session whose queue or
-    connection fills up, ``relieved`` when it has room again. ``on_event`` is told of what somebody wants to know.
-    ``max_late_bytes`` bounds what waits of QoS 0. ``resends`` tells that 3.1.1 clients are sent on a timer what they
-    do not acknowledge. ``shed`` is told of messages in the log that a session passes over: why, the offset from
-    which it would have read, how many of its messages after that to leave out of account, and how many follow that it
-    passes over. ``on_dropped`` is told of every other message that a session does not get, and why.
+    ``changed`` is told of a durable session whose record has to be written, ``moved`` of one for whose record there is
+    time, since the one on disk foretells what is sent; ``refill`` of one that has room and is behind, ``later`` is to
+    call ``pump`` in another turn of the loop, ``crowded`` is told of a session whose queue or connection fills up,
+    ``relieved`` when it has room again. ``on_event`` is told of what somebody wants to know. ``max_late_bytes`` bounds
+    what waits of QoS 0. ``resends`` tells that 3.1.1 clients are sent on a timer what they do not acknowledge. ``shed``
+    is told of messages in the log that a session passes over: why, the offset from which it would have read, how many
+    of its messages after that to leave out of account, and how many follow that it passes over. ``on_dropped`` is told
+    of every other message that a session does not get, and why.
     """
 
     clock: Clock
     changed: Callable[[Session], None]
+    moved: Callable[[Session], None]
     refill: Callable[[Session], None]
     later: Callable[[Session], object]
     crowded: Callable[[Session], None]
@@ -133,12 +139,16 @@ class Session:
 
     __slots__ = (
         "_ahead",
+        "_given",
         "_held",
         "_index",
         "_is_crowded",
+        "_is_foretold",
+        "_is_settling",
         "_late",
         "_next_id",
         "_queue_bytes",
+        "_record",
         "_services",
         "_unsent",
         "away_since_ns",
@@ -159,6 +169,7 @@ class Session:
         "is_v5",
         "is_waited_for",
         "max_packet_bytes",
+        "maybe_sent_below",
         "memberships",
         "next_offset",
         "owner",
@@ -203,6 +214,12 @@ class Session:
         self._queue_bytes = 0
         self._next_id = 1
         self._held: list[bytes] = []
+        self._is_foretold = True  # by the record on disk: which identifiers the messages in the log get
+        self._is_settling = False  # a record that foretells them anew is being written
+        self._given = 0  # identifiers since the last record
+        self._record = 0  # which one that was
+        self.maybe_sent_below = 0
+        """Below this offset of the log a broker that crashed may have sent what no record tells of."""
         self._late = LateQueue()
         self._ahead: deque[Iterator[Delivery]] = NOTHING
         self._unsent: deque[int] = NOTHING  # in flight from before, and beyond the receive maximum of this connection
@@ -442,6 +459,7 @@ class Session:
     def count_dropped(self, why: str, count: int) -> None:
         """Count messages that this session does not get, by reason."""
         self._services.dropped(why).value += count
+        self._is_foretold = False  # what is passed over gets no identifier
         if self.dropped is None:
             self.dropped = {}
         self.dropped[why] = self.dropped.get(why, 0) + count
@@ -506,7 +524,9 @@ class Session:
         packet_id, inflight = self._next_id, self.inflight
         while packet_id in inflight:
             packet_id = packet_id % MAX_PACKET_ID + 1
+            self._is_foretold = False
         self._next_id = packet_id % MAX_PACKET_ID + 1
+        self._given += 1
         return packet_id
 
     # -- share groups --
@@ -639,10 +659,19 @@ class Session:
             return self.queue[0].offset
         return self.next_offset if self.is_behind else max(self.next_offset, log_next)
 
-    def take_held(self) -> list[bytes]:
-        """Packets that may leave once the record made now is committed."""
-        held, self._held = self._held, []
+    def take_held(self, number: int) -> list[bytes]:
+        """Packets that may leave once the record made now is committed; ``recorded`` tells when, by this number."""
+        held, self._held, self._record = self._held, [], number
+        self._is_settling = bool(held) or self._is_settling or not self._is_foretold
+        self._is_foretold, self._given = True, 0
         return held
+
+    def recorded(self, number: int, *, is_written: bool) -> None:
+        """The record of that number was committed, or could not be written; what it held back leaves now."""
+        if not is_written:
+            self._is_foretold = False
+        if number == self._record:
+            self._is_settling = False
 
     @property
     def next_id(self) -> int:
@@ -663,6 +692,8 @@ class Session:
 
     def _done(self, packet_id: int, delivery: Delivery) -> None:
         del self.inflight[packet_id]
+        if (packet_id - self._next_id) % MAX_PACKET_ID < _FORETOLD_MAX:
+            self._is_foretold = False  # free here, and taken in the record: an old one that is about to be used again
         if self._unsent and packet_id in self._unsent:
             self._unsent.remove(packet_id)  # acknowledged by what the connection before was sent: it used no quota
         else:
@@ -670,7 +701,7 @@ class Session:
         if delivery.holder is not None:
             delivery.holder.settle(delivery)
         if self.is_durable:
-            self._services.changed(self)
+            self._services.moved(self)
         if self.queue or self.is_behind or self._ahead or self._unsent:
             self.pump()
         elif self.memberships:
@@ -839,7 +870,7 @@ class Session:
             self.drop(outgoing, "expired")
             return
         packet_id = self.next_packet_id()
-        if not self._emit(packet_id, delivery, now_ns):
+        if not self._emit(packet_id, delivery, now_ns, dup=0 <= delivery.offset < self.maybe_sent_below):
             self.drop(outgoing, "packet_too_large")  # counts as delivered [MQTT-3.1.2-25]
             return
         self._sent(packet_id, delivery)
@@ -865,8 +896,21 @@ class Session:
         head, tail = outgoing.parts_for(self.is_v5, delivery.qos, delivery.retain, delivery.identifiers, now_ns, dup)
         if len(head) + len(tail) + 2 > self.max_packet_bytes:
             return False
-        self._out(b"%b%b%b" % (head, PACKET_ID_BYTES[packet_id], tail))
+        data = b"%b%b%b" % (head, PACKET_ID_BYTES[packet_id], tail)
+        if self.is_durable and delivery.qos == 1 and self._foretells(delivery):
+            assert self.box is not None
+            self.box.add(data)
+            self._services.moved(self)
+        else:
+            self._is_foretold = False  # those behind it must not overtake it
+            self._out(data)
         return True
+
+    def _foretells(self, delivery: Delivery) -> bool:
+        """Whether the record on disk tells the identifier that this message gets."""
+        if delivery.offset < 0 or delivery.holder is not None:
+            self._is_foretold = False
+        return self._is_foretold and not self._is_settling and self._given < _FORETOLD_MAX
 
     def _out(self, data: bytes) -> None:
         if self.is_durable:

@@ -368,6 +368,7 @@ async def test_an_identifier_lasts_over_reconnections_and_is_on_retained_message
         assert retained.properties["Subscription-Identifier"] == [77]
         client.send(PubAck(retained.packet_id))
         await client.silence()
+        await node.written()
     async with on_disk(tmp_path) as node:
         client = await lasting(node, version=5)
         await published(node, b"x", qos=0)

@@ -306,7 +306,7 @@ async def test_a_will_that_was_published_or_forgotten_does_not_come_back_after_a
             client.send(Disconnect())
             await client.closed()
         await watcher.silence()
-        await node.writer.committed()
+        await node.written()
     async with on_disk(tmp_path) as node:
         watcher = await lasting(node, "watcher")
         await watcher.silence()

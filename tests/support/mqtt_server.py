@@ -94,6 +94,11 @@ class Node:
         """Messages dropped for a reason."""
         return self.metrics.value("messages_dropped", reason=reason)
 
+    async def written(self) -> None:
+        """Wait until the store knows what clients have acknowledged."""
+        await self.until(lambda: not self.server.hub.has_unwritten_records)
+        await self.writer.committed()
+
     async def until(self, is_so: Callable[[], object]) -> None:
         """Wait for a condition, with a deadline."""
         async with asyncio.timeout(_DEADLINE_S):

@@ -33,6 +33,7 @@ class Bench:
         self.services = SessionServices(
             clock=MovedClock(),
             changed=lambda _session: None,
+            moved=lambda _session: None,
             refill=self._refill,
             later=lambda _session: None,
             crowded=lambda _session: None,
@@ -67,7 +68,7 @@ class Bench:
 
     def take(self) -> list[Publish | PubRel]:
         """Packets written since the last call; what is held for a commit is taken as committed."""
-        for data in self.session.take_held():
+        for data in self.session.take_held(1):
             assert self.session.box is not None
             self.session.box.add(data)
         self.turn.flush()
