@@ -23,9 +23,11 @@ from bridges.spark.table_spec import LakeTableSpec
 from broker.app import features
 from broker.app.api import api_server
 from broker.app.build import Node, section_models
+from broker.app.reload import ConfigReload
 from broker.cli import exit_codes
 from broker.cli.main import app
 from broker.config.objects import OBJECT_SECTIONS
+from broker.config.options import ServeOptions
 from broker.config.reference import SettingEntry, describe
 from broker.config.root import load_config
 from broker.core.client import Client
@@ -62,7 +64,7 @@ def pages() -> dict[str, str]:
 
 async def _pages() -> dict[str, str]:
     async with _node() as node:
-        api_server(node)
+        api_server(node, ConfigReload(node, ServeOptions(data_dir=node.data_dir), {}))
         texts = {
             "settings.md": _settings(),
             "objects.md": _objects(),
