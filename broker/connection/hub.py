@@ -474,7 +474,8 @@ class Hub:
         self._sweep_retained()
         if self.settings.retry_interval:
             self._resend(now_ns - int(self.settings.retry_interval * _NS))
-        self.housekeeping.tick(now_ns)
+        if self.writer.failure is None:  # while the store is opened again it cannot be read
+            self.housekeeping.tick(now_ns)
         self.queue_watch.tick(self.now_s)
         self._ticks += 1
         if self._ticks % _STALE_TICKS == 0:
@@ -499,7 +500,7 @@ class Hub:
 
     def _sweep_retained(self) -> None:
         """Forget retained messages that have expired, some in each turn of the loop."""
-        if self.retained.sweep() and not self.is_stopping:
+        if self.writer.failure is None and self.retained.sweep() and not self.is_stopping:
             self._later(0, self._sweep_retained)
 
     def publish_due(self) -> None:

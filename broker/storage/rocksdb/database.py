@@ -1,16 +1,18 @@
 """RocksDB as this store uses it: opened with clear errors, written without stalls, opened again after a failure.
 
 A failed write (disk full, an I/O error) leaves RocksDB refusing every further one until it is opened again, which
-rocksdict has no call for: so it is closed and opened, at most once a second.
+rocksdict has no call for: so it is closed and opened, at most once a second, as soon as the disk has room for that.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Final
 
 from rocksdict import DbClosedError, Rdict, RdictIter, ReadOptions, Snapshot
@@ -26,6 +28,7 @@ FORMAT: Final = 1
 _STALL_STEP_S: Final = 0.005
 _STALL_LIMIT_S: Final = 10.0
 _REOPEN_INTERVAL_S: Final = 1.0
+_ROOM_BYTES: Final = 1024 * 1024
 
 
 class Database:
@@ -77,6 +80,7 @@ class Database:
             raise Unavailable("the store failed to write and is waiting to try again", _REOPEN_INTERVAL_S)
         self._reopened_at_s = now_s
         with self._translated(writing=True):
+            self._reserve_room()  # until there is some, what is open can still be read
             with suppress(Exception):  # it closes although it reports the failed write again, or is closed already
                 self._db.close()
             gc.collect()  # an iterator that an exception's traceback keeps would hold RocksDB's lock
@@ -136,6 +140,16 @@ class Database:
                 yield key, found.value()
                 found.next()
             found.status()
+
+    def _reserve_room(self) -> None:
+        """Make sure that the disk holds what opening writes: the logs as tables, and small files.
+
+        Raises:
+            OSError: it does not.
+        """
+        logs = sum(log.stat().st_size for log in self._path.glob("*.log"))
+        with NamedTemporaryFile(dir=self._path.parent, prefix="room-", suffix=".tmp") as room:
+            os.posix_fallocate(room.fileno(), 0, logs + _ROOM_BYTES)
 
     def _open(self) -> Rdict:
         """Open with every record of the logs read back; a last one that was written in part is cut off with a warning.
