@@ -22,6 +22,7 @@ BUILT_IN: Final = {
     "http": "bridges.http.connector:HTTP",
     "kafka": "bridges.kafka.connector:KAFKA",
     "postgresql": "bridges.postgresql.connector:POSTGRESQL",
+    "mqtt": "bridges.mqtt.connector:MQTT",
 }
 """Where each type of connectors is; it is loaded when somebody makes one."""
 

@@ -71,6 +71,8 @@ class Context:
     """How long one batch may be on the way before the connection counts as dead."""
     lost: Callable[[str], None] = lambda _reason: None
     """To be called, on the event loop, when the connection is found broken while nothing is being sent."""
+    memory: dict[str, Any] = field(default_factory=dict)
+    """What a connector keeps from one connection to the next, while the process lasts; empty for a test."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -84,7 +84,7 @@ class Hub:
             owner = self.owners[spec.name] = Owner(spec.id, spec.resource_opts, self.services.clock)
         self.connector_specs[spec.name] = spec
         hide = hider(spec.parameters)
-        owner.equip(spec.resource_opts, partial(self.make_connector, spec, owner.lost), hide)
+        owner.equip(spec.resource_opts, partial(self.make_connector, spec, owner.lost, owner.memory), hide)
         if self.is_running:
             self.chores.add(spec.id, partial(self._restart_connector, spec))
 
@@ -119,10 +119,16 @@ class Hub:
         if self.is_running:
             self.chores.add(spec.id, owner.end)
 
-    def make_connector(self, spec: ConnectorSpec, lost: Callable[[str], None] = lambda _reason: None) -> Connector:
+    def make_connector(
+        self,
+        spec: ConnectorSpec,
+        lost: Callable[[str], None] = lambda _reason: None,
+        memory: dict[str, Any] | None = None,
+    ) -> Connector:
         """A connector of a spec, not opened."""
         kind = self.registry.get(spec.type)
-        return kind.make(spec.parameters, self.context(spec.id, spec.resource_opts.health_check_timeout, lost))
+        context = self.context(spec.id, spec.resource_opts.health_check_timeout, lost)
+        return kind.make(spec.parameters, context if memory is None else replace(context, memory=memory))
 
     def context(self, name: str, timeout_s: float, lost: Callable[[str], None] = lambda _reason: None) -> Context:
         """What connectors, sinks and sources are given."""

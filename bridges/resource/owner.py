@@ -64,6 +64,8 @@ class Owner:
         self.state: State = (CONNECTING, "")
         self.since_ns = clock.now_ns()
         self.members: dict[str, Member] = {}
+        self.memory: dict[str, Any] = {}
+        """What its connectors keep from one connection to the next."""
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._make: Callable[[], Connector]
         self._clock, self._chance = clock, chance

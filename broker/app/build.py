@@ -32,6 +32,7 @@ from broker.core.clock import SystemClock
 from broker.core.events import Events
 from broker.core.feature import Feature, Services
 from broker.core.objects import ObjectService
+from broker.core.origin import origin_of
 from broker.core.schema import NoSchemas
 from broker.net.listeners import ListenerStatus
 from broker.net.server import Server
@@ -186,7 +187,9 @@ class Node:
             queues=StoredQueues(self.writer, self.clock, self.metrics),
             values=StoredValues(self.writer),
             users_of_stream=users_of_stream,
+            tell_state=hub.sys_topics.set_state,
         )
+        self.services.origin = hub.origin = origin_of(self.name, self.services.values)
         self.schema_validation = features.load(features.SCHEMA_VALIDATION)(
             self.services,
             self.config.get("schema_validation"),

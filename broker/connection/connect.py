@@ -23,6 +23,7 @@ from broker.connection.settings import CertificateName, MqttSettings
 from broker.connection.subscribe import subscribe_for
 from broker.core import reason
 from broker.core.client import Client
+from broker.core.origin import MARK
 from broker.session.aliases import AliasingOutbox
 from broker.session.session import MAX_PACKET_ID, Session
 from broker.session.will import Will
@@ -88,7 +89,7 @@ def _accept_in_turn(c: Connection, packet: Connect, attempt: ConnectAttempt, tol
 
 def _refuse(c: Connection, packet: Connect, attempt: ConnectAttempt, code: int) -> None:
     announce.connack(c, packet, _client(attempt), code, _session_expiry(c, packet, {}))
-    close.refuse_connect(c, code)
+    close.refuse_connect(c, code, client_id=attempt.client_id)
 
 
 def _accept(c: Connection, packet: Connect, attempt: ConnectAttempt, told: dict[str, Any]) -> None:
@@ -99,6 +100,8 @@ def _accept(c: Connection, packet: Connect, attempt: ConnectAttempt, told: dict[
     _set_keep_alive(c, packet.keep_alive_s, told)
     expiry_s = _session_expiry(c, packet, told)
     told |= response_information(c.hub.settings, properties, client_id)
+    if any(name == MARK for name, _ in properties.get("User-Property", ())):  # a bridge says who it is: so do we
+        told["User-Property"] = [(MARK, c.hub.origin)]
     if c.max_sent_bytes < inf and len(_connack(c, False, told)) > c.max_sent_bytes:
         close.refuse_connect(c, reason.PACKET_TOO_LARGE)  # what must be told does not fit [MQTT-3.1.2-24]
         return

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 from broker.core.action import Sinks
 from broker.core.clock import Clock
@@ -47,6 +48,10 @@ class Services:
     path: list[PathPart] = field(default_factory=list)
     """The features' parts of the path of a message, in order, for people who ask what happens to one."""
     users_of_schema: list[Callable[[str], Sequence[str]]] = field(default_factory=list)
+    origin: str = field(default_factory=lambda: uuid4().hex)
+    """A name that no other node has (``broker.core.origin``)."""
+    tell_state: Callable[[str, str | None], None] = lambda _name, _value: None
+    """Shows a state under ``$SYS/broker/``, as ``connection/NAME/state``; None takes it away."""
     """Asked before a schema is deleted or replaced: who names it (``validation 'meters'``)."""
     effects_of_schema: list[Callable[[str, SchemaLookup], Sequence[SchemaEffect]]] = field(default_factory=list)
     """Asked before a schema is changed: what it would do to whom if schemas were as the lookup has them."""

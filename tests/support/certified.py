@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from tests.support.bridges import Outside, scripted
 from tests.support.certified_http import CertifiedHttp
+from tests.support.certified_mqtt import CertifiedMqtt
 from tests.support.certified_servers import CertifiedKafka, CertifiedPostgres
 
 Row = dict[str, Any]
@@ -148,6 +149,7 @@ ALL: dict[str, type[Certified]] = {
     "file": CertifiedFile,
     "http": CertifiedHttp,
     "kafka": CertifiedKafka,
+    "mqtt": CertifiedMqtt,
     "postgresql": CertifiedPostgres,
     "scripted": CertifiedScripted,
 }

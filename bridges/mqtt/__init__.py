@@ -1,0 +1,1 @@
+"""Other MQTT brokers, both ways: Sluice as a client of theirs."""

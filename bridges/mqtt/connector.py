@@ -1,0 +1,247 @@
+"""The connector type ``mqtt``: one client of another broker, which all actions and sources of the connector share, so
+that the other broker knows what came from here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+from bridges.mqtt.client import Client, Login, Session
+from bridges.mqtt.errors import connection_error
+from bridges.mqtt.settings import MqttActionSettings, MqttSettings, MqttSourceSettings
+from bridges.resource.contract import Connector, ConnectorType, Context, ProbeStep, Sink, Source
+from bridges.resource.errors import BridgeError, ReconnectFirst
+from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
+from bridges.resource.tls import client_context
+from broker.codec.packets import SubscriptionRequest
+from broker.core.topic import TopicFilter, levels_match
+
+_KEPT: Final = "bridges/mqtt/"
+Filters = Mapping[str, Sequence[str]]
+
+
+class MqttConnector(Connector):
+    """See the module."""
+
+    def __init__(self, settings: MqttSettings, context: Context) -> None:
+        self.settings, self.context = settings, context
+        self.name = context.name.partition(":")[2]
+        host, port = settings.address
+        self.server = f"{host}:{port}"
+        self._is_trial = False
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        """The connection there is.
+
+        Raises:
+            ReconnectFirst: there is none.
+        """
+        if self._client is None:
+            raise ReconnectFirst("not connected")
+        return self._client
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether this is a test beside the connector that works."""
+        return self._is_trial
+
+    @property
+    def remote_origin(self) -> str:
+        """The origin of the other broker, where it is a Sluice."""
+        origin: str = self.context.memory.get("remote_origin", "")
+        return origin
+
+    def has_source(self, name: str) -> bool:
+        """Whether that is a source of this connector, ``mqtt:NAME``."""
+        return name in self.context.memory.get("filters", ())
+
+    def reads(self, topic: str) -> bool:
+        """Whether a source of this connector reads that topic of the other broker."""
+        return any(levels_match(levels, topic) for levels in self.context.memory.get("levels", ()))
+
+    # Life
+
+    async def open(self) -> None:
+        """Connect and log in."""
+        settings, context = self.settings, self.context
+        host, port = settings.address
+        await resolve(host, port, context.guard)
+        tls = await asyncio.to_thread(client_context, settings.ssl)
+        client = Client(self._login(), self._session(), self._is_lost, self._dropped)
+        client.stray = self._unsubscribe_stray
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(
+                lambda: client, host, port, ssl=tls, server_hostname=host if tls is not None else None
+            )
+            await client.connack
+        except BaseException as error:
+            client.close()
+            if isinstance(error, Exception):
+                raise connection_error(error, self.server) from error
+            raise
+        self._client = client
+        if not self._is_trial:
+            context.memory["remote_origin"] = client.remote_origin
+            self._keep()
+            context.services.tell_state(f"connection/{self.name}/state", "1")
+
+    async def close(self) -> None:
+        """Log out; the other broker keeps the session."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+            if not self._is_trial:
+                self.context.services.tell_state(f"connection/{self.name}/state", "0")
+
+    async def check(self) -> None:
+        """Whether the other broker answers."""
+        await self.client.ping()
+
+    def probe(self) -> Sequence[ProbeStep]:
+        """Resolve, connect, TLS, log in with another client identifier and a session that ends at once."""
+        self._is_trial = True
+        host, port = self.settings.address
+        guard, options = self.context.guard, self.settings.ssl
+
+        async def handshake() -> str:
+            context = await asyncio.to_thread(client_context, options)
+            assert context is not None
+            return await tls_step(host, port, context).run()
+
+        async def authenticate() -> str:
+            await self.open()
+            who = f"as {self.settings.username!r}" if self.settings.username else "without a login"
+            return f"{self.settings.proto_ver} {who}"
+
+        async def ping() -> str:
+            await self.check()
+            origin = self.client.remote_origin
+            return "answers" + (f"; it is the Sluice {origin.partition('/')[0]}" if origin else "")
+
+        return [
+            resolve_step(host, port, guard),
+            connect_step(host, port, guard),
+            *([ProbeStep("tls", handshake)] if options.enable else []),
+            ProbeStep("authenticate", authenticate),
+            ProbeStep("metadata", ping),
+        ]
+
+    def sink(self, settings: MqttActionSettings, context: Context) -> Sink:
+        """Messages of an action."""
+        from bridges.mqtt.sink import MqttSink
+
+        return MqttSink(self, settings, context)
+
+    def source(self, settings: MqttSourceSettings, context: Context) -> Source:
+        """Messages for a source."""
+        from bridges.mqtt.source import MqttSource
+
+        return MqttSource(self, settings, context)
+
+    def _login(self) -> Login:
+        settings, node = self.settings, self.context.services.node
+        client_id = settings.clientid or f"{settings.clientid_prefix}-{node}-{self.name}"
+        topic = settings.status_topic.replace("${clientid}", client_id).replace("${name}", self.name)
+        if self._is_trial:
+            client_id, topic = f"{client_id}-{uuid4().hex[:6]}", ""
+        is_clean = settings.clean_start or self._is_trial
+        return Login(self.server, settings, client_id, is_clean, self.context.services.origin, topic)
+
+    def _session(self) -> Session:
+        """What is known of the session with that broker under that name."""
+        login, memory, clock = self._login(), self.context.memory, self.context.services.clock
+        limit = self.settings.max_inflight
+        key = (login.server, login.client_id, self.settings.version, limit)
+        if self._is_trial:
+            return Session(limit, clock, clock.now_ns())
+        if memory.get("key") != key:
+            kept = self._kept()
+            number = kept["session"] if kept.get("key") == [login.server, login.client_id] else clock.now_ns()
+            memory.update(key=key, session=Session(limit, clock, number), filters=kept.get("filters", {}))
+        session: Session = memory["session"]
+        return session
+
+    def _is_lost(self, reason: str) -> None:
+        self.context.lost(reason)
+
+    def _dropped(self, why: str) -> None:
+        metrics = self.context.services.metrics
+        help = "messages from another broker that a bridge left out, by reason: loop, nobody_reads, queue_full"
+        metrics.counter("bridge_left_out", help, connector=self.name, reason=why).value += 1
+
+    # What the other broker is subscribed for
+
+    async def subscribe(self, source: str, requests: Sequence[SubscriptionRequest]) -> None:
+        """Subscribe for a source, and end what it had subscribed to before.
+
+        Raises:
+            TargetMissing: a filter is refused.
+        """
+        wanted = [request.filter for request in requests]
+        filters: dict[str, Sequence[str]] = self.context.memory.setdefault("filters", {})
+        before = filters.get(source, ())
+        await self.client.subscribe(requests)
+        if self._is_trial:
+            return
+        filters[source] = wanted
+        used = {text for texts in filters.values() for text in texts}
+        if gone := [text for text in before if text not in used]:
+            await self.client.unsubscribe(gone)
+        self._keep()
+
+    def _unsubscribe_stray(self) -> None:
+        """Messages come that no source reads: end what sources that are gone had subscribed to."""
+        client = self._client
+        if client is None:
+            return
+        filters: dict[str, Sequence[str]] = self.context.memory.get("filters", {})
+        gone = [name for name in filters if name not in client.inflow.inboxes]
+        texts = [text for name in gone for text in filters.pop(name)]
+        client.inflow.give_up_unclaimed()
+        self._keep()
+        used = {text for one in filters.values() for text in one}
+        if ended := [text for text in texts if text not in used]:
+            self._ending = asyncio.create_task(_quietly(client, ended), name=f"unsubscribing of {self.context.name}")
+
+    def _kept(self) -> dict[str, Any]:
+        found = self.context.services.values.get(_KEPT + self.name)
+        kept: dict[str, Any] = {} if found is None else json.loads(found)
+        return kept
+
+    def _keep(self) -> None:
+        """Remember the session over the end of the process."""
+        memory, login = self.context.memory, self._login()
+        used = {text for texts in memory.get("filters", {}).values() for text in texts}
+        memory["levels"] = [TopicFilter.parse(text).levels for text in used]
+        kept = {
+            "key": [login.server, login.client_id],
+            "session": self._session().releases.session,
+            "filters": memory.get("filters", {}),
+        }
+        self.context.services.values.put(_KEPT + self.name, json.dumps(kept).encode())
+
+
+async def _quietly(client: Client, filters: Sequence[str]) -> None:
+    try:
+        await client.unsubscribe(filters)
+    except BridgeError:
+        return  # the connection is gone; it is tried again when more comes
+
+
+MQTT = ConnectorType(
+    name="mqtt",
+    title="MQTT",
+    summary="Sends messages to another MQTT broker and reads from it, with all properties, and without loops.",
+    connector=MqttSettings,
+    make=MqttConnector,
+    action=MqttActionSettings,
+    source=MqttSourceSettings,
+    batch_size=500,
+    lanes=4,
+)

@@ -1,0 +1,192 @@
+"""Messages on their way to another broker: packet identifiers, windows, answers, and what is sent again. No I/O.
+
+::
+
+    QoS 1   PUBLISH ───▶ PUBACK: done
+    QoS 2   PUBLISH ───▶ PUBREC, then PUBREL ───▶ PUBCOMP: done
+
+A session outlives its connections, and so does a ``Flight``. When the connection breaks, whoever waits is told so and
+will bring the same messages again. Meanwhile those that were on the way stay where they are. If the other broker still
+has the session, they go on with their packet identifiers [MQTT-4.4.0-1], in the order in which they were sent, and a
+message that is brought again takes the place that it had: so QoS 2 stays exactly once. Otherwise they are forgotten,
+and sent as new ones when they are brought.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Sequence
+from typing import Any, Final, Protocol
+
+from broker.codec.packets import Publish
+
+_REMEMBERED: Final = 4
+"""Messages that nobody waits for and that are done are kept for so many windows, for whoever brings them again."""
+
+
+class Waiter(Protocol):
+    """Whoever wants to know what became of messages."""
+
+    def settle(self, place: int, error: Exception | None) -> None:
+        """The message at that place is done, or will not be taken."""
+        ...
+
+
+class Flown:
+    """One message on its way."""
+
+    __slots__ = ("error", "identity", "is_done", "is_received", "packet", "place", "waiter")
+
+    def __init__(self, packet: Publish, identity: Hashable, waiter: Waiter | None, place: int) -> None:
+        self.packet, self.identity, self.waiter, self.place = packet, identity, waiter, place
+        self.is_received = self.is_done = False
+        self.error: Exception | None = None
+
+
+class Flight:
+    """The messages of one session. ``limit`` is how many may be on the way; identifiers are 1 to ``limit``."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = self.window = limit
+        self._free = deque(range(1, limit + 1))
+        self._flying: dict[int, Flown] = {}
+        """By packet identifier, in the order sent."""
+        self._to_resend: deque[Flown] = deque()
+        self._left_behind: dict[Hashable, deque[Flown]] = {}
+        self._done_unasked: deque[Flown] = deque()
+
+    def __len__(self) -> int:
+        return len(self._flying)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more message may leave now; those that are sent again come first."""
+        return not self._to_resend and len(self._flying) < self.window and bool(self._free)
+
+    @property
+    def next_id(self) -> int:
+        """The identifier of the next message, where there is room."""
+        return self._free[0]
+
+    # A connection begins and ends
+
+    def connected(self, *, is_resumed: bool, window: int) -> None:
+        """There is a connection that takes ``window`` messages at once; ``is_resumed`` when the session is known."""
+        self.window = min(self.limit, window)
+        self._to_resend.clear()
+        if is_resumed:
+            self._to_resend.extend(self._flying.values())
+            return
+        self._free = deque(range(1, self.limit + 1))
+        self._flying.clear()
+        self._left_behind = {}
+        self._done_unasked.clear()
+
+    def to_resend(self) -> list[Flown]:
+        """What is to be sent again now: PUBLISH with DUP, or PUBREL where ``is_received``. As many as there is room."""
+        room = self.window - (len(self._flying) - len(self._to_resend))
+        return [self._to_resend.popleft() for _ in range(min(room, len(self._to_resend)))]
+
+    def leave(self, waiter: Waiter) -> None:
+        """It waits no more; what it waited for stays on the way."""
+        for flown in self._flying.values():
+            if flown.waiter is waiter:
+                flown.waiter = None
+                self._left_behind.setdefault(flown.identity, deque()).append(flown)
+
+    # Messages
+
+    def reclaim(self, identity: Hashable, waiter: Waiter, place: int) -> bool:
+        """Whether that message is on the way already, or arrived meanwhile; ``waiter`` is told in its time."""
+        if not self._left_behind:
+            return False
+        found = self._left_behind.get(identity)
+        if not found:
+            return False
+        flown = found.popleft()
+        if not found:
+            del self._left_behind[identity]
+        if flown.is_done:
+            waiter.settle(place, flown.error)
+        else:
+            flown.waiter, flown.place = waiter, place
+        return True
+
+    def send(self, packet: Publish, identity: Hashable, waiter: Waiter, place: int) -> None:
+        """The packet leaves with ``next_id``; there must be room."""
+        self._flying[self._free.popleft()] = Flown(packet, identity, waiter, place)
+
+    # What the other broker says
+
+    def topic_of(self, packet_id: int) -> str:
+        """The topic of the message with that identifier; empty when there is none."""
+        flown = self._flying.get(packet_id)
+        return "" if flown is None else flown.packet.topic
+
+    def received(self, packet_id: int) -> bool:
+        """A PUBREC that takes the message has come; False when there is no such message."""
+        flown = self._flying.get(packet_id)
+        if flown is None or flown.packet.qos != 2:
+            return False
+        flown.is_received = True
+        flown.packet.payload = b""  # is not sent again
+        return True
+
+    def completed(self, packet_id: int) -> None:
+        """A PUBCOMP has come; one for which there was no PUBREC is about an older message."""
+        flown = self._flying.get(packet_id)
+        if flown is not None and flown.is_received:
+            self.done(packet_id)
+
+    def done(self, packet_id: int, error: Exception | None = None) -> None:
+        """A PUBACK, or a PUBREC that refuses."""
+        flown = self._flying.pop(packet_id, None)
+        if flown is None:
+            return
+        self._free.append(packet_id)
+        if flown.waiter is not None:
+            flown.waiter.settle(flown.place, error)
+            return
+        flown.is_done, flown.error = True, error
+        self._done_unasked.append(flown)
+        if len(self._done_unasked) > _REMEMBERED * self.limit:
+            self._forget(self._done_unasked.popleft())
+
+    def _forget(self, flown: Flown) -> None:
+        found = self._left_behind.get(flown.identity)
+        if found and flown in found:
+            found.remove(flown)
+            if not found:
+                del self._left_behind[flown.identity]
+
+
+class Batch:
+    """Messages that are sent together; ``answers`` when each is settled. A ``Waiter``."""
+
+    __slots__ = ("answers", "left", "when_settled")
+
+    def __init__(self, count: int, when_settled: Any) -> None:
+        self.answers: list[Any] = [_UNSETTLED] * count
+        self.left, self.when_settled = count, when_settled
+
+    def settle(self, place: int, error: Exception | None) -> None:
+        """See ``Waiter``."""
+        if self.answers[place] is _UNSETTLED:
+            self.answers[place] = error
+            self.left -= 1
+            if not self.left:
+                self.when_settled()
+
+    def fail_rest(self, error: Exception) -> None:
+        """What is not settled will not be on this connection."""
+        for place, answer in enumerate(self.answers):
+            if answer is _UNSETTLED:
+                self.settle(place, error)
+
+    @property
+    def result(self) -> Sequence[Any] | None:
+        """None when all went well, else an error or None for each."""
+        return self.answers if any(answer is not None for answer in self.answers) else None
+
+
+_UNSETTLED: Final = object()

@@ -1,0 +1,234 @@
+"""Settings of bridges to other MQTT brokers. Names are EMQX's where it has one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from bridges.resource.address import parse_address
+from bridges.resource.secret import SecretText
+from bridges.resource.tls import TlsOptions
+from broker.config.model import Settings
+from broker.config.units import Duration, Size
+from broker.core.errors import PeerError
+from broker.core.topic import SHARE_PREFIX, TopicFilter, check_topic_name
+
+PORT: Final = 1883
+TLS_PORT: Final = 8883
+MOST_INFLIGHT: Final = 1000
+"""Of ``max_inflight``; messages use the packet identifiers up to it, subscribing those above."""
+_LONGEST_EXPIRY_S: Final = 0xFFFFFFFF
+VERSIONS: Final = {"v3": 3, "v4": 4, "v5": 5}
+
+
+class MqttSettings(Settings):
+    """Another broker and how to log in to it."""
+
+    server: str = Field(description="`host:port`; without a port 1883, with TLS 8883.")
+    proto_ver: Literal["v3", "v4", "v5"] = Field(default="v5", description="MQTT 3.1, 3.1.1 or 5.0.")
+    bridge_mode: bool = Field(
+        default=False,
+        description="Tell a mosquitto that this is a bridge, by the protocol level that it knows for that: it then "
+        "sends back nothing that came from here, and keeps the RETAIN flag. For v3 and v4; other brokers refuse it.",
+    )
+    clientid: str = Field(
+        default="", description="The client identifier. Default: of clientid_prefix, the node and the connector."
+    )
+    clientid_prefix: str = Field(default="sluice", description="Begins the client identifier that is made.")
+    username: str | None = Field(default=None, description="Who logs in.")
+    password: SecretText | None = Field(default=None, description="The password, or `${env:NAME}`, `${file:PATH}`.")
+    clean_start: bool = Field(
+        default=False,
+        description="Begin a new session at each connection. Off, the other broker keeps what comes meanwhile.",
+    )
+    session_expiry: Duration = Field(
+        default=86_400.0,
+        ge=0,
+        le=_LONGEST_EXPIRY_S,
+        description="How long the other broker keeps the session after a connection (MQTT 5); a duration.",
+    )
+    keepalive: Duration = Field(
+        default=60.0, ge=0, le=65_535, description="The connection is tested at least so often; 0: never; a duration."
+    )
+    max_inflight: int = Field(
+        default=100, ge=1, le=MOST_INFLIGHT, description="Messages sent and not confirmed, at most; a number."
+    )
+    receive_maximum: int = Field(
+        default=1000,
+        ge=1,
+        le=65_535,
+        description="Messages received and not confirmed, at most (MQTT 5); a number.",
+    )
+    max_packet_size: Size | None = Field(
+        default=None,
+        ge=16,
+        le=256 * 1024 * 1024,
+        description="The largest packet that the other broker takes; a size. MQTT 5 brokers say so themselves.",
+    )
+    max_received_size: Size = Field(
+        default=16 * 1024 * 1024,
+        ge=16,
+        le=256 * 1024 * 1024,
+        description="The largest packet that is taken from the other broker; a size.",
+    )
+    status_topic: str = Field(
+        default="",
+        description="On the other broker: retained `1` while connected, `0` when not (will). `${clientid}` and "
+        "`${name}` are replaced. Empty: nothing is told.",
+    )
+    loop_prevention: bool = Field(
+        default=True,
+        description="Recognise what comes back, and mark what is sent with the user property `sluice-bridge` (MQTT 5).",
+    )
+    ssl: TlsOptions = Field(default_factory=TlsOptions, description="TLS.")
+
+    @field_validator("server")
+    @classmethod
+    def _server(cls, value: str) -> str:
+        parse_address(value, PORT)
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> MqttSettings:
+        if self.bridge_mode and self.proto_ver == "v5":
+            raise ValueError("bridge_mode is for v3 and v4; in v5 every bridge says what it wants back")
+        if self.password is not None and self.username is None and self.proto_ver != "v5":
+            raise ValueError("a password needs a username before v5")
+        if self.status_topic:
+            _checked_topic(self.status_topic)
+        return self
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        return parse_address(self.server, TLS_PORT if self.ssl.enable else PORT)
+
+    @property
+    def version(self) -> int:
+        """3, 4 or 5."""
+        return VERSIONS[self.proto_ver]
+
+
+Qos = Annotated[int | str, Field(description="0, 1, 2 or a template.")]
+
+
+class MqttActionSettings(Settings):
+    """What a row becomes on the other broker."""
+
+    topic: str = Field(default="${topic}", min_length=1, description="The topic; a template.")
+    local_prefix: str = Field(default="", description="Taken off the topic, where it begins so.")
+    remote_prefix: str = Field(default="", description="Put before the topic.")
+    payload: str = Field(default="${payload}", description="The payload; a template. `${.}`: the row as JSON.")
+    qos: int | str = Field(
+        default="${qos}", description="0, 1, 2 or a template; the message's own where the row says none."
+    )
+    retain: bool | str = Field(
+        default="${flags.retain}", description="true, false or a template; the message's own where the row says none."
+    )
+    properties: bool = Field(
+        default=True, description="Pass the message's properties on (MQTT 5): user properties, content type and so on."
+    )
+
+    @field_validator("qos")
+    @classmethod
+    def _qos(cls, value: int | str) -> int | str:
+        if isinstance(value, str) and value.isdigit():
+            value = int(value)
+        if isinstance(value, int) and value not in (0, 1, 2):
+            raise ValueError("qos is 0, 1, 2 or a template such as '${qos}'")
+        if isinstance(value, str) and "${" not in value:
+            raise ValueError(f"qos {value!r} is no number and no template; write 0, 1, 2 or '${{qos}}'")
+        return value
+
+    @field_validator("topic")
+    @classmethod
+    def _topic(cls, value: str) -> str:
+        return _checked_topic(value)
+
+
+def _as_filter(value: object) -> object:
+    return {"topic": value} if isinstance(value, str) else value
+
+
+class RemoteFilter(Settings):
+    """One filter that is subscribed to."""
+
+    topic: str = Field(description="The filter, also `$share/GROUP/FILTER`.")
+    qos: Literal[0, 1, 2] = Field(default=1, description="The highest QoS in which messages come.")
+
+    @field_validator("topic")
+    @classmethod
+    def _filter(cls, value: str) -> str:
+        try:
+            TopicFilter.parse(value)
+        except PeerError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+
+class LocalSettings(Settings):
+    """How what comes is published here."""
+
+    prefix: str = Field(default="", description="Put before the topic.")
+    topic: str = Field(
+        default="", description="The topic; a template over the source's columns. Empty: the remote one, with prefix."
+    )
+    payload: str = Field(default="", description="The payload; a template. Empty: as it came.")
+    qos: Literal[0, 1, 2] = Field(default=2, description="The highest QoS in which it is published.")
+    retain: bool = Field(default=True, description="Whether what was retained there is retained here.")
+
+
+class MqttSourceSettings(Settings):
+    """What is read from the other broker."""
+
+    topic: str = Field(default="", description="The filter, where there is only one.")
+    qos: Literal[0, 1, 2] = Field(default=1, description="The highest QoS in which its messages come.")
+    topics: list[Annotated[RemoteFilter, BeforeValidator(_as_filter)]] = Field(
+        default_factory=list, description="Filters, each as text or as `{topic, qos}`."
+    )
+    remote_prefix: str = Field(
+        default="", description="Put before each filter, and taken off the topics that come, as in mosquitto.conf."
+    )
+    retain_handling: Literal[0, 1, 2] = Field(
+        default=1, description="Retained messages come at each connection (0), with a new session (1), never (2)."
+    )
+    no_local: bool = Field(
+        default=True, description="Do not get back what this connector has sent (MQTT 5; not with `$share`)."
+    )
+    publish: LocalSettings | None = Field(
+        default=None, description="Publish what comes, through all stages. Absent: only rules read it."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> MqttSourceSettings:
+        if bool(self.topic) is bool(self.topics):
+            raise ValueError("say what is read: 'topic' for one filter, or 'topics' for several; one of the two")
+        if self.topic:
+            RemoteFilter(topic=self.topic, qos=self.qos)
+        found = [one.topic for one in self.filters]
+        if twice := [text for text in found if found.count(text) > 1]:
+            raise ValueError(f"the filter {twice[0]!r} stands twice in 'topics'")
+        return self
+
+    @property
+    def filters(self) -> list[RemoteFilter]:
+        """All filters as the other broker is told them."""
+        given = self.topics or [RemoteFilter(topic=self.topic, qos=self.qos)]
+        return [RemoteFilter(topic=_prefixed(self.remote_prefix, one.topic), qos=one.qos) for one in given]
+
+
+def _prefixed(prefix: str, text: str) -> str:
+    if not text.startswith(SHARE_PREFIX):
+        return prefix + text
+    group, _, body = text[len(SHARE_PREFIX) :].partition("/")
+    return f"{SHARE_PREFIX}{group}/{prefix}{body}"
+
+
+def _checked_topic(value: str) -> str:
+    """A template for a topic: what is not a placeholder must be fit for one."""
+    try:
+        check_topic_name(value.replace("${", "{"))
+    except PeerError as error:
+        raise ValueError(str(error)) from None
+    return value

@@ -1,0 +1,21 @@
+"""Who passed a message on between brokers: bridges mark it with the origins of the nodes on its way."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import uuid4
+
+from broker.core.values import Values
+
+MARK: Final = "sluice-bridge"
+"""The user property of a mark. In CONNECT a bridge says by it who it is, and a Sluice answers so in CONNACK."""
+_KEY: Final = "node/origin"
+
+
+def origin_of(node: str, values: Values) -> str:
+    """The node's name with something that no other node has, the same after a restart."""
+    kept = values.get(_KEY)
+    if kept is None:
+        kept = uuid4().hex[:12].encode()
+        values.put(_KEY, kept)
+    return f"{node}/{kept.decode()}"
