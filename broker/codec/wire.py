@@ -119,7 +119,11 @@ class Reader:
 
     def u16(self) -> int:
         """Two bytes, big endian."""
-        return int.from_bytes(self.take(2))
+        data, position = self.data, self.position
+        if position + 2 > self.end:
+            self.take(2)  # says what is missing
+        self.position = position + 2
+        return data[position] << 8 | data[position + 1]
 
     def u32(self) -> int:
         """Four bytes, big endian."""

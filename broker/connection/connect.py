@@ -35,6 +35,7 @@ _log = getLogger(__name__)
 
 PROTOCOL_NAMES: Final = {3: "MQIsdp", 4: "MQTT", 5: "MQTT"}
 _EXPIRY: Final = "Session-Expiry-Interval"
+_NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 def take_connect(c: Connection, packet: Connect) -> None:
@@ -46,21 +47,22 @@ def take_connect(c: Connection, packet: Connect) -> None:
     c.max_sent_bytes = properties.get("Maximum-Packet-Size", inf)
     attempt = _attempt(c, packet, packet.client_id or uuid4().hex)
     if (refusal := _why_not(c, packet, attempt)) is not None:
-        _refuse(c, packet, attempt, refusal)
+        _refuse(c, packet, _client(attempt), refusal)
         return
 
     def decided(decision: Decision, told: dict[str, Any]) -> None:
         settled = attempt.after(decision)
+        client = _client(settled)
         announce.authenticated(c, settled, decision)
-        if code := _why_not_after(c, packet, settled, decision):
-            _refuse(c, packet, settled, code)
+        if code := _why_not_after(c, packet, settled, client, decision):
+            _refuse(c, packet, client, code)
         else:
-            _accept_in_turn(c, packet, settled, told)
+            _accept_in_turn(c, packet, client, told)
 
     auth.begin(c, attempt, properties, decided)
 
 
-def _why_not_after(c: Connection, packet: Connect, attempt: ConnectAttempt, decision: Decision) -> int:
+def _why_not_after(c: Connection, packet: Connect, attempt: ConnectAttempt, client: Client, decision: Decision) -> int:
     """The reason code that a client is refused with once it is known who it is, else 0. Leaves its permits."""
     hub = c.hub
     if not decision.is_allowed:
@@ -69,32 +71,31 @@ def _why_not_after(c: Connection, packet: Connect, attempt: ConnectAttempt, deci
         return reason.BANNED
     trusted = hub.access.authorizer.settings.trusted_client_attributes
     c.subject = subject_of(attempt, decision, roots=hub.client_attributes.roots, trusted=trusted)
-    client = _client(attempt)
     grant(c, client)
     if c.permits is None or packet.will is None or c.permits.may_leave(Will.of(packet.will, client)):
         return reason.SUCCESS
     return reason.NOT_AUTHORIZED
 
 
-def _accept_in_turn(c: Connection, packet: Connect, attempt: ConnectAttempt, told: dict[str, Any]) -> None:
+def _accept_in_turn(c: Connection, packet: Connect, client: Client, told: dict[str, Any]) -> None:
     """Accept a client; it waits where its identifier goes from one connection to the next too fast."""
 
     def accept() -> None:
-        _accept(c, packet, attempt, told)
+        _accept(c, packet, client, told)
 
-    old = c.hub.sessions.get(attempt.client_id)
-    if old is None or old.owner is None or not c.hub.logins.hold_in_jail(c, attempt.client_id, accept):
+    old = c.hub.sessions.get(client.client_id)
+    if old is None or old.owner is None or not c.hub.logins.hold_in_jail(c, client.client_id, accept):
         accept()
 
 
-def _refuse(c: Connection, packet: Connect, attempt: ConnectAttempt, code: int) -> None:
-    announce.connack(c, packet, _client(attempt), code, _session_expiry(c, packet, {}))
-    close.refuse_connect(c, code, client_id=attempt.client_id)
+def _refuse(c: Connection, packet: Connect, client: Client, code: int) -> None:
+    announce.connack(c, packet, client, code, _session_expiry(c, packet, {}))
+    close.refuse_connect(c, code, client_id=client.client_id)
 
 
-def _accept(c: Connection, packet: Connect, attempt: ConnectAttempt, told: dict[str, Any]) -> None:
+def _accept(c: Connection, packet: Connect, client: Client, told: dict[str, Any]) -> None:
     """Give a client that may connect its session, and the CONNACK."""
-    properties, client, client_id = packet.properties, _client(attempt), attempt.client_id
+    properties, client_id = packet.properties, client.client_id
     if not packet.client_id:
         told["Assigned-Client-Identifier"] = client_id
     _set_keep_alive(c, packet.keep_alive_s, told)
@@ -154,7 +155,7 @@ def _attempt(c: Connection, packet: Connect, client_id: str) -> ConnectAttempt:
         tuple(packet.properties.get("User-Property", ())),
         link.server_name,
         link.certificate,
-        by_certificate=_names_by_certificate(settings),
+        by_certificate=_NO_NAMES if link.certificate is None else _names_by_certificate(settings),
     )
     return c.hub.client_attributes.settled(attempt)
 

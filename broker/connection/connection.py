@@ -43,8 +43,6 @@ class Link(Protocol):
 
     peer_host: str | None
     peer_port: int | None
-    sock_name: str | None
-    """``address:port`` of our end, None when it has none."""
     listener: str
     server_name: str | None
     """What the client asked for in the TLS handshake (SNI)."""
@@ -54,6 +52,11 @@ class Link(Protocol):
     """What it showed there and was found good."""
     refusal: int
     """Reason code to refuse its CONNECT with, 0 when its listener takes it."""
+
+    @property
+    def sock_name(self) -> str | None:
+        """``address:port`` of our end, None when it has none."""
+        ...
 
     def write(self, data: bytes) -> None:
         """Send; never waits."""

@@ -95,6 +95,8 @@ class Replays:
 
     def start(self, session: Session, subscription: Subscription) -> None:
         """Send what a new subscription finds."""
+        if self._retained.has_none(subscription.filter):
+            return
         if session.is_durable and subscription.qos:
             self._start_logging(session, subscription)
         else:

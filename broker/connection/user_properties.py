@@ -17,7 +17,9 @@ def check_user_properties(c: Connection, *properties: dict[str, Any]) -> None:
     Raises:
         PeerError: 0x97 with a sentence that says how many there may be.
     """
-    count = sum(len(part.get("User-Property", ())) for part in properties)
-    most = c.hub.settings.max_user_properties
-    if count > most:
+    count = 0
+    for part in properties:
+        if "User-Property" in part:
+            count += len(part["User-Property"])
+    if count > (most := c.hub.settings.max_user_properties):
         raise PeerError(reason.QUOTA_EXCEEDED, f"a packet may have {most} user properties, this one has {count}")

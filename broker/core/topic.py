@@ -75,7 +75,7 @@ class TopicFilter:
         levels = tuple(map(intern, body.split("/")))  # names that many filters share are there once
         if len(levels) > max_levels:
             raise _refused(text, f"it has more than {max_levels} levels")
-        for position, level in enumerate(levels):
+        for position, level in enumerate(levels) if "#" in body or "+" in body else ():
             if "#" in level and (level != "#" or position != len(levels) - 1):
                 raise _refused(text, "'#' must be the whole last level")
             if "+" in level and level != "+":

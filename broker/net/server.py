@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from logging import getLogger
@@ -21,6 +20,7 @@ from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.stage import Gate, Plans, Tap
+from broker.net.collector import Collector
 from broker.net.files import raise_file_limit
 from broker.net.listener import check_exposure
 from broker.net.listeners import ListenerChanges, Listeners
@@ -37,9 +37,6 @@ _log = getLogger(__name__)
 
 _STOP_POLL_S: Final = 0.02
 _LOADED: Final = object()
-_MANY_SESSIONS: Final = 1000
-"""From so many on, the garbage collector does not look at restored sessions again: that would take it 0.3 s for 20,000,
-with the loop waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +98,7 @@ class Server:
         )
         self.hub.max_connections = min(self.hub.max_connections, raise_file_limit())
         self.listeners = Listeners(listeners, self.hub, metrics)
+        self._collector = Collector(self._loop)
         self.is_loaded = False
         """Whether what the store holds has been restored; there are no listeners before."""
         self._timer: asyncio.TimerHandle | None = None
@@ -197,17 +195,14 @@ class Server:
     async def _load(self) -> None:
         """Give the loop its turn between the steps: the API answers meanwhile, that the node is not ready."""
         started_s, worst_s = self._loop.time(), 0.0
-        gc.disable()  # of what is restored nothing is garbage, and to look through a million objects stops the loop
         steps = self.hub.load()
-        while True:
-            step_s = self._loop.time()
-            if next(steps, _LOADED) is _LOADED:
-                break
-            worst_s = max(worst_s, self._loop.time() - step_s)
-            await asyncio.sleep(0)
-        gc.enable()
-        if len(self.hub.sessions) > _MANY_SESSIONS:
-            gc.freeze()
+        with self._collector.restoring():
+            while True:
+                step_s = self._loop.time()
+                if next(steps, _LOADED) is _LOADED:
+                    break
+                worst_s = max(worst_s, self._loop.time() - step_s)
+                await asyncio.sleep(0)
         self.is_loaded = True
         _log.info(
             "node.loaded sessions=%d retained=%d subscriptions=%d took_s=%.2f longest_step_ms=%.1f",
@@ -221,6 +216,7 @@ class Server:
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)
         self.hub.tick()
+        self._collector.tick(self.hub.figures.connected.value)
 
     async def _until(self, is_done: Callable[[], bool], ends_at: float) -> None:
         while not is_done() and self._loop.time() < ends_at:  # noqa: ASYNC110  only while stopping

@@ -4,8 +4,6 @@ then the transport is TLS's, and says who the client is."""
 from __future__ import annotations
 
 import asyncio
-import socket
-from sys import intern
 from typing import Final, cast
 
 from broker.auth.attempt import Certificate
@@ -45,7 +43,6 @@ class TcpLink(asyncio.Protocol):
         "peer_port",
         "refusal",
         "server_name",
-        "sock_name",
         "tls_version",
     )
 
@@ -63,7 +60,6 @@ class TcpLink(asyncio.Protocol):
         self._origin = origin
         self.peer_host: str | None = None
         self.peer_port: int | None = None
-        self.sock_name: str | None = None
         self.server_name: str | None = None
         self.tls_version: str | None = None
         self.certificate: Certificate | None = None
@@ -77,20 +73,21 @@ class TcpLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket, or close it at once when the listener is full."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is no subclass of it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is no subclass of it; no Nagle in either
         self._learn_peer()
         if not self._owner.admit(self, has_knocked=self._origin is not None):
             self._transport.abort()
             return
-        raw: socket.socket | None = transport.get_extra_info("socket")
-        if raw is not None:
-            ours = raw.getsockname()
-            self.sock_name = intern(f"{ours[0]}:{ours[1]}") if isinstance(ours, tuple) else None
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._transport.set_write_buffer_limits(high=self._hub.settings.max_unsent_bytes // _EARLY)
         self._connection.opened()
         if self.refusal:
             self._connection.deadline_s = self._hub.now_s + ANSWER_TIMEOUT_S
+
+    @property
+    def sock_name(self) -> str | None:
+        """``address:port`` of our end, put together when somebody asks."""
+        ours = self._transport.get_extra_info("sockname")
+        return f"{ours[0]}:{ours[1]}" if isinstance(ours, tuple) else None
 
     def _learn_peer(self) -> None:
         """Who the client is: by its socket, by a load balancer, by its certificate."""
@@ -110,9 +107,11 @@ class TcpLink(asyncio.Protocol):
                 self.certificate = certificate_of(shown)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The socket is gone."""
+        """The socket is gone. Nothing refers to itself any more, so that it needs no garbage collector to go."""
         if self._owner.leave(self):
             self._connection.connection_lost()
+        self.data_received = _ignore  # type: ignore[method-assign, assignment]
+        del self._connection
 
     def dismiss(self, code: int, why: str) -> None:
         """Tell the client a reason code (MQTT 5), and close."""
@@ -161,3 +160,7 @@ class TcpLink(asyncio.Protocol):
     def unsent_bytes(self) -> int:
         """Bytes that the system has not taken yet."""
         return self._transport.get_write_buffer_size()
+
+
+def _ignore(_data: bytes) -> None:
+    """Nobody is there any more."""

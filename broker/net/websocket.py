@@ -138,3 +138,8 @@ class WebSocketLink(TcpLink):
     def _end(self) -> None:
         self._state = _CLOSED
         super().close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The socket is gone."""
+        self._state = _CLOSED
+        super().connection_lost(error)

@@ -19,6 +19,7 @@ from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.message import Message
 from broker.core.stage import Refusal
+from broker.core.topic import TopicFilter
 from broker.routing.retained_record import (
     decode_retained,
     encode_retained,
@@ -209,6 +210,14 @@ class Retained:
         """``known`` and the keys of all that waits for its commit. What ``read`` finds of those is old, and whoever
         reads in slices for a subscription has been sent the newer message as a live one."""
         return known.union(self._pending) if self._pending else known
+
+    def has_none(self, topic_filter: TopicFilter) -> bool:
+        """Whether there is nothing that matches, as far as a look at one key can tell."""
+        if self._pending or not self.count:
+            return not self._pending
+        if "+" in topic_filter.levels or "#" in topic_filter.levels:
+            return False
+        return self._committed_value(topic_key(topic_filter.filter)) is None
 
     def waiting_entries(self, walk: FilterWalk) -> tuple[list[Entry], frozenset[bytes]]:
         """What waits for its commit and matches; and the keys of all that waits, deletions too."""

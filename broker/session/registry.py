@@ -22,6 +22,8 @@ class SessionRegistry:
     def __init__(self) -> None:
         self.by_client_id: dict[str, Session] = {}
         self._in_order: SortedList[str] = SortedList()
+        self._unsorted: set[str] = set()
+        """What came since somebody asked for the order: clients come faster than people look."""
         self._due: list[tuple[int, str]] = []
 
     def __len__(self) -> int:
@@ -36,6 +38,9 @@ class SessionRegistry:
 
     def following(self, client_id: str, count: int, prefix: str = "") -> list[Session]:
         """The next sessions behind an identifier, in the order of identifiers; only those that begin with a prefix."""
+        if self._unsorted:
+            self._in_order.update(self._unsorted)
+            self._unsorted.clear()
         found = self._in_order.irange(max(client_id, prefix), inclusive=(client_id < prefix or not client_id, True))
         fitting = takewhile(lambda name: name.startswith(prefix), found) if prefix else found
         return [self.by_client_id[name] for name in islice(fitting, count)]
@@ -43,14 +48,17 @@ class SessionRegistry:
     def add(self, session: Session) -> None:
         """Take a new session."""
         if session.client_id not in self.by_client_id:
-            self._in_order.add(session.client_id)
+            self._unsorted.add(session.client_id)
         self.by_client_id[session.client_id] = session
 
     def remove(self, session: Session) -> None:
         """Forget a session that has ended."""
         if self.by_client_id.get(session.client_id) is session:
             del self.by_client_id[session.client_id]
-            self._in_order.remove(session.client_id)
+            if session.client_id in self._unsorted:
+                self._unsorted.remove(session.client_id)
+            else:
+                self._in_order.remove(session.client_id)
 
     def schedule(self, session: Session) -> None:
         """Remember when a session that is away has something due."""

@@ -83,6 +83,7 @@ class Database:
             self._reserve_room()  # until there is some, what is open can still be read
             with suppress(Exception):  # it closes although it reports the failed write again, or is closed already
                 self._db.close()
+            gc.unfreeze()
             gc.collect()  # an iterator that an exception's traceback keeps would hold RocksDB's lock
             self._db = self._open()
         self._is_broken = False
