@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from broker.cli.options import DataDirOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 
-def status(url: UrlOption = None, data_dir: DataDirOption = Path("data"), output: OutputOption = "table") -> None:
+def status(
+    url: UrlOption = None,
+    data_dir: DataDirOption = Path("data"),
+    output: OutputOption = "table",
+    as_json: JsonOption = False,
+) -> None:
     """Show what the broker is doing.
 
     Rates, the ledger, rules, streams, tables, and what was refused lately.
@@ -17,7 +22,7 @@ def status(url: UrlOption = None, data_dir: DataDirOption = Path("data"), output
 
     with api_client(url, data_dir) as client:
         answer = client.get("/status")
-    if output == "json":
+    if as_json or output == "json":
         print_json(answer)
     else:
         _show(answer)

@@ -68,12 +68,10 @@ def welcome(c: Connection) -> None:
 
 def on_peer_error(c: Connection, error: PeerError) -> None:
     """The client broke the protocol: tell it which way, as far as its version has words for it."""
-    _log.info("connection.protocol_error peer=%s error=%.300s", c.link.peer_host, error)
     if c.is_connected:
         disconnect(c, error.reason_code, reason.name_of(error.reason_code), text=str(error))
     else:
-        c.hub.figures.refused_connection(reason.name_of(error.reason_code))
-        end(c, "protocol_error", is_will_due=False)
+        refuse_silently(c, reason.name_of(error.reason_code), str(error))
 
 
 def on_bad_connect(c: Connection, error: PeerError, data: bytes, start: int, stop: int) -> None:
@@ -104,9 +102,15 @@ def on_bad_connect_header(c: Connection, error: PeerError, data: bytes) -> int:
     return len(data)
 
 
-def refuse_connect(c: Connection, code: int, text: str = "") -> None:
+def refuse_silently(c: Connection, why: str, text: str) -> None:
+    """The end of who has no CONNECT that could be answered."""
+    _note_refused(c, why, text, "")
+    end(c, why, is_will_due=False)
+
+
+def refuse_connect(c: Connection, code: int, text: str = "", client_id: str = "") -> None:
     """CONNACK with the reason, then the end [MQTT-3.2.2-6, -7]."""
-    c.hub.figures.refused_connection(reason.name_of(code))
+    _note_refused(c, reason.name_of(code), text, client_id)
     if c.is_v5:
         properties = {"Reason-String": text} if text else {}
         if code == reason.USE_ANOTHER_SERVER and c.hub.server_reference is not None:
@@ -144,8 +148,7 @@ def on_silence(c: Connection) -> None:
     if c.is_connected:
         disconnect(c, reason.KEEP_ALIVE_TIMEOUT, "keepalive_timeout")
     else:
-        c.hub.figures.refused_connection("connect_timeout")
-        end(c, "connect_timeout", is_will_due=False)
+        refuse_silently(c, "connect_timeout", "no CONNECT came in time")
 
 
 def on_internal_error(c: Connection) -> None:
@@ -159,6 +162,11 @@ def disconnect(c: Connection, code: int, why: str, *, text: str = "", is_will_du
     """DISCONNECT with a reason code to version 5 clients, then the end."""
     if c.is_closed:
         return
+    if not c.hub.is_stopping:
+        _log.info(
+            "connection.cut_off client_id=%s peer=%s listener=%s reason=%s detail=%.300s",
+            c.client.client_id if c.is_connected else "", _address(c), c.link.listener, why, text,
+        )  # fmt: skip
     if c.connack:  # a DISCONNECT may not come before it [MQTT-3.14.0-1]
         _refuse_late(c, code if code in _CONNACK_CODES else reason.SERVER_UNAVAILABLE)
     elif c.is_v5 and c.is_connected:
@@ -191,3 +199,15 @@ def end(
     if c.session.owner is c:
         hub.detached(c.session, is_will_due=is_will_due)
     announce.disconnected(c, why, properties)
+
+
+def _note_refused(c: Connection, why: str, text: str, client_id: str) -> None:
+    c.hub.figures.refused_connection(why)
+    _log.info(
+        "connection.refused client_id=%s peer=%s listener=%s reason=%s detail=%.300s",
+        client_id, _address(c), c.link.listener, why, text,
+    )  # fmt: skip
+
+
+def _address(c: Connection) -> str:
+    return f"{c.link.peer_host}:{c.link.peer_port}"

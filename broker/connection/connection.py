@@ -311,7 +311,7 @@ class Connection:
         if not data:
             return 0
         if data[0] != _CONNECT_BYTE:
-            close.end(self, "protocol_error", is_will_due=False)
+            close.refuse_silently(self, "protocol_error", "what came first is no CONNECT")
             return len(data)
         try:
             frame = frame_at(data, 0, self.max_packet_bytes)

@@ -5,8 +5,11 @@ The hot path does ``counter.value += 1`` and nothing else; reading walks the reg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
 
 
 @dataclass(slots=True)
@@ -28,6 +31,29 @@ class Gauge:
     read: Callable[[], float]
     labels: Mapping[str, str] = field(default_factory=dict)
     grows: bool = False
+
+
+class Histogram:
+    """How many values there were up to each of some bounds, as Prometheus has it: sums that never fall."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = (*bounds, float("inf"))
+        self._counts = [0] * len(self.bounds)
+        self.sum = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self._counts)
+
+    def note(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def up_to(self, number: int) -> int:
+        """How many values were no larger than the bound of this number."""
+        return list(accumulate(self._counts))[number]
 
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
@@ -60,6 +86,16 @@ class Metrics:
     def total(self, name: str, read: Callable[[], float], help: str = "", **labels: str) -> None:
         """Register a sum to be read on demand that never falls: a counter without a ``Counter``."""
         self._metrics[(name, tuple(sorted(labels.items())))] = Gauge(name, help, read, labels, grows=True)
+
+    def histogram(self, name: str, bounds: Sequence[float], help: str = "") -> Histogram:
+        """Make a histogram, shown as ``NAME_bucket``, ``NAME_sum`` and ``NAME_count``."""
+        made = Histogram(bounds)
+        for number, bound in enumerate(made.bounds):
+            le = "+Inf" if bound == float("inf") else str(bound)
+            self.total(f"{name}_bucket", partial(made.up_to, number), help, le=le)
+        self.total(f"{name}_sum", lambda: made.sum, help)
+        self.total(f"{name}_count", lambda: made.count, help)
+        return made
 
     def remove(self, **labels: str) -> None:
         """Forget all metrics that carry these labels, as those of a deleted rule."""

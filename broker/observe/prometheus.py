@@ -12,13 +12,15 @@ from broker.observe.metrics import Counter, Gauge, Metrics
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "sluice_"
 
+_OF_HISTOGRAM = re.compile(r"_(bucket|sum|count)$")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 
 log = get_logger(__name__)
 
 
 def exposition(metrics: Metrics) -> str:
-    """All metrics: counters as ``sluice_NAME_total``, gauges as ``sluice_NAME``, those of one name together.
+    """All metrics: counters as ``sluice_NAME_total``, gauges and histograms as ``sluice_NAME``, those of one name
+    together.
 
     A gauge that fails to read is left out and logged; the others are told.
     """
@@ -30,8 +32,24 @@ def exposition(metrics: Metrics) -> str:
 
 
 def _family(metric: Counter | Gauge) -> str:
-    name = PREFIX + _NOT_IN_NAMES.sub("_", metric.name)
+    name = _name(metric)
+    if _is_of_histogram(metric):
+        return _OF_HISTOGRAM.sub("", name)
     return name if _is_gauge(metric) or name.endswith("_total") else f"{name}_total"
+
+
+def _name(metric: Counter | Gauge) -> str:
+    return PREFIX + _NOT_IN_NAMES.sub("_", metric.name)
+
+
+def _is_of_histogram(metric: Counter | Gauge) -> bool:
+    return isinstance(metric, Gauge) and metric.grows and _OF_HISTOGRAM.search(metric.name) is not None
+
+
+def _kind(metric: Counter | Gauge) -> str:
+    if _is_of_histogram(metric):
+        return "histogram"
+    return "gauge" if _is_gauge(metric) else "counter"
 
 
 def _is_gauge(metric: Counter | Gauge) -> bool:
@@ -42,11 +60,12 @@ def _lines(name: str, metrics: list[Counter | Gauge]) -> Iterable[str]:
     help_text = next((metric.help for metric in metrics if metric.help), "")
     if help_text:
         yield f"# HELP {name} {_escaped(help_text)}"
-    yield f"# TYPE {name} {'gauge' if _is_gauge(metrics[0]) else 'counter'}"
+    yield f"# TYPE {name} {_kind(metrics[0])}"
     for metric in metrics:
         value = _read(metric)
         if value is not None:
-            yield f"{name}{_labels(metric.labels)} {_number(value)}"
+            shown = _name(metric) if _is_of_histogram(metric) else name
+            yield f"{shown}{_labels(metric.labels)} {_number(value)}"
 
 
 def _read(metric: Counter | Gauge) -> float | None:

@@ -32,6 +32,7 @@ Listener = Callable[[int, list[StreamRecord], list[object]], None]
 _RELIEF: Final = 0.5
 """The share of the bound below which a congested backlog counts as relieved."""
 _AVERAGE_WEIGHT: Final = 0.05
+_COMMIT_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 """The share of the latest group in the average time of a commit."""
 
 
@@ -79,16 +80,16 @@ class _Figures:
         self._bytes = metrics.counter("store_bytes", "payload bytes committed")
         self._failed_groups = metrics.counter("store_groups_failed", "commit groups that could not be written")
         self._failed_records = metrics.counter("store_records_failed", "records of groups that could not be written")
-        self._busy_us = metrics.counter("store_commit_us", "microseconds spent in commits")
-        self._latest_ms = self._average_ms = 0.0
-        metrics.gauge("store_commit_ms_last", lambda: self._latest_ms, "milliseconds the latest commit took")
-        metrics.gauge("store_commit_ms_average", lambda: self._average_ms, "milliseconds a commit takes, lately")
+        self._took = metrics.histogram(
+            "store_commit_seconds", _COMMIT_BOUNDS_S, "seconds that commits took, with what reaches the disk in them"
+        )
+        self._average_s = 0.0
+        metrics.gauge("store_commit_average_seconds", lambda: self._average_s, "seconds a commit takes, lately")
 
     def note(self, records: int, size_bytes: int, took_s: float, *, failed: bool) -> None:
         """Count one group."""
-        self._latest_ms = took_s * 1000
-        self._average_ms += (self._latest_ms - self._average_ms) * (_AVERAGE_WEIGHT if self._groups.value else 1)
-        self._busy_us.value += int(took_s * 1_000_000)
+        self._took.note(took_s)
+        self._average_s += (took_s - self._average_s) * (_AVERAGE_WEIGHT if self._groups.value else 1)
         if failed:
             self._failed_groups.value += 1
             self._failed_records.value += records

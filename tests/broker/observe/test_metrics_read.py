@@ -42,6 +42,22 @@ def test_prometheus_reads_what_is_exposed() -> None:
     assert f"sluice_messages_received_total {2**60}\n" in exposition(metrics)
 
 
+def test_a_histogram_is_one_for_prometheus() -> None:
+    metrics = Metrics()
+    took = metrics.histogram("commit_seconds", (0.1, 1.0), "how long")
+    for value in (0.05, 0.1, 0.5, 7):
+        took.note(value)
+    [family] = text_string_to_metric_families(exposition(metrics))
+    assert (family.name, family.type, family.documentation) == ("sluice_commit_seconds", "histogram", "how long")
+    assert [(sample.name, sample.labels.get("le"), sample.value) for sample in family.samples] == [
+        ("sluice_commit_seconds_bucket", "0.1", 2),
+        ("sluice_commit_seconds_bucket", "1.0", 3),
+        ("sluice_commit_seconds_bucket", "+Inf", 4),
+        ("sluice_commit_seconds_sum", None, 7.65),
+        ("sluice_commit_seconds_count", None, 4),
+    ]
+
+
 def test_a_gauge_that_fails_hides_no_other() -> None:
     metrics = Metrics()
     metrics.gauge("broken", lambda: 1 / 0)
