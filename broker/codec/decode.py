@@ -197,7 +197,9 @@ def _unsubscribe(reader: Reader, version: int, _flags: int) -> Unsubscribe:
 
 def _unsuback(reader: Reader, version: int, _flags: int) -> UnsubAck:
     packet_id = reader.packet_id()
-    properties = decode_properties(reader, p.UNSUBACK) if version == 5 else {}
+    if version < 5:
+        return UnsubAck(packet_id)
+    properties = decode_properties(reader, p.UNSUBACK)
     return UnsubAck(packet_id, list(reader.rest()), properties)
 
 

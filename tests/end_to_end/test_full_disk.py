@@ -96,7 +96,7 @@ async def until_refused(client: WireClient, told: Told, first: int, qos: int) ->
 
 async def retained(node: Node) -> dict[str, bytes]:
     """What a new subscriber is sent of ``r/#``."""
-    found = {}
+    found: dict[str, bytes] = {}
     async with await connected(node, "") as client:
         await client.subscribe(SubscriptionRequest("r/#"), SubscriptionRequest("end"))
         while (packet := await client.expect(Publish)).topic != "end":
@@ -106,7 +106,7 @@ async def retained(node: Node) -> dict[str, bytes]:
 
 async def received(client: WireClient, count: int) -> list[bytes]:
     """So many messages, acknowledged."""
-    found = []
+    found: list[bytes] = []
     while len(found) < count:
         packet = await client.receive()
         if isinstance(packet, Publish):

@@ -152,6 +152,7 @@ BAD_CASES = [
     BadCase("PUBLISH with a property twice", 5, b"\x30\x08\0\1a\4\1\0\1\0", 0x82),
     BadCase("PUBLISH with payload format 2", 5, b"\x30\x06\0\1a\2\1\2", 0x82),
     BadCase("PUBLISH with properties longer than the packet", 5, b"\x30\5\0\1a\x09\1", 0x81),
+    BadCase("UNSUBACK 3.1.1 with reason codes", 4, b"\xb0\4\0\1\0\x11", 0x81),
     BadCase("PUBACK with a code of SUBACK", 5, b"\x40\3\0\1\1", 0x81),
     BadCase("PUBREL with wrong flags", 4, b"\x60\2\0\1", 0x81),
     BadCase("CONNECT with an unknown protocol", 4, b"\x10\x0d\0\4MQTT\x09\2\0\0\0\1a", 0x84),
