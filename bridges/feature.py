@@ -20,9 +20,10 @@ from broker.observe.counter_rates import Ticks
 BUILT_IN: Final = {
     "file": "bridges.file.connector:FILE",
     "http": "bridges.http.connector:HTTP",
+    "http_server": "bridges.http_server.connector:HTTP_SERVER",
     "kafka": "bridges.kafka.connector:KAFKA",
-    "postgresql": "bridges.postgresql.connector:POSTGRESQL",
     "mqtt": "bridges.mqtt.connector:MQTT",
+    "postgresql": "bridges.postgresql.connector:POSTGRESQL",
 }
 """Where each type of connectors is; it is loaded when somebody makes one."""
 

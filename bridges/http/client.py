@@ -29,6 +29,7 @@ from bridges.resource.oauth import Tokens
 from bridges.resource.probe import connect_step, resolve_step, tls_step
 from bridges.resource.tls import client_context
 
+_NO_CERTIFICATE: Final = "; it may want a client certificate: ssl.certfile and ssl.keyfile"
 _CHECK_S: Final = 10.0
 _AGENT: Final = (b"User-Agent", b"sluice")
 _CHECK_BYTES: Final = 4096
@@ -43,10 +44,9 @@ class HttpConnector(Connector):
         self._pool: Pool | None = None
         self._dialer: Dialer
         self._headers: list[tuple[bytes, bytes]] = []
-        authentication = settings.authentication
-        self._tokens = (
-            Tokens(authentication, context.guard) if isinstance(authentication, OauthAuthentication) else None
-        )
+        self._has_certificate = settings.ssl.certfile is not None
+        login = settings.authentication
+        self._tokens = Tokens(login, context.guard) if isinstance(login, OauthAuthentication) else None
 
     async def open(self) -> None:
         """Connect, log in, and ask what ``health_check_path`` says."""
@@ -169,7 +169,8 @@ class HttpConnector(Connector):
         except ConnectionCut as error:
             if error.is_refused:
                 raise BadSettings(f"{self.origin}: {error}") from None
-            raise TryAgain(f"{self.origin}: {error}") from None
+            hint = _NO_CERTIFICATE if self.origin.is_secure and error.was_silent and not self._has_certificate else ""
+            raise TryAgain(f"{self.origin}: {error}{hint}") from None
         except h11.LocalProtocolError as error:
             raise NeverAgain(f"the request cannot be written: {error}") from None
 

@@ -1,7 +1,7 @@
 """HTTP/1.1 over one connection of asyncio: a request at a time, kept open in between.
 
-Written on h11, since httpx takes four times as long for a request (``benchmarks/bridges/http_client.py``) and resolves
-names itself, behind the back of the guard of addresses.
+Written on h11, since a request over httpx takes ten times the CPU and more (``benchmarks/http_client.py``), and since
+httpx resolves names itself, behind the back of the guard of addresses.
 """
 
 from __future__ import annotations

@@ -176,6 +176,9 @@ class Incoming:
     properties: Properties | None = None
     shard: str = ""
     position: int | None = None
+    refused: str = ""
+    """Set by ``Feed.hand_over``: why a stage of the pipeline refused the message. Not for those that a stage asks
+    another process about."""
 
 
 class Feed(ABC):

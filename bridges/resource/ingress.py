@@ -292,6 +292,7 @@ class Ingress(Feed):
             )
             if outcome.refusal is not None:
                 self.figures.refused.value += 1
+                record.refused = f"{outcome.refusal.stage} '{outcome.refusal.name}': {outcome.refusal.text}"
             elif outcome.is_waiting:
                 waiting.add(record.topic)
         return waiting

@@ -34,6 +34,7 @@ def api_server(node: Node, reload: ConfigReload) -> Any:
         access=node.access,
         delayed=node.delayed,
         traffic=Traffic(node.server.hub),
+        receivers=node.services.receivers,
         listeners=ListenerDesk(node.server.listeners, reload, named_of),
         reload=reload.reload,
         alarms=AlarmDesk(node.alarms, node.clock),

@@ -14,6 +14,7 @@ from broker.core.events import Events
 from broker.core.objects import ObjectSection, ObjectService
 from broker.core.path import PathPart
 from broker.core.queue import NoQueues, Queues
+from broker.core.receivers import Receivers
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from broker.core.stage import Gate, Plans, Publisher, Tap
 from broker.core.stream import NoHistory, StreamAppender, StreamHistory
@@ -41,17 +42,19 @@ class Services:
     """What streams hold."""
     sinks: Sinks = field(default_factory=Sinks)
     """Where bridges register what rules hand rows to."""
+    receivers: Receivers = field(default_factory=Receivers)
+    """Where bridges register what the API hands to them that others post."""
     queues: Queues = field(default_factory=NoQueues)
     """Where a feature keeps work that it puts off."""
     values: Values = field(default_factory=NoValues)
     """Where a feature keeps small values that outlive the process."""
-    path: list[PathPart] = field(default_factory=list)
-    """The features' parts of the path of a message, in order, for people who ask what happens to one."""
-    users_of_schema: list[Callable[[str], Sequence[str]]] = field(default_factory=list)
     origin: str = field(default_factory=lambda: uuid4().hex)
     """A name that no other node has (``broker.core.origin``)."""
     tell_state: Callable[[str, str | None], None] = lambda _name, _value: None
     """Shows a state under ``$SYS/broker/``, as ``connection/NAME/state``; None takes it away."""
+    path: list[PathPart] = field(default_factory=list)
+    """The features' parts of the path of a message, in order, for people who ask what happens to one."""
+    users_of_schema: list[Callable[[str], Sequence[str]]] = field(default_factory=list)
     """Asked before a schema is deleted or replaced: who names it (``validation 'meters'``)."""
     effects_of_schema: list[Callable[[str, SchemaLookup], Sequence[SchemaEffect]]] = field(default_factory=list)
     """Asked before a schema is changed: what it would do to whom if schemas were as the lookup has them."""

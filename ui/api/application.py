@@ -18,6 +18,7 @@ from ui.api.document import install as install_document
 from ui.api.edge import Edge
 from ui.api.gates import GATES, GateService, add_gate
 from ui.api.groups import add_groups
+from ui.api.ingest import add_ingest
 from ui.api.lake import add_lake
 from ui.api.listeners import add_listeners, add_reload
 from ui.api.messages import add_publishing
@@ -55,6 +56,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.include_router(_operations(context), prefix=BASE, dependencies=[Depends(require_administrator)])
     app.include_router(system.sign_in, prefix=BASE)
     app.include_router(system.probes)
+    add_ingest(app, context)
     schemas = context.services.get(SCHEMAS)
     if isinstance(schemas, SchemaVerbs):
         app.mount(registry.PATH, registry.registry_app(schemas, context))

@@ -12,6 +12,7 @@ from typing import Protocol
 from broker.admin.traffic import Traffic
 from broker.core.clock import Clock, SystemClock
 from broker.core.objects import ObjectService, Spec
+from broker.core.receivers import Receivers
 from broker.core.stage import WaitingPublisher
 from ui.api.sign_in import SignIn
 from ui.api.status import Status
@@ -199,6 +200,8 @@ class ApiContext:
     alarms: Alarms | None = None
     pipeline: Pipeline | None = None
     traffic: Traffic | None = None
+    receivers: Receivers = field(default_factory=Receivers)
+    """Where what is posted to ``/ingest/NAME`` goes."""
     functions: Callable[[], Sequence[Spec]] | None = None
     plugins: Callable[[], Sequence[Spec]] = list
     not_ready: Callable[[], str | None] = lambda: None

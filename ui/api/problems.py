@@ -34,6 +34,7 @@ log = logging.getLogger("sluice.api")
 
 TITLES: Mapping[str, tuple[int, str, str]] = {
     "malformed_json": (400, "The body is not JSON", "Send one JSON text in UTF-8."),
+    "malformed_body": (400, "The body cannot be read", "The detail says what is wrong with it."),
     "unknown_parameter": (400, "Unknown query parameter", "The detail lists those there are."),
     "unauthorized": (401, "Not signed in", "Send 'Authorization: Bearer TOKEN'."),
     "forbidden_origin": (403, "Request from another site", "A session works from the status page only; use a token."),
@@ -45,7 +46,10 @@ TITLES: Mapping[str, tuple[int, str, str]] = {
     "in_use": (409, "The object is used", "'users' lists who names it; change or delete those first."),
     "read_only": (409, "Fixed by a file", "The detail names the file; change it there."),
     "changed_meanwhile": (412, "The object is another one", "Read it again, and send its ETag in If-Match."),
-    "too_large": (413, "The body is too large", "The limit is 16 MiB."),
+    "too_large": (413, "The body is too large", "The detail says what the limit is."),
+    "too_many": (413, "Too many messages in the body", "Send fewer at once."),
+    "wrong_content_type": (415, "Content-Type not accepted", "The detail lists what is."),
+    "unknown_encoding": (415, "Content-Encoding not known", "Send gzip, or none."),
     "invalid": (422, "What was sent cannot be used", "'errors' lists every problem with its place."),
     "invalid_name": (422, "Not a name", "Names are letters, digits, '_', '-' and '.', at most 255."),
     "configuration": (422, "Settings that cannot be used", "'errors' lists every problem."),
@@ -53,9 +57,11 @@ TITLES: Mapping[str, tuple[int, str, str]] = {
     "test_case_failed": (422, "Test cases fail", "'errors' has the difference of each; 'force=true' saves it anyway."),
     "message_refused": (422, "The pipeline refused the message", "The detail says which stage and why."),
     "peer": (422, "Not allowed by MQTT", "The detail says what the standard says."),
+    "key_reused": (422, "The key was used for another body", "Use a new idempotency key for each request."),
     "evaluation_failed": (422, "It could not be evaluated", "The detail says how it failed."),
     "answer_too_large": (422, "The answer is too large", "Take fewer rows, or less in each."),
     "too_slow": (422, "It ran too long", "Evaluation has a deadline; make what is evaluated cheaper."),
+    "too_many_requests": (429, "Too many requests at once", "Try again after the seconds in Retry-After."),
     "internal": (500, "The server failed", "A defect of the server; its log has the request's identifier."),
     "unavailable": (503, "Not now", "Try again after the seconds in Retry-After."),
 }

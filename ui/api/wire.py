@@ -44,17 +44,17 @@ async def read_object(request: Request) -> dict[str, Any]:
     return body
 
 
-async def read_bytes(request: Request) -> bytes:
+async def read_bytes(request: Request, most_bytes: int = MAX_BODY_BYTES) -> bytes:
     """The body, whole. One that is too large is read on for a while and thrown away, so that the answer arrives."""
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
-        if size <= MAX_BODY_BYTES:
+        if size <= most_bytes:
             chunks.append(chunk)
         elif size > _DRAIN_BYTES:
             break
-    if size > MAX_BODY_BYTES:
-        raise ApiProblem(413, "too_large", f"the body is larger than {MAX_BODY_BYTES} bytes (16 MiB)")
+    if size > most_bytes:
+        raise ApiProblem(413, "too_large", f"the body is larger than {most_bytes} bytes")
     return b"".join(chunks)
 
 

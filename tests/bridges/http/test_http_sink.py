@@ -1,0 +1,635 @@
+"""Rows as requests: what goes out, what each answer leads to, and what an outage does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.config.ssrf import AddressGuard, SsrfSettings
+from broker.core.client import Client
+from broker.core.errors import Invalid
+from broker.core.message import Message
+from tests.support.bridges import FAST, FAST_CONNECTOR, Bridges
+from tests.support.certificates import Authority
+from tests.support.http_service import Received, Reply, Service
+
+ACTION = "http:out"
+DEADLINE_S = 20.0
+
+
+@asynccontextmanager
+async def bridged(
+    service: Service,
+    parameters: dict[str, Any] | None = None,
+    connector: dict[str, Any] | None = None,
+    guard: AddressGuard | None = None,
+    base: str = "",
+    **options: Any,
+) -> AsyncIterator[Bridges]:
+    """A service with a connector and an action to it."""
+    async with asyncio.timeout(DEADLINE_S), service:
+        bridges = Bridges()
+        if guard is not None:
+            bridges.feature.hub.guard = guard
+        bridges.begin()
+        try:
+            bridges.connectors.create(
+                {
+                    "resource_opts": FAST_CONNECTOR,
+                    "url": service.url + base,
+                    **(connector or {}),
+                    "name": "plant",
+                    "type": "http",
+                }
+            )
+            bridges.actions.create(
+                {
+                    "name": "out",
+                    "type": "http",
+                    "connector": "plant",
+                    "parameters": parameters or {},
+                    "resource_opts": {**FAST, **options},
+                }
+            )
+            yield bridges
+        finally:
+            await bridges.end()
+
+
+def run(
+    check: Callable[[Bridges, Service], Any],
+    parameters: dict[str, Any] | None = None,
+    answer: Callable[[Received], Reply] = lambda request: Reply(),
+    **named: Any,
+) -> Service:
+    """Run a check on a service; the service, for what it got."""
+    context = named.pop("context", None)
+    service = Service(answer, context)
+
+    async def whole() -> None:
+        async with bridged(service, parameters, **named) as bridges:
+            await check(bridges, service)
+
+    asyncio.run(whole())
+    return service
+
+
+async def sent(bridges: Bridges, count: int) -> None:
+    await bridges.until(lambda: bridges.counts()["success"] >= count, f"{count} rows sent")
+
+
+async def failed(bridges: Bridges, count: int = 1) -> str:
+    await bridges.until(lambda: bridges.counts()["failed"] >= count, f"{count} rows given up")
+    text: str = bridges.actions.get("out")["last_error"]["text"]
+    return text
+
+
+def one_row(row: dict[str, Any], parameters: dict[str, Any], **named: Any) -> Received:
+    """The request of a row."""
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        bridges.send(row, ACTION)
+        await sent(bridges, 1)
+
+    return run(check, parameters, **named).taken[-1]
+
+
+def given_up(row: dict[str, Any], parameters: dict[str, Any], **named: Any) -> str:
+    """Why a row is given up."""
+    said: list[str] = []
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        bridges.send(row, ACTION)
+        said.append(await failed(bridges))
+
+    run(check, parameters, **named)
+    return said[0]
+
+
+# What goes out
+
+
+def test_a_row_is_posted_as_json() -> None:
+    found = one_row({"n": 1, "text": "æ"}, {"path": "/rows"})
+    assert (found.method, found.target, found.json()) == ("POST", "/rows", {"n": 1, "text": "æ"})
+    assert found.header("content-type") == "application/json"
+    assert found.header("content-length") == str(len(found.body))
+
+
+def test_every_part_is_a_template() -> None:
+    parameters = {
+        "method": "put",
+        "path": "/devices/${device}/state?kind=${kind}",
+        "query": {"at": "${ts}", "site": "${site}"},
+        "headers": {"X-Device": "${device}", "X-Site": "${site}", "Content-Type": "text/plain"},
+        "body": "${device}=${temp}",
+    }
+    found = one_row({"device": "m 1", "kind": "a&b", "ts": 17, "temp": 2.5}, parameters)
+    assert (found.method, found.target) == ("PUT", "/devices/m%201/state?kind=a%26b&at=17")
+    assert (found.header("x-device"), found.header("x-site")) == ("m 1", None)
+    assert (found.header("content-type"), found.body) == ("text/plain", b"m 1=2.5")
+
+
+@pytest.mark.parametrize("method", ["get", "delete"])
+def test_get_and_delete_have_no_body(method: str) -> None:
+    found = one_row({"id": 5}, {"method": method, "path": "rows/${id}"})
+    assert (found.method, found.target, found.body) == (method.upper(), "/rows/5", b"")
+
+
+def test_paths_stand_behind_that_of_the_connector() -> None:
+    assert one_row({"n": 1}, {"path": "rows"}, base="/base/").target == "/base/rows"
+    assert one_row({"n": 1}, {}, base="/base").target == "/base"
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["../../admin", "a/b", "?x=1", "#top", "//evil.example/", "@evil.example", "\r\nHost: evil", "%2e%2e%2f", "\\..\\"],
+    ids=["dots", "slash", "query", "fragment", "slashes", "userinfo", "line", "encoded", "backslash"],
+)
+def test_a_value_never_leaves_its_segment(value: str) -> None:
+    found = one_row({"v": value}, {"path": "/a/${v}/z"})
+    assert found.target.count("/") == 3
+    assert found.target.startswith("/a/")
+    assert found.target.endswith("/z")
+    assert "?" not in found.target
+    assert [text for name, text in found.headers if name == "host"] == [found.header("host")]
+
+
+@pytest.mark.parametrize("value", [".", ".."], ids=["one", "two"])
+def test_a_value_that_steps_through_the_tree_has_no_request(value: str) -> None:
+    assert "would lead elsewhere" in given_up({"v": value}, {"path": "/a/${v}/z"})
+
+
+def test_a_row_without_what_the_path_needs_is_given_up() -> None:
+    assert given_up({"n": 1}, {"path": "/a/${v}"}) == "the row has no 'v', which the path needs"
+
+
+def test_header_values_cannot_begin_a_header() -> None:
+    found = one_row({"v": "a\r\nX-Evil: 1\n\0b"}, {"headers": {"X-V": "${v}"}})
+    assert found.header("x-v") == "a  X-Evil: 1  b"
+    assert found.header("x-evil") is None
+
+
+def test_mqtt_properties_become_headers() -> None:
+    properties = {
+        "Content-Type": "text/x",
+        "Correlation-Data": b"\0\1",
+        "Message-Expiry-Interval": 60,
+        "User-Property": [("Line No", "7"), ("x", "ü")],
+    }
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        sink = bridges.services.sinks.find(ACTION)
+        assert sink is not None
+        message = Message("m/1", b"p", 1, True, Client("c1", "alice"), 1_000_000_000, properties)
+        sink.write({"n": 1}, message, bridges.settled.append)
+        await sent(bridges, 1)
+
+    found = run(check, {"mqtt_headers": True}).taken[0]
+    told = {name: text for name, text in found.headers if name.startswith("mqtt-")}
+    assert told == {
+        "mqtt-topic": "m/1",
+        "mqtt-clientid": "c1",
+        "mqtt-username": "alice",
+        "mqtt-qos": "1",
+        "mqtt-retain": "true",
+        "mqtt-content-type": "text/x",
+        "mqtt-correlation-data": "AAE=",
+        "mqtt-expires-at": "61000",
+        "mqtt-up-line_no": "7",
+        "mqtt-up-x": "ü",
+    }
+
+
+@pytest.mark.parametrize(
+    ("parameters", "bodies", "kind"),
+    [
+        ({"batch": "json_array"}, [b'[{"n":0},{"n":1},{"n":2}]'], "application/json"),
+        ({"batch": "ndjson", "body": "${n}\n"}, [b"0 \n1 \n2 \n"], "application/x-ndjson"),
+        (
+            {"batch": "joined", "body": "v=${n}", "batch_separator": ";", "batch_prefix": "<", "batch_suffix": ">"},
+            [b"<v=0;v=1;v=2>"],
+            "application/octet-stream",
+        ),
+        ({"batch": "json_array", "path": "/${n}"}, [b'[{"n":0}]', b'[{"n":1}]', b'[{"n":2}]'], "application/json"),
+    ],
+    ids=["array", "lines", "joined", "places"],
+)
+def test_rows_share_a_request(parameters: dict[str, Any], bodies: list[bytes], kind: str) -> None:
+    async def check(bridges: Bridges, _service: Service) -> None:
+        bridges.actions.pause("out")
+        for number in range(3):
+            bridges.send({"n": number}, ACTION)
+        bridges.actions.resume("out")
+        await sent(bridges, 3)
+
+    service = run(check, parameters, batch_size=10, batch_time="50ms")
+    assert [request.body for request in service.taken] == bodies
+    assert service.taken[0].header("content-type") == kind
+
+
+# What answers lead to
+
+
+@pytest.mark.parametrize("status", [500, 503, 408, 425, 429])
+def test_some_statuses_are_tried_again(status: int) -> None:
+    left = [status, status]
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        bridges.send({"n": 1}, ACTION)
+        await sent(bridges, 1)
+        assert bridges.counts()["retried"] == 1
+        assert str(status) in bridges.actions.get("out")["last_error"]["text"]
+
+    service = run(check, {}, lambda request: Reply(left.pop(), b"later") if left else Reply())
+    assert len(service.received) == 3
+
+
+def test_which_statuses_are_tried_again_is_a_setting() -> None:
+    said = given_up({"n": 1}, {"retry_statuses": ["503"]}, answer=lambda request: Reply(500, b"broken"))
+    assert said.endswith("answers 500 Internal Server Error: broken")
+
+
+def test_other_refusals_are_final_and_told_with_the_beginning_of_the_answer() -> None:
+    said = given_up({"n": 1}, {"path": "/rows"}, answer=lambda request: Reply(422, b"no  such\nunit " + b"x" * 500))
+    assert "POST http://127.0.0.1:" in said
+    assert "/rows answers 422" in said
+    assert said.endswith("no such unit " + "x" * 186)
+
+
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_a_wait_that_is_asked_for_holds_for_all_lanes(form: str) -> None:
+    """No request, of whichever client, before the time is over."""
+    times: list[float] = []
+
+    def answer(request: Received) -> Reply:
+        times.append(time.time())
+        if len(times) > 1:
+            return Reply()
+        value = "1" if form == "seconds" else formatdate(time.time() + 2, usegmt=True)
+        return Reply(429, headers=[("Retry-After", value)])
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        bridges.send({"n": 0}, ACTION)
+        await bridges.until(lambda: times)
+        for number in range(1, 9):
+            bridges.send({"n": number}, ACTION, client=f"c{number}")
+        await bridges.until(lambda: "asks to wait" in bridges.actions.get("out")["last_error"]["text"])
+        await sent(bridges, 9)
+
+    run(check, {}, answer)
+    assert times[1] - times[0] > 0.9
+
+
+def test_a_storm_of_errors_loses_nothing_and_keeps_the_order() -> None:
+    storm = asyncio.Event()
+
+    async def check(bridges: Bridges, service: Service) -> None:
+        bridges.send_many(50, action=ACTION)
+        await bridges.until(lambda: len(service.received) >= 3)
+        assert bridges.actions.get("out")["status"] == "connecting"
+        assert "503" in bridges.actions.get("out")["status_reason"]
+        storm.set()
+        await sent(bridges, 50)
+        assert bridges.actions.get("out")["status"] == "connected"
+
+    service = run(check, {}, lambda request: Reply() if storm.is_set() else Reply(503))
+    assert [request.json()["n"] for request in service.taken] == list(range(50))
+
+
+def test_credentials_that_are_refused_stop_the_connector_with_the_reason() -> None:
+    async def check(bridges: Bridges, _service: Service) -> None:
+        bridges.send({"n": 1}, ACTION)
+        await bridges.until(lambda: bridges.connectors.get("plant")["status_reason"])
+        assert "answers 401 Unauthorized: who?" in bridges.connectors.get("plant")["status_reason"]
+        assert bridges.counts()["failed"] == 0
+
+    run(check, {}, lambda request: Reply(401, b"who?"))
+
+
+@pytest.mark.parametrize("status", [403, 404, 410])
+def test_where_the_path_is_of_the_row_so_is_its_refusal(status: int) -> None:
+    said = given_up({"v": 1}, {"path": "/${v}"}, answer=lambda request: Reply(status))
+    assert f"answers {status}" in said
+
+
+def test_a_path_that_is_not_there_is_told_and_waited_for() -> None:
+    paths = {"/old"}
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        bridges.send({"n": 1}, ACTION)
+        await bridges.until(lambda: bridges.actions.get("out")["status_reason"].startswith("unhealthy target: "))
+        assert bridges.connectors.get("plant")["status"] == "connected"
+        paths.add("/new")
+        await sent(bridges, 1)
+
+    run(check, {"path": "/new"}, lambda r: Reply() if r.path in paths else Reply(404), missing_target="wait")
+
+
+def test_redirections_are_not_followed_unless_wanted() -> None:
+    def answer(request: Received) -> Reply:
+        return Reply(308, b"", [("Location", "/new")]) if request.path == "/old" else Reply()
+
+    assert "answers 308 Permanent Redirect to /new" in given_up({"n": 1}, {"path": "/old"}, answer=answer)
+    found = one_row({"n": 1}, {"path": "/old", "max_redirects": 1}, answer=answer)
+    assert (found.method, found.path, found.json()) == ("POST", "/new", {"n": 1})
+
+
+def test_another_host_gets_none_of_the_connectors_headers() -> None:
+    other = Service()
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        async with other:
+            bridges.send({"n": 1}, ACTION)
+            await sent(bridges, 1)
+
+    connector = {"headers": {"X-Key": "secret"}, "authentication": {"mechanism": "bearer", "token": "abc"}}
+    place = [("Location", f"http://127.0.0.1:{other.port}/there")]
+    service = run(check, {"max_redirects": 2}, lambda request: Reply(307, b"", place), connector=connector)
+    assert service.received[0].header("authorization") == "Bearer abc"
+    assert service.received[0].header("x-key") == "secret"
+    assert (other.taken[0].header("authorization"), other.taken[0].header("x-key")) == (None, None)
+    assert other.taken[0].header("host") == f"127.0.0.1:{other.port}"
+
+
+def test_what_is_not_http_is_told() -> None:
+    assert "is not HTTP" in given_up({"n": 1}, {}, answer=lambda request: Reply(raw=b"SSH-2.0-OpenSSH\r\n\r\n"))
+
+
+def test_a_long_answer_is_not_read_to_its_end() -> None:
+    found = one_row({"n": 1}, {"max_answer_size": "1KB"}, answer=lambda request: Reply(200, b"x" * 1_000_000))
+    assert found.json() == {"n": 1}
+
+
+def test_a_row_at_fault_is_found_and_the_others_of_its_batch_are_taken() -> None:
+    async def check(bridges: Bridges, _service: Service) -> None:
+        bridges.actions.pause("out")
+        for number in range(16):
+            bridges.send({"n": number}, ACTION)
+        bridges.actions.resume("out")
+        await bridges.until(lambda: bridges.counts()["success"] + bridges.counts()["failed"] == 16)
+        assert bridges.counts()["failed"] == 1
+
+    def answer(request: Received) -> Reply:
+        return Reply(400, b"row 11 is bad") if any(row["n"] == 11 for row in request.json()) else Reply()
+
+    service = run(check, {"batch": "json_array"}, answer, batch_size=16, batch_time="50ms")
+    assert [row["n"] for request in service.taken for row in request.json()] == [n for n in range(16) if n != 11]
+
+
+def test_an_answer_may_tell_of_each_row() -> None:
+    tried: list[int] = []
+
+    def answer(request: Received) -> Reply:
+        rows = [row["n"] for row in request.json()]
+        tried.extend(rows)
+        statuses = [429 if n == 1 and tried.count(1) == 1 else 400 if n == 2 else 201 for n in rows]
+        items = [{"index": {"status": status, "error": {"reason": f"s{status}"}}} for status in statuses]
+        return Reply(200, json.dumps({"items": items}).encode())
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        bridges.actions.pause("out")
+        for number in range(4):
+            bridges.send({"n": number}, ACTION)
+        bridges.actions.resume("out")
+        await sent(bridges, 3)
+        assert await failed(bridges)
+        letters = (await bridges.actions.dead_letters("out", 10))["items"]
+        assert [("s400" in letter["reason"]) for letter in letters] == [True]
+
+    row_answers = {"at": "items", "status": "index.status", "reason": "index.error.reason"}
+    parameters = {"batch": "json_array", "row_answers": row_answers}
+    run(check, parameters, answer, batch_size=10, batch_time="50ms")
+    assert sorted(tried) == [0, 1, 1, 2, 3]
+
+
+def test_the_idempotency_key_stays_when_a_row_is_sent_again_and_differs_else() -> None:
+    left = [503]
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        for _ in range(2):
+            bridges.send({"n": 1}, ACTION)
+        await sent(bridges, 2)
+
+    service = run(check, {"idempotency_header": "Idempotency-Key"}, lambda r: Reply(left.pop()) if left else Reply())
+    keys = [request.header("idempotency-key") for request in service.received]
+    assert len(keys) == 3
+    assert keys[0] == keys[1] != keys[2]
+
+
+# Connections
+
+
+def test_connections_are_kept_and_no_more_than_allowed() -> None:
+    async def check(bridges: Bridges, _service: Service) -> None:
+        for number in range(100):
+            bridges.send({"n": number}, ACTION, client=f"c{number % 20}")
+        await sent(bridges, 100)
+
+    service = run(check, {}, connector={"pool_size": 3})
+    assert service.most_at_once <= 3
+    assert service.connections <= 4
+
+
+def test_a_pool_that_is_the_limit_is_named() -> None:
+    never = asyncio.Event()
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        for number in range(40):
+            bridges.send({"n": number}, ACTION, client=f"c{number}")
+        await bridges.until(lambda: "pool_size is 1" in bridges.actions.get("out")["status_reason"])
+
+    run(check, {}, lambda r: Reply(waits_for=never), connector={"pool_size": 1}, request_timeout="500ms")
+
+
+def test_a_request_without_an_answer_is_sent_again() -> None:
+    never, times = asyncio.Event(), [1]
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        bridges.send({"n": 1}, ACTION)
+        await bridges.until(lambda: "no answer within" in bridges.actions.get("out")["status_reason"])
+        await sent(bridges, 1)
+        assert bridges.connectors.get("plant")["status"] == "connected", "the others go on"
+
+    run(check, {}, lambda r: Reply(waits_for=never) if times and times.pop() else Reply(), request_timeout="300ms")
+
+
+def test_a_connection_that_was_closed_meanwhile_is_no_outage() -> None:
+    async def check(bridges: Bridges, service: Service) -> None:
+        bridges.send({"n": 1}, ACTION)
+        await sent(bridges, 1)
+        service.cut()
+        bridges.send({"n": 2}, ACTION)
+        await sent(bridges, 2)
+        assert bridges.counts()["retried"] == 0
+
+    run(check, {})
+
+
+def test_a_connection_cut_before_the_answer_is_tried_again() -> None:
+    left = [True, True]
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        bridges.send({"n": 1}, ACTION)
+        await sent(bridges, 1)
+
+    service = run(check, {}, lambda request: Reply(cut=bool(left and left.pop())))
+    assert len(service.received) == 3
+
+
+# TLS, credentials, addresses
+
+
+def _served(authority: Authority, *, asks: bool) -> ssl.SSLContext:
+    files = authority.sign("server", {"CN": "localhost"}, ["localhost", "127.0.0.1"])
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(files.cert, files.key)
+    if asks:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(authority.file)
+    return context
+
+
+def test_client_certificates(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    client = authority.sign("client", {"CN": "sluice"})
+    tls = {"enable": True, "cacertfile": str(authority.file), **client.settings}
+    found = one_row({"n": 1}, {}, context=_served(authority, asks=True), connector={"ssl": tls})
+    assert found.json() == {"n": 1}
+
+
+def test_a_server_that_wants_another_certificate_is_named(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        bridges.send({"n": 1}, ACTION)
+        await bridges.until(lambda: "client certificate" in bridges.actions.get("out")["status_reason"])
+
+    tls = {"enable": True, "cacertfile": str(authority.file)}
+    run(check, {}, context=_served(authority, asks=True), connector={"ssl": tls})
+
+
+def test_a_server_that_nobody_vouches_for_gets_nothing(tmp_path: Path) -> None:
+    async def check(bridges: Bridges, _service: Service) -> None:
+        await bridges.until(lambda: "certificate" in bridges.connectors.get("plant")["status_reason"])
+        probed = await bridges.connectors.test("plant")
+        assert [step["name"] for step in probed["steps"] if step["result"] == "failed"] == ["tls"]
+
+    service = run(check, {}, context=_served(Authority(tmp_path), asks=False))
+    assert service.received == []
+
+
+def _token_server(tokens: list[str]) -> Service:
+    def answer(request: Received) -> Reply:
+        if b"client_secret=s3cret" not in request.body:
+            return Reply(401, b'{"error": "invalid_client"}')
+        return Reply(200, json.dumps({"access_token": tokens.pop(0), "expires_in": 3600}).encode())
+
+    return Service(answer)
+
+
+def _oauth(server: Service, secret: str = "s3cret") -> dict[str, Any]:
+    given = {"mechanism": "oauth", "endpoint_uri": f"{server.url}/token", "client_id": "me", "client_secret": secret}
+    return {"authentication": given}
+
+
+def test_a_token_that_is_refused_is_asked_for_anew() -> None:
+    server, good = _token_server(["one", "two"]), ["one"]
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        async with server:
+            for number in range(3):
+                bridges.send({"n": number}, ACTION)
+                await sent(bridges, number + 1)
+                good[0] = "two"
+            assert bridges.counts()["retried"] == 0
+
+    def answer(request: Received) -> Reply:
+        return Reply(200 if request.header("authorization") == f"Bearer {good[0]}" else 401)
+
+    run(check, {}, answer, connector=_oauth(server))
+    assert len(server.taken) == 2
+
+
+def test_a_client_that_gets_no_token_is_named() -> None:
+    server = _token_server([])
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        async with server:
+            await bridges.until(lambda: "invalid_client" in bridges.connectors.get("plant")["status_reason"])
+            probed = await bridges.connectors.test("plant")
+            assert [step["name"] for step in probed["steps"] if step["result"] == "failed"] == ["authenticate"]
+
+    run(check, {}, connector=_oauth(server, "wrong secret"))
+
+
+@pytest.mark.parametrize("is_redirected", [False, True], ids=["straight", "redirected"])
+def test_addresses_that_must_not_be_called_are_not(is_redirected: bool) -> None:
+    inner = Service()
+    guard = AddressGuard(SsrfSettings(enable=True, allow_cidrs=["127.0.0.1/32"], deny_cidrs=["127.0.0.0/8"]))
+    place = [("Location", f"http://127.0.0.2:{inner.port}/")]
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        async with inner:
+            bridges.send({"n": 1}, ACTION)
+            await bridges.until(
+                lambda: "must not be called" in bridges.connectors.get("plant")["status_reason"], "the guard's reason"
+            )
+
+    connector = {} if is_redirected else {"url": f"http://127.0.0.2:{inner.port}"}
+    service = run(check, {"max_redirects": 1}, lambda r: Reply(307, b"", place), connector=connector, guard=guard)
+    assert inner.received == []
+    assert bool(service.received) is is_redirected
+
+
+def test_requests_go_through_a_proxy() -> None:
+    def answer(request: Received) -> Reply:
+        return Reply() if request.header("proxy-authorization") == "Basic YTpi" else Reply(407)
+
+    proxy = Service(answer)
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        async with proxy:
+            bridges.send({"n": 1}, ACTION)
+            await sent(bridges, 1)
+
+    settings = {"url": proxy.url, "username": "a", "password": "b"}
+    run(check, {"path": "/x"}, connector={"url": "http://service.invalid:81", "proxy": settings})
+    assert proxy.taken[0].target == "http://service.invalid:81/x"
+    assert proxy.taken[0].header("host") == "service.invalid:81"
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("members", "problem"),
+    [
+        ({"url": "ftp://x"}, "write 'http://host:port'"),
+        ({"url": "http://a:b@x"}, "put it into 'authentication'"),
+        ({"url": "http://x/${y}"}, "the address is the same for all rows"),
+        ({"url": "http://x", "headers": {"Host": "y"}}, "is set by the connector"),
+        ({"url": "http://x", "headers": {"A b": "y"}}, "is not the name of a header"),
+        ({"url": "http://x", "headers": {"A": "Bearer ${env:T}"}}, "must be a text, or all of it"),
+        ({"url": "http://x", "ssl": {"enable": True}}, "write https:"),
+    ],
+    ids=["scheme", "password", "template", "host", "name", "reference", "tls"],
+)
+def test_connectors_that_cannot_be(members: dict[str, Any], problem: str) -> None:
+    async def check() -> None:
+        bridges = Bridges()
+        with pytest.raises(Invalid, match="cannot be saved") as caught:
+            bridges.connectors.create({"name": "p", "type": "http", **members})
+        assert problem in str(caught.value)
+        await bridges.writer.close()
+
+    asyncio.run(check())

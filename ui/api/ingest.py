@@ -1,0 +1,55 @@
+"""``POST /ingest/NAME``: what is posted goes to the source of that name, which says who may, and what becomes of it.
+
+Not part of the management API: the administrator's token opens nothing here, and what opens here opens nothing there.
+"""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+
+from broker.core.errors import NotFound, Unavailable
+from broker.core.receivers import Post, PostRefused, Receiver
+from ui.api.context import ApiContext
+from ui.api.problems import ApiProblem
+from ui.api.wire import answer, read_bytes
+
+PATH = "/ingest"
+_TYPE = "http_server"
+
+
+def add_ingest(app: FastAPI, context: ApiContext) -> None:
+    """Add the routes."""
+
+    async def ingest(name: str, request: Request, path: str = "") -> Response:
+        receiver = _receiver(context, name)
+
+        async def read(most_bytes: int) -> bytes:
+            return await read_bytes(request, most_bytes)
+
+        peer_host = request.client.host if request.client else None
+        headers = {header.lower(): text for header, text in request.headers.items()}
+        post = Post(path, dict(request.query_params), headers, peer_host, read)
+        try:
+            return answer(dict(await receiver.receive(post)))
+        except PostRefused as error:
+            raise ApiProblem(error.status, error.code, str(error), error.errors, error.headers) from None
+
+    app.add_api_route(f"{PATH}/{{name}}", ingest, methods=["POST"], include_in_schema=False)
+    app.add_api_route(f"{PATH}/{{name}}/{{path:path}}", ingest, methods=["POST"], include_in_schema=False)
+
+
+def _receiver(context: ApiContext, name: str) -> Receiver:
+    """The one of that name.
+
+    Raises:
+        NotFound: there is no such source.
+        Unavailable: it does not run now.
+    """
+    found = context.receivers.find(name)
+    if found is not None:
+        return found
+    sources = context.services.get("sources")
+    if sources is None or sources.get(name)["type"] != _TYPE:
+        raise NotFound("HTTP source", name)
+    raise Unavailable(f"source {name!r} does not run now; try again", retry_after_s=5)
