@@ -7,7 +7,8 @@ from typing import Any
 from broker.core.schema import FieldType
 from rules.functions.registry import Functions
 from rules.rule import Statement
-from rules.sql.spark import NotInSpark, to_spark
+from rules.sql.spark import to_spark
+from rules.sql.spark_values import NotInSpark
 
 
 def spark_form(

@@ -18,7 +18,8 @@ from rules.functions.library import standard
 from rules.sql.compiler import Surroundings, compile_for_messages
 from rules.sql.parser import parse
 from rules.sql.sources import sources
-from rules.sql.spark import RECORDS, SparkStatement, to_spark
+from rules.sql.spark import SparkStatement, to_spark
+from rules.sql.spark_fields import RECORDS
 from rules.sql.values import UNDEFINED
 
 FAILED: Final = "failed"

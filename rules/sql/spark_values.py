@@ -1,0 +1,161 @@
+"""Expressions of Spark SQL with what is known of them: kind, whether NULL, and where they may not mean the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlglot import exp
+
+from broker.core.errors import Problem
+from rules.functions.spark_form import EXACT
+from rules.sql.printer import text_of_tree
+from rules.sql.tree import Tree, bare, place_of
+
+NUMERIC: Final = ("long", "float", "number")
+
+
+class NotInSpark(Exception):
+    """The rule has no Spark SQL. The text names the expression and says why."""
+
+    def __init__(self, text: str, node: Tree | None = None) -> None:
+        super().__init__(text)
+        self.place = (1, 1) if node is None else place_of(node)
+
+    @property
+    def problem(self) -> Problem:
+        """The same with its place in the SQL."""
+        return Problem(str(self), "/sql", *self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An expression of Spark SQL.
+
+    ``kind`` is ``string``, ``boolean``, ``long``, ``float``, ``number`` (JSON numbers of either kind, as double) or
+    ``undefined``. ``unsure`` are conditions under which ``sql`` may not be the value; ``unsure_null`` those under which
+    its NULL may stand for JSON null and not for undefined.
+    """
+
+    sql: str
+    kind: str
+    may_be_null: bool = False
+    unsure: tuple[str, ...] = ()
+    unsure_null: tuple[str, ...] = ()
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """All of them, where null and undefined are to be told apart."""
+        return self.unsure + self.unsure_null
+
+    @property
+    def doubts_unless_there(self) -> tuple[str, ...]:
+        """For operations that fail on what is not there."""
+        return (*self.unsure, f"{self.sql} IS NULL") if self.may_be_null else self.unsure
+
+
+UNDEFINED: Final = Value("NULL", "undefined", may_be_null=True)
+
+
+def literal(node: exp.Literal) -> Value:
+    if node.is_string:
+        return Value(quoted(node.name), "string")
+    if not node.name.isdigit():
+        return Value(f"double('{float(node.name)!r}')", "float")
+    number = int(node.name) if len(node.name) < 20 else 2**63
+    if number >= 2**63:
+        raise NotInSpark(f"{node.name} has more than 64 bits", node)
+    return Value(f"{number}L", "long")
+
+
+def fits(takes: str, value: Value, node: Tree | Value) -> bool:
+    if takes.startswith("'"):
+        literal = bare(node) if not isinstance(node, Value) else None
+        return isinstance(literal, exp.Literal) and literal.is_string and literal.name == takes[1:-1]
+    if takes == "printable":
+        return value.kind in ("string", "long", "boolean")
+    return value.kind == takes or (takes == "double" and value.kind in NUMERIC)
+
+
+def no_string(*values: Value) -> tuple[str, ...]:
+    """Where ``+`` finds no string on either side, since those that may be one are not there."""
+    strings = [value for value in values if value.kind == "string"]
+    if not all(value.may_be_null for value in strings):
+        return ()
+    return (f"({' AND '.join(f'{value.sql} IS NULL' for value in strings)})",)
+
+
+def need_numbers(node: Tree, *values: Value) -> None:
+    for value in values:
+        if value.kind not in NUMERIC:
+            raise NotInSpark(f"{shown(node)} fails for a value that is {value.kind}", node)
+
+
+def double(value: Value) -> str:
+    return f"CAST({value.sql} AS DOUBLE)" if value.kind == "long" else value.sql
+
+
+def inexact(value: Value) -> tuple[str, ...]:
+    """Where an integer is not exact as double. Literals are looked at here."""
+    if value.kind != "long" or (value.sql.removesuffix("L").isdigit() and int(value.sql[:-1]) < 2**53):
+        return ()
+    return (f"NOT ({value.sql} {EXACT})",)
+
+
+def comparable(left: Value, right: Value, node: Tree) -> tuple[Value, Value, tuple[str, ...]]:
+    """Both sides as one type of Spark, and where that is not exact."""
+    kinds = {left.kind, right.kind}
+    if len(kinds) == 1 or "undefined" in kinds:
+        return left, right, ()
+    if kinds <= {*NUMERIC}:
+        return as_double(left), as_double(right), inexact(left) + inexact(right)
+    if kinds == {"boolean", "string"}:
+        return as_text(left), as_text(right), ()
+    raise NotInSpark(f"{shown(node)} compares a {left.kind} with a {right.kind}", node)
+
+
+def as_double(value: Value) -> Value:
+    return Value(double(value), "float", value.may_be_null, value.unsure, value.unsure_null)
+
+
+def as_text(value: Value) -> Value:
+    sql = value.sql if value.kind == "string" else f"CAST({value.sql} AS STRING)"
+    return Value(sql, "string", value.may_be_null, value.unsure, value.unsure_null)
+
+
+def common_kind(node: Tree, values: Sequence[Value]) -> str:
+    kinds = {value.kind for value in values} - {"undefined"}
+    if len(kinds) <= 1:
+        return kinds.pop() if kinds else "undefined"
+    if kinds <= {*NUMERIC}:
+        if "long" in kinds:
+            raise NotInSpark("CASE gives integers and floats, which have one type in Spark", node)
+        return "number"
+    raise NotInSpark(f"CASE gives values of different types: {', '.join(sorted(kinds))}", node)
+
+
+def cast(value: Value, kind: str) -> str:
+    return "NULL" if value.kind == "undefined" else value.sql
+
+
+def any_of(conditions: Sequence[str]) -> str:
+    return "\n      OR ".join(conditions)
+
+
+def shown(node: Tree) -> str:
+    text = text_of_tree(node)
+    return text if len(text) <= 60 else text[:60] + "..."
+
+
+def quoted(text: str) -> str:
+    return exp.Literal.string(text).sql("spark")
+
+
+def quoted_name(name: str) -> str:
+    return exp.to_identifier(name, quoted=True).sql("spark")
+
+
+def literal_pattern(text: str) -> str:
+    return re.sub(r"[^0-9A-Za-z_ ]", lambda match: f"\\x{{{ord(match[0]):x}}}", text)
