@@ -25,7 +25,10 @@ def add_ingest(app: FastAPI, context: ApiContext) -> None:
         receiver = _receiver(context, name)
 
         async def read(most_bytes: int) -> bytes:
-            return await read_bytes(request, most_bytes)
+            try:
+                return await read_bytes(request, most_bytes)
+            except ApiProblem as error:
+                raise PostRefused(error.status, error.code, str(error)) from None
 
         peer_host = request.client.host if request.client else None
         headers = {header.lower(): text for header, text in request.headers.items()}
