@@ -134,7 +134,10 @@ class KafkaSink(Sink):
         batches = await self._packed(self._producer, records, answers)
         try:
             while batches:
-                batches = await self._sent(batches, answers)
+                # one for each partition at a time: what follows one that must be split may not overtake it
+                heads = list({(one.topic, one.partition): one for one in reversed(batches)}.values())
+                later = [one for one in batches if one not in heads]
+                batches = [*await self._sent(heads, answers), *later]
         except BridgeError:
             self._topics.clear()  # partitions may have moved, topics gone
             raise
@@ -272,7 +275,7 @@ class _Batch:
     """A batch of Kafka for one partition, and which of the records handed over are in it."""
 
     def __init__(self, producer: AIOKafkaProducer, topic: str, partition: int) -> None:
-        self.topic, self._partition = topic, partition
+        self.topic, self.partition = topic, partition
         self._builder = producer.create_batch()
         self.records: list[tuple[int, Record]] = []
 
@@ -293,7 +296,7 @@ class _Batch:
 
     def copy(self, producer: AIOKafkaProducer, records: Sequence[tuple[int, Record]]) -> _Batch:
         """A batch for the same partition; one that was sent cannot be sent again."""
-        batch = _Batch(producer, self.topic, self._partition)
+        batch = _Batch(producer, self.topic, self.partition)
         for at, record in records:
             batch.add(at, record)
         return batch
@@ -301,7 +304,7 @@ class _Batch:
     async def send(self, producer: AIOKafkaProducer) -> None:
         """Send it; raises what Kafka says."""
         self._builder.close()
-        await (await producer.send_batch(self._builder, self.topic, partition=self._partition))
+        await (await producer.send_batch(self._builder, self.topic, partition=self.partition))
 
 
 def key_of(settings: KafkaActionSettings) -> Callable[[Row, Message], Hashable]:
