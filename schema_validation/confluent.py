@@ -64,9 +64,11 @@ class ConfluentSpec(Settings):
 
     name: str
     type: Literal["confluent"] = "confluent"
-    url: str
+    url: str = Field(description="Where it is, `http://...` or `https://...`.")
     auth: Literal["none"] | Auth = "none"
-    request_timeout_s: float = Field(default=5.0, gt=0, le=60)
+    request_timeout_s: float = Field(
+        default=5.0, gt=0, le=60, description="A request that takes longer has failed; seconds."
+    )
     description: str = ""
 
     @field_validator("url")

@@ -261,7 +261,7 @@ class Node:
         by_kind = {service.kind: service for feature in self.features for service in feature.services}
         own: Sequence[ObjectService] = (self.streams, *self.access.services, self.rewrites, self.auto_subscriptions)
         by_kind |= {service.kind: service for service in own}
-        return {path: by_kind[kind] for path, kind in _PATHS.items()}
+        return {path: by_kind[kind] for path, kind in PATHS.items()}
 
 
 def named_of(config: Config, *, also_disabled: bool = False) -> list[NamedListener]:
@@ -288,7 +288,7 @@ def _listener(status: ListenerStatus, host: str, port: int) -> dict[str, Any]:
     return shown if expires is None else shown | {"certificate_expires": expires.isoformat().replace("+00:00", "Z")}
 
 
-_PATHS: Final = {
+PATHS: Final = {
     "schemas": "schema",
     "schema-registries": "schema registry",
     "validations": "validation",
@@ -305,3 +305,4 @@ _PATHS: Final = {
     "rewrites": "rewrite",
     "auto-subscriptions": "auto-subscription",
 }
+"""The kinds of objects with the five verbs, by their path below ``/api/v1/``."""

@@ -44,12 +44,12 @@ def _entries(prefix: str, model: type[BaseModel]) -> Iterator[SettingEntry]:
 
 
 def _field_type(found: FieldInfo) -> str:
-    unit = _unit(found.metadata)
+    unit = unit_of(found.metadata)
     return unit or _type(found.annotation)
 
 
 _UNITS = {parse_duration_s: "duration", parse_size_bytes: "size"}
-_NAMES = {
+NAMES = {
     int: "whole number",
     float: "number",
     bool: "boolean",
@@ -58,9 +58,11 @@ _NAMES = {
     Path: "path",
     Any: "any",
 }
+"""What types are called."""
 
 
-def _unit(metadata: Any) -> str | None:
+def unit_of(metadata: Any) -> str | None:
+    """``duration`` or ``size`` where a field's metadata say that it is read as one."""
     parsers = (item.func for item in metadata if isinstance(item, BeforeValidator))
     return next((_UNITS[parser] for parser in parsers if parser in _UNITS), None)
 
@@ -68,7 +70,7 @@ def _unit(metadata: Any) -> str | None:
 def _type(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _unit(arguments[1:]) or _type(arguments[0])
+        return unit_of(arguments[1:]) or _type(arguments[0])
     if origin is Literal:
         return " | ".join(str(choice) for choice in arguments)
     if origin in (Union, UnionType):
@@ -78,7 +80,7 @@ def _type(annotation: Any) -> str:
         return f"list of {_type(arguments[0])}" if arguments else "list"
     if origin is dict:
         return f"object of {_type(arguments[1])} by name"
-    return _NAMES.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    return NAMES.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
 def _default(found: FieldInfo) -> str | None:

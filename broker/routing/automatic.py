@@ -27,11 +27,15 @@ class AutoSubscriptionSpec(Settings):
     """One subscription, as people write it; member names are those EMQX users know."""
 
     name: str
-    topic: str = Field(min_length=1)
-    qos: Literal[0, 1, 2] = 0
-    nl: bool = False
-    rap: bool = False
-    rh: Literal[0, 1, 2] = 0
+    topic: str = Field(
+        min_length=1, description="The filter, with `${clientid}`, `${username}` and `${client_attrs.NAME}`."
+    )
+    qos: Literal[0, 1, 2] = Field(default=0, description="The highest QoS in which messages come.")
+    nl: bool = Field(default=False, description="No Local: not what the client itself publishes (MQTT 5).")
+    rap: bool = Field(default=False, description="Retain As Published: the retain flag stays as it was (MQTT 5).")
+    rh: Literal[0, 1, 2] = Field(
+        default=0, description="Retained messages come always (0), with a new subscription (1), never (2)."
+    )
     enable: bool = True
     description: str = ""
 

@@ -66,10 +66,21 @@ class RewriteSpec(Settings):
     """One rewrite, as people write it; member names are those EMQX users know."""
 
     name: str
-    action: Literal["publish", "subscribe", "all"] = "all"
-    source_topic: str
-    re: str | None = Field(default=None, min_length=1, max_length=MAX_PATTERN_CHARACTERS)
-    dest_topic: str = Field(min_length=1)
+    action: Literal["publish", "subscribe", "all"] = Field(
+        default="all", description="Topics of what: messages, filters of subscriptions, or both."
+    )
+    source_topic: str = Field(description="A filter that the topic must match.")
+    re: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_PATTERN_CHARACTERS,
+        description="A regular expression (RE2) that must be found in the topic. Default: none is asked for.",
+    )
+    dest_topic: str = Field(
+        min_length=1,
+        description="What becomes of it: `$1` and so on are groups of `re`; `${clientid}`, `${username}` and "
+        "`${client_attrs.NAME}` are the client's.",
+    )
     enable: bool = True
     description: str = ""
 

@@ -29,13 +29,15 @@ _SECRET_HEADER: Final = re.compile(r"auth|token|key|secret|password|credential|c
 class SslSpec(Settings):
     """TLS towards the server; in force for ``https`` addresses."""
 
-    enable: bool = False
-    verify: Literal["verify_peer", "verify_none"] = "verify_peer"
-    cacertfile: str | None = None
-    certfile: str | None = None
-    keyfile: str | None = None
-    password: Secret | None = None
-    server_name_indication: str | None = None
+    enable: bool = Field(default=False, description="Whether the address must begin with `https:`.")
+    verify: Literal["verify_peer", "verify_none"] = Field(
+        default="verify_peer", description="Whether the server's certificate and name are checked."
+    )
+    cacertfile: str | None = Field(default=None, description="Authorities to trust; a path. Default: the system's.")
+    certfile: str | None = Field(default=None, description="The broker's own certificate; a path.")
+    keyfile: str | None = Field(default=None, description="Its key; a path. Default: in certfile.")
+    password: Secret | None = Field(default=None, description="Of the key.")
+    server_name_indication: str | None = Field(default=None, description="The name to ask for and check.")
 
     def context(self) -> ssl.SSLContext:
         """What connections are made with. Raises ``OSError`` (``ssl.SSLError`` among them) for files of no use."""
@@ -49,18 +51,30 @@ class SslSpec(Settings):
 
 
 class Parameters(Settings):
-    url: str
-    method: Literal["post", "get"] = "post"
-    headers: dict[str, str] = Field(default_factory=dict, max_length=MAX_HEADERS)
-    external_params: str = ""
-    request_timeout: Duration = Field(default=10.0, gt=0, le=300)
-    max_retries: int = Field(default=2, ge=0, le=10)
-    connect_timeout: Duration = Field(default=15.0, gt=0, le=300)
-    pool_size: int = Field(default=8, ge=1, le=1024)
-    pool_type: Literal["random", "hash"] = "random"
-    enable_pipelining: int = Field(default=100, ge=1, le=10_000)
-    max_inactive: Duration = Field(default=10.0, gt=0, le=3600)
-    ssl: SslSpec = SslSpec()
+    url: str = Field(description="The server, `http://...` or `https://...`.")
+    method: Literal["post", "get"] = Field(default="post", description="How it is asked.")
+    headers: dict[str, str] = Field(
+        default_factory=dict, max_length=MAX_HEADERS, description="Of each call; secret ones are shown as stars."
+    )
+    external_params: str = Field(default="", description="Sent with each call as `opts`.")
+    request_timeout: Duration = Field(
+        default=10.0, gt=0, le=300, description="A call that takes longer has failed; a duration."
+    )
+    max_retries: int = Field(default=2, ge=0, le=10, description="A failed call is repeated so often; a number.")
+    connect_timeout: Duration = Field(
+        default=15.0, gt=0, le=300, description="An attempt to connect that takes longer has failed; a duration."
+    )
+    pool_size: int = Field(default=8, ge=1, le=1024, description="Calls at once; a number.")
+    pool_type: Literal["random", "hash"] = Field(
+        default="random", description="Taken so that configurations from elsewhere fit; makes no difference."
+    )
+    enable_pipelining: int = Field(
+        default=100, ge=1, le=10_000, description="Times `pool_size`: calls that may wait; a number."
+    )
+    max_inactive: Duration = Field(
+        default=10.0, gt=0, le=3600, description="A connection that was idle for longer is closed; a duration."
+    )
+    ssl: SslSpec = Field(default=SslSpec(), description="TLS.")
 
     @field_validator("url")
     @classmethod

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.app.build import section_models
+from bridges.feature import BUILT_IN
+from broker.app.build import PATHS, section_models
 from broker.config.reference import describe
 from docs.generate import DIRECTORY, pages
 from tests.docs.session import ROOT
 
-PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md"])
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"])
 _PACKAGES = ("broker", "rules", "schema_validation", "transforms", "bridges", "ui", "pyspark_sluice")
 _MODULE = re.compile(rf"`((?:{'|'.join(_PACKAGES)})(?:/[\w.]+)*/?)`")
 _LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
@@ -36,10 +37,28 @@ def test_reference_has_every_metric_that_the_code_names() -> None:
     assert not [name for name in named if f"`sluice_{name}" not in page]
 
 
-def test_reference_says_what_each_member_of_an_object_means() -> None:
-    rows = [line for line in (DIRECTORY / "objects.md").read_text().splitlines() if line.startswith("| `")]
+@pytest.mark.parametrize("page", ["objects.md", "connectors.md", "settings.md", "metrics.md"])
+def test_reference_says_what_each_member_means(page: str) -> None:
+    rows = [line for line in (DIRECTORY / page).read_text().splitlines() if line.startswith("| `")]
     assert len(rows) > 40
     assert not [row for row in rows if row.endswith("|  |")]
+
+
+def test_reference_has_every_type_of_connector_and_kind_of_object() -> None:
+    connectors, objects = (DIRECTORY / "connectors.md").read_text(), (DIRECTORY / "objects.md").read_text()
+    assert not [name for name in BUILT_IN if f"### `{name}`: connector" not in connectors]
+    assert not [path for path in PATHS if f"`/api/v1/{path}`" not in objects]
+
+
+def test_every_page_is_in_the_index_once() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = [target for target, _ in _LINK.findall(index.read_text()) if "://" not in target]
+    assert len(linked) == len(set(linked))
+    named = {(index.parent / target).resolve() for target in linked}
+    decisions = index.parent / "decisions"
+    named |= {(decisions / target).resolve() for target, _ in _LINK.findall((decisions / "README.md").read_text())}
+    missing = {page for page in PAGES if page.is_relative_to(index.parent)} - named - {index}
+    assert not missing
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_id)

@@ -628,11 +628,13 @@ class BanSpec(_Open):
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 
-    kind: Literal["clientid", "username", "peerhost", "clientid_re", "username_re", "peerhost_net"] = Field(alias="as")
-    who: str
-    reason: str = ""
-    by: str = ""
-    until: str = "infinity"
+    kind: Literal["clientid", "username", "peerhost", "clientid_re", "username_re", "peerhost_net"] = Field(
+        alias="as", description="What is looked at; `_re` is a regular expression (RE2), `_net` a network."
+    )
+    who: str = Field(description="The identifier, name, address, expression or network.")
+    reason: str = Field(default="", description="Why; shown to people.")
+    by: str = Field(default="", description="Who made it; shown to people.")
+    until: str = Field(default="infinity", description="When it ends, RFC 3339, or `infinity`.")
 
 
 class AccessCheck(_Open):

@@ -1,0 +1,184 @@
+"""The page of objects: what the management API takes and files hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pydantic import BaseModel
+
+from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
+from bridges.spark.table_spec import LakeTableSpec
+from broker.auth.authenticators.builtin import BuiltinSettings
+from broker.auth.authenticators.cinfo import CinfoSettings
+from broker.auth.authorize import BuiltInSourceSettings, FileSourceSettings
+from broker.auth.client_attributes import ClientAttributeSettings
+from broker.auth.rules import NamedRuleSettings
+from broker.connection.share_settings import ShareGroupSettings
+from broker.net.settings import ListenerSettings, SslListenerSettings, WsListenerSettings, WssListenerSettings
+from broker.routing.automatic import AutoSubscriptionSpec
+from broker.routing.rewrite import RewriteSpec
+from broker.streams.settings import StreamSpec
+from docs.reference_pages.markdown import page, table
+from docs.reference_pages.models import Model, described, parts
+from rules.spec import RuleSpec
+from schema_validation.confluent import ConfluentSpec
+from schema_validation.external_http.spec import Parameters
+from schema_validation.spec import ValidationSpec
+from transforms.messages.spec import TransformationSpec
+from ui.api.models import BanSpec, UserSpec
+
+_OBJECTS: Final[tuple[tuple[str, str, type[BaseModel]], ...]] = (
+    ("Schema registry elsewhere", "`/api/v1/schema-registries`.", ConfluentSpec),
+    ("Validation", "`/api/v1/validations`.", ValidationSpec),
+    ("Transformation", "`/api/v1/transforms`.", TransformationSpec),
+    ("Rule", "`/api/v1/rules`.", RuleSpec),
+    ("Stream", "`/api/v1/streams`.", StreamSpec),
+    ("Table", "`/api/v1/lake/tables`.", LakeTableSpec),
+    ("User", "`/api/v1/users`.", UserSpec),
+    ("Access rule", "`/api/v1/access/rules`; the first rule that is about a request decides.", NamedRuleSettings),
+    ("Ban", "`/api/v1/bans`.", BanSpec),
+    ("Rewrite", "`/api/v1/rewrites`; the first whose `source_topic` matches is taken.", RewriteSpec),
+    ("Auto-subscription", "`/api/v1/auto-subscriptions`; made for each client that connects.", AutoSubscriptionSpec),
+    ("Share group", "In files, `shared_subscription.groups.NAME`.", ShareGroupSettings),
+    ("Client attribute", "In files, a member of the list `mqtt.client_attrs_init`.", ClientAttributeSettings),
+    ("Connector", "`/api/v1/connectors`; beside these stand the members of [its type](connectors.md).", ConnectorSpec),
+    ("Action", "`/api/v1/actions`; `parameters` are those of [its type](connectors.md).", ActionSpec),
+    ("Source", "`/api/v1/sources`; `parameters` are those of [its type](connectors.md).", SourceSpec),
+)
+_LISTENERS: Final = (ListenerSettings, SslListenerSettings, WsListenerSettings, WssListenerSettings)
+_SCHEMA: Final = """## Schema
+
+`/api/v1/schemas`. A PUT with another source adds a version, which is used from then on.
+
+| member | type | default | meaning |
+| --- | --- | --- | --- |
+| `name` | text | required | What others name it by. |
+| `type` | `json`, `avro`, `protobuf` or `external_http` | required | What it is; the last is a server of yours. |
+| `source` | text, or a JSON value | this or `files` | The schema's text. |
+| `files` | list of object |  | Protobuf only: files that import each other, with `path`, `contents` and `root`. |
+| `parameters` | [Parameters](#parameters) |  | Of `external_http` only: the server, and how it is called. |
+| `description` | text | `""` | For people. |"""
+_MEANINGS: Final = {
+    "actions": "What is done with each row, in order.",
+    "args": "What is published, as of the rule action [RepublishAction](#republishaction).",
+    "auth": "How it is logged in to.",
+    "bridge": "The bridge that takes the rows, as `<type>:<name>`.",
+    "checks": "Run in order until the strategy is decided.",
+    "connector": "The connector that it stands on, of the same type.",
+    "dead_letters": "Which rows that are given up are kept.",
+    "description": "For people.",
+    "direct_dispatch": (
+        "Straight to the subscribers: no validation, transformation, rule, stream or retained store sees the message."
+    ),
+    "enable": "Whether it runs.",
+    "error": "The event makes the rule fail; a text must stand in what is said.",
+    "event": "The event: `event` and `topic`, and columns by name, as `rules:test` takes them.",
+    "expect": "What the rule must make of it.",
+    "failure_action": "What becomes of a message that fails; `disconnect` also closes its sender's connection.",
+    "fallback_actions": "Run, each of them, when the action fails.",
+    "format": "The format of the table.",
+    "from": "Sources of a rule in jq: topic filters and event topics.",
+    "jq": "The program of a rule in jq; every object it gives is a row.",
+    "key": "What is written: `topic`, `qos`, `retain`, `payload`, `payload.a.b` or `user_property.NAME`.",
+    "kind": "Says which of the kinds this is.",
+    "language": "The language of the rule.",
+    "level": "The level of the log line.",
+    "log_failure": "How failures are logged.",
+    "mechanism": "Says which of the kinds this is.",
+    "message_type": "The message type of the Protobuf schema.",
+    "mode": "`shadow` counts and tells failures, and lets every message pass as it was.",
+    "mqtt_properties": "Templates of MQTT 5 properties by name.",
+    "name": "Unique among its kind; does not change.",
+    "no_result": "FROM or WHERE does not match.",
+    "operations": "Run in order; all of them take effect or none.",
+    "parameters": "Of its type.",
+    "password": "The password.",
+    "payload": "A template: `${column}`, `${column.member}`, `${.}` for the whole row as JSON.",
+    "payload_decoder": "How the payload is read.",
+    "payload_encoder": "How the payload is written.",
+    "qos": "0, 1, 2 or a placeholder.",
+    "quarantine": "A stream of rows that keeps the messages it stops.",
+    "resource_opts": "How it is watched, and what waits how long.",
+    "retain": "true, false or a placeholder.",
+    "retention": "How long records are kept; by default as `stream_defaults` says.",
+    "rows": "Exactly these rows, in order.",
+    "schema": "The name of a registered schema.",
+    "sql": "SQL of the rule language.",
+    "strategy": "Whether all checks must pass, or one.",
+    "stream": "The name of a stream.",
+    "tags": "For people.",
+    "tests": "Test cases; the rule is saved only when they hold.",
+    "token": "The token.",
+    "topic": "A template of the topic.",
+    "topics": "Topic filters of the messages it is for.",
+    "type": "Says which of the kinds this is.",
+    "undefined_vars": (
+        "What a placeholder without a value writes; `drop` leaves the row out, `fail` fails the action."
+    ),
+    "user_properties": "Templates of user properties by name, or a placeholder of a map.",
+    "username": "The user name.",
+    "value": "An expression of [variform](variform.md).",
+    "wire_format": "`confluent` reads the schema's identifier in front of the payload.",
+}
+"""Of members whose model does not say it."""
+
+
+def objects() -> str:
+    """Every kind of object with its members, and the models they are made of once each."""
+    told = set[str]()
+    return page(
+        "Objects",
+        "What is sent to the [management API](api.md), or stands in [files](../how-to/configure.md), member by member. "
+        "An unknown member is refused. Durations and sizes may be written as in [settings](settings.md): `30d`, "
+        "`20GB`.",
+        _SCHEMA,
+        *_parts_of(Parameters, told, also_itself=True),
+        *(section for title, where, model in _OBJECTS for section in _object(title, where, model, told)),
+        _several("Authenticator", "`/api/v1/authentication`, and in files the list `authentication`; asked in order."),
+        *_parts_of(BuiltinSettings, told, also_itself=True),
+        *_parts_of(CinfoSettings, told, also_itself=True),
+        _several("Source of access rules", "`/api/v1/authorization/sources`, and in files `authorization.sources`."),
+        *_parts_of(FileSourceSettings, told, also_itself=True),
+        *_parts_of(BuiltInSourceSettings, told, also_itself=True),
+        _listeners(),
+        *_parts_of(ListenerSettings, told, also_itself=True),
+        *_parts_of(WssListenerSettings, told),
+    )
+
+
+def _object(title: str, where: str, model: Model, told: set[str]) -> Iterator[str]:
+    yield f"## {title}\n\n{where} {described(model, _MEANINGS)}"
+    yield from _parts_of(model, told)
+
+
+def _parts_of(model: Model, told: set[str], *, also_itself: bool = False) -> Iterator[str]:
+    for part in (model, *parts(model)) if also_itself else parts(model):
+        if part.__name__ not in told:
+            told.add(part.__name__)
+            yield f"### {part.__name__}\n\n{described(part, _MEANINGS)}"
+
+
+def _several(title: str, where: str) -> str:
+    return f"## {title}\n\n{where} One of these:"
+
+
+def _listeners() -> str:
+    own = {
+        model: [name for name in model.model_fields if name not in ListenerSettings.model_fields]
+        for model in _LISTENERS
+    }
+    rows = [
+        (
+            f"`listeners.{model.kind}.NAME`",
+            f"`{model.model_fields['bind'].default}`",
+            ", ".join(f"`{member}`" for member in names) or "no others",
+        )
+        for model, names in own.items()
+    ]
+    return (
+        "## Listener\n\n`/api/v1/listeners/KIND:NAME`. All kinds have the members of "
+        "[ListenerSettings](#listenersettings):\n\n"
+        + table(("in files", "default of `bind`", "and these"), rows)
+        + "\n\n`ssl_options` is [TlsSettings](#tlssettings), `websocket` is [WebSocketSettings](#websocketsettings)."
+    )
