@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import aiomqtt
-import gmqtt
 import pytest
 from aiomqtt import ProtocolVersion
 
-from tests.support import mqttjs
+from tests.support import gmqtt_library, mqttjs
 from tests.support.node import Node, running
 
 DEADLINE_S = 20.0
@@ -72,7 +71,7 @@ class _Gmqtt:
     def __init__(self, client_id: str, **options: Any) -> None:
         self.messages: asyncio.Queue[tuple[str, bytes, int, dict[str, Any]]] = asyncio.Queue()
         self.subscribed: asyncio.Queue[tuple[int, ...]] = asyncio.Queue()
-        self.client = gmqtt.Client(client_id, **options)
+        self.client = gmqtt_library.gmqtt().Client(client_id, **options)
         self.client.on_message = self._on_message
         self.client.on_subscribe = lambda _client, _mid, granted, _properties: self.subscribed.put_nowait(granted)
 
