@@ -71,7 +71,7 @@ class _Gmqtt:
     def __init__(self, client_id: str, **options: Any) -> None:
         self.messages: asyncio.Queue[tuple[str, bytes, int, dict[str, Any]]] = asyncio.Queue()
         self.subscribed: asyncio.Queue[tuple[int, ...]] = asyncio.Queue()
-        self.client = gmqtt_library.gmqtt().Client(client_id, **options)
+        self.client = gmqtt_library.load().Client(client_id, **options)
         self.client.on_message = self._on_message
         self.client.on_subscribe = lambda _client, _mid, granted, _properties: self.subscribed.put_nowait(granted)
 
