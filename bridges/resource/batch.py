@@ -50,6 +50,7 @@ class Pace:
     max_retries: int | None
     waits_for_target: bool
     is_pipelined: bool = False
+    with_positions: bool = False
 
     @property
     def depth(self) -> int:
@@ -208,7 +209,7 @@ class Sender:
                 items, records = self._rendered(sink, self._living(batch))
                 if not items:
                     break
-                answers, error = await self._sent(sink, records)
+                answers, error = await self._sent(sink, items, records)
                 batch, why = self._settle(items, answers, error)
                 if why is not None and not troubled:
                     line.troubled, troubled = line.troubled + 1, True
@@ -252,11 +253,13 @@ class Sender:
                 records.append(record)
         return items, records
 
-    async def _sent(self, sink: Sink, records: Sequence[Any]) -> tuple[Answers, BridgeError | None]:
+    async def _sent(self, sink: Sink, items: list[Item], records: Sequence[Any]) -> tuple[Answers, BridgeError | None]:
         timeout_s = self._pace.request_timeout_s
         async with self._window, self._counted(timeout_s) as timeout:
             try:
                 async with timeout:
+                    if self._pace.with_positions:
+                        return await sink.send_at(records, [item.offset for item in items]), None
                     return await sink.send(records), None
             except Exception as error:  # noqa: BLE001 - whatever a connector raises is an answer
                 if timeout.expired():

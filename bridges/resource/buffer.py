@@ -6,11 +6,13 @@ A buffer belongs to the action. Sinks, connectors, health checks and changes of 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from bridges.resource.contract import BufferPlace
 from bridges.resource.item import OVERHEAD_BYTES, Item, from_bytes, to_bytes
 from broker.core.action import Row, Settle
 from broker.core.clock import Clock
@@ -210,9 +212,10 @@ class DiskBuffer(_Taking):
     Whoever put a row is told at once that it is safe. What was not done when the process ended is taken again.
     """
 
-    def __init__(self, bounds: Bounds, clock: Clock, dropped: Dropped, queue: DurableQueue) -> None:
+    def __init__(self, bounds: Bounds, clock: Clock, dropped: Dropped, queue: DurableQueue, id: str = "") -> None:
         super().__init__()
         self.bounds, self.queue = bounds, queue
+        self.place = BufferPlace(id, uuid.uuid4().hex, queue.next_offset, lambda: queue.done_offset)
         self._clock, self._dropped = clock, dropped
 
     @property

@@ -58,6 +58,24 @@ ALL_DONE: Final[Answers] = None
 
 
 @dataclass(frozen=True, slots=True)
+class BufferPlace:
+    """Where the rows of an action lie on disk: for sinks that keep a cursor of their own in the outside system.
+
+    Each row has a position, which grows. A position means something only together with ``id``.
+    """
+
+    id: str
+    """Of this buffer for as long as there is one; another when an action of the same name is made anew."""
+    run: str
+    """Another each time the broker starts."""
+    begin: int
+    """Rows below were there when the broker started; a cursor of another run that is ahead of it is not of this store,
+    or of a time after the copy that it was restored from."""
+    settled: Callable[[], int]
+    """Rows below are done for good: sent or given up, their dead letters committed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """What a connector is given beside its settings."""
 
@@ -71,6 +89,8 @@ class Context:
     """How long one batch may be on the way before the connection counts as dead."""
     lost: Callable[[str], None] = lambda _reason: None
     """To be called, on the event loop, when the connection is found broken while nothing is being sent."""
+    place: BufferPlace | None = None
+    """Of an action whose buffer is on disk."""
     memory: dict[str, Any] = field(default_factory=dict)
     """What a connector keeps from one connection to the next, while the process lasts; empty for a test."""
 
@@ -147,6 +167,14 @@ class Sink(ABC):
     @abstractmethod
     async def send(self, records: Sequence[Any]) -> Answers:
         """Hand a batch over; returns when the outside system has confirmed it. Records are in order of arrival."""
+
+    async def send_at(self, records: Sequence[Any], positions: Sequence[int]) -> Answers:
+        """The same of a type with ``ConnectorType.needs_positions``: where each row lies in ``Context.place``.
+
+        Batches come one at a time and in order; what must be tried again comes before what is behind it, and everything
+        again that was on the way when the broker ended. A row that the sink knows to be sent it confirms.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no use for positions")
 
     async def open(self) -> None:  # noqa: B027 - the connection may be all there is
         """Get ready; the connector is connected. May look whether the target is there (raises ``TargetMissing``)."""
@@ -259,6 +287,9 @@ class ConnectorType:
     key_of: Callable[[Any], Callable[[Row, Message], Hashable]] | None = None
     """Gives for the parameters of an action what its rows' order is kept by: a plain and quick function, the same for
     rows that must stay in order. None for the client."""
+    needs_positions: Callable[[Any], bool] | None = None
+    """Whether an action with these parameters has its rows sent with their positions: one batch at a time, from a
+    buffer on disk, by ``Sink.send_at``."""
     requires: Sequence[str] = field(default=())
     """Modules that must be installed, as ``aiokafka``."""
     extra: str = ""

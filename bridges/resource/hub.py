@@ -16,6 +16,7 @@ from bridges.resource.action import Action
 from bridges.resource.aftermath import Fallbacks, fallback_calls
 from bridges.resource.batch import Pace
 from bridges.resource.buffer import Bounds, DiskBuffer, MemoryBuffer
+from bridges.resource.buffer_ids import BufferIds
 from bridges.resource.chores import Chores
 from bridges.resource.contract import Connector, ConnectorType, Context, Sink, Source
 from bridges.resource.dead_letters import DeadLetters
@@ -66,6 +67,7 @@ class Hub:
     def __init__(self, services: Services, registry: Registry, guard: AddressGuard) -> None:
         self.services, self.registry, self.guard = services, registry, guard
         self.chores = Chores()
+        self.buffer_ids = BufferIds(services)
         self.owners: dict[str, Owner] = {}
         """Connectors by name."""
         self.actions: dict[str, RunningAction] = {}
@@ -175,7 +177,7 @@ class Hub:
         clock, dropped = self.services.clock, partial(_dropped, action)
         if options.is_on_disk and not isinstance(before, DiskBuffer):
             queue = self.services.queues.open(BUFFERS + spec.id, max_records=_BIG, max_bytes=_BIG)
-            action.buffer = DiskBuffer(bounds, clock, dropped, queue)
+            action.buffer = DiskBuffer(bounds, clock, dropped, queue, self.buffer_ids.of(spec.id))
             if isinstance(before, MemoryBuffer):
                 for item in before.all_items():
                     action.buffer.put(item.row, item.message, item.settle, is_fallback=item.is_fallback)
@@ -186,16 +188,22 @@ class Hub:
                 text = f"{before.queue.records} rows wait on disk; drain the action before its buffer moves to memory"
                 raise Invalid("the action cannot be saved", [Problem(text, "/resource_opts/buffer_mode")])
             action.buffer = MemoryBuffer(bounds, clock, dropped)
-            self.services.queues.remove(BUFFERS + spec.id)
+            self._forget_buffer(spec.id)
         action.buffer.bounds = bounds
+
+    def _forget_buffer(self, action: str) -> None:
+        self.services.queues.remove(BUFFERS + action)
+        self.buffer_ids.forget(action)
 
     def _make_sink(self, spec: ActionSpec) -> Sink:
         owner = self.owners.get(spec.connector)
         if owner is None or owner.connector is None:
             raise ReconnectFirst("its connector is not connected")
-        return owner.connector.sink(
-            spec.parameters, self.context(spec.id, spec.resource_opts.request_timeout, owner.lost)
-        )
+        context = self.context(spec.id, spec.resource_opts.request_timeout, owner.lost)
+        buffer = self.actions[spec.name].action.buffer
+        if isinstance(buffer, DiskBuffer):
+            context = replace(context, place=buffer.place)
+        return owner.connector.sink(spec.parameters, context)
 
     async def _restart_action(self, running: RunningAction) -> None:
         """Have it use the connection with its settings as they are now."""
@@ -253,7 +261,7 @@ class Hub:
             items = action.buffer.all_items()
             action.dropped(items, len(items), "other")
         running.letters.remove()
-        self.services.queues.remove(BUFFERS + action.name)
+        self._forget_buffer(action.name)
         self.services.metrics.remove(action=action.name)
 
     # Sources
@@ -391,12 +399,13 @@ def _dropped(action: Action, items: Any, count: int, reason: str) -> None:
 
 def _pace(spec: ActionSpec, kind: ConnectorType) -> Pace:
     options = spec.resource_opts
+    with_positions = kind.needs_positions is not None and kind.needs_positions(spec.parameters)
     return Pace(
         batch_size=options.batch_size_of(kind),
         batch_time_s=options.batch_time_of(kind),
         batch_bytes=options.batch_bytes,
-        lanes=options.lanes_of(kind),
-        window=options.window,
+        lanes=1 if with_positions else options.lanes_of(kind),
+        window=1 if with_positions else options.window,
         by_key=_lane_key(spec, kind),
         ttl_s=options.ttl_s,
         request_timeout_s=options.request_timeout,
@@ -405,6 +414,7 @@ def _pace(spec: ActionSpec, kind: ConnectorType) -> Pace:
         max_retries=options.max_retries,
         waits_for_target=options.waits_for_target,
         is_pipelined=kind.is_pipelined,
+        with_positions=with_positions,
     )
 
 

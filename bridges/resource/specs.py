@@ -123,7 +123,21 @@ def action_spec(spec: Spec, registry: Registry) -> ActionSpec:
             "the action cannot be saved", [Problem(f"connectors of type {kind.name!r} have no actions", "/type")]
         )
     checked: ActionSpec = _with_parameters("action", ActionSpec, kind.action, given)
+    if kind.needs_positions is not None and kind.needs_positions(checked.parameters):
+        _check_positions(checked.resource_opts)
     return checked
+
+
+def _check_positions(options: ActionOptions) -> None:
+    problems = []
+    if not options.is_on_disk:
+        text = "parameters.exactly_once needs buffer_mode = disk"
+        problems.append(Problem(text, "/resource_opts/buffer_mode"))
+    if options.dispatch_strategy == "random":
+        text = "parameters.exactly_once keeps one order, and dispatch_strategy random keeps none"
+        problems.append(Problem(text, "/resource_opts/dispatch_strategy"))
+    if problems:
+        raise Invalid("the action cannot be saved", problems)
 
 
 def source_spec(spec: Spec, registry: Registry) -> SourceSpec:

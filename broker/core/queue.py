@@ -38,6 +38,16 @@ class DurableQueue(Protocol):
         """About how many bytes those are."""
         ...
 
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last record that is committed."""
+        ...
+
+    @property
+    def done_offset(self) -> int:
+        """The offset below which everything is done, and that is committed."""
+        ...
+
     def append(self, payload: bytes) -> None:
         """Add a record to the commit group that is gathering.
 

@@ -71,6 +71,16 @@ class StoredQueue:
         """About how many bytes those are."""
         return self._bytes + self._waiting_bytes
 
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last record that is committed."""
+        return self._next
+
+    @property
+    def done_offset(self) -> int:
+        """The offset below which everything is done, and that is committed."""
+        return self._committed_done
+
     def append(self, payload: bytes) -> None:
         """Add a record to the commit group that is gathering. Raises ``QueueFull``."""
         if self.is_gone:
