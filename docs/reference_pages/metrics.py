@@ -33,6 +33,7 @@ _UNITS: Final = {
 _LABELS: Final = {
     "action": "An action, as `kafka:orders`.",
     "cause": "Why a message or row was lost: of `dead_letter.causes`, or of an action's `dead_letters`.",
+    "connector": "A connector, as `mqtt:plant`.",
     "le": "Of a histogram: what took at most so long.",
     "listener": "A listener, as `tcp:default`.",
     "outcome": "How a call ended: `ok`, or what went wrong.",

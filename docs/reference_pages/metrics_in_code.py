@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,14 +23,14 @@ def named_in_code() -> Iterator[Named]:
 
 
 def _in_module(module: ast.Module) -> Iterator[Named]:
-    texts = {
-        target.id: node.value.value
-        for node in module.body
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Constant)
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if isinstance(target, ast.Name)
-    }
-    for call in ast.walk(module):
+    everywhere = _texts(module.body)
+    for function in ast.walk(module):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from _in_function(function, everywhere | _texts(ast.walk(function)))
+
+
+def _in_function(function: ast.AST, texts: Mapping[str, object]) -> Iterator[Named]:
+    for call in ast.walk(function):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in _KINDS:
             continue
         match [_text(argument, texts) for argument in call.args]:
@@ -38,6 +38,17 @@ def _in_module(module: ast.Module) -> Iterator[Named]:
                 kind = _KINDS[call.func.attr]
                 labels = sorted(word.arg for word in call.keywords if word.arg is not None)
                 yield f"sluice_{name}" + ("_total" if kind == "counter" else ""), kind, labels, help
+
+
+def _texts(nodes: Iterable[ast.AST]) -> dict[str, object]:
+    """Names that stand for a literal."""
+    return {
+        target.id: node.value.value
+        for node in nodes
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Constant)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
 
 
 def _text(argument: ast.expr, texts: Mapping[str, object]) -> object:

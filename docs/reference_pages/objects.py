@@ -40,8 +40,6 @@ _OBJECTS: Final[tuple[tuple[str, str, type[BaseModel]], ...]] = (
     ("Ban", "`/api/v1/bans`.", BanSpec),
     ("Rewrite", "`/api/v1/rewrites`; the first whose `source_topic` matches is taken.", RewriteSpec),
     ("Auto-subscription", "`/api/v1/auto-subscriptions`; made for each client that connects.", AutoSubscriptionSpec),
-    ("Share group", "In files, `shared_subscription.groups.NAME`.", ShareGroupSettings),
-    ("Client attribute", "In files, a member of the list `mqtt.client_attrs_init`.", ClientAttributeSettings),
     ("Connector", "`/api/v1/connectors`; beside these stand the members of [its type](connectors.md).", ConnectorSpec),
     ("Action", "`/api/v1/actions`; `parameters` are those of [its type](connectors.md).", ActionSpec),
     ("Source", "`/api/v1/sources`; `parameters` are those of [its type](connectors.md).", SourceSpec),
@@ -135,12 +133,20 @@ def objects() -> str:
         _SCHEMA,
         *_parts_of(Parameters, told, also_itself=True),
         *(section for title, where, model in _OBJECTS for section in _object(title, where, model, told)),
-        _several("Authenticator", "`/api/v1/authentication`, and in files the list `authentication`; asked in order."),
+        _heading(
+            "Authenticator", "`/api/v1/authentication`, and in files the list `authentication`; asked in order. Kinds:"
+        ),
         *_parts_of(BuiltinSettings, told, also_itself=True),
         *_parts_of(CinfoSettings, told, also_itself=True),
-        _several("Source of access rules", "`/api/v1/authorization/sources`, and in files `authorization.sources`."),
+        _heading(
+            "Source of access rules", "`/api/v1/authorization/sources`, and in files `authorization.sources`. Kinds:"
+        ),
         *_parts_of(FileSourceSettings, told, also_itself=True),
         *_parts_of(BuiltInSourceSettings, told, also_itself=True),
+        _heading("Share group", "In files, `shared_subscription.groups.NAME`."),
+        *_parts_of(ShareGroupSettings, told, also_itself=True),
+        _heading("Client attribute", "In files, members of the list `mqtt.client_attrs_init`."),
+        *_parts_of(ClientAttributeSettings, told, also_itself=True),
         _listeners(),
         *_parts_of(ListenerSettings, told, also_itself=True),
         *_parts_of(WssListenerSettings, told),
@@ -159,8 +165,8 @@ def _parts_of(model: Model, told: set[str], *, also_itself: bool = False) -> Ite
             yield f"### {part.__name__}\n\n{described(part, _MEANINGS)}"
 
 
-def _several(title: str, where: str) -> str:
-    return f"## {title}\n\n{where} One of these:"
+def _heading(title: str, where: str) -> str:
+    return f"## {title}\n\n{where}"
 
 
 def _listeners() -> str:
