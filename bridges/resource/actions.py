@@ -6,100 +6,22 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from bridges.resource.contract import ProbeStep
-from bridges.resource.hub import Hub, RunningAction
+from bridges.resource.hub import RunningAction
 from bridges.resource.probe import run_probe
-from bridges.resource.secret import hider, with_stored
+from bridges.resource.secret import hider
 from bridges.resource.specs import ActionSpec, action_spec, check_connector, shown
-from bridges.resource.stored import Stored, stored_spec
-from broker.core.errors import InUse, Invalid, Problem, SluiceError, Unavailable
-from broker.core.merge_patch import merged
-from broker.core.objects import ObjectSection, Spec
-from broker.core.ordered import OrderedObjects
+from bridges.resource.verbs import ResourceService
+from broker.core.errors import Invalid, Unavailable
+from broker.core.objects import Spec
 
 MAX_TAKEN: Final = 100_000
 _PIECE: Final = 200
 
 
-class ActionService:
-    """A ``broker.core.objects.ObjectService`` for actions."""
+class ActionService(ResourceService[ActionSpec]):
+    """Actions: where rules hand rows to."""
 
     kind = "action"
-
-    def __init__(self, section: ObjectSection, hub: Hub) -> None:
-        self._hub = hub
-        self._objects: OrderedObjects[Stored[ActionSpec]] = OrderedObjects(self.kind, section, lambda one: one.raw)
-
-    def load(self, specs: Sequence[Spec]) -> list[str]:
-        """Take the actions of the configuration; gives a sentence for each that cannot be used."""
-        problems: list[str] = []
-        for spec in specs:
-            try:
-                checked = self._checked(spec)
-                self._hub.put_action(checked)
-                self._objects.adopt(checked.name, Stored(spec, checked))
-            except SluiceError as error:
-                problems.append(self._objects.refusal(spec, error))
-        return problems
-
-    def list(self) -> Sequence[Spec]:
-        return [self._shown(one.spec.name) for one in self._objects]
-
-    def get(self, name: str) -> Spec:
-        return self._shown(self._objects.get(name).spec.name)
-
-    def create(self, spec: Spec) -> Spec:
-        checked = self._checked(spec)
-        self._objects.check_free(checked.name)
-        return self._put(spec, checked)
-
-    def replace(self, name: str, spec: Spec) -> Spec:
-        """Change an action; what waits in its buffer stays and is sent with the new settings."""
-        self._objects.check_changeable(name)
-        before = self._objects.get(name)
-        sent = with_stored({**spec, "name": spec.get("name", name)}, before.raw)
-        checked = self._checked(sent)
-        if (checked.name, checked.type) != (name, before.spec.type):
-            text = f"expected name {name!r} and type {before.spec.type!r}"
-            raise Invalid("an action keeps its name and type", [Problem(text, "/type")])
-        return self._put(sent, checked)
-
-    def patched(self, name: str, patch: Spec) -> Spec:
-        """An action with a JSON Merge Patch (RFC 7396) applied, to be saved by ``replace``."""
-        spec: Spec = merged(self._objects.get(name).raw, patch)
-        return spec
-
-    def delete(self, name: str) -> None:
-        """Raises ``InUse`` while rules hand rows to it, or it is the fallback of another. What waits is dropped."""
-        self._objects.check_changeable(name)
-        spec = self._objects.get(name).spec
-        users = [user for ask in self._hub.services.users_of_sink for user in ask(spec.id)]
-        users += [f"action '{one.spec.name}'" for one in self._objects if _falls_back_to(one.spec, spec.id)]
-        if users:
-            raise InUse(self.kind, name, users)
-        self._objects.remove(name)
-        self._hub.remove_action(name)
-
-    # Switching
-
-    def enable(self, name: str, enabled: bool) -> Spec:
-        """Switch it on or off, also for the next start of the broker. What waits stays."""
-        return self.replace(name, {**self._objects.get(name).raw, "enable": enabled})
-
-    async def start(self, name: str) -> Spec:
-        """Take rows and send them."""
-        await self._hub.switch_action(self._enabled(name), "")
-        return self.get(name)
-
-    async def stop(self, name: str) -> Spec:
-        """Take no rows (they are dropped and counted) and send none. What waits stays."""
-        await self._hub.switch_action(self._running(name), "stopped by a person")
-        return self.get(name)
-
-    async def restart(self, name: str) -> Spec:
-        """Stop and start."""
-        running = self._enabled(name)
-        await self._hub.switch_action(running, "restarting")
-        return await self.start(name)
 
     def pause(self, name: str) -> Spec:
         """Take rows and keep them in the buffer."""
@@ -134,16 +56,6 @@ class ActionService:
             running.action.figures.sample(now_s)
 
     # Testing
-
-    async def probe(self, spec: Spec) -> dict[str, Any]:
-        """The step-by-step test of the connector of an action, and whether its target is there. Nothing is written."""
-        stored = self._objects.find(str(spec.get("name")))
-        sent = with_stored({"name": "probe", **spec}, stored.raw if stored else {})
-        return await self._probe(self._checked(sent))
-
-    async def test(self, name: str) -> dict[str, Any]:
-        """The same of a saved action."""
-        return await self._probe(self._objects.get(name).spec)
 
     async def _probe(self, spec: ActionSpec) -> dict[str, Any]:
         of_connector = self._hub.connector_specs[spec.connector]
@@ -196,10 +108,18 @@ class ActionService:
 
     # Inside
 
-    def _put(self, raw: Spec, checked: ActionSpec) -> Spec:
+    def _use(self, checked: ActionSpec) -> None:
         self._hub.put_action(checked)
-        self._objects.put(checked.name, Stored(stored_spec(raw), checked))
-        return self._shown(checked.name)
+
+    def _give_up(self, name: str) -> None:
+        self._hub.remove_action(name)
+
+    async def _switch(self, name: str, reason: str) -> None:
+        await self._hub.switch_action(self._running(name), reason)
+
+    def _users(self, spec: ActionSpec) -> Sequence[str]:
+        users = [user for ask in self._hub.services.users_of_sink for user in ask(spec.id)]
+        return users + [f"action '{one.spec.name}'" for one in self._objects if _falls_back_to(one.spec, spec.id)]
 
     def _running(self, name: str) -> RunningAction:
         self._objects.get(name)
