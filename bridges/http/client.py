@@ -53,7 +53,7 @@ class HttpConnector(Connector):
         settings, clock = self.settings, self.context.services.clock
         tls = settings.ssl.model_copy(update={"enable": self.origin.is_secure})
         context = await asyncio.to_thread(client_context, tls)
-        self._dialer = Dialer(self.context.guard, context, _proxy(settings), settings.connect_timeout)
+        self._dialer = Dialer(self.context.guard, self.origin.host, context, _proxy(settings), settings.connect_timeout)
         self._headers = [(b"Host", self.origin.authority.encode()), _AGENT, *_fixed_headers(settings)]
         pool = Pool(self.origin, self._dialer, settings.pool_size, settings.max_inactive, clock.monotonic_s)
         self._pool = pool

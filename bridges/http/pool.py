@@ -44,12 +44,14 @@ class Proxy(NamedTuple):
 
 
 class Dialer:
-    """Opens connections, to addresses that the guard allows and to no others."""
+    """Opens connections, to addresses that the guard allows and to no others. ``context`` is for ``host``: others, to
+    which redirections lead, are shown no certificate of ours."""
 
     def __init__(
-        self, guard: AddressGuard, context: ssl.SSLContext | None, proxy: Proxy | None, timeout_s: float
+        self, guard: AddressGuard, host: str, context: ssl.SSLContext | None, proxy: Proxy | None, timeout_s: float
     ) -> None:
-        self._guard, self._context, self._proxy, self._timeout_s = guard, context, proxy, timeout_s
+        self._guard, self._host, self._context = guard, host, context
+        self._proxy, self._timeout_s = proxy, timeout_s
 
     @property
     def proxy(self) -> Proxy | None:
@@ -74,7 +76,7 @@ class Dialer:
     def _context_of(self, origin: Origin) -> ssl.SSLContext | None:
         if not origin.is_secure:
             return None
-        return self._context or ssl.create_default_context()
+        return self._context if self._context and origin.host == self._host else ssl.create_default_context()
 
     async def _straight(self, host: str, port: int, context: ssl.SSLContext | None) -> Connection:
         """To each address that the name has, until one takes it."""

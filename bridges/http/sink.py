@@ -131,7 +131,7 @@ class HttpSink(Sink):
             redirects=settings.max_redirects,
         )
         what = self._what(target)
-        wait_s = retry_after_s(answer, self._clock.now_ns() / 1e9)
+        wait_s = retry_after_s(answer, self._clock.now_ns() / 1e9) or None  # at once: after the pause of any retry
         error = self._judge.error(answer.status, told(what, answer), wait_s)
         if error is None:
             self._trouble = None
@@ -141,7 +141,7 @@ class HttpSink(Sink):
             if (again := _to_be_sent_again(found)) is not None:
                 self._note(again)
             return found
-        if isinstance(error, TryAgain) and wait_s:
+        if isinstance(error, TryAgain) and wait_s is not None:
             self._hold_until_s = self._clock.monotonic_s() + wait_s
         if isinstance(error, NeverAgain) and len(rows) > 1 and settings.split_refused:
             return await self._in_halves(rows, until_s)

@@ -72,7 +72,7 @@ class PostReceiver:
         self._guard.check_headers(headers)
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         self._check_type(content_type)
-        sent = await post.read(self._limits.max_body_size)
+        sent = await self._read(post)
         self._guard.check_body(headers, sent, self._services.clock.now_ns() / 1e9)
         encoding = headers.get("content-encoding", "").strip().lower()
         body = await unpacked(sent, encoding, self._limits.max_body_size)
@@ -85,6 +85,14 @@ class PostReceiver:
             text = f"{settings.idempotency_header} is longer than {_LONGEST_KEY} characters"
             raise PostRefused(400, "malformed_body", text)
         return await self._taken_once(post, content_type, parts, key, body)
+
+    async def _read(self, post: Post) -> bytes:
+        limit_s = self._limits.body_timeout
+        try:
+            async with asyncio.timeout(limit_s):
+                return await post.read(self._limits.max_body_size)
+        except TimeoutError:
+            raise PostRefused(408, "body_timeout", f"the body did not arrive within {limit_s:g} s") from None
 
     async def _taken_once(
         self, post: Post, content_type: str, parts: Sequence[Part], key: str, body: bytes

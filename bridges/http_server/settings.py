@@ -86,6 +86,9 @@ class HttpServerSettings(Settings):
         le=256 * 1024 * 1024,
         description="A body, as it is sent and unpacked, at most; a size.",
     )
+    body_timeout: Duration = Field(
+        default=30.0, gt=0, le=3600, description="A body that takes longer to arrive is not waited for; a duration."
+    )
     max_requests: int = Field(
         default=64, ge=1, le=10_000, description="Requests at once; further ones get 429. A number for each source."
     )

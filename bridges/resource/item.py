@@ -12,6 +12,9 @@ from broker.core.errors import SluiceError
 from broker.core.message import Message
 from rules.sql.values import defined
 
+_OF_PLACE: Final = 1 << 63
+"""Set in the identity of a message that had none when it was kept: it is made of the place, so that it is the same
+whenever the row is read."""
 OVERHEAD_BYTES: Final = 512
 """Added to the payload of every row that waits in memory: about what the row and its message take."""
 
@@ -132,7 +135,7 @@ def from_bytes(data: bytes, offset: int, entered_s: float | None = None, now_ms:
         properties,
         kept.dup,
         kept.via,
-        _id=kept.id,
+        _id=kept.id or f"{kept.received_ns:016X}{_OF_PLACE | offset:016X}",
     )
     if entered_s is None:
         entered_s = now_s - (now_ms - kept.entered_ms) / 1000

@@ -41,6 +41,7 @@ TITLES: Mapping[str, tuple[int, str, str]] = {
     "not_found": (404, "No such object", "List the kind to see the names there are."),
     "no_such_path": (404, "No such path", "The paths are listed under /docs."),
     "method_not_allowed": (405, "Method not allowed", "The header Allow lists what is."),
+    "body_timeout": (408, "The body did not arrive in time", "Send less at once, or over a faster connection."),
     "conflict": (409, "Conflict", "What is there already stands against what was asked."),
     "already_exists": (409, "The name is taken", "PUT replaces an object."),
     "in_use": (409, "The object is used", "'users' lists who names it; change or delete those first."),

@@ -415,6 +415,20 @@ def test_no_more_requests_than_allowed_at_once() -> None:
     run(check, max_requests=1)
 
 
+def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
+    async def check(made: Site) -> None:
+        never = asyncio.Event()
+
+        async def stuck() -> AsyncIterator[bytes]:
+            yield b"a"
+            await never.wait()
+
+        answer = await made.http.post("/ingest/in", content=stuck())
+        assert "did not arrive within 0.1 s" in problem(answer, 408, "body_timeout")
+
+    run(check, body_timeout="100ms")
+
+
 def test_while_it_does_not_run_senders_are_told_to_come_again() -> None:
     async def check(made: Site) -> None:
         await made.bridges.sources.stop("in")
