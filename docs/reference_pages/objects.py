@@ -18,6 +18,7 @@ from broker.connection.share_settings import ShareGroupSettings
 from broker.net.settings import ListenerSettings, SslListenerSettings, WsListenerSettings, WssListenerSettings
 from broker.routing.automatic import AutoSubscriptionSpec
 from broker.routing.rewrite import RewriteSpec
+from broker.routing.settings import RetainedBackend
 from broker.streams.settings import StreamSpec
 from docs.reference_pages.markdown import page, table
 from docs.reference_pages.models import Model, described, parts
@@ -145,6 +146,8 @@ def objects() -> str:
         *_parts_of(BuiltInSourceSettings, told, also_itself=True),
         _heading("Share group", "In files, `shared_subscription.groups.NAME`."),
         *_parts_of(ShareGroupSettings, told, also_itself=True),
+        _heading("Backend of retained messages", "In files, members of the list `retained.backends`."),
+        *_parts_of(RetainedBackend, told, also_itself=True),
         _heading("Client attribute", "In files, members of the list `mqtt.client_attrs_init`."),
         *_parts_of(ClientAttributeSettings, told, also_itself=True),
         _listeners(),

@@ -11,7 +11,7 @@ from broker.config.reference import SettingEntry, describe
 from docs.reference_pages.markdown import page, table
 from docs.reference_pages.models import in_units
 
-_MODEL: Final = re.compile(r"\b([A-Z]\w+Settings)\b")
+_MODEL: Final = re.compile(r"\b([A-Z]\w+(?:Settings|Backend))\b")
 
 
 def settings() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -90,9 +91,21 @@ def test_architecture_names_modules_of_every_package() -> None:
     assert not missing
 
 
+@cache
+def _events() -> frozenset[str]:
+    """What log lines begin with: ``store.opened`` looks like a setting."""
+    sources = (file.read_text() for package in _PACKAGES for file in (ROOT / package).rglob("*.py"))
+    return frozenset(name for source in sources for name in re.findall(r"log\.\w+\(\s*\"([\w.]+)\"", source))
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "connectors.md"], ids=_id)
 def test_settings_named_exist(page: Path) -> None:
-    keys = {entry.key for entry in describe(section_models())} | {"lake.tables", "rule_engine.rules", *REMOVED}
+    keys = {entry.key for entry in describe(section_models())} | {
+        "lake.tables",
+        "rule_engine.rules",
+        *REMOVED,
+        *_events(),
+    }
     for name in _SETTING.findall(page.read_text()):
         assert any(key == name or key.startswith(f"{name}.") for key in keys) or (ROOT / name).exists(), name
 
