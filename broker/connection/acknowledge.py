@@ -13,6 +13,7 @@ from broker.codec.packets import PubAck, PubComp, PubRec, PubRel, SubAck, UnsubA
 from broker.codec.wire import PACKET_ID_BYTES
 from broker.connection import close
 from broker.core import reason
+from broker.core.message import Properties
 from broker.core.nothing import filled
 
 if TYPE_CHECKING:
@@ -68,22 +69,38 @@ def take_pubrec(c: Connection, packet: PubRec) -> None:
     if packet.reason_code >= reason.UNSPECIFIED_ERROR:
         if not c.session.on_refused(packet.packet_id):
             c.hub.figures.unknown_acknowledgements.value += 1
-    elif not c.session.on_pubrec(packet.packet_id):
+    else:
+        received(c, packet.packet_id)
+
+
+def received(c: Connection, packet_id: int) -> None:
+    """PUBREC with success."""
+    if not c.session.on_pubrec(packet_id):
         code = reason.PACKET_IDENTIFIER_NOT_FOUND if c.is_v5 else reason.SUCCESS
-        c.reply(encode_fitting(PubRel(packet.packet_id, code), c.version, c.max_sent_bytes))
+        c.reply(encode_fitting(PubRel(packet_id, code), c.version, c.max_sent_bytes))
     else:
         c.hub.figures.note_sent(_PUBREL)
 
 
 def take_pubcomp(c: Connection, packet: PubComp) -> None:
     """A QoS 2 delivery is over."""
-    if not c.session.on_pubcomp(packet.packet_id, packet.properties):
+    completed(c, packet.packet_id, packet.properties)
+
+
+def completed(c: Connection, packet_id: int, properties: Properties | None = None) -> None:
+    """PUBCOMP."""
+    if not c.session.on_pubcomp(packet_id, properties):
         c.hub.figures.unknown_acknowledgements.value += 1
 
 
 def take_pubrel(c: Connection, packet: PubRel) -> None:
-    """The client has our PUBREC: the identifier is free, once that is stored [MQTT-4.3.3-11]."""
-    session, packet_id = c.session, packet.packet_id
+    """The client has our PUBREC."""
+    release(c, packet.packet_id)
+
+
+def release(c: Connection, packet_id: int) -> None:
+    """PUBREL: the identifier is free, once that is stored [MQTT-4.3.3-11]."""
+    session = c.session
     inbound = session.inbound
     is_stored = inbound is not None and (session.is_durable or packet_id in inbound.recent)
     if inbound is None or not inbound.release(packet_id, forget=session.is_durable):

@@ -7,7 +7,7 @@ plan with a single gate, which refuses. So a denial is counted, answered and tol
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Final
 
 from broker.auth.authorize import Ruling, Rulings
@@ -21,7 +21,7 @@ from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.topic import TopicFilter, undelayed
 from broker.observe.log import get_logger
-from broker.pipeline.plan import Plans, TopicPlan
+from broker.pipeline.plan import Kind, Plans, TopicPlan
 from broker.routing.router import Routes
 from broker.session.session import Session
 from broker.session.will import Will
@@ -34,9 +34,10 @@ log = get_logger(__name__)
 
 SessionPlan = TopicPlan[Routes[Session]]
 SessionRoutes = Routes[Session]
+SessionKind = Kind[SessionRoutes]
 
 FindPlan = Callable[[bytes], SessionPlan | None]
-FindRoutes = Callable[[bytes], SessionRoutes | None]
+FindKind = Callable[[bytes], SessionKind | None]
 
 EVENT: Final = "client.check_authz_complete"
 _KINDS: Final = 8
@@ -49,8 +50,19 @@ class Permits:
     """The verdicts of one connection. ``max_size`` topics are remembered, for ``ttl_s`` seconds."""
 
     __slots__ = (
-        "_client", "_deny", "_events", "_expires_s", "_max_size", "_plans", "_ttl_s", "_verdicts", "find",
-        "find_qos1", "find_routes", "rulings",
+        "_client",
+        "_deny",
+        "_events",
+        "_expires_s",
+        "_heads",
+        "_max_size",
+        "_plans",
+        "_ttl_s",
+        "_verdicts",
+        "find",
+        "find_kind",
+        "find_qos1",
+        "rulings",
     )  # fmt: skip
 
     def __init__(self, hub: Hub, client: Client, rulings: Rulings) -> None:
@@ -62,11 +74,14 @@ class Permits:
         self._expires_s = hub.now_s + self._ttl_s
         self._verdicts: list[dict[bytes, SessionPlan]] = [{} for _ in range(_KINDS)]
         """By kind of publish: the plan that refuses, ``_ALLOWED`` where the topic's own plan holds."""
-        by_topic, routes_by_topic = hub.plans.by_topic.get, hub.plans.routes_by_topic.get
+        self._heads: set[bytes] = set()
+        """Of QoS 0 publishes that are allowed."""
+        by_topic = hub.plans.by_topic.get
         self.find = _finder(self._verdicts[0].get, by_topic)
         """The plan for a QoS 0 publish that is not retained, None when ``plan`` has to look."""
-        self.find_routes = _route_finder(self._verdicts[0].get, routes_by_topic)
-        """The subscribers of such a publish where nothing else is done with it, None when ``find`` has to look."""
+        self.find_kind = _kind_finder(self._heads, hub.plans.by_head.get)
+        """The kind of such a publish by its head where nothing but routing is done with it, None when ``find`` has to
+        look."""
         self.find_qos1 = _finder(self._verdicts[publish_kind(1, retain=False)].get, by_topic)
         """As ``find``, with QoS 1."""
         self._deny = Refusal(
@@ -99,6 +114,12 @@ class Permits:
                 del verdicts[next(iter(verdicts))]
             verdicts[topic] = verdict
         return self._plans.plan(topic) if verdict is _ALLOWED else verdict
+
+    def remember_head(self, head: bytes) -> None:
+        """QoS 0 publishes that begin with this are allowed."""
+        if len(self._heads) >= self._max_size:
+            self._heads.clear()
+        self._heads.add(head)
 
     def _decide(self, topic: bytes, qos: int, *, retain: bool) -> SessionPlan:
         plan = self._plans.plan(topic)
@@ -153,6 +174,7 @@ class Permits:
         """Forget everything once it is older than it may be."""
         if now_s > self._expires_s:
             self._expires_s = now_s + self._ttl_s
+            self._heads.clear()
             for verdicts in self._verdicts:
                 verdicts.clear()
 
@@ -171,19 +193,27 @@ def _finder(verdict_of: FindPlan, plan_of: FindPlan) -> FindPlan:
     return find
 
 
-def _route_finder(verdict_of: FindPlan, routes_of: FindRoutes) -> FindRoutes:
-    def find_routes(topic: bytes) -> SessionRoutes | None:
-        return routes_of(topic) if verdict_of(topic) is _ALLOWED else None
+def _kind_finder(allowed: Set[bytes], kind_of: FindKind) -> FindKind:
+    def find_kind(head: bytes) -> SessionKind | None:
+        return kind_of(head) if head in allowed else None
 
-    return find_routes
+    return find_kind
 
 
-def finders(c: Connection) -> tuple[FindPlan, FindRoutes, FindPlan]:
-    """How a connection's reads find the plan of a QoS 0 publish, its routes, and the plan of a QoS 1 publish."""
+def finders(c: Connection) -> tuple[FindPlan, FindPlan, FindKind]:
+    """How a connection's reads find the plans of QoS 0 and QoS 1 publishes by topic, and the kind of a QoS 0 publish by
+    its head."""
     permits, plans = c.permits, c.hub.plans
     if permits is None:
-        return plans.by_topic.get, plans.routes_by_topic.get, plans.by_topic.get
-    return permits.find, permits.find_routes, permits.find_qos1
+        return plans.by_topic.get, plans.by_topic.get, plans.by_head.get
+    return permits.find, permits.find_qos1, permits.find_kind
+
+
+def remember_head(c: Connection, head: bytes, routes: SessionRoutes, size: int) -> SessionKind:
+    """QoS 0 publishes of a client that begin with these bytes have nothing to them but these routes and this size."""
+    if c.permits is not None:
+        c.permits.remember_head(head)
+    return c.hub.plans.remember_head(head, routes, size)
 
 
 def grant(c: Connection, client: Client) -> None:

@@ -29,7 +29,7 @@ from broker.codec.packets import (
 )
 from broker.codec.wire import PACKET_ID_BYTES, malformed, protocol_error
 from broker.connection import acknowledge, announce, auth, close, publish, subscribe
-from broker.connection.auth_permits import finders
+from broker.connection.auth_permits import finders, remember_head
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.message import Message
@@ -45,6 +45,8 @@ _WATCHED: Final = frozenset(
     ("message.delivered", "message.acked", "message.dropped", "delivery.dropped", "client.check_authz_complete")
 )
 """Events that are raised message by message: when one is wanted, nothing goes the short way."""
+_NEW: Final = object()
+"""The kind of packets on a topic that was never seen before: it may never be again."""
 _PUBACK: Final = b"\x40\x02"
 _PUBACK_5_NO_SUBSCRIBERS: Final = b"\x40\x03"
 
@@ -56,7 +58,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
         PeerError: the connection has to be closed; packets before the bad one have been handled.
     """
     hub, end, limit, extra = c.hub, len(data), c.max_packet_bytes, 1 if c.is_v5 else 0
-    (find_plan, find_routes, find_qos1), startswith = finders(c), data.startswith
+    (find_plan, find_qos1, find_kind), startswith = finders(c), data.startswith
     is_unwatched = _WATCHED.isdisjoint(hub.events.wanted) and not (hub.drops_qos0 or hub.dead_letters.is_on)
     takes_qos1 = is_unwatched and hub.settings.maximum_qos > 0
     run_routes: Routes[Session] | None = None
@@ -85,7 +87,8 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                 head_end = topic_end + extra
                 if head_end <= stop and not (extra and data[topic_end]):
                     topic = data[body + 2 : topic_end]
-                    plan = find_plan(topic) or _plan(c, topic, first)
+                    known = find_plan(topic)
+                    plan = known or _plan(c, topic, first)
                     routes = plan.routes
                     if plan.is_staged:
                         if run_routes is not None:
@@ -103,18 +106,13 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                                 _forward(c, run_routes, data[run_start:position], run_count)
                             run_routes, run_start, run_count = routes, position, 0
                         # packets on one topic and of one size begin with the same bytes: no need to read them again
-                        size, head, lead = stop - position, data[position:head_end], data[position : body + 2]
-                        topic_at, topic_to = body + 2 - position, topic_end - position
+                        size, head, head_size = stop - position, data[position:head_end], head_end - position
                         position, run_count, last = stop, run_count + 1, end - size
                         while position <= last and startswith(head, position):
                             position += size
                             run_count += 1
-                        while (
-                            position <= last
-                            and startswith(lead, position)
-                            and find_routes(data[position + topic_at : position + topic_to]) is routes
-                            and not (extra and data[position + topic_to])
-                        ):
+                        kind = find_kind(head) or (remember_head(c, head, routes, size) if known else _NEW)
+                        while position <= last and find_kind(data[position : position + head_size]) is kind:
                             position += size
                             run_count += 1
                         continue
@@ -136,6 +134,9 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                     if c.is_parked:
                         position = stop
                         break
+            elif length == 2 and first in _BY_IDENTIFIER and data[body : body + 2] != b"\0\0":
+                hub.figures.received_by_type[first >> 4].value += 1
+                _BY_IDENTIFIER[first](c, data[body] << 8 | data[body + 1])
             else:
                 _dispatch(c, decode_packet(first, data, body, stop, c.version))
             if c.is_closed:
@@ -326,6 +327,12 @@ def _ping(c: Connection, _packet: PingReq) -> None:
     announce.ping(c)
 
 
+_BY_IDENTIFIER: Final[dict[int, Callable[[Connection, int], None]]] = {
+    0x50: acknowledge.received,
+    0x62: acknowledge.release,
+    0x70: acknowledge.completed,
+}
+"""Of QoS 2, by first byte, what says no more than an identifier: no packet object is made of that."""
 _TAKERS: Final[dict[type[Packet], Callable[[Connection, Any], None]]] = {
     PubAck: acknowledge.take_puback,
     PubRec: acknowledge.take_pubrec,

@@ -47,6 +47,8 @@ class TopicPlan(Generic[R]):
 
 
 Resolve = Callable[[Client], TopicPlan[R]]
+Kind = tuple[R, int]
+"""Routes and size of packets."""
 
 
 class Plans(Generic[R]):
@@ -69,8 +71,10 @@ class Plans(Generic[R]):
         self._gates: Sequence[Gate] = ()
         self._taps: Sequence[Tap] = ()
         self.by_topic: dict[bytes, TopicPlan[R]] = {}
-        self.routes_by_topic: dict[bytes, R] = {}
-        """The routes of topics in ``by_topic`` without stages: one look where the hot path needs no more."""
+        self.by_head: dict[bytes, Kind[R]] = {}
+        """What kind of packet a QoS 0 PUBLISH is whose topic is in ``by_topic`` and has no stages, by its bytes before
+        the payload: one look where the hot path needs no more."""
+        self._kinds: dict[tuple[int, int], Kind[R]] = {}
         self._final: dict[bytes, TopicPlan[R]] = {}
         """Of topics whose plan in ``by_topic`` has ``resolve``; few."""
         self.generation = 0
@@ -93,7 +97,7 @@ class Plans(Generic[R]):
         """Forget all plans. The dictionary stays the same object: the hot path holds on to it."""
         self.generation += 1
         self.by_topic.clear()
-        self.routes_by_topic.clear()
+        self._forget_heads()
         self._final.clear()
         self._forget_routes()
 
@@ -102,13 +106,25 @@ class Plans(Generic[R]):
         if "+" in topic_filter.levels or "#" in topic_filter.levels:
             self.generation += 1
             self.by_topic.clear()
-            self.routes_by_topic.clear()
+            self._forget_heads()
             self._final.clear()
         else:
             topic_bytes = topic_filter.filter.encode()
-            self.by_topic.pop(topic_bytes, None)
-            self.routes_by_topic.pop(topic_bytes, None)
+            if self.by_topic.pop(topic_bytes, None) is not None:
+                self._forget_heads()
             self._final.pop(topic_bytes, None)
+
+    def remember_head(self, head: bytes, routes: R, size: int) -> Kind[R]:
+        """QoS 0 packets that begin with these bytes have these routes and this size, and no stages, until something
+        changes. Returns their kind: the same object for all that have both alike."""
+        if len(self.by_head) >= self._max_plans:
+            self._forget_heads()
+        kind = self.by_head[head] = self._kinds.setdefault((id(routes), size), (routes, size))
+        return kind
+
+    def _forget_heads(self) -> None:
+        self.by_head.clear()
+        self._kinds.clear()
 
     def plan(self, topic_bytes: bytes) -> TopicPlan[R]:
         """The plan of a topic, made if need be.
@@ -137,13 +153,13 @@ class Plans(Generic[R]):
             plan = self._planned(topic, topic_bytes)
         else:
             plan = TopicPlan(topic, topic_bytes, (), (), self._routes(topic), resolve)
-        if not plan.is_staged:
-            self.routes_by_topic[topic_bytes] = plan.routes
         return self._keep(self.by_topic, plan)
 
     def _planned(self, topic: str, topic_bytes: bytes) -> TopicPlan[R]:
         if topic.startswith("$") and (special := self.special(topic, topic_bytes)) is not None:
             return special
+        if not (self._gates or self._taps):
+            return TopicPlan(topic, topic_bytes, (), (), self._routes(topic))
         gates = tuple((gate.name, call) for gate in self._gates if (call := gate.plan(topic)) is not None)
         taps = tuple((tap.name, look) for tap in self._taps if (look := tap.plan(topic)) is not None)
         return TopicPlan(topic, topic_bytes, gates, taps, self._routes(topic))
@@ -152,6 +168,6 @@ class Plans(Generic[R]):
         if len(cache) >= self._max_plans:
             for oldest in list(cache)[: max(self._max_plans // 4, 1)]:
                 del cache[oldest]
-                self.routes_by_topic.pop(oldest, None)
+            self._forget_heads()
         cache[plan.topic_bytes] = plan
         return plan

@@ -211,7 +211,7 @@ class Router(Generic[S]):
     def routes(self, topic: str) -> Routes[S]:
         """The routes of a topic name, shared with other topics that have the same subscribers."""
         matched = self._plain.match(topic)
-        groups = [group for _, group in self._shared.match(topic)]
+        groups = [] if self._shared.is_empty else [group for _, group in self._shared.match(topic)]
         ids = tuple([id(value) for _, value in matched] + [id(group) for group in groups])
         known_routes = self._by_match.get(ids)
         if known_routes is not None:

@@ -43,6 +43,11 @@ class FilterTrie(Generic[T]):
         self._exact: dict[tuple[str, ...], tuple[str, T] | dict[str, T]] = {}
         self._root: _Node[T] = _Node()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no filter at all."""
+        return not self._exact and self._root.is_empty
+
     def put(self, levels: tuple[str, ...], owner: str, value: T) -> None:
         """Set the owner's value at a filter, replacing the one before."""
         if _WILDCARDS.isdisjoint(levels):

@@ -6,9 +6,10 @@ from random import Random
 
 import pytest
 
-from broker.codec.packets import Publish, SubscriptionRequest
+from broker.codec.packets import Publish, SubscriptionRequest, UnsubAck, Unsubscribe
 from broker.core.message import Message
 from broker.core.stage import GateCall
+from tests.support.access import access
 from tests.support.mqtt_server import on_loop, running
 
 TOPICS = ("a/one", "a/two", "a/tri", "b/one", "b/two", "nobody", "staged/1", "staged/2", "a/longer")
@@ -58,3 +59,28 @@ async def test_each_subscriber_gets_its_messages_in_order(seed: int, version: in
                 for packet in (packet for packet in packets if packet.topic.startswith(wanted[name])):
                     got = await reader.expect(Publish)
                     assert (got.topic, got.payload) == (packet.topic, packet.payload)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("is_restricted", [False, True])
+@on_loop
+async def test_a_change_of_subscriptions_counts_from_the_next_packet_on(is_restricted: bool, version: int) -> None:
+    deny = {"permission": "deny", "action": "publish", "topics": ["a/2"]}
+    rules = [deny, {"permission": "allow", "topics": ["#"]}] if is_restricted else []
+    sent = [Publish(f"a/{number % 4}", b"x") for number in range(40)]
+    allowed = [packet.topic for packet in sent if not (is_restricted and packet.topic == "a/2")]
+    async with running(access=access(rules=rules)) as node:
+        everything, one = await node.client("all", version), await node.client("one", version)
+        publisher = await node.client("p", version)
+        await everything.subscribe(SubscriptionRequest("a/+"))
+        for is_subscribed in (False, False, True, True, False):
+            if is_subscribed:
+                await one.subscribe(SubscriptionRequest("a/1"))
+            else:
+                one.send(Unsubscribe(9, ["a/1"]))
+                await one.expect(UnsubAck)
+            publisher.send(*sent)
+            assert [(await everything.expect(Publish)).topic for _ in allowed] == allowed
+            if is_subscribed:
+                assert [(await one.expect(Publish)).topic for _ in range(10)] == ["a/1"] * 10
+        await one.silence()
