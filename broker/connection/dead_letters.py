@@ -19,7 +19,7 @@ from broker.core.errors import PeerError
 from broker.core.message import Message, Properties
 from broker.core.stage import Publisher
 from broker.core.template import Template
-from broker.core.topic import check_topic_name
+from broker.core.topic import TopicFilter, check_topic_name
 from broker.observe.metrics import Counter, Metrics
 from broker.session.session import Session
 
@@ -32,8 +32,11 @@ CAUSES: Final[dict[str, Cause]] = {
     "packet_too_large": "packet_too_large",
     "qos0_msg": "away",
     "session_ended": "session_ended",
+    "group_full": "queue_full",
+    "group_expired": "expired",
 }
-"""The cause for each reason that a delivery to one client is dropped for."""
+"""The cause for each reason that a delivery to one client, or to a share group, is dropped for."""
+_OF_GROUPS: Final = frozenset(("group_full", "group_expired"))
 _NO_SUBSCRIBERS: Final = "no_subscribers"
 _MARK: Final = "$dead_letter"
 """In ``via`` of a dead letter, which keeps it from becoming another."""
@@ -99,8 +102,8 @@ class DeadLetters:
         self._published = metrics.counter("dead_letters_published", "dead letters that passed all stages")
         self._lost = metrics.counter("dead_letters_lost", "dead letters that a stage refused")
         for why, cause in CAUSES.items():
-            self._show(metrics, cause, dropped(why))
-        self._show(metrics, _NO_SUBSCRIBERS, unwanted(_NO_SUBSCRIBERS))
+            self._show(metrics, cause, dropped(why), "group" if why in _OF_GROUPS else "session")
+        self._show(metrics, _NO_SUBSCRIBERS, unwanted(_NO_SUBSCRIBERS), "session")
 
     def take(self, session: Session, message: Message, why: str) -> None:
         """A session did not get a message."""
@@ -112,6 +115,11 @@ class DeadLetters:
         if why in self.reasons:
             for message in self._backlog.messages_for(session, begin, skipped, count):
                 self._publish(message, CAUSES[why], session.client_id)
+
+    def take_of_group(self, topic_filter: TopicFilter, message: Message, why: str) -> None:
+        """Nobody of a share group got a message; in the topic its name stands for the client."""
+        if why in self.reasons:
+            self._publish(message, CAUSES[why], topic_filter.share_group)
 
     def take_unwanted(self, message: Message) -> None:
         """A message had no subscriber."""
@@ -135,13 +143,13 @@ class DeadLetters:
         is_refused = self._publisher.publish(letter).refusal is not None
         (self._lost if is_refused else self._published).value += 1
 
-    def _show(self, metrics: Metrics, cause: Cause, counter: Counter) -> None:
+    def _show(self, metrics: Metrics, cause: Cause, counter: Counter, queue: str) -> None:
         """One series a cause, whether it is switched on or not: only its label differs."""
         strategy = (
             ("at_most_once", "at_least_once")[self._settings.qos] if cause in self._settings.causes else "disabled"
         )
         help = "messages lost on their way to a client, by cause; strategy tells what is done with them"
-        metrics.total("dead_letters", lambda: counter.value, help, cause=cause, strategy=strategy, queue="session")
+        metrics.total("dead_letters", lambda: counter.value, help, cause=cause, strategy=strategy, queue=queue)
 
 
 def _properties(message: Message, cause: str, client_id: str | None) -> Properties:

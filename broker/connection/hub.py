@@ -24,6 +24,7 @@ from broker.connection.capabilities import MOST_QOS
 from broker.connection.dead_letters import DeadLetters, DeadLetterSettings
 from broker.connection.entrance import Entrance
 from broker.connection.figures import Figures
+from broker.connection.group_losses import GroupLosses
 from broker.connection.housekeeping import Housekeeping
 from broker.connection.parking import Parking
 from broker.connection.publish_rate import Later, PublishRates
@@ -187,6 +188,7 @@ class Hub:
             self.pipeline.dropped,
         )
         self.pipeline.on_unwanted = self.dead_letters.take_unwanted
+        self.shares.tell_of_losses(GroupLosses(events, self.dead_letters))
         self.queue_watch = QueueWatch(
             self.sessions, metrics, settings.queue_high_watermark, settings.queue_watch_interval
         )

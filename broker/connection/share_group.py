@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from broker.codec.framing import frame_at
 from broker.codec.outgoing import Outgoing
@@ -49,6 +50,18 @@ Found = Sequence[tuple[int, Message | None]]
 """Offsets and what stands there; None for what is not meant for groups."""
 
 
+class Losses(Protocol):
+    """Told of messages that nobody of a group gets."""
+
+    def wants(self, why: str) -> bool:
+        """Whether somebody wants to know of those that are lost for this reason."""
+        ...
+
+    def take(self, topic_filter: TopicFilter, message: Message, why: str) -> None:
+        """The group with this filter has lost a message."""
+        ...
+
+
 @dataclass(slots=True)
 class GroupServices:
     """What all groups share. ``read`` gives what is committed and was told of, ``changed`` has the record written."""
@@ -66,6 +79,7 @@ class GroupServices:
     redelivered: Counter
     crowded: Callable[[ShareGroup], None]
     relieved: Callable[[ShareGroup], None]
+    losses: Losses | None = None
 
 
 class Cursor:
@@ -444,7 +458,7 @@ class ShareGroup:
     def _offer_qos0(self, outgoing: Outgoing) -> int:
         member = self._strategy.pick_any(outgoing.message)
         if member is None:
-            self._services.dropped("qos0_msg").value += 1
+            self._lost(lambda: outgoing.message, "qos0_msg")
             return 0
         if member.session.is_slow and self._keyed is None:
             member = self._strategy.pick_any(outgoing.message) or member
@@ -629,7 +643,7 @@ class ShareGroup:
         self._finish(delivery)
 
     def _lose(self, delivery: SharedDelivery, member: Member, why: str) -> None:
-        self._services.dropped(why).value += 1
+        self._lost(partial(self._message, delivery), why)
         self._forget(delivery, member)
 
     def _release(self, delivery: SharedDelivery, member: Member) -> None:
@@ -759,7 +773,7 @@ class ShareGroup:
             member = self._keyed.pick(self._message(delivery)) if self._keyed is not None else None
             oldest = member.lane.popleft() if member is not None and member.lane else self._pop_first()
             self._let_go(oldest)
-            self._services.dropped("queue_full").value += 1
+            self._lost(partial(self._message, oldest), "queue_full")
             if member is not None:
                 self._release(oldest, member)
             self._finish(oldest)
@@ -786,9 +800,19 @@ class ShareGroup:
                 return False
             self._waiting.popleft()
             self._let_go(delivery)
-            self._services.dropped("group_full" if is_full else "group_expired").value += 1
+            self._lost(partial(self._message, delivery), "group_full" if is_full else "group_expired")
             self._finish(delivery)
         return True
+
+    def _lost(self, find: Callable[[], Message], why: str) -> None:
+        """Count a message that nobody gets; who wants to know is told once the group is as it should be."""
+        services = self._services
+        services.dropped(why).value += 1
+        if services.losses is None or not services.losses.wants(why):
+            return
+        message = find()
+        if message is not _NO_MESSAGE:
+            services.defer(partial(services.losses.take, self.filter, message, why))
 
     def _read_and_hold(self) -> Iterator[SharedDelivery]:
         for delivery in self._read():

@@ -7,7 +7,7 @@ from typing import Final, Protocol, cast
 
 from broker.connection.backlog import Backlog, message_of
 from broker.connection.brake import Brake
-from broker.connection.share_group import Cursor, Found, GroupServices, Member, ShareGroup
+from broker.connection.share_group import Cursor, Found, GroupServices, Losses, Member, ShareGroup
 from broker.connection.share_record import PREFIX, decode_groups, encode_group, key_of, restore_group
 from broker.connection.share_settings import SharedSettings
 from broker.core.clock import Clock
@@ -98,6 +98,10 @@ class Shares:
         )  # fmt: skip
 
     # -- memberships --
+
+    def tell_of_losses(self, losses: Losses) -> None:
+        """Tell of messages that nobody of a group gets."""
+        self._services.losses = losses
 
     def start_at(self, session: Session, text: str, start: Start) -> None:
         """Where the group that the session's next subscription with this text makes begins."""

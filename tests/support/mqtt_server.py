@@ -15,6 +15,7 @@ import uvloop
 from broker.codec.packets import Connect
 from broker.connection.dead_letters import DeadLetterSettings
 from broker.connection.settings import MqttSettings
+from broker.connection.share_settings import SharedSettings
 from broker.connection.sys_topics import SysTopicSettings
 from broker.core.errors import Unavailable
 from broker.core.events import Columns, Events
@@ -115,6 +116,7 @@ async def running(
     clock: MovedClock | None = None,
     retained: RetainedSettings | None = None,
     dead_letter: DeadLetterSettings | None = None,
+    shared: SharedSettings | None = None,
     storing: StoreSettings | None = None,
     access: MakeAccess | None = None,
     sys_interval_s: float = 0,
@@ -128,6 +130,7 @@ async def running(
         settings=MqttSettings(**settings),
         retained=retained,
         dead_letter=dead_letter,
+        shared=shared,
         listeners=[NamedListener(ListenerSettings(bind="127.0.0.1:0"))],
         writer=writer,
         session_log=SESSION_LOG,

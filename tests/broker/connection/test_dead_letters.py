@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from broker.codec.packets import Connect, PubAck, Publish, PubRec, SubscriptionRequest
 from broker.connection.dead_letters import Cause, DeadLetterSettings
+from broker.connection.share_settings import SharedSettings
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.wire import WireClient
 
@@ -144,6 +145,27 @@ async def test_a_dead_letter_that_is_lost_leads_to_no_other() -> None:
         assert node.dropped("no_subscribers") == 2
         assert node.metrics.value("dead_letters_published") == 1
         assert node.metrics.value("dead_letters", cause="no_subscribers", strategy="at_most_once", queue="session") == 2
+
+
+@on_loop
+async def test_what_nobody_of_a_share_group_gets_is_one_and_an_event() -> None:
+    letters = DeadLetterSettings(causes=["queue_full"], topic="dead/${clientid}/${topic}")
+    shared = SharedSettings(max_waiting_messages=1)
+    async with running(dead_letter=letters, shared=shared) as node:
+        node.events.want(frozenset(("delivery.dropped",)))
+        reader = await node.client("r", 5)
+        await reader.subscribe(SubscriptionRequest("dead/#", 1))
+        member = await node.client("m", 5, properties={"Session-Expiry-Interval": 60})
+        await member.subscribe(SubscriptionRequest("$share/g/t/#", 1))
+        await member.close()
+        await node.until(lambda: node.server.hub.sessions.by_client_id["m"].is_away)
+        await _publish(node, b"lost", b"waits")
+        letter = await reader.expect(Publish)
+        assert (letter.topic, letter.payload) == ("dead/g/t/1", b"lost")
+        assert dict(letter.properties["User-Property"])["dead-letter-client"] == "g"
+        assert node.metrics.value("dead_letters", cause="queue_full", strategy="at_least_once", queue="group") == 1
+        [columns] = [columns for name, columns in node.seen if name == "delivery.dropped"]
+        assert (columns["clientid"], columns["reason"], columns["payload"]) == ("$share/g/t/#", "group_full", "lost")
 
 
 @on_loop
