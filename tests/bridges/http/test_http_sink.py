@@ -608,6 +608,72 @@ def test_requests_go_through_a_proxy() -> None:
     assert proxy.taken[0].header("host") == "service.invalid:81"
 
 
+@asynccontextmanager
+async def tunnels(port: int, asked: list[bytes], status: bytes = b"200 Connected") -> AsyncIterator[str]:
+    """A proxy that makes tunnels to one port, whatever host is asked for; its address."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 " + status + b"\r\n\r\n")
+        if not status.startswith(b"200"):
+            writer.close()
+            return
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer), return_exceptions=True)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+def test_encrypted_requests_go_through_a_tunnel(tmp_path: Path) -> None:
+    authority, asked = Authority(tmp_path), list[bytes]()
+    files = authority.sign("server", {"CN": "service"}, ["service.invalid"])
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(files.cert, files.key)
+
+    async def check(bridges: Bridges, service: Service) -> None:
+        async with tunnels(service.port, asked) as proxy:
+            spec = {
+                "name": "plant",
+                "type": "http",
+                "url": "https://service.invalid",
+                "ssl": {"enable": True, "cacertfile": str(authority.file)},
+                "proxy": {"url": proxy, "username": "a", "password": "b"},
+                "resource_opts": FAST_CONNECTOR,
+            }
+            bridges.connectors.replace("plant", spec)
+            bridges.send({"n": 1}, ACTION)
+            await sent(bridges, 1)
+
+    found = run(check, {"path": "/x"}, context=context).taken[0]
+    assert (found.target, found.header("host")) == ("/x", "service.invalid")
+    assert asked[0].startswith(b"CONNECT service.invalid:443 HTTP/1.1\r\n")
+    assert b"Proxy-Authorization: Basic YTpi" in asked[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(b"407 Who?", "refuses the login"), (b"502 No", "makes no tunnel to service.invalid: 502")],
+    ids=["login", "no tunnel"],
+)
+def test_a_proxy_that_makes_no_tunnel_is_named(status: bytes, said: str) -> None:
+    async def check(bridges: Bridges, service: Service) -> None:
+        async with tunnels(service.port, [], status) as proxy:
+            spec = {"name": "plant", "type": "http", "url": "https://service.invalid", "proxy": {"url": proxy}}
+            bridges.connectors.replace("plant", {**spec, "resource_opts": FAST_CONNECTOR})
+            await bridges.until(lambda: said in bridges.connectors.get("plant")["status_reason"], said)
+
+    run(check, {})
+
+
 # Settings
 
 
