@@ -17,7 +17,7 @@ from tests.docs.session import ROOT
 
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"])
 _PACKAGES = ("broker", "rules", "schema_validation", "transforms", "bridges", "ui", "pyspark_sluice")
-_MODULE = re.compile(rf"`((?:{'|'.join(_PACKAGES)})(?:/[\w.]+)*/?)`")
+_MODULE = re.compile(rf"`((?:{'|'.join((*_PACKAGES, 'tests', 'benchmarks'))})(?:/[\w.]+)*/?)`")
 _LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 _SETTING = re.compile(r"`((?:access|api|lake|listeners|log|mqtt|node|rule_engine|store|stream_defaults)\.[\w.]+)`")
 
@@ -95,7 +95,7 @@ def test_architecture_names_modules_of_every_package() -> None:
 def _events() -> frozenset[str]:
     """What log lines begin with: ``store.opened`` looks like a setting."""
     sources = (file.read_text() for package in _PACKAGES for file in (ROOT / package).rglob("*.py"))
-    return frozenset(name for source in sources for name in re.findall(r"log\.\w+\(\s*\"([\w.]+)\"", source))
+    return frozenset(name for source in sources for name in re.findall(r"log\.\w+\(\s*\"([\w.]+)[ \"]", source))
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "connectors.md"], ids=_id)
