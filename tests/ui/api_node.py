@@ -15,6 +15,7 @@ from broker.core.objects import MemorySection, Spec
 from broker.core.stage import Outcome, Refusal
 from ui.api.application import create_app
 from ui.api.context import ApiContext
+from ui.api.gates import GATES
 from ui.api.server import ApiServer
 from ui.api.status import Status
 
@@ -222,6 +223,12 @@ class Tables:
     def _known(self, name: str) -> None:
         if name != "meters":
             raise NotFound("table", name)
+
+
+_KINDS_OF_SHELVES: dict[str, type[Shelf]] = {
+    **dict.fromkeys(GATES, GateShelf),
+    **dict.fromkeys(("connectors", "actions", "sources"), BridgeShelf),
+}
 
 
 class Node:
