@@ -107,7 +107,11 @@ class Listeners:
             Unavailable: an address is taken.
         """
         async with self._changing:
-            return await self._change(named, drain=drain)
+            try:
+                return await self._change(named, drain=drain)
+            except BaseException:
+                self._forget_figures(str(one) for one in named)
+                raise
 
     async def start(self, id: str) -> None:
         """Open a listener that was stopped.
@@ -192,15 +196,19 @@ class Listeners:
                 await listener.reopen()
             raise
 
-    def _part_with(self, owners: Iterable[LinkOwner], *, drain: bool) -> None:
+    def _part_with(self, owners: Sequence[LinkOwner], *, drain: bool) -> None:
         self._left = {owner for owner in self._left if owner.links}
         for owner in owners:
             if not drain:
                 owner.dismiss(reason.ADMINISTRATIVE_ACTION, "listener_removed")
             if owner.links:
                 self._left.add(owner)
-            if all(owner.name != str(listener.named) for listener in self._all.values()):
-                self._metrics.remove(listener=owner.name)
+        self._forget_figures(owner.name for owner in owners)
+
+    def _forget_figures(self, names: Iterable[str]) -> None:
+        """Show no metrics of listeners that there are not."""
+        for name in set(names).difference(str(listener.named) for listener in self._all.values()):
+            self._metrics.remove(listener=name)
 
     def _built(self, named: Iterable[tuple[NamedListener, LinkOwner | None]]) -> list[Listener]:
         built: list[Listener] = []

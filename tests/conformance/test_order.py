@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 
 import pytest
 
 from broker.codec.packets import (
     Connect,
+    PingReq,
+    PingResp,
     PubAck,
     PubComp,
     Publish,
     PubRec,
     PubRel,
+    SubAck,
+    Subscribe,
     SubscriptionRequest,
 )
 from tests.support.mqtt_server import Node, on_loop, running
@@ -104,6 +109,56 @@ async def _comes_in_order(node: Node, version: int, open_ones: list[Publish]) ->
         assert (got.payload, got.dup) == (b"%d" % number, False)
         client.send(PubAck(got.packet_id))
     await client.silence()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.statement("5:4.4.0-1", "3:4.4.0-1", "5:4.6.0-1", "3:4.6.0-1", "own:N29")
+@on_loop
+async def test_however_acknowledgements_get_lost_nothing_goes_back_but_flagged_repeats(version: int, seed: int) -> None:
+    """Each connection drops some acknowledgements, and ends; that goes on until all has been acknowledged."""
+    chance, count, topics = random.Random(seed), 60, ("t/a", "t/b")
+    async with running(max_inflight=7) as node:
+        await (await subscribed(await lasting(node, version=version), ("t/#", 1))).close()
+        await away(node)
+        for topic in topics:
+            await published(node, *(b"%d" % number for number in range(count)), topic=topic)
+        newest, left = dict.fromkeys(topics, -1), {(topic, number) for topic in topics for number in range(count)}
+        while left:
+            client = await lasting(node, version=version)
+            latest, unanswered = dict.fromkeys(topics, -1), set[tuple[str, int]]()
+            client.send(PingReq())
+            for _ in range(chance.randrange(10, 40)):
+                packet = await client.receive()
+                if isinstance(packet, PingResp):
+                    if len(unanswered) == 7 or unanswered == left:  # nothing more comes on this connection
+                        break
+                    client.send(PingReq())
+                    continue
+                assert isinstance(packet, Publish)
+                topic, number = packet.topic, int(packet.payload)
+                assert number > latest[topic]
+                assert number == newest[topic] + 1 or (packet.dup and number <= newest[topic])
+                latest[topic], newest[topic] = number, max(newest[topic], number)
+                if chance.random() < 0.7:
+                    client.send(PubAck(packet.packet_id))
+                    left.discard((topic, number))
+                else:
+                    unanswered.add((topic, number))
+            for packet in await _rest(client):
+                newest[packet.topic] = max(newest[packet.topic], int(packet.payload))
+            client.abort()
+            await away(node)
+
+
+async def _rest(client: WireClient) -> list[Publish]:
+    """What is on its way, until the broker has read all that this client sent."""
+    found: list[Publish] = []
+    client.send(Subscribe(60_000, [SubscriptionRequest("nothing", 0)]))
+    while not isinstance(packet := await client.receive(), SubAck):
+        if isinstance(packet, Publish):
+            found.append(packet)
+    return found
 
 
 @pytest.mark.statement("5:4.4.0-1", "3:4.4.0-1", "own:N29")

@@ -126,6 +126,8 @@ async def test_what_cannot_be_opened_leaves_all_as_it_was() -> None:
         with pytest.raises(ConfigError, match="nothing checks who connects"):
             await _change(node, _named(bind="0.0.0.0:0"))
         assert node.server.listeners.statuses() == before
+        shown = {metric.labels.get("listener") for metric in node.metrics}
+        assert shown == {None, "tcp:default"}
         await client.silence()
         await node.client("d", 5)
         server.close()
