@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,16 +80,17 @@ def commands(page: Path, heading: str | None = None) -> list[Block]:
     return found
 
 
-def run(chosen: Sequence[Block], directory: Path) -> list[str]:
-    """Run blocks in order; what each printed. Fails when one fails."""
-    status, output = _bash(_script(chosen), directory)
+def run(chosen: Sequence[Block], directory: Path, servers: Mapping[str, int] | None = None) -> list[str]:
+    """Run blocks in order; what each printed. Fails when one fails. ``servers`` tells the ports of those that the test
+    has started, by the ports that the page names."""
+    status, output = _bash(_script(chosen, servers or {}), directory)
     parts = output.split(_MARK)
     assert status == 0, f"block {len(parts) - 1} of {len(chosen)} ended with {status}:\n{output[-6000:]}"
     return parts[1:]
 
 
-def _script(chosen: Sequence[Block]) -> str:
-    ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
+def _script(chosen: Sequence[Block], servers: Mapping[str, int]) -> str:
+    ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True)) | dict(servers)
     pieces = [_BEGIN]
     for number, block in enumerate(chosen):
         text = _INSTALLS.sub("", block.text)
@@ -98,7 +99,7 @@ def _script(chosen: Sequence[Block]) -> str:
             log = f"background-{number}.log"
             text = f"{{\n{text}}} >{log} 2>&1 &\n" + (f"ready {log}\n" if "sluice serve" in text else "")
         pieces.append(text)
-    script = re.sub(rf"\b({'|'.join(_PORTS)})\b", lambda found: str(ports[found[1]]), "\n".join(pieces))
+    script = re.sub(rf"\b({'|'.join(ports)})\b", lambda found: str(ports[found[1]]), "\n".join(pieces))
     return script.replace("MQTT_PORT", str(ports["1883"]))
 
 

@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.docs.session import ROOT, commands, run
+from tests.support.postgres_server import PASSWORD, Postgres
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 REPLAY = ROOT / "docs" / "how-to" / "replay-and-audit.md"
+ONWARD = "8. And on to PostgreSQL, or Kafka"
 PROVED = "every record is accounted for, once"
 
 
 def test_tutorial_and_replay_lead_to_a_table_that_is_proved_complete(tmp_path: Path) -> None:
-    tutorial = commands(TUTORIAL)
+    tutorial = [block for block in commands(TUTORIAL) if block.heading != ONWARD]
     output = run([*tutorial, *commands(REPLAY)], tmp_path)
     printed = {needle: one for one, block in zip(output, tutorial, strict=False) for needle in block.text.splitlines()}
 
@@ -45,6 +47,18 @@ def test_tutorial_and_replay_lead_to_a_table_that_is_proved_complete(tmp_path: P
     assert "would replay [0, 4)" in dry_by_time
     assert replays.count("replayed [1, 3)") == 2
     assert PROVED in replays
+
+
+def test_rows_go_on_to_postgresql(tmp_path: Path) -> None:
+    before = [*commands(TUTORIAL, "1. Install and start"), *commands(TUTORIAL, "2. Say what a message must look like")]
+    before += [*commands(TUTORIAL, "3. Change it on the way"), *commands(TUTORIAL, "4. Select what is kept")]
+    with Postgres() as server:
+        assert PASSWORD in TUTORIAL.read_text()
+        made, sent = run([*before, *commands(TUTORIAL, ONWARD)], tmp_path, {"5432": server.port})[-2:]
+        types = server.psql("select column_name, data_type from information_schema.columns where column_name = 'temp'")
+    assert re.search(r"authenticate +ok", made)
+    assert "20.5|meter-1" in sent
+    assert types == "temp|double precision"
 
 
 def test_first_steps_of_the_readme_lead_to_a_table(tmp_path: Path) -> None:
