@@ -35,8 +35,14 @@ _COPIES: Final = 3
 class NewTopicSettings(Protocol):
     """How a topic is made."""
 
-    new_topic_partitions: int
-    new_topic_replication_factor: int
+    @property
+    def new_topic_partitions(self) -> int: ...
+
+    @property
+    def new_topic_replication_factor(self) -> int: ...
+
+    @property
+    def new_topic_config(self) -> dict[str, str]: ...
 
 
 class KafkaConnector(Connector):
@@ -98,8 +104,9 @@ class KafkaConnector(Connector):
     def sink(self, settings: Any, context: Context) -> Sink:
         """Records of an action."""
         from bridges.kafka.sink import KafkaSink
+        from bridges.kafka.transactions import TransactionalSink
 
-        return KafkaSink(self, settings, context)
+        return (TransactionalSink if settings.exactly_once else KafkaSink)(self, settings, context)
 
     def source(self, settings: Any, context: Context) -> Source:
         """Records of a source."""
@@ -152,7 +159,7 @@ class KafkaConnector(Connector):
     async def _create(self, topic: str, new: NewTopicSettings) -> None:
         cluster = await self._ask(lambda admin: admin.describe_cluster())
         copies = new.new_topic_replication_factor or min(len(cluster["brokers"]), _COPIES)
-        made = NewTopic(topic, new.new_topic_partitions, copies)
+        made = NewTopic(topic, new.new_topic_partitions, copies, topic_configs=new.new_topic_config)
         answer = await self._ask(lambda admin: admin.create_topics([made]))
         for _, code, *_rest in answer.topic_errors:
             if code not in (0, _TOPIC_ALREADY_EXISTS):

@@ -15,7 +15,7 @@ def _make(settings: Any, context: Context) -> Connector:
 
 
 def _key_of(settings: Any) -> Any:
-    from bridges.kafka.sink import key_of
+    from bridges.kafka.record import key_of
 
     return key_of(settings)
 
@@ -32,6 +32,7 @@ KAFKA = ConnectorType(
     batch_time_s=0.005,
     lanes=4,
     key_of=_key_of,
+    needs_positions=lambda settings: settings.exactly_once,
     requires=("aiokafka",),
     extra="kafka",
 )

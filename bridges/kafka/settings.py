@@ -185,9 +185,30 @@ class KafkaActionSettings(Settings):
     new_topic_replication_factor: int = Field(
         default=0, ge=0, le=100, description="Of a topic that is made; 0: one on each broker, three at most."
     )
+    new_topic_config: dict[str, str] = Field(
+        default_factory=dict, description="Of a topic that is made: settings of Kafka, as `retention.ms`."
+    )
+    exactly_once: bool = Field(
+        default=False,
+        description="Each row is seen once by consumers that read what is committed, over crashes of the broker and of "
+        "Kafka; needs `resource_opts.buffer_mode = disk` and idempotence.",
+    )
+    cursor_topic: str = Field(
+        default="sluice-cursors",
+        min_length=1,
+        max_length=249,
+        description="With exactly_once: a compacted topic that says up to where rows are in Kafka; made when missing.",
+    )
+    transactional_id: str = Field(
+        default="",
+        max_length=200,
+        description="With exactly_once: how the id of its transactions begins; else sluice- and the name.",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> KafkaActionSettings:
         if self.idempotence and self.required_acks != "all_isr":
             raise ValueError(f"required_acks {self.required_acks} needs idempotence = false")
+        if self.exactly_once and not self.idempotence:
+            raise ValueError("exactly_once needs idempotence")
         return self

@@ -8,43 +8,31 @@ idempotence the broker refuses what would come out of order.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import OutOfOrderSequenceNumber
 
+from bridges.kafka.batches import Batch
 from bridges.kafka.client import KafkaConnector
-from bridges.kafka.encoding import Encode, encoder
 from bridges.kafka.ending import end_producer
 from bridges.kafka.errors import meant
-from bridges.kafka.headers import of_message
 from bridges.kafka.partition import Partitions
+from bridges.kafka.record import Record, Renderer
 from bridges.kafka.settings import KafkaActionSettings
 from bridges.resource.contract import ALL_DONE, Answers, Context, Sink
 from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst, TargetMissing
-from bridges.resource.templates import bytes_template, strict_template, value_template
 from broker.core.action import Row
 from broker.core.message import Message
-from rules.sql.values import json_bytes
 
+_START_S: Final = 8.0
+"""A producer asks for its number for as long as nobody gives it one."""
 _ACKS: Final = {"all_isr": "all", "leader_only": 1, "none": 0}
-_RECHECK_S: Final = 60.0
 _OVERHEAD_BYTES: Final = 512
 """Of a batch and its request beside the records."""
 _PATIENCE_S: Final = 3.0
 """A batch that takes longer has the cluster asked whether it is there, and it has as long to answer."""
-
-
-class Record(NamedTuple):
-    """One record to send; ``partition`` is None where the strategy decides."""
-
-    topic: str
-    partition: int | None
-    key: bytes | None
-    value: bytes | None
-    timestamp_ms: int
-    headers: Sequence[tuple[str, bytes]]
 
 
 class KafkaSink(Sink):
@@ -55,19 +43,9 @@ class KafkaSink(Sink):
         self._producer: AIOKafkaProducer | None = None
         self._topics: dict[str, Partitions] = {}
         self._checked_s = 0.0
-        templates = settings.message
-        self._fixed_topic = settings.topic if "${" not in settings.topic else None
-        self._topic_of = strict_template(settings.topic, "the topic")
-        self._key_of = bytes_template(templates.key) if templates.key else _none
-        self._value_of: Encode = encoder(settings, context.services.schemas)
-        self._time_of = value_template(templates.timestamp)
-        self._partition_of = value_template(settings.partition) if settings.partition else None
-        self._headers_of = value_template(settings.kafka_headers) if settings.kafka_headers else None
-        self._more_headers = [
-            (strict_template(one.kafka_ext_header_key, "a header's name"), value_template(one.kafka_ext_header_value))
-            for one in settings.kafka_ext_headers
-        ]
-        self._is_json = settings.kafka_header_value_encode_mode == "json"
+        self._renderer = Renderer(settings, context.services.schemas)
+        self._fixed_topic = self._renderer.fixed_topic
+        self.record = self._renderer.record  # type: ignore[method-assign]  # a call less for each row
 
     async def open(self) -> None:
         """Start the producer; look whether the topic is there, where it is the same for all rows."""
@@ -75,6 +53,7 @@ class KafkaSink(Sink):
         compression = None if settings.compression == "no_compression" else settings.compression
         producer = AIOKafkaProducer(
             **self._connector.reach(self._context.name.replace(":", "-")),
+            **self._transactional(),
             acks=_ACKS[settings.required_acks],
             enable_idempotence=settings.idempotence,
             compression_type=compression,
@@ -85,13 +64,18 @@ class KafkaSink(Sink):
         self._producer = producer
         self._topics.clear()
         try:
-            await producer.start()
+            async with asyncio.timeout(_START_S):
+                await producer.start()
             await self.check()
         except BaseException as error:
             await self.close()
             if isinstance(error, Exception):
                 raise meant(error, self._connector.settings.bootstrap_hosts) from error
             raise
+
+    def _transactional(self) -> dict[str, Any]:
+        """Arguments of the producer beside those of every one."""
+        return {}
 
     async def close(self) -> None:
         """Stop the producer; what it still has is not waited for."""
@@ -106,24 +90,7 @@ class KafkaSink(Sink):
 
     def record(self, row: Row, message: Message) -> Record:
         """The record of a row."""
-        timestamp = self._time_of(row)
-        if type(timestamp) is not int or timestamp < 0:
-            timestamp = message.received_ns // 1_000_000
-        headers = of_message(message) if self._settings.mqtt_headers else []
-        if self._headers_of is not None:
-            headers += self._of_value(self._headers_of(row))
-        for name_of, value_of in self._more_headers:
-            value = self._header_value(value_of(row))
-            if value is not None:
-                headers.append((name_of(row), value))
-        return Record(
-            self._fixed_topic or self._topic_of(row),
-            None if self._partition_of is None else _number(self._partition_of(row)),
-            self._key_of(row),
-            self._value_of(row),
-            timestamp,
-            headers,
-        )
+        return self._renderer.record(row, message)
 
     async def send(self, records: Sequence[Record]) -> Answers:
         """Send a batch; returns when the brokers have it."""
@@ -131,7 +98,7 @@ class KafkaSink(Sink):
             raise ReconnectFirst("the producer is not started")
         self._forget_old_topics()
         answers: list[BridgeError | None] = [None] * len(records)
-        batches = await self._packed(self._producer, records, answers)
+        batches = await self._packed(self._producer, enumerate(records), answers)
         try:
             while batches:
                 # one for each partition at a time: what follows one that must be split may not overtake it
@@ -143,7 +110,7 @@ class KafkaSink(Sink):
             raise
         return answers if any(answers) else ALL_DONE
 
-    async def _sent(self, batches: Sequence[_Batch], answers: list[BridgeError | None]) -> list[_Batch]:
+    async def _sent(self, batches: Sequence[Batch], answers: list[BridgeError | None]) -> list[Batch]:
         """Send batches; gives those to send next, parts of what Kafka has refused as a whole."""
         assert self._producer is not None
         results = await self._results(self._producer, batches)
@@ -155,7 +122,7 @@ class KafkaSink(Sink):
             raise await self._cause(known[0][0].topic, known[0][1])
         # aiokafka has counted the refused batch, so that Kafka refuses what follows it by its number
         await self._renew()
-        again: list[_Batch] = []
+        again: list[Batch] = []
         for (batch, error), (_, cause) in zip(known, failed, strict=True):
             if isinstance(error, NeverAgain) and len(batch.records) == 1:
                 answers[batch.records[0][0]] = error
@@ -167,20 +134,23 @@ class KafkaSink(Sink):
                 raise error
         return again
 
-    async def _results(self, producer: AIOKafkaProducer, batches: Sequence[_Batch]) -> Sequence[BaseException | None]:
-        """What became of each. aiokafka tries on for as long as a request may take; whether the cluster is there at all
+    async def _results(self, producer: AIOKafkaProducer, batches: Sequence[Batch]) -> Sequence[BaseException | None]:
+        """What became of each."""
+        return await self._patiently([asyncio.create_task(batch.send(producer)) for batch in batches])
+
+    async def _patiently(self, doing: Sequence[asyncio.Task[None]]) -> Sequence[BaseException | None]:
+        """The errors of tasks. aiokafka tries on for as long as a request may take; whether the cluster is there at all
         is asked for meanwhile, so that people learn of it sooner."""
-        sending = [asyncio.create_task(batch.send(producer)) for batch in batches]
         try:
-            while (await asyncio.wait(sending, timeout=_PATIENCE_S))[1]:
+            while (await asyncio.wait(doing, timeout=_PATIENCE_S))[1]:
                 async with asyncio.timeout(_PATIENCE_S):
                     await self._connector.check()
         except TimeoutError:
             raise ReconnectFirst(f"{self._connector.settings.bootstrap_hosts}: no answer") from None
         finally:
-            for task in sending:
+            for task in doing:
                 task.cancel()
-            results = await asyncio.gather(*sending, return_exceptions=True)
+            results = await asyncio.gather(*doing, return_exceptions=True)
         return results
 
     async def _cause(self, topic: str, error: BridgeError) -> BridgeError:
@@ -196,17 +166,22 @@ class KafkaSink(Sink):
     async def _renew(self) -> None:
         """A producer that begins to count anew; the one there is has nothing on the way."""
         if self._settings.idempotence:
-            await self.close()
-            await self.open()
+            await self._begin_anew()
+
+    async def _begin_anew(self) -> AIOKafkaProducer:
+        await self.close()
+        await self.open()
+        assert self._producer is not None
+        return self._producer
 
     async def _packed(
-        self, producer: AIOKafkaProducer, records: Sequence[Record], answers: list[BridgeError | None]
-    ) -> list[_Batch]:
-        open_batches: dict[tuple[str, int], _Batch] = {}
-        all_batches: list[_Batch] = []
+        self, producer: AIOKafkaProducer, records: Iterable[tuple[int, Record]], answers: list[BridgeError | None]
+    ) -> list[Batch]:
+        open_batches: dict[tuple[str, int], Batch] = {}
+        all_batches: list[Batch] = []
         sticky: dict[str, int] = {}
         largest = self._settings.max_batch_bytes
-        for at, record in enumerate(records):
+        for at, record in records:
             topic = record.topic
             if len(record.value or b"") > largest:
                 answers[at] = NeverAgain(f"the record is larger than max_batch_bytes, which is {largest}")
@@ -231,7 +206,7 @@ class KafkaSink(Sink):
             place = (topic, partition)
             batch = open_batches.get(place)
             if batch is None or not batch.add(at, record):
-                batch = open_batches[place] = _Batch(producer, topic, partition)
+                batch = open_batches[place] = Batch(producer, topic, partition)
                 all_batches.append(batch)
                 batch.add(at, record)
         return all_batches
@@ -247,80 +222,6 @@ class KafkaSink(Sink):
     def _forget_old_topics(self) -> None:
         """Partitions may be added while all goes well."""
         now_s = self._context.services.clock.monotonic_s()
-        if now_s - self._checked_s > _RECHECK_S:
+        if now_s - self._checked_s > self._connector.settings.metadata_max_age:
             self._checked_s = now_s
             self._topics.clear()
-
-    def _of_value(self, value: Any) -> list[tuple[str, bytes]]:
-        if isinstance(value, dict):
-            pairs = list(value.items())
-        elif isinstance(value, list):
-            pairs = [(item.get("key"), item.get("value")) for item in value if isinstance(item, dict)]
-        else:
-            return []
-        found = [(name, self._header_value(value)) for name, value in pairs if isinstance(name, str)]
-        return [(name, value) for name, value in found if value is not None]
-
-    def _header_value(self, value: Any) -> bytes | None:
-        if value is None:
-            return None
-        if self._is_json:
-            return json_bytes(value)
-        if isinstance(value, str):
-            return value.encode()
-        return bytes(value) if isinstance(value, (bytes, bytearray)) else None
-
-
-class _Batch:
-    """A batch of Kafka for one partition, and which of the records handed over are in it."""
-
-    def __init__(self, producer: AIOKafkaProducer, topic: str, partition: int) -> None:
-        self.topic, self.partition = topic, partition
-        self._builder = producer.create_batch()
-        self.records: list[tuple[int, Record]] = []
-
-    def add(self, at: int, record: Record) -> bool:
-        """Put a record in; False when there is no room, and there is something in it."""
-        found = self._builder.append(
-            timestamp=record.timestamp_ms, key=record.key, value=record.value, headers=record.headers
-        )
-        if found is None:
-            return False
-        self.records.append((at, record))
-        return True
-
-    def halves(self, producer: AIOKafkaProducer) -> list[_Batch]:
-        """Two batches of these records."""
-        half = len(self.records) // 2
-        return [self.copy(producer, self.records[:half]), self.copy(producer, self.records[half:])]
-
-    def copy(self, producer: AIOKafkaProducer, records: Sequence[tuple[int, Record]]) -> _Batch:
-        """A batch for the same partition; one that was sent cannot be sent again."""
-        batch = _Batch(producer, self.topic, self.partition)
-        for at, record in records:
-            batch.add(at, record)
-        return batch
-
-    async def send(self, producer: AIOKafkaProducer) -> None:
-        """Send it; raises what Kafka says."""
-        self._builder.close()
-        await (await producer.send_batch(self._builder, self.topic, partition=self.partition))
-
-
-def key_of(settings: KafkaActionSettings) -> Callable[[Row, Message], Hashable]:
-    """Records with one key stay in order; without a key those of one client."""
-    if not settings.message.key:
-        return lambda row, message: message.client.client_id
-    of_row = bytes_template(settings.message.key)
-    return lambda row, message: of_row(row) or message.client.client_id
-
-
-def _none(_row: Row) -> None:
-    return None
-
-
-def _number(value: Any) -> int | None:
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        return None

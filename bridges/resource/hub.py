@@ -246,23 +246,25 @@ class Hub:
         await running.action.stop(reason)
 
     def remove_action(self, name: str) -> None:
-        """Forget it, with what waits."""
+        """Forget it, with what waits. All that goes by its name is gone at once: another may be made right after."""
         running = self.actions.pop(name)
-        self.services.sinks.remove(running.action.name)
+        action = running.action
+        self.services.sinks.remove(action.name)
+        if left := action.backlog:
+            _log.warning("bridge.dropped", action=action.name, rows=left, reason="deleted")
+        running.letters.options = running.letters.options.model_copy(update={"causes": []})
+        running.letters.remove()
+        self._forget_buffer(action.name)
+        self.services.metrics.remove(action=action.name)
         if self.is_running:
-            self.chores.add(running.action.key, partial(self._forget_action, running))
+            self.chores.add(action.key, partial(self._forget_action, running))
 
     async def _forget_action(self, running: RunningAction) -> None:
         action = running.action
         await self.end_action(running, "deleted")
-        if left := action.backlog:
-            _log.warning("bridge.dropped", action=action.name, rows=left, reason="deleted")
         if isinstance(action.buffer, MemoryBuffer):
             items = action.buffer.all_items()
             action.dropped(items, len(items), "other")
-        running.letters.remove()
-        self._forget_buffer(action.name)
-        self.services.metrics.remove(action=action.name)
 
     # Sources
 

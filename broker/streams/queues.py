@@ -114,6 +114,8 @@ class StoredQueue:
 
     def advance(self, next_offset: int) -> None:
         """Everything below this offset is done: part of the commit group that is gathering."""
+        if self.is_gone:
+            return
         left = max(1, self._next - self._done)
         self._bytes -= self._bytes * min(left, next_offset - self._done) // left
         self._done = next_offset

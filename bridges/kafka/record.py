@@ -1,0 +1,106 @@
+"""The record of Kafka that a row becomes: templates compiled once, rendered for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+from bridges.kafka.encoding import Encode, encoder
+from bridges.kafka.headers import of_message
+from bridges.kafka.settings import KafkaActionSettings
+from bridges.resource.templates import bytes_template, strict_template, value_template
+from broker.core.action import Row
+from broker.core.message import Message
+from broker.core.schema import SchemaLookup
+from rules.sql.values import json_bytes
+
+
+class Record(NamedTuple):
+    """One record to send; ``partition`` is None where the strategy decides."""
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: list[tuple[str, bytes]]
+
+
+class Renderer:
+    """Makes the records of one action."""
+
+    def __init__(self, settings: KafkaActionSettings, schemas: SchemaLookup) -> None:
+        self._settings = settings
+        templates = settings.message
+        self.fixed_topic = settings.topic if "${" not in settings.topic else None
+        """The topic, where it is the same for all rows."""
+        self._topic_of = strict_template(settings.topic, "the topic")
+        self._key_of = bytes_template(templates.key) if templates.key else _none
+        self._value_of: Encode = encoder(settings, schemas)
+        self._time_of = value_template(templates.timestamp)
+        self._partition_of = value_template(settings.partition) if settings.partition else None
+        self._headers_of = value_template(settings.kafka_headers) if settings.kafka_headers else None
+        self._more_headers = [
+            (strict_template(one.kafka_ext_header_key, "a header's name"), value_template(one.kafka_ext_header_value))
+            for one in settings.kafka_ext_headers
+        ]
+        self._is_json = settings.kafka_header_value_encode_mode == "json"
+
+    def record(self, row: Row, message: Message) -> Record:
+        """The record of a row."""
+        timestamp = self._time_of(row)
+        if type(timestamp) is not int or timestamp < 0:
+            timestamp = message.received_ns // 1_000_000
+        headers = of_message(message) if self._settings.mqtt_headers else []
+        if self._headers_of is not None:
+            headers += self._of_value(self._headers_of(row))
+        for name_of, value_of in self._more_headers:
+            value = self._header_value(value_of(row))
+            if value is not None:
+                headers.append((name_of(row), value))
+        return Record(
+            self.fixed_topic or self._topic_of(row),
+            None if self._partition_of is None else _number(self._partition_of(row)),
+            self._key_of(row),
+            self._value_of(row),
+            timestamp,
+            headers,
+        )
+
+    def _of_value(self, value: Any) -> list[tuple[str, bytes]]:
+        if isinstance(value, dict):
+            pairs = list(value.items())
+        elif isinstance(value, list):
+            pairs = [(item.get("key"), item.get("value")) for item in value if isinstance(item, dict)]
+        else:
+            return []
+        found = [(name, self._header_value(value)) for name, value in pairs if isinstance(name, str)]
+        return [(name, value) for name, value in found if value is not None]
+
+    def _header_value(self, value: Any) -> bytes | None:
+        if value is None:
+            return None
+        if self._is_json:
+            return json_bytes(value)
+        if isinstance(value, str):
+            return value.encode()
+        return bytes(value) if isinstance(value, (bytes, bytearray)) else None
+
+
+def key_of(settings: KafkaActionSettings) -> Callable[[Row, Message], Hashable]:
+    """Records with one key stay in order; without a key those of one client."""
+    if not settings.message.key:
+        return lambda row, message: message.client.client_id
+    of_row = bytes_template(settings.message.key)
+    return lambda row, message: of_row(row) or message.client.client_id
+
+
+def _none(_row: Row) -> None:
+    return None
+
+
+def _number(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None

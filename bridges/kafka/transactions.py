@@ -1,0 +1,153 @@
+"""Rows as records of Kafka, each once for who reads what is committed.
+
+Each batch is a transaction, in which the cursor of the action is written too (``bridges.kafka.cursor``). Whenever there
+is doubt (a crash, a commit without an answer, a fenced producer) a new producer under the same transactional id ends
+what the one before left open, one way or the other, and the cursor says what became of it: rows that it knows are
+confirmed without being sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import InvalidProducerEpoch, InvalidTxnState, ProducerFenced
+
+from bridges.kafka.batches import Batch
+from bridges.kafka.client import KafkaConnector
+from bridges.kafka.cursor import COMPACTED, Cursor, begun, read_cursor
+from bridges.kafka.errors import meant
+from bridges.kafka.record import Record
+from bridges.kafka.settings import KafkaActionSettings
+from bridges.kafka.sink import KafkaSink
+from bridges.resource.contract import ALL_DONE, Answers, Context
+from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, ReconnectFirst, TargetMissing, TryAgain
+
+_SHORTEST_MS: Final = 10_000
+_LONGEST_MS: Final = 60_000
+"""Of a transaction, before Kafka gives it up; until then who reads what is committed waits for it."""
+_FENCED: Final = (ProducerFenced, InvalidProducerEpoch, InvalidTxnState)
+
+
+@dataclass(frozen=True)
+class _CursorTopic:
+    """How the topic of cursors is made."""
+
+    new_topic_partitions: int = 1
+    new_topic_replication_factor: int = 0
+    new_topic_config: dict[str, str] = field(default_factory=lambda: dict(COMPACTED))
+
+
+class TransactionalSink(KafkaSink):
+    """See the module."""
+
+    def __init__(self, connector: KafkaConnector, settings: KafkaActionSettings, context: Context) -> None:
+        super().__init__(connector, settings, context)
+        if context.place is None:
+            raise BadSettings("exactly_once needs buffer_mode = disk")
+        self._place = context.place
+        name = settings.transactional_id or f"sluice-{context.name.partition(':')[2]}"
+        self._id = f"{name}-{context.place.id}"
+        self._cursor = Cursor("", 0)
+        self._is_open = False
+        """Whether a transaction is open, or it is not known."""
+
+    def _transactional(self) -> dict[str, Any]:
+        timeout_ms = int(self._context.request_timeout_s * 2000)
+        return {
+            "transactional_id": self._id,
+            "transaction_timeout_ms": min(max(timeout_ms, _SHORTEST_MS), _LONGEST_MS),
+        }
+
+    async def open(self) -> None:
+        """Start the producer, which fences one that is still there; learn what is in Kafka."""
+        await super().open()
+        topic = self._settings.cursor_topic
+        try:
+            await self._connector.partitions(topic, _CursorTopic())
+            found = await read_cursor(self._connector, topic, self._id.encode())
+        except BaseException:
+            await self.close()
+            raise
+        self._cursor = begun(found, self._place.run, self._place.begin, self._context.name)
+        self._is_open = False
+
+    async def send(self, records: Sequence[Record]) -> Answers:
+        """Not used: positions are needed."""
+        raise NotImplementedError
+
+    async def send_at(self, records: Sequence[Record], positions: Sequence[int]) -> Answers:
+        """Send what is not in Kafka yet, in one transaction with the cursor."""
+        producer = self._producer
+        if producer is None:
+            raise ReconnectFirst("the producer is not started")
+        if self._is_open:
+            producer = await self._begin_anew()
+        self._forget_old_topics()
+        answers: list[BridgeError | None] = [None] * len(records)
+        fresh = [(at, record) for at, record in enumerate(records) if not self._cursor.has(positions[at])]
+        batches = await self._packed(producer, fresh, answers)
+        try:
+            while batches:
+                batches = await self._sent_once(batches, positions, answers)
+        except BridgeError:
+            self._topics.clear()
+            raise
+        return answers if any(answers) else ALL_DONE
+
+    async def _sent_once(
+        self, batches: list[Batch], positions: Sequence[int], answers: list[BridgeError | None]
+    ) -> list[Batch]:
+        """One transaction; gives the batches of the next where this one was refused for what is in it."""
+        producer = self._producer
+        assert producer is not None
+        sent = {positions[at] for batch in batches for at, _ in batch.records}
+        others = [position for position in positions if position not in sent and not self._cursor.has(position)]
+        cursor = self._cursor.after(self._place.run, sent, others, self._place.settled())
+        self._is_open = True
+        try:
+            await producer.begin_transaction()
+        except Exception as error:
+            raise TryAgain(f"the producer takes no transaction: {error}") from error
+        results = await self._results(producer, [*batches, self._cursor_batch(producer, cursor)])
+        errors = [(batch, error) for batch, error in zip(batches, results, strict=False) if error is not None]
+        failed = next((error for error in results if error is not None), None)
+        if failed is None:
+            await self._commit(producer)
+            self._cursor, self._is_open = cursor, False
+            return []
+        known = {id(batch): meant(error, f"the topic {batch.topic!r}") for batch, error in errors}
+        if not any(isinstance(error, NeverAgain) for error in known.values()):
+            raise await self._why(failed, errors[0][0].topic if errors else self._settings.cursor_topic)
+        producer = await self._begin_anew()  # which ends the transaction
+        again: list[Batch] = []
+        for batch in batches:
+            refusal = known.get(id(batch))
+            if not isinstance(refusal, NeverAgain):
+                again.append(batch.copy(producer, batch.records))
+            elif len(batch.records) == 1:
+                answers[batch.records[0][0]] = refusal
+            else:
+                again += batch.halves(producer)
+        return again
+
+    def _cursor_batch(self, producer: AIOKafkaProducer, cursor: Cursor) -> Batch:
+        batch = Batch(producer, self._settings.cursor_topic, 0)
+        now_ms = self._context.services.clock.now_ns() // 1_000_000
+        batch.add(0, Record(self._settings.cursor_topic, 0, self._id.encode(), cursor.encode(), now_ms, []))
+        return batch
+
+    async def _commit(self, producer: AIOKafkaProducer) -> None:
+        [error] = await self._patiently([asyncio.create_task(producer.commit_transaction())])
+        if error is not None:
+            raise await self._why(error, self._settings.cursor_topic)
+
+    async def _why(self, error: BaseException, topic: str) -> BridgeError:
+        """What is to be done about a transaction that did not come to its end; the next one begins anew."""
+        if isinstance(error, _FENCED):
+            return TryAgain("another producer took over the transactional id; this one takes it back")
+        known = await self._cause(topic, meant(error, f"the topic {topic!r}"))
+        return known if isinstance(known, (BadSettings, TargetMissing)) else ReconnectFirst(str(known))
