@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from bridges.mqtt.errors import REFUSED, connect_error, disconnect_error, publish_error, subscribe_error
 from bridges.mqtt.flight import Batch, Flight
@@ -40,6 +40,7 @@ from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.errors import PeerError
 from broker.core.origin import MARK
+from broker.core.topic import SHARE_PREFIX
 
 _LARGEST_PACKET: Final = 268_435_460
 _PING_S: Final = 10.0
@@ -128,7 +129,7 @@ class Client(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._aliases: dict[int, str] = {}
         self._largest = settings.max_packet_size or _LARGEST_PACKET
-        self._most_qos, self._may_retain = 2, True
+        self._most_qos, self._may_retain, self._has_shares = settings.max_qos, True, True
         self._handlers: dict[type, Callable[[Any], None]] = {
             Publish: self._on_publish, PubAck: self._on_puback, PubRec: self._on_pubrec, PubRel: self._on_pubrel,
             PubComp: self._on_pubcomp, ConnAck: self._on_connack, SubAck: self._on_answer, UnsubAck: self._on_answer,
@@ -139,9 +140,8 @@ class Client(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say who it is."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.write(encode_packet(self._connect()))
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by name
+        self._transport.write(encode_packet(self._connect()))
 
     def data_received(self, data: bytes) -> None:
         """Handle each packet; what it leads to leaves in one write."""
@@ -251,7 +251,9 @@ class Client(asyncio.Protocol):
             self.connack.set_exception(connect_error(packet.reason_code, told, login.server, is_v5=self.is_v5))
             return
         self._largest = min(self._largest, told.get("Maximum-Packet-Size", _LARGEST_PACKET))
-        self._most_qos, self._may_retain = told.get("Maximum-QoS", 2), bool(told.get("Retain-Available", 1))
+        self._most_qos = min(self._most_qos, told.get("Maximum-QoS", 2))
+        self._may_retain = bool(told.get("Retain-Available", 1))
+        self._has_shares = bool(told.get("Shared-Subscription-Available", 1))
         self._keep_alive_s = told.get("Server-Keep-Alive", self._keep_alive_s)
         self.remote_origin = next((value for name, value in told.get("User-Property", ()) if name == MARK), "")
         window = told.get("Receive-Maximum", MOST_INFLIGHT)
@@ -312,6 +314,10 @@ class Client(asyncio.Protocol):
         Raises:
             TargetMissing: one is refused; says which.
         """
+        for request in requests:
+            if request.filter.startswith(SHARE_PREFIX) and not self._has_shares:
+                code = reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+                raise subscribe_error(code, {}, self.login.server, request.filter)
         answer = await self._ask(lambda packet_id: Subscribe(packet_id, list(requests)))
         for request, code in zip(requests, answer.reason_codes, strict=False):
             if code >= REFUSED:

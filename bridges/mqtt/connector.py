@@ -156,7 +156,7 @@ class MqttConnector(Connector):
     def _session(self) -> Session:
         """What is known of the session with that broker under that name."""
         login, memory, clock = self._login(), self.context.memory, self.context.services.clock
-        limit = self.settings.max_inflight
+        limit = self.settings.window
         key = (login.server, login.client_id, self.settings.version, limit)
         if self._is_trial:
             return Session(limit, clock, clock.now_ns())

@@ -18,6 +18,8 @@ PORT: Final = 1883
 TLS_PORT: Final = 8883
 MOST_INFLIGHT: Final = 1000
 """Of ``max_inflight``; messages use the packet identifiers up to it, subscribing those above."""
+_INFLIGHT: Final = 100
+_INFLIGHT_BELOW_V5: Final = 20
 _LONGEST_EXPIRY_S: Final = 0xFFFFFFFF
 VERSIONS: Final = {"v3": 3, "v4": 4, "v5": 5}
 
@@ -51,14 +53,23 @@ class MqttSettings(Settings):
     keepalive: Duration = Field(
         default=60.0, ge=0, le=65_535, description="The connection is tested at least so often; 0: never; a duration."
     )
-    max_inflight: int = Field(
-        default=100, ge=1, le=MOST_INFLIGHT, description="Messages sent and not confirmed, at most; a number."
+    max_inflight: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_INFLIGHT,
+        description="Messages sent and not confirmed, at most; a number. Default: 100, and 20 below MQTT 5, where the "
+        "other broker cannot say how many it takes: mosquitto loses messages with QoS 2 above its 20.",
     )
     receive_maximum: int = Field(
         default=1000,
         ge=1,
         le=65_535,
         description="Messages received and not confirmed, at most (MQTT 5); a number.",
+    )
+    max_qos: Literal[0, 1, 2] = Field(
+        default=2,
+        description="The highest QoS that the other broker takes; messages above go out with it. MQTT 5 brokers say so "
+        "themselves; below, some end the connection.",
     )
     max_packet_size: Size | None = Field(
         default=None,
@@ -105,12 +116,16 @@ class MqttSettings(Settings):
         return parse_address(self.server, TLS_PORT if self.ssl.enable else PORT)
 
     @property
+    def window(self) -> int:
+        """Messages sent and not confirmed, at most."""
+        if self.max_inflight is not None:
+            return self.max_inflight
+        return _INFLIGHT if self.proto_ver == "v5" else _INFLIGHT_BELOW_V5
+
+    @property
     def version(self) -> int:
         """3, 4 or 5."""
         return VERSIONS[self.proto_ver]
-
-
-Qos = Annotated[int | str, Field(description="0, 1, 2 or a template.")]
 
 
 class MqttActionSettings(Settings):
