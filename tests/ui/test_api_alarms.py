@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import cast
 
 import httpx
 import pytest
+from fastapi import APIRouter, Request
+from fastapi.routing import APIRoute
 
 from broker.admin.alarms import AlarmDesk
 from broker.core.clock import SystemClock
 from broker.core.errors import Unavailable
 from broker.core.events import Events
+from broker.core.objects import Spec
 from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
 from tests.ui.api_node import TOKEN, Node, Running
+from ui.api.backtests import BacktestVerbs, add_backtests
 from ui.api.deadline import BoundedCalls
 
 
@@ -75,3 +80,22 @@ def test_an_evaluation_is_to_come_again_where_the_node_stays_overloaded() -> Non
     with pytest.raises(Unavailable, match="overloaded") as caught:
         asyncio.run(calls.run("it", lambda: 42))
     assert caught.value.retry_after_s == 10
+
+
+def test_no_back_test_begins_while_the_node_is_overloaded() -> None:
+    class Backtests:
+        def backtest(self, body: Spec) -> Spec:
+            raise AssertionError("it must not begin")
+
+    router = APIRouter()
+    add_backtests(router, cast(BacktestVerbs, Backtests()), BoundedCalls(0.1, is_put_off=lambda: True))
+    [start] = [
+        route.endpoint for route in router.routes if isinstance(route, APIRoute) and route.path.endswith(":backtest")
+    ]
+
+    async def read() -> dict[str, object]:
+        return {"type": "http.request", "body": b"{}"}
+
+    headers = [(b"content-type", b"application/json")]
+    with pytest.raises(Unavailable, match="overloaded"):
+        asyncio.run(start(Request({"type": "http", "method": "POST", "path": "/", "headers": headers}, read)))

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from broker.core.objects import Spec
 from ui.api import models
+from ui.api.deadline import BoundedCalls
 from ui.api.operation import described
 from ui.api.wire import answer, read_object
 
@@ -29,8 +30,8 @@ class BacktestVerbs(Protocol):
     def cancel_backtest(self, id: str) -> Spec: ...
 
 
-def add_backtests(router: APIRouter, service: BacktestVerbs) -> None:
-    """Add the routes."""
+def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls) -> None:
+    """Add the routes. None is started while the node is overloaded."""
 
     @router.post(
         "/rules:backtest",
@@ -40,7 +41,9 @@ def add_backtests(router: APIRouter, service: BacktestVerbs) -> None:
         **described(body=models.Backtest, answer=models.Anything, status=202, problems=(404,)),
     )
     async def start(request: Request) -> Response:
-        job = service.backtest(await read_object(request))
+        body = await read_object(request)
+        await calls.until_it_may()
+        job = service.backtest(body)
         started = answer(job, 202)
         started.headers["Location"] = f"{request.url.path.removesuffix('/rules:backtest')}/backtests/{job['id']}"
         return started

@@ -45,7 +45,7 @@ class BoundedCalls:
             broker.core.errors.Invalid: it ran longer than allowed; ``what`` names it.
             broker.core.errors.Unavailable: all slots stayed taken, or the node stays overloaded.
         """
-        await self._until_it_may()
+        await self.until_it_may()
         await self._take_slot()
         loop = asyncio.get_running_loop()
         thread = _Thread(partial(settled_on_thread, call, loop, self._timeout_s * _FOR_ANSWERS), loop, self._give_back)
@@ -56,8 +56,12 @@ class BoundedCalls:
             thread.end()
             raise Invalid(f"{what} ran longer than {self._timeout_s:g} s and was ended", code="too_slow") from None
 
-    async def _until_it_may(self) -> None:
-        """Wait a while for the node to be no longer overloaded."""
+    async def until_it_may(self) -> None:
+        """Wait a while for the node to be no longer overloaded.
+
+        Raises:
+            broker.core.errors.Unavailable: it stays so.
+        """
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + self._timeout_s
         while self._is_put_off():

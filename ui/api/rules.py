@@ -113,7 +113,7 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedC
     if hasattr(service, "run_cases"):
         _add_cases(router, service, calls)
     if hasattr(service, "backtest"):
-        add_backtests(router, service)
+        add_backtests(router, service, calls)
     reorder = getattr(service, "reorder", None)
     if reorder is not None:
         add_reorder(router, kind, service, reorder)
