@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -59,12 +59,19 @@ def _reason(detail: ErrorDetails, place: Location, model: type[BaseModel]) -> st
         siblings = settings_at(model, above) if above else model.model_fields
         return f"{member} is not known{did_you_mean(str(place[-1]), siblings)}"
     if kind == "union_tag_not_found":
-        return f"{member}.type is required"
+        return f"{member}.{_discriminator(context)} is required"
     if kind == "union_tag_invalid":
-        return f"{member}.type is {context['tag']!r}; expected {_any_of(context['expected_tags'].split(', '))}"
+        expected = _any_of(context["expected_tags"].split(", "))
+        return f"{member}.{_discriminator(context)} is {context['tag']!r}; expected {expected}"
     if kind in ("value_error", "assertion_error"):
         return f"{member}: {context.get('error', detail['msg'])}"
     return f"{member} is {shown(detail['input'], is_secret=False)}; {expectation(detail)}"
+
+
+def _discriminator(context: Mapping[str, Any]) -> str:
+    """The member that tells the members of a union apart; ``type`` where a function does."""
+    name: str = context["discriminator"].strip("'")
+    return name if name.isidentifier() else "type"
 
 
 def _any_of(words: Sequence[str]) -> str:

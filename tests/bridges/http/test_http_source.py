@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from broker.core.errors import Invalid
 from broker.core.message import Message
 from broker.core.schema import SchemaError
 from broker.core.stage import Outcome, Refusal
@@ -334,6 +335,19 @@ def test_whoever_reaches_the_port_where_that_is_said() -> None:
         assert (await made.post()).status_code == 200
 
     run(check, authentication={"mechanism": "none"})
+
+
+def test_who_may_send_has_to_be_said() -> None:
+    async def check(made: Site) -> None:
+        for authentication, said in (
+            (None, "authentication"),
+            ({"mechanism": "tokens"}, "authentication.mechanism is"),
+        ):
+            members = {} if authentication is None else {"authentication": authentication}
+            with pytest.raises(Invalid, match=said):
+                made.bridges.connectors.create({"name": "open", "type": "http_server", **members})
+
+    run(check)
 
 
 # Bounds
