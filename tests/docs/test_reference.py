@@ -10,6 +10,7 @@ import pytest
 
 from bridges.feature import BUILT_IN
 from broker.app.build import PATHS, section_models
+from broker.config.objects import OBJECT_SECTIONS
 from broker.config.reference import describe
 from broker.config.removed import REMOVED
 from docs.generate import DIRECTORY, pages
@@ -19,7 +20,8 @@ PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CHAN
 _PACKAGES = ("broker", "rules", "schema_validation", "transforms", "bridges", "ui", "pyspark_sluice")
 _MODULE = re.compile(rf"`((?:{'|'.join((*_PACKAGES, 'tests', 'benchmarks'))})(?:/[\w.]+)*/?)`")
 _LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
-_SETTING = re.compile(r"`((?:access|api|lake|listeners|log|mqtt|node|rule_engine|store|stream_defaults)\.[\w.]+)`")
+_SECTIONS = "|".join({section.partition(".")[0] for section in section_models()})
+_SETTING = re.compile(rf"`((?:{_SECTIONS})\.[\w.]+)`")
 
 
 def _id(page: Path) -> str:
@@ -101,12 +103,11 @@ def _events() -> frozenset[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "connectors.md"], ids=_id)
 def test_settings_named_exist(page: Path) -> None:
     keys = {entry.key for entry in describe(section_models())} | {
-        "lake.tables",
-        "rule_engine.rules",
+        *OBJECT_SECTIONS,
         *REMOVED,
         *_events(),
     }
-    for name in _SETTING.findall(page.read_text()):
+    for name in (found.removesuffix(".NAME") for found in _SETTING.findall(page.read_text())):
         assert any(key == name or key.startswith(f"{name}.") for key in keys) or (ROOT / name).exists(), name
 
 
