@@ -45,6 +45,9 @@ class Batch:
     async def send(self, producer: AIOKafkaProducer) -> None:
         """Send it; raises what Kafka says."""
         self._builder.close()
+        # A topic it has seen without being asked for it, aiokafka forgets when it is asked for another: then it would
+        # look for the leader in vain, without a pause, and nothing more is sent
+        await producer.client.add_topic(self.topic)
         try:
             future = await producer.send_batch(self._builder, self.topic, partition=self.partition)
         except AssertionError:  # aiokafka's word for a partition that it has not heard of

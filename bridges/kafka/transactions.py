@@ -112,16 +112,14 @@ class TransactionalSink(KafkaSink):
             await producer.begin_transaction()
         except Exception as error:
             raise TryAgain(f"the producer takes no transaction: {error}") from error
-        results = await self._results(producer, [*batches, self._cursor_batch(producer, cursor)])
-        errors = [(batch, error) for batch, error in zip(batches, results, strict=False) if error is not None]
-        failed = next((error for error in results if error is not None), None)
-        if failed is None:
+        failed = await self._failed(producer, [*batches, self._cursor_batch(producer, cursor)])
+        if not failed:
             await self._commit(producer)
             self._cursor, self._is_open = cursor, False
             return []
-        known = {id(batch): meant(error, f"the topic {batch.topic!r}") for batch, error in errors}
+        known = {id(batch): meant(error, f"the topic {batch.topic!r}") for batch, error in failed}
         if not any(isinstance(error, NeverAgain) for error in known.values()):
-            raise await self._why(failed, errors[0][0].topic if errors else self._settings.cursor_topic)
+            raise await self._why(failed[0][1], failed[0][0].topic)
         producer = await self._begin_anew()  # which ends the transaction
         again: list[Batch] = []
         for batch in batches:
@@ -133,6 +131,16 @@ class TransactionalSink(KafkaSink):
             else:
                 again += batch.halves(producer)
         return again
+
+    async def _failed(self, producer: AIOKafkaProducer, batches: Sequence[Batch]) -> list[tuple[Batch, BaseException]]:
+        """Send batches, those of a partition one after the other; gives the first that failed and those beside them."""
+        while batches:
+            heads = list({(one.topic, one.partition): one for one in reversed(batches)}.values())
+            results = await self._results(producer, heads)
+            if failed := [(head, error) for head, error in zip(heads, results, strict=True) if error is not None]:
+                return failed
+            batches = [one for one in batches if one not in heads]
+        return []
 
     def _cursor_batch(self, producer: AIOKafkaProducer, cursor: Cursor) -> Batch:
         batch = Batch(producer, self._settings.cursor_topic, 0)

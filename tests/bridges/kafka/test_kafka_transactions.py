@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,15 +59,22 @@ class Node:
     def send(self, start: int, stop: int) -> None:
         self.bridges.send_many(stop - start, start=start, action="kafka:out")
 
+    async def until_sent(self, count: int) -> None:
+        await self._until(lambda: self.bridges.counts()["success"] >= count)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Longer than a restart of Kafka takes."""
+        async with asyncio.timeout(60):
+            while not condition():
+                self.bridges.assert_adds_up()
+                await asyncio.sleep(0.02)
+
     async def seen(self) -> list[int]:
         """What who reads what is committed sees."""
         return [int(record.value or b"-1") for record in await self.topic.records(committed=True)]
 
     async def until_all_seen(self, count: int) -> list[int]:
-        async with asyncio.timeout(60):
-            while self.bridges.counts()["queuing"] + self.bridges.counts()["inflight"]:
-                self.bridges.assert_adds_up()
-                await asyncio.sleep(0.02)
+        await self._until(lambda: not self.bridges.counts()["queuing"] + self.bridges.counts()["inflight"])
         found = await self.seen()
         assert sorted(found) == list(range(count))
         return found
@@ -196,26 +204,25 @@ async def test_an_action_of_the_same_name_made_anew_begins_with_a_cursor_of_its_
     await bridges.end()
 
 
-@on_loop
-async def test_rows_go_on_once_each_while_kafka_is_killed_again_and_again(tmp_path_factory: Any) -> None:
-    with Kafka(tmp_path_factory.mktemp("own") / "cluster") as kafka:
+@pytest.mark.heavy
+@pytest.mark.timeout(200)
+def test_rows_go_on_once_each_while_kafka_is_killed_again_and_again(tmp_path: Path) -> None:
+    async def check(kafka: Kafka) -> None:
         node = Node(await Topic(kafka, partitions=2).make())
         node.begin()
         node.act()
         for turn in range(3):
             node.send(turn * 300, turn * 300 + 150)
-            async with asyncio.timeout(60):
-                while node.bridges.counts()["success"] <= turn * 300:
-                    await asyncio.sleep(0.02)
+            await node.until_sent(turn * 300 + 1)
             await asyncio.to_thread(kafka.kill)
             node.send(turn * 300 + 150, turn * 300 + 300)
             await asyncio.to_thread(kafka.start)
-            async with asyncio.timeout(60):
-                while node.bridges.counts()["success"] < (turn + 1) * 300:
-                    node.bridges.assert_adds_up()
-                    await asyncio.sleep(0.05)
+            await node.until_sent(turn * 300 + 300)
         await node.until_all_seen(900)
         await node.bridges.end()
+
+    with Kafka(tmp_path / "own") as kafka:
+        asyncio.run(check(kafka))
 
 
 def test_exactly_once_needs_a_buffer_on_disk() -> None:
