@@ -84,11 +84,15 @@ class Figures:
         self.packets_received.value += 1
         self.received_by_type[kind].value += 1
 
-    def note_pubacks(self, received: int, sent: int, sent_bytes: int) -> None:
+    def note_pubacks(self, received: int, sent: int) -> None:
         """Count PUBACK packets that went the short way."""
         self.received_by_type[PUBACK].value += received
         self.sent_by_type[PUBACK].value += sent
-        self._other_bytes_sent += sent_bytes
+        self._other_bytes_sent += 4 * sent
+
+    def note_longer_puback(self) -> None:
+        """One of those has a reason code."""
+        self._other_bytes_sent += 1
 
     def delivery_dropped(self, why: str) -> Counter:
         """The counter of deliveries to one subscriber that were dropped for a reason."""

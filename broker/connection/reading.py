@@ -62,7 +62,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
     is_unwatched = _WATCHED.isdisjoint(hub.events.wanted) and not (hub.drops_qos0 or hub.dead_letters.is_on)
     takes_qos1 = is_unwatched and hub.settings.maximum_qos > 0
     run_routes: Routes[Session] | None = None
-    run_start = run_count = packets = pubacks = answered = answered_bytes = published_bytes = 0
+    run_start = run_count = packets = pubacks = answered = published_bytes = 0
     try:
         while end - position > 1:
             first, length, body = data[position], data[position + 1], position + 2
@@ -126,9 +126,8 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                     hub.figures.unknown_acknowledgements.value += 1
             elif first & 0xF0 == 0x30:
                 published_bytes += stop - position
-                if first == 0x32 and takes_qos1 and (size := _forward_qos1(c, find_qos1, data, position, body, stop)):
+                if first == 0x32 and takes_qos1 and _forward_qos1(c, find_qos1, data, position, body, stop):
                     answered += 1
-                    answered_bytes += size
                 else:
                     publish.take(c, first, data, body, stop)
                     if c.is_parked:
@@ -149,7 +148,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
         if published_bytes:
             hub.figures.published_bytes_received.value += published_bytes
         if pubacks or answered:
-            hub.figures.note_pubacks(pubacks, answered, answered_bytes)
+            hub.figures.note_pubacks(pubacks, answered)
     if c.session.is_slow:
         c.hold_back_if_unread()
     return position
@@ -264,20 +263,19 @@ def _forward_qos1(
     position: int,
     body: int,
     stop: int,
-) -> int:
-    """Hand a QoS 1 packet, new identifiers apart as it came, to its subscribers; returns the size of the answer, 0 when
-    it must go the long way."""
+) -> bool:
+    """Hand a QoS 1 packet, new identifiers apart as it came, to its subscribers; False when it must go the long way."""
     if c.waiting or c.batches or body + 4 > stop:
-        return 0
+        return False
     topic_end = body + 2 + (data[body] << 8 | data[body + 1])
     tail_at = topic_end + 2
     if tail_at > stop or (c.is_v5 and (tail_at == stop or data[tail_at])):
-        return 0
+        return False
     topic = data[body + 2 : topic_end]
     plan = find(topic) or _plan(c, topic, 0x32)
     routes = plan.routes
     if plan.is_staged or not routes.is_live:
-        return 0
+        return False
     packet_id = data[topic_end:tail_at]
     if packet_id == b"\0\0":
         raise malformed("PUBLISH has packet identifier 0")
@@ -287,7 +285,9 @@ def _forward_qos1(
     if routes.is_empty:
         c.hub.pipeline.no_subscribers(1)
         c.box.add(_PUBACK_5_NO_SUBSCRIBERS + packet_id + b"\x10" if is_v5 else _PUBACK + packet_id)
-        return 5 if is_v5 else 4
+        if is_v5:
+            figures.note_longer_puback()
+        return True
     outgoing: Outgoing | None = None
     head = tail = b""
     for entry in routes.entries:
@@ -310,7 +310,7 @@ def _forward_qos1(
         box.messages_out += 1
         figures.sent[1].value += 1
     c.box.add(_PUBACK + packet_id)
-    return 4
+    return True
 
 
 def _dispatch(c: Connection, packet: Packet) -> None:
