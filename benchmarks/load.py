@@ -117,14 +117,16 @@ def connections(options: argparse.Namespace) -> dict[str, Any]:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(200_000, hard), min(200_000, hard)))
     before, started, links = resident_bytes(options.pid), time.perf_counter(), []
+    used_s = cpu_s(options.pid)
     for number in range(options.count):
         link = connect(options, f"c{number}")
         subscribe(link, f"dev/{number}/cmd", 1)
         links.append(link)
     taken_s = time.perf_counter() - started
+    each_us = (cpu_s(options.pid) - used_s) / options.count * 1e6
     time.sleep(1)
     each = (resident_bytes(options.pid) - before) // options.count if options.pid else None
-    return {"conn_per_s": round(options.count / taken_s), "rss_per_conn": each}
+    return {"conn_per_s": round(options.count / taken_s), "cpu_us_per_conn": round(each_us), "rss_per_conn": each}
 
 
 class Subscriber(threading.Thread):
@@ -297,6 +299,14 @@ def resident_bytes(pid: int) -> int:
         return 0
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time that a process has used, 0 for no process."""
+    if not pid:
+        return 0
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _read_packet(link: socket.socket) -> Packet:
