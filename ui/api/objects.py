@@ -47,6 +47,21 @@ class Kind:
     model: type[BaseModel]
     filter: Callable[..., Selection] = Everything
 
+    @property
+    def word(self) -> str:
+        """One of them in a sentence: ``an access rule``."""
+        text = _spaced(self.singular)
+        return f"{'an' if text[0] in 'aeio' else 'a'} {text}"
+
+    @property
+    def words(self) -> str:
+        """Many of them: ``access rules``."""
+        return _spaced(self.plural)
+
+
+def _spaced(name: str) -> str:
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
+
 
 KINDS: Sequence[Kind] = (
     Kind("schemas", "Schema", "Schemas", "Schemas", models.SchemaSpec),
@@ -80,7 +95,7 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
         many,
         operation_id=f"list{kind.plural}",
         tags=tags,
-        summary=f"List {kind.plural.lower()} in their order",
+        summary=f"List {kind.words} in their order",
         **described(answer=models.ObjectList, problems=(422,)),
     )
     async def list_objects(
@@ -94,7 +109,7 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
         many,
         operation_id=f"create{kind.singular}",
         tags=tags,
-        summary=f"Create a {kind.singular.lower()}",
+        summary=f"Create {kind.word}",
         **described(body=kind.model, answer=models.Object, status=201, problems=(409,)),
     )
     async def create_object(request: Request) -> Response:
@@ -106,7 +121,7 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
         one,
         operation_id=f"get{kind.singular}",
         tags=tags,
-        summary=f"Show a {kind.singular.lower()}",
+        summary=f"Show {kind.word}",
         **described(answer=models.Object, problems=(404, 422)),
     )
     async def get_object(name: NamePath, request: Request) -> Response:
@@ -117,7 +132,7 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
         one,
         operation_id=f"put{kind.singular}",
         tags=tags,
-        summary=f"Create or replace a {kind.singular.lower()}",
+        summary=f"Create or replace {kind.word}",
         **described(body=kind.model, answer=models.Object, problems=(409, *changed), also_creates=True),
     )
     async def put_object(name: NamePath, request: Request) -> Response:
@@ -133,7 +148,7 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
         one,
         operation_id=f"delete{kind.singular}",
         tags=tags,
-        summary=f"Delete a {kind.singular.lower()}",
+        summary=f"Delete {kind.word}",
         **described(status=204, problems=(404, 409, 422, *changed)),
     )
     async def delete_object(name: NamePath, request: Request) -> Response:
@@ -153,7 +168,7 @@ def _add_patching(router: APIRouter, kind: Kind, service: Any) -> None:
         f"/{kind.path}/{{name}}",
         operation_id=f"patch{kind.singular}",
         tags=[kind.tag],
-        summary=f"Change members of a {kind.singular.lower()}, by JSON Merge Patch",
+        summary=f"Change members of {kind.word}, by JSON Merge Patch",
         **described(body=models.ObjectPatch, answer=models.Object, problems=(404, 409, 412)),
     )
     async def patch_object(name: NamePath, request: Request) -> Response:
@@ -178,7 +193,7 @@ def add_reorder(
         f"/{kind.path}:reorder",
         operation_id=f"reorder{kind.plural}",
         tags=[kind.tag],
-        summary=f"Bring all {kind.plural.lower()} into an order; each must be named once",
+        summary=f"Bring all {kind.words} into an order; each must be named once",
         **described(body=models.Order, answer=models.ObjectList, problems=(409,)),
     )
     async def reorder_objects(request: Request) -> Response:
