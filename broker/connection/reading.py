@@ -28,7 +28,7 @@ from broker.codec.packets import (
     Unsubscribe,
 )
 from broker.codec.wire import PACKET_ID_BYTES, malformed, protocol_error
-from broker.connection import acknowledge, announce, auth, close, publish, subscribe
+from broker.connection import acknowledge, announce, auth, close, publish, subscribe, turns
 from broker.connection.auth_permits import finders, remember_head
 from broker.core import reason
 from broker.core.errors import PeerError
@@ -45,6 +45,8 @@ _WATCHED: Final = frozenset(
     ("message.delivered", "message.acked", "message.dropped", "delivery.dropped", "client.check_authz_complete")
 )
 """Events that are raised message by message: when one is wanted, nothing goes the short way."""
+_LOOK_EVERY: Final = 64
+"""So many PUBLISH and acknowledgements are taken between two looks at the time, other packets one by one."""
 _NEW: Final = object()
 """The kind of packets on a topic that was never seen before: it may never be again."""
 _PUBACK: Final = b"\x40\x02"
@@ -61,6 +63,8 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
     (find_plan, find_qos1, find_kind), startswith = finders(c), data.startswith
     is_unwatched = _WATCHED.isdisjoint(hub.events.wanted) and not (hub.drops_qos0 or hub.dead_letters.is_on)
     takes_qos1 = is_unwatched and hub.settings.maximum_qos > 0
+    now_s, looks_at = hub.clock.monotonic_s, _LOOK_EVERY
+    until_s = now_s() + turns.TURN_S
     run_routes: Routes[Session] | None = None
     run_start = run_count = packets = pubacks = answered = published_bytes = 0
     try:
@@ -138,9 +142,15 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                 _BY_IDENTIFIER[first](c, data[body] << 8 | data[body + 1])
             else:
                 _dispatch(c, decode_packet(first, data, body, stop, c.version))
+                looks_at = packets
             if c.is_closed:
                 return end
             position = stop
+            if packets >= looks_at:
+                looks_at = packets + _LOOK_EVERY
+                if now_s() > until_s:
+                    turns.give_way(c)
+                    break
     finally:
         if run_routes is not None:
             _forward(c, run_routes, data[run_start:position], run_count)

@@ -752,9 +752,10 @@ class Session:
                     self._set_fast()
                     self._send_late()
                     return True
-            elif delivery.outgoing is None:
+                break  # to look for messages and find none takes as long as to send many
+            if delivery.outgoing is None:
                 break
-            elif delivery.qos:
+            if delivery.qos:
                 self._send(delivery, now_ns)
             else:
                 self._send_qos0(delivery.outgoing, delivery.retain, delivery.identifiers)

@@ -1,0 +1,68 @@
+"""A client whose packets take long: they are taken in several turns of the loop, in order, and others come between."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.codec.packets import PingReq, PingResp, PubAck, Publish, SubscriptionRequest
+from broker.connection.turns import TURN_S
+from tests.support.mqtt_server import MovedClock, on_loop, running
+
+
+class LongClock(MovedClock):
+    """Each look at it takes a third of a turn."""
+
+    is_long = False
+
+    def monotonic_s(self) -> float:
+        if self.is_long:
+            self.move(TURN_S / 3)
+        return super().monotonic_s()
+
+
+@on_loop
+async def test_packets_that_take_long_are_all_taken_in_order_over_several_turns() -> None:
+    clock = LongClock()
+    async with running(clock=clock) as node:
+        client = await node.client("c")
+        turns = node.server.hub.figures.packets_received.value
+        clock.is_long = True
+        client.send(*[PingReq()] * 50, Publish("t", b"x", 1, packet_id=7), *[PingReq()] * 50)
+        for _ in range(50):
+            await client.expect(PingResp)
+        assert await client.expect(PubAck) == PubAck(7)
+        for _ in range(50):
+            await client.expect(PingResp)
+        assert node.server.hub.figures.packets_received.value == turns + 101
+
+
+@on_loop
+async def test_another_client_is_served_before_the_rest() -> None:
+    clock = LongClock()
+    async with running(clock=clock) as node:
+        flood, other = await node.client("flood"), await node.client("other")
+        await other.subscribe(SubscriptionRequest("t", 0))
+        clock.is_long = True
+        [connection] = [one for one in node.server.hub.connections if one.session.client_id == "flood"]
+        flood.send(*[PingReq()] * 2000)
+        await node.until(lambda: connection.is_parked)
+        await other.silence()
+        assert connection.is_parked
+        for _ in range(2000):
+            await flood.expect(PingResp)
+        assert not connection.is_parked
+
+
+@on_loop
+async def test_a_client_that_goes_meanwhile_is_gone() -> None:
+    clock = LongClock()
+    async with running(clock=clock) as node:
+        client = await node.client("c")
+        [connection] = node.server.hub.connections
+        clock.is_long = True
+        client.send(*[PingReq()] * 2000)
+        await node.until(lambda: connection.is_parked)
+        client.abort()
+        await node.until(lambda: connection.is_closed)
+        await asyncio.sleep(0)
+        assert node.server.hub.sessions.get("c") is None
