@@ -82,7 +82,7 @@ def configured(stack: ExitStack, directory: Path, config: str) -> Node:
 
 def all_connected(node: Node) -> bool:
     kinds = ("connectors", "actions", "sources")
-    found = [one for kind in kinds for one in node.call("GET", f"/{kind}")["data"]]
+    found = [one for kind in kinds for one in node.call("GET", f"/{kind}")["items"]]
     return bool(found) and all(one["status"] == "connected" for one in found)
 
 
@@ -116,7 +116,7 @@ def test_bridge_that_mosquitto_knows_as_one_has_one_copy_each(tmp_path: Path, st
     remote: Peer = stack.enter_context(mosquitto(tmp_path / "mosquitto"))
     config = BOTH_WAYS.format(port=remote.port, version="v4", name="node").replace(
         "type = mqtt, server", "bridge_mode = true, type = mqtt, server"
-    )  # noqa: E501
+    )
     node = configured(stack, tmp_path / "node", config)
     eventually(lambda: all_connected(node))
     one_copy_each(ends(stack, node.mqtt[1], remote.port))
