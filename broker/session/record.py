@@ -63,6 +63,7 @@ class _Session(msgspec.Struct, array_like=True, frozen=True):
     will: _Will | None
     will_at_ns: int
     away_since_ns: int = 0
+    maybe_sent_below: int = 0
 
 
 class _Subscription(msgspec.Struct, array_like=True, frozen=True):
@@ -107,6 +108,7 @@ def encode_session(session: Session, log_next: int) -> bytes:
             None,
             session.will_at_ns,
             session.away_since_ns,
+            session.maybe_sent_below,
         )
     )
 
@@ -163,7 +165,7 @@ def restore_session(session: Session, value: bytes) -> bool:
     client = Client(session.client_id, record.username, protocol_version=record.protocol_version)
     session.client, session.is_v5 = client, record.protocol_version == 5
     session.expiry_s, session.ends_at_ns, session.will_at_ns = record.expiry_s, record.ends_at_ns, record.will_at_ns
-    session.away_since_ns = record.away_since_ns
+    session.away_since_ns, session.maybe_sent_below = record.away_since_ns, record.maybe_sent_below
     if record.will is not None:
         session.will = _will(record.will, client)
     inflight = {}

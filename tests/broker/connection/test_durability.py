@@ -279,6 +279,24 @@ async def test_retained_messages_survive_a_restart() -> None:
         await client.silence()
 
 
+@on_loop
+async def test_what_was_sent_before_two_kills_comes_again_as_a_duplicate() -> None:
+    store = MemoryStore()
+    async with running(store) as node:
+        client = await durable(node)
+        await client.subscribe(SubscriptionRequest("t/#", 1))
+        await publish(node, *numbered(1, 2))
+        first = [await client.expect(Publish) for _ in range(2)]
+    async with running(store) as node:
+        await node.writer.committed()
+    async with running(store) as node:
+        client = await durable(node)
+        again = [await client.expect(Publish) for _ in range(2)]
+    assert [(one.packet_id, one.payload, one.dup) for one in again] == [
+        (one.packet_id, one.payload, True) for one in first
+    ]
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 @on_loop
 async def test_a_deletion_of_nothing_that_is_sent_again_does_not_delete_what_was_retained_after_it(qos: int) -> None:
