@@ -103,7 +103,7 @@ class World:
     def __init__(self, node: Node, seed: int) -> None:
         self.node, self.seed, self.chance = node, seed, Random(seed)
         self.figures = Figures()
-        self._packets_left = -1
+        self._packets, self._packets_left = 0, -1
         noticed, chance = self._notice, self.chance
         self.publishers = [
             Publisher(name, version, noticed, _making(name, qos))
@@ -168,6 +168,7 @@ class World:
         return self.node.mqtt[1]
 
     def _notice(self) -> None:
+        self._packets += 1
         self._packets_left -= 1
         if self._packets_left == 0:
             self._kill()
@@ -338,15 +339,18 @@ class World:
             self.sessions_left.remove((client_id, left_s))
 
     async def _until(self, is_so: Callable[[], bool], what: str | Callable[[], str]) -> None:
-        """Wait for a condition; fails when a client saw a broken promise, the broker is gone, or it takes too long."""
-        deadline_s = time.monotonic() + DEADLINE_S
+        """Wait for a condition; fails when a client saw a broken promise, the broker is gone, or nothing comes to
+        anybody for so long."""
+        deadline_s, seen = time.monotonic() + DEADLINE_S, self._packets
         while not is_so():
             for client in self._all():
                 client.check()
             if self._packets_left == 0:
                 raise ConnectionError("the broker was killed")
+            if self._packets != seen:
+                deadline_s, seen = time.monotonic() + DEADLINE_S, self._packets
             if time.monotonic() > deadline_s:
-                raise BrokenPromise(f"not in {DEADLINE_S:g} s: {what() if callable(what) else what}")
+                raise BrokenPromise(f"nothing for {DEADLINE_S:g} s: {what() if callable(what) else what}")
             await asyncio.sleep(0.005)
 
 
