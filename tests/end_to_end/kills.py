@@ -104,6 +104,8 @@ class World:
         self.node, self.seed, self.chance = node, seed, Random(seed)
         self.figures = Figures()
         self._packets, self._packets_left = 0, -1
+        self._kills = 0
+        """Since the start."""
         noticed, chance = self._notice, self.chance
         self.publishers = [
             Publisher(name, version, noticed, _making(name, qos))
@@ -175,7 +177,15 @@ class World:
 
     def _kill(self) -> None:
         self.node.kill()
+        self._kills += 1
         self.figures.kills += 1
+
+    def _is_killed(self) -> bool:
+        """Whether the broker was killed since it was started; it does not end by itself."""
+        assert self.node.process is not None
+        if self._kills == 0 and self.node.process.poll() is not None:
+            raise BrokenPromise(f"the broker ended by itself with {self.node.process.returncode}")
+        return self._kills > 0
 
     def _restart(self, number: int) -> None:
         """Start again, now and then killed while starting."""
@@ -186,7 +196,8 @@ class World:
 
     def _start_now(self) -> None:
         began_s = time.monotonic()
-        self.node.start(60)
+        self.node.start(120)
+        self._kills = 0
         self.figures.slowest_start_s = max(self.figures.slowest_start_s, time.monotonic() - began_s)
 
     def _start_and_kill(self, after_s: float) -> None:
@@ -261,9 +272,9 @@ class World:
             await self._drained(is_complete=is_complete)
             await self._check_sessions()
         except _GONE:
-            if self.node.process is None or self.node.process.poll() is None:
+            if not self._is_killed():
                 raise
-        if self._packets_left == 0 or (self.node.process is not None and self.node.process.poll() is not None):
+        if self._is_killed():
             await self._all_ended()
             return False
         self._packets_left = -1
@@ -345,7 +356,7 @@ class World:
         while not is_so():
             for client in self._all():
                 client.check()
-            if self._packets_left == 0:
+            if self._is_killed():
                 raise ConnectionError("the broker was killed")
             if self._packets != seen:
                 deadline_s, seen = time.monotonic() + DEADLINE_S, self._packets
