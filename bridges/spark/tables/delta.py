@@ -39,6 +39,7 @@ from bridges.spark.task import DataFile
 _STREAM, _EPOCH, _KEY, _TYPE = "sluice.stream", "sluice.epoch", "sluice.key", "sluice.type"
 _BOUND_FIELD = "_offset"
 _MANY_SMALL_FILES = 100
+_MOST_LOOKS = 50
 _TARGET_BYTES = 128 * 1024 * 1024
 _KEPT_HOURS = 168
 _PRIMITIVES = {"json": "string"}
@@ -148,11 +149,27 @@ class DeltaLakeTable:
         return self.version()
 
     def commits(self) -> Sequence[Committed]:
-        known = [entry for entry in self._table.history() if DETAILS_KEY in entry]
+        newest = self.version()
+        known = [entry for entry in self._history() if DETAILS_KEY in entry and int(entry["version"]) <= newest]
         return [
             Committed(int(entry["version"]), int(entry["timestamp"]), Details.parse(_plain(entry[DETAILS_KEY])))
             for entry in reversed(known)
         ]
+
+    def _history(self) -> list[dict[str, Any]]:
+        """The log's entries, newest first, under their versions.
+
+        delta-rs lists the log as it is now, and counts versions down from the one it has loaded: every commit that came
+        since shifts all of them by one. So it counts when none came. A handle of its own is asked, whose version may
+        move.
+        """
+        table = DeltaTable(self.directory)
+        for _ in range(_MOST_LOOKS):
+            version, entries = table.version(), table.history()
+            table.update_incremental()
+            if table.version() == version:
+                return entries
+        raise CommitConflict(f"{self.directory} is committed to faster than its log can be read")
 
     def tidy(self) -> bool:
         self.refresh()

@@ -13,7 +13,7 @@ from bridges.spark.columns import Column
 from bridges.spark.tables.contract import Binding, TableRefused
 from bridges.spark.tables.formats import dead_letters_dir, open_table
 from bridges.spark.task import Plan, TaskResult
-from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
 
 Make = Callable[..., TableSpec]
 
@@ -147,6 +147,20 @@ def test_a_batch_of_dead_letters_alone_moves_the_end(make: Make) -> None:
     assert [(one.start, one.end) for commit in writer.table.commits() for one in commit.details.ranges] == [
         (0, 2), (2, 3),
     ]  # fmt: skip
+
+
+def test_commits_have_their_versions_while_others_commit(make: Make) -> None:
+    spec = make()
+    for offset in range(3):
+        TableWriter(spec, "job").write(tasks(records(offset, [{"a": offset}])))
+    seen = open_table(spec.format, spec.path, BINDING)
+    assert seen is not None
+    before = [(one.version, one.details.ranges[0].start) for one in seen.commits()]
+    TableWriter(spec, "job").write(tasks(records(3, [{"a": 3}])))
+    assert [(one.version, one.details.ranges[0].start) for one in seen.commits()] == before
+    now = open_table(spec.format, spec.path, BINDING)
+    assert now is not None
+    assert [(one.version, one.details.ranges[0].start) for one in now.commits()][:-1] == before
 
 
 def test_keys_that_make_no_column_name_get_one(make: Make) -> None:
