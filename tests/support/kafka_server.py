@@ -146,6 +146,16 @@ class Kafka:
         for node in reversed(self.nodes):
             node.process.kill()
 
+    def configure(self, *change: str, user: str) -> None:
+        """``kafka-configs.sh --alter`` of a user."""
+        command = (
+            *(_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*"),
+            *("kafka.admin.ConfigCommand", "--bootstrap-server", self.bootstrap, "--alter"),
+            *("--entity-type", "users", "--entity-name", user, *change),
+        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+
     def __enter__(self) -> Self:
         self.start()
         return self
