@@ -16,6 +16,7 @@ BENCHMARKS = (
     "bare",
     "pipeline",
     "republish",
+    "kafka",
     "rules",
     "jq",
     "gates",

@@ -43,19 +43,34 @@ _DIGITS: Final = (b"0", b"1", b"2")
 _FLAGS: Final = (b"0", b"1")
 
 
+_plain: dict[tuple[str, str, str | None, int, bool], list[tuple[str, bytes]]] = {}
+"""Headers that were made: most clients publish on few topics, and making them takes 1.5 µs."""
+_KEPT: Final = 16_384
+
+
 def of_message(message: Message) -> list[tuple[str, bytes]]:
-    """The headers of a message."""
+    """The headers of a message; not to be changed, others may have the same."""
     client = message.client
-    headers = [
-        (_TOPIC, message.topic.encode()),
-        ("mqtt.clientid", client.client_id.encode()),
-        ("mqtt.qos", _DIGITS[message.qos]),
-        ("mqtt.retain", _FLAGS[message.retain]),
-    ]
-    if client.username is not None:
-        headers.append(("mqtt.username", client.username.encode()))
+    about = (message.topic, client.client_id, client.username, message.qos, message.retain)
+    headers = _plain.get(about)
+    if headers is None:
+        if len(_plain) >= _KEPT:
+            _plain.clear()
+        headers = _plain[about] = _made(*about)
     if message.properties:
-        headers += _of_properties(message.properties, message.received_ns)
+        return headers + _of_properties(message.properties, message.received_ns)
+    return headers
+
+
+def _made(topic: str, client_id: str, username: str | None, qos: int, retain: bool) -> list[tuple[str, bytes]]:
+    headers = [
+        (_TOPIC, topic.encode()),
+        ("mqtt.clientid", client_id.encode()),
+        ("mqtt.qos", _DIGITS[qos]),
+        ("mqtt.retain", _FLAGS[retain]),
+    ]
+    if username is not None:
+        headers.append(("mqtt.username", username.encode()))
     return headers
 
 

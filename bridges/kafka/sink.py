@@ -14,7 +14,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import OutOfOrderSequenceNumber
 
-from bridges.kafka.batches import Batch
+from bridges.kafka.batches import Batch, Packing
 from bridges.kafka.client import KafkaConnector
 from bridges.kafka.ending import end_producer
 from bridges.kafka.errors import meant
@@ -177,39 +177,36 @@ class KafkaSink(Sink):
     async def _packed(
         self, producer: AIOKafkaProducer, records: Iterable[tuple[int, Record]], answers: list[BridgeError | None]
     ) -> list[Batch]:
-        open_batches: dict[tuple[str, int], Batch] = {}
+        packings: dict[str, Packing | TargetMissing] = {}
         all_batches: list[Batch] = []
-        sticky: dict[str, int] = {}
         largest = self._settings.max_batch_bytes
         for at, record in records:
-            topic = record.topic
-            if len(record.value or b"") > largest:
+            value, topic = record.value, record.topic
+            if value is not None and len(value) > largest:
                 answers[at] = NeverAgain(f"the record is larger than max_batch_bytes, which is {largest}")
                 continue
-            partitions = self._topics.get(topic)
-            if partitions is None:
-                try:
-                    partitions = await self._look_up(topic)
-                except TargetMissing as error:
-                    if topic == self._fixed_topic:
-                        raise
-                    answers[at] = error
-                    continue
-            if topic not in sticky:
-                sticky[topic] = partitions.sticky()
-            partition = record.partition
-            if partition is None:
-                partition = partitions.pick(record.key, sticky[topic])
-            elif partition not in partitions.numbers:
-                answers[at] = NeverAgain(f"the topic {topic!r} has no partition {partition}")
-                continue
-            place = (topic, partition)
-            batch = open_batches.get(place)
-            if batch is None or not batch.add(at, record):
-                batch = open_batches[place] = Batch(producer, topic, partition)
-                all_batches.append(batch)
-                batch.add(at, record)
+            packing = packings.get(topic)
+            if packing is None:
+                packing = packings[topic] = await self._packing(producer, topic, all_batches)
+            if isinstance(packing, TargetMissing):
+                answers[at] = packing
+            elif not packing.put(at, record):
+                answers[at] = NeverAgain(f"the topic {topic!r} has no partition {record.partition}")
         return all_batches
+
+    async def _packing(
+        self, producer: AIOKafkaProducer, topic: str, all_batches: list[Batch]
+    ) -> Packing | TargetMissing:
+        """Where the records of a topic are put, or that there is no such topic."""
+        partitions = self._topics.get(topic)
+        if partitions is None:
+            try:
+                partitions = await self._look_up(topic)
+            except TargetMissing as error:
+                if topic == self._fixed_topic:
+                    raise
+                return error
+        return Packing(producer, topic, partitions, all_batches)
 
     async def _look_up(self, topic: str) -> Partitions:
         new = self._settings if self._settings.allow_auto_topic_creation else None

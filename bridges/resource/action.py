@@ -20,7 +20,17 @@ from bridges.resource.figures import ActionFigures
 from bridges.resource.item import Item
 from bridges.resource.options import ActionOptions
 from bridges.resource.waiting import ended, until_set
-from broker.core.action import CONNECTED, CONNECTING, DISABLED, DISCONNECTED, STOPPED, PushedBack, Row, Settle
+from broker.core.action import (
+    CONNECTED,
+    CONNECTING,
+    DISABLED,
+    DISCONNECTED,
+    STOPPED,
+    PushedBack,
+    Row,
+    Settle,
+    SinkDisabled,
+)
 from broker.core.clock import Clock
 from broker.core.errors import SluiceError, Unavailable
 from broker.core.message import Message
@@ -147,6 +157,8 @@ class Action:
 
     def _put(self, row: Row, message: Message, settle: Settle, *, is_fallback: bool) -> None:
         figures = self.figures
+        if not self.is_enabled:
+            raise SinkDisabled(f"the action '{self.name}' is disabled")
         figures.matched.value += 1
         if self._stopped:
             figures.dropped["resource_stopped"].value += 1
@@ -320,7 +332,7 @@ class Action:
             self._state = CONNECTED, ""
         if self.line is not None:
             self.line.proved()
-        self.figures.retried_success.value += sum(1 for item in items if item.attempts)
+        self.figures.retried_success.value += len([item for item in items if item.attempts])
         _settle(items, None)
 
     def failed(self, items: Sequence[Item], error: BridgeError) -> None:

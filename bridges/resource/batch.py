@@ -226,7 +226,7 @@ class Sender:
     def _living(self, batch: list[Item]) -> list[Item]:
         """Those that are worth sending; the others are dropped as expired, unless something else befell them."""
         eldest_s = self._clock.monotonic_s() - self._pace.ttl_s
-        if all(item.entered_s >= eldest_s and not item.is_done for item in batch):
+        if not [item for item in batch if item.entered_s < eldest_s or item.is_done]:
             return batch
         old = [item for item in batch if item.entered_s < eldest_s and not item.is_done]
         if old:
@@ -310,9 +310,10 @@ class Sender:
         return again, why
 
     def _succeeded(self, items: list[Item]) -> None:
-        living = items if not any(item.is_done for item in items) else [item for item in items if not item.is_done]
-        if len(living) != len(items):
-            self._outcomes.late(len(items) - len(living))
+        done = [item for item in items if item.is_done]
+        living = [item for item in items if not item.is_done] if done else items
+        if done:
+            self._outcomes.late(len(done))
         self._outcomes.succeeded(living)
         self._buffer.done(living)
         self._room.set()

@@ -47,6 +47,8 @@ def bytes_template(text: str) -> BytesOf:
 
     def one(row: Row) -> bytes | None:
         value = value_of(row)
+        if type(value) is str:
+            return value.encode()
         return None if value is None or value is UNDEFINED else render(row)
 
     return one

@@ -33,6 +33,12 @@ class PushedBack(Unavailable):
     code = "pushed_back"
 
 
+class SinkDisabled(Unavailable):
+    """The sink is switched off by its settings: rows for it are discarded, not failed."""
+
+    code = "disabled"
+
+
 class Sink(Protocol):
     """The end of a bridge that takes rows. Used on the event loop."""
 
@@ -52,6 +58,7 @@ class Sink(Protocol):
         The sink owns the row from then on, must not change it, and calls ``settle`` exactly once, now or later.
 
         Raises:
+            SinkDisabled: its settings say that it takes none.
             broker.core.errors.Unavailable: it takes none now (not connected, buffer full); ``settle`` is not called.
         """
         ...

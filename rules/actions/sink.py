@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.core.action import DISABLED, Row, Settle, Sinks
+from broker.core.action import Row, Settle, SinkDisabled, Sinks
 from broker.core.message import Message
 from rules.actions.action import Discarded, SinkAction
 
@@ -15,8 +15,9 @@ def hand_to_sink(sinks: Sinks, name: str) -> SinkAction:
         sink = find(name)
         if sink is None:
             raise Discarded(f"there is no bridge '{name}'")
-        if sink.state == DISABLED:
-            raise Discarded(f"bridge '{name}' is disabled")
-        sink.write(row, message, settle)
+        try:
+            sink.write(row, message, settle)
+        except SinkDisabled:
+            raise Discarded(f"bridge '{name}' is disabled") from None
 
     return hand_over

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.core.action import CONNECTED, Settle
+from broker.core.action import CONNECTED, DISABLED, Settle, SinkDisabled
 from broker.core.errors import NotFound, Unavailable
 from broker.core.feature import Services
 from broker.core.message import Message
@@ -47,6 +47,8 @@ class ListSink:
     open: list[Settle] = field(default_factory=list)
 
     def write(self, row: dict[str, Any], message: Message, settle: Settle) -> None:
+        if self.state == DISABLED:
+            raise SinkDisabled(f"bridge '{self.name}' is disabled")
         if self.state != CONNECTED:
             raise Unavailable(f"bridge '{self.name}' is {self.state}")
         self.rows.append(row)
