@@ -79,21 +79,9 @@ def to_kafka(kafka: Kafka, count: int, buffer: str, *, qos: int = 0, exactly_onc
         action = _write_to(kafka, ready["api"], buffer, exactly_once=exactly_once)
         pid = _pid(ready)
         before_s = cpu_s(pid)
-        load = (
-            "--pubs",
-            "10",
-            "--subs",
-            "0",
-            "--topics",
-            "10",
-            "--count",
-            str(count),
-            "--qos",
-            str(qos),
-            "--window",
-            "200",
-        )
-        with _loading(ready, "throughput", *load):
+        load = ("--pubs", "10", "--subs", "0", "--topics", "10", "--window", "200")
+        amount = ("--count", str(count), "--qos", str(qos))
+        with _loading(ready, "throughput", *load, *amount):
             while not action.count("matched"):
                 time.sleep(0.01)
             started = time.perf_counter()

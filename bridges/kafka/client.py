@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.conn import create_conn
-from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, StaleMetadata, for_code
+from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, StaleMetadata, for_code
 
 from bridges.kafka.errors import meant
 from bridges.kafka.settings import KafkaSettings, OauthAuthentication, PasswordAuthentication
@@ -194,14 +194,17 @@ class KafkaConnector(Connector):
         arguments = self.reach("test")
         names = ("client_id", "request_timeout_ms", "security_protocol", "ssl_context")
         known = {name: value for name, value in arguments.items() if name in names or name.startswith("sasl_")}
-        cause = meant(error, self.settings.bootstrap_hosts)
-        for host, port in self.settings.addresses:
+        settings = self.settings
+        cause = meant(error, settings.bootstrap_hosts)
+        for host, port in settings.addresses:
             try:
                 connection = await create_conn(host, port, **known)
             except Exception as found:  # noqa: BLE001 - whatever it is, it is what is told
                 cause = meant(found, f"{host}:{port}")
                 if isinstance(cause, BadSettings):
                     return cause
+                if settings.ssl.enable and settings.ssl.certfile is None and isinstance(found, KafkaError):
+                    cause = ReconnectFirst(f"{cause}; it may want a certificate of the client: ssl.certfile")
             else:
                 connection.close()
         return cause
