@@ -39,7 +39,7 @@ LATENCY_RATE = INFLOW = 5000
 DRAIN_TIMES = 5.0
 GROWTH_MB = 50.0
 _PARTITIONS = 6
-_WARM_S = 20
+_WARM_S = 45
 """The store fills its buffers before memory is looked at."""
 
 

@@ -23,7 +23,9 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from broker.core.errors import PeerError
 from broker.core.message import Message
+from broker.core.topic import check_topic_name
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -131,13 +133,21 @@ def to_message(headers: Headers, now_ns: int, *, with_client: bool, with_binary:
                 pairs.append((f"{_plain_name(name)};b64", b64encode(value).decode()))
         elif name == _CONTENT_TYPE:
             properties["Content-Type"] = text
-        elif name == _RESPONSE_TOPIC:
+        elif name == _RESPONSE_TOPIC and _is_topic(text):
             properties["Response-Topic"] = text
         else:
             pairs.append((_plain_name(name), text))
     if pairs:
         properties["User-Property"] = pairs
     return Restored(topic, qos, retain, properties)
+
+
+def _is_topic(text: str) -> bool:
+    try:
+        check_topic_name(text)
+    except PeerError:
+        return False
+    return True
 
 
 def _plain_name(name: str) -> str:

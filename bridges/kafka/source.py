@@ -24,9 +24,9 @@ from bridges.kafka.settings import KafkaSourceSettings, PublishSettings, SchemaE
 from bridges.resource.contract import Context, Feed, Incoming, Source
 from bridges.resource.templates import bytes_template, text_template
 from broker.core import jsontext
-from broker.core.errors import NotFound
+from broker.core.errors import NotFound, PeerError
 from broker.core.schema import SchemaError, SchemaLookup, TaggedSchemas
-from broker.core.topic import MAX_TOPIC_BYTES
+from broker.core.topic import check_topic_name
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
@@ -35,6 +35,9 @@ _TIMESTAMP_TYPES: Final = {0: "create", 1: "append"}
 _LONGEST_PAUSE_MS: Final = 24 * 3600 * 1000
 """A source may be paused for a day before Kafka gives its partitions to others."""
 _STOP_S: Final = 2.0
+_TELL_EVERY_S: Final = 60.0
+"""Records whose topic cannot be published on are told of so often; rules have them all."""
+_KEPT_TOPICS: Final = 16_384
 Fetched = dict[TopicPartition, list[ConsumerRecord]]
 Decode = Callable[[bytes], Any]
 
@@ -181,6 +184,8 @@ class _Incoming:
     def __init__(self, settings: KafkaSourceSettings, context: Context) -> None:
         self._settings, self._publish, self._clock = settings, settings.publish, context.services.clock
         self._decode = _decoder(settings, context.services.schemas)
+        self._name, self._told_s = context.name, -_TELL_EVERY_S
+        self._good_topics: set[str] = set()
         publish = settings.publish or PublishSettings()
         self._topic_of = text_template(publish.topic) if publish.topic else None
         self._payload_of = bytes_template(publish.payload) if publish.payload else None
@@ -205,7 +210,7 @@ class _Incoming:
         if restored is None:
             return  # its life is over
         topic = self._topic_of(incoming.columns) if self._topic_of is not None else restored.topic or record.topic
-        if len(topic) > MAX_TOPIC_BYTES or not topic:
+        if topic not in self._good_topics and not self._is_good(topic, record):
             return
         incoming.topic = topic
         incoming.payload = (
@@ -214,6 +219,21 @@ class _Incoming:
         incoming.qos = publish.qos if restored.qos is None else min(publish.qos, restored.qos)
         incoming.retain = publish.retain and restored.retain
         incoming.properties = restored.properties or None
+
+    def _is_good(self, topic: str, record: ConsumerRecord) -> bool:
+        try:
+            check_topic_name(topic)
+        except PeerError as error:
+            now_s = self._clock.monotonic_s()
+            if now_s >= self._told_s + _TELL_EVERY_S:
+                self._told_s = now_s
+                place = f"{record.topic}:{record.partition}:{record.offset}"
+                _log.warning("kafka.record_not_published", source=self._name, record=place, reason=str(error))
+            return False
+        if len(self._good_topics) >= _KEPT_TOPICS:
+            self._good_topics.clear()
+        self._good_topics.add(topic)
+        return True
 
     def _columns(self, record: ConsumerRecord) -> dict[str, Any]:
         value, error = self._value(record.value)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from broker.core.client import Client
 from broker.core.message import Message
 from broker.storage.memory import MemoryStore
 from tests.support.bridges import FAST_CONNECTOR, Bridges
@@ -169,6 +170,38 @@ async def test_a_value_that_cannot_be_decoded_is_told_and_passed_on_as_it_came(k
     await topic.send(b"{", b"1")
     async with reading(topic, value_encoding="json") as bridges:
         assert await payloads(bridges, 2) == [b"{", b"1"]
+
+
+@on_loop
+async def test_a_service_behind_kafka_answers_where_it_was_asked_to(kafka: Kafka) -> None:
+    requests, answers = await Topic(kafka).make(), await Topic(kafka).make()
+    properties = {"Response-Topic": "answers/7", "Correlation-Data": b"\x00" * 300}
+    async with reading(answers) as bridges:
+        parameters = {"topic": requests.name}
+        bridges.actions.create({"name": "ask", "type": "kafka", "connector": "plant", "parameters": parameters})
+        sink = bridges.services.sinks.find("kafka:ask")
+        assert sink is not None
+        sink.write({}, Message("ask", b"", 1, False, Client("c"), 0, properties), bridges.settled.append)
+        await bridges.until_sent(1, action="ask")
+        [request] = await requests.records()
+        asked = dict(request.headers)
+        told = [("mqtt.topic", asked["reply-to"]), ("correlation-id", asked["correlation-id"])]
+        await answers.send(b"42", headers=told)
+        message = await only(bridges)
+    assert (message.topic, message.payload) == ("answers/7", b"42")
+    assert dict(message.properties or {}) == {"Correlation-Data": b"\x00" * 300}
+
+
+@on_loop
+async def test_a_topic_that_is_none_holds_up_no_others(kafka: Kafka) -> None:
+    topic = await Topic(kafka).make()
+    await topic.send(b"wild", headers=[("mqtt.topic", b"a/#")])
+    await topic.send(b"long", headers=[("mqtt.topic", b"x" * 70_000)])
+    await topic.send(b"well", headers=[("mqtt.topic", b"a"), ("reply-to", b"answers/+")])
+    async with reading(topic) as bridges:
+        message = await only(bridges)
+    assert (message.topic, message.payload) == ("a", b"well")
+    assert dict(message.properties or {}) == {"User-Property": [("reply-to", "answers/+")]}
 
 
 @on_loop
