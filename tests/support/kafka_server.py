@@ -275,7 +275,14 @@ class Kafka:
         ]
         command = (
             *(_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*"),
-            *("kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", "server.properties", *users),
+            *(
+                "kafka.tools.StorageTool",
+                "format",
+                f"--cluster-id={self._cluster_id}",
+                "-c",
+                "server.properties",
+                *users,
+            ),
         )
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"Kafka's storage cannot be formatted:\n{done.stdout}{done.stderr}"
