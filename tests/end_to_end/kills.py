@@ -325,12 +325,11 @@ class World:
         """A message to every filter that the churner may have: it gets those that it was told of, with their QoS."""
         churner = self.churner
         possible = list(churner.possible())
-        churner.asked = None
         await self._connect([churner])
-        churner.got.clear()
+        probe = churner.next_probe()
         async with await self._guest(Connect("prober", 5)) as prober:
             for number, topic in enumerate(churner.told, 1):
-                prober.send(Publish(topic, b"probe", 2, packet_id=number))
+                prober.send(Publish(topic, probe, 2, packet_id=number))
                 await prober.expect(PubRec)
                 prober.send(PubRel(number))
                 await prober.expect(PubComp)
@@ -338,6 +337,7 @@ class World:
             lambda: churner.got in possible, lambda: f"subscriptions {churner.got} are none of {possible}"
         )
         churner.told = {name: churner.got.get(name) for name in churner.told}
+        churner.asked = None  # not before: an account that is cut short begins again
 
     async def _check_sessions(self) -> None:
         """Those that were to expire did so also while the broker was away."""

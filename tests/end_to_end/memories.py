@@ -354,7 +354,8 @@ class Churner(Lasting):
         self.asked: tuple[str, int | None] | None = None
         """What was asked and is not answered."""
         self.got: dict[str, int] = {}
-        """The QoS of what came, by topic."""
+        """The QoS of the present probe as it came, by topic."""
+        self.probe = 0
         self.is_churning = False
 
     def change(self) -> None:
@@ -369,7 +370,8 @@ class Churner(Lasting):
 
     def take(self, packet: Packet) -> None:
         if isinstance(packet, Publish):
-            self.got[packet.topic] = packet.qos
+            if packet.payload == b"%d" % self.probe:  # an older one may be sent again
+                self.got[packet.topic] = packet.qos
             self.send(PubAck(packet.packet_id) if packet.qos == 1 else PubRec(packet.packet_id))
         elif isinstance(packet, PubRel):
             self.send(PubComp(packet.packet_id))
@@ -380,6 +382,12 @@ class Churner(Lasting):
                 self.change()
         else:
             super().take(packet)
+
+    def next_probe(self) -> bytes:
+        """What is published next to see which subscriptions there are."""
+        self.got.clear()
+        self.probe += 1
+        return b"%d" % self.probe
 
     def possible(self) -> Iterator[dict[str, int]]:
         """The subscriptions that may be: as told, and as asked last."""
