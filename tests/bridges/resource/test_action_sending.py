@@ -125,6 +125,7 @@ def test_what_is_never_taken_is_given_up_alone_and_kept_with_the_reason() -> Non
             await bridges.until_sent(19)
             counts = await bridges.until(lambda: bridges.counts()["failed"] == 2 and bridges.counts())
             assert counts["dead_letters.failed"] == 2
+            await bridges.writer.committed()
             letters = await bridges.actions.dead_letters("out", 10)
             reasons = {item["reason"]: item["row"] for item in letters["items"]}
             assert reasons == {"7 is too large": {"n": 7, "key": "k1"}, "the row is poison": {"poison": True}}
@@ -141,6 +142,7 @@ def test_dead_letters_are_sent_again_once_the_cause_is_mended() -> None:
         async with scripted_bridges(outside) as bridges:
             bridges.send_many(10)
             await bridges.until(lambda: bridges.counts()["failed"] == 5)
+            await bridges.writer.committed()
             outside.refuses = lambda value: None
             sent = await bridges.actions.redrive("out", 3)
             assert (sent["sent"], sent["waiting"]) == (3, 2)
