@@ -204,8 +204,9 @@ class Server:
                 worst_s = max(worst_s, self._loop.time() - step_s)
                 await asyncio.sleep(0)
         self.is_loaded = True
-        is_fresh = not (len(self.hub.sessions) or self.hub.retained.count)
-        (_log.debug if is_fresh else _log.info)(
+        if not (len(self.hub.sessions) or self.hub.retained.count):
+            return
+        _log.info(
             "node.loaded sessions=%d retained=%d subscriptions=%d took_s=%.2f longest_step_ms=%.1f",
             len(self.hub.sessions),
             self.hub.retained.count,

@@ -100,12 +100,19 @@ def _events() -> frozenset[str]:
     return frozenset(name for source in sources for name in re.findall(r"log\.\w+\(\s*\"([\w.]+)[ \"]", source))
 
 
+@cache
+def _headers() -> frozenset[str]:
+    """Headers of Kafka records: ``mqtt.topic`` looks like a setting."""
+    return frozenset(re.findall(r"\bmqtt\.[a-z.-]+\b", (ROOT / "bridges" / "kafka" / "headers.py").read_text()))
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "connectors.md"], ids=_id)
 def test_settings_named_exist(page: Path) -> None:
     keys = {entry.key for entry in describe(section_models())} | {
         *OBJECT_SECTIONS,
         *REMOVED,
         *_events(),
+        *_headers(),
     }
     for name in (found.removesuffix(".NAME") for found in _SETTING.findall(page.read_text())):
         assert any(key == name or key.startswith(f"{name}.") for key in keys) or (ROOT / name).exists(), name

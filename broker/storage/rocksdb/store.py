@@ -62,7 +62,9 @@ class RocksStore:
 
     def _log_opened(self, took_s: float) -> None:
         states = self._states.values()
-        (_log.info if states else _log.debug)(
+        if not states:
+            return
+        _log.info(
             "store.opened",
             records=sum(state.next_offset - state.first_offset for state in states),
             bytes=sum(state.size_bytes for state in states),
