@@ -103,7 +103,7 @@ def _events() -> frozenset[str]:
 @cache
 def _headers() -> frozenset[str]:
     """Headers of Kafka records: ``mqtt.topic`` looks like a setting."""
-    return frozenset(re.findall(r"\bmqtt\.[a-z.-]+\b", (ROOT / "bridges" / "kafka" / "headers.py").read_text()))
+    return frozenset(re.findall(r"\bmqtt\.[a-z.-]+", (ROOT / "bridges" / "kafka" / "headers.py").read_text()))
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "connectors.md"], ids=_id)
