@@ -96,6 +96,7 @@ def setup(
     for earlier in [held for held in root.handlers if isinstance(held, _Handler)]:
         root.removeHandler(earlier)
     root.addHandler(handler)
+    logging.raiseExceptions = False  # a line that cannot be written would print the exception at hand, secrets with it
     root.setLevel(_LEVELS[level])
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, _LEVELS[level]))
