@@ -81,7 +81,7 @@ _OWN: Final[Mapping[str, Columns]] = {
     },
     "client.ping": {**_CONNECTION, **_SESSION, "conn_props": _MAYBE_PROPERTIES},
     "client.check_authn_complete": {
-        **_CLIENT, **_ATTRIBUTES, "peername": _TEXT, "reason_code": _TEXT, "is_superuser": _TRUTH,
+        **_CLIENT, **_PEER, **_ATTRIBUTES, "reason_code": _TEXT, "is_superuser": _TRUTH,
         "is_anonymous": _TRUTH,
     },
     "client.check_authz_complete": {
