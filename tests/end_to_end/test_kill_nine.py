@@ -101,13 +101,23 @@ def _kill_at_random(node: Node) -> Counter[str]:
 def _kill_spark(node: Node, victim: str) -> int:
     """Kill the lake job's driver, or one of the Python workers that run its tasks."""
     word = {"driver": "bridges.spark.job", "worker": "pyspark.worker"}[victim]
-    found = eventually(lambda: [p for p in node.children() if word in _command(p)], 60, what=f"a {victim} to kill")
+    try:
+        found = eventually(lambda: [p for p in node.children() if word in _command(p)], 120, what=f"a {victim} to kill")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{_what_spark_does(node)}") from None
     # The eldest is the driver, not the guard it forks; the youngest worker is one that runs tasks, not their parent.
     pick = min if victim == "driver" else max
     with suppress(psutil.NoSuchProcess):
         pick(found, key=lambda process: process.create_time()).send_signal(signal.SIGKILL)
         return 1
     return 0
+
+
+def _what_spark_does(node: Node) -> str:
+    """The job's processes, how the tables are doing and the end of the job's log."""
+    family = "\n".join(f"{process.pid} {_command(process)[:200]}" for process in node.children())
+    log = (node.data_dir / "logs" / "lake.log").read_text(errors="replace")
+    return f"children:\n{family}\ntables: {node.call('GET', '/lake/tables')}\nlog:\n{log[-6000:]}"
 
 
 def _command(process: psutil.Process) -> str:
