@@ -108,7 +108,7 @@ def release(c: Connection, packet_id: int) -> None:
         answer(c, encode_fitting(PubComp(packet_id, code), c.version, c.max_sent_bytes), waits=False)
         return
     if is_stored:
-        c.hub.inbound_changed(session.client_id, inbound)
+        c.hub.records.inbound_changed(session.client_id, inbound)
     answer(c, b"\x70\x02" + PACKET_ID_BYTES[packet_id], waits=is_stored)
 
 

@@ -18,7 +18,7 @@ from broker.connection.announce import Greeting
 from broker.connection.auth_permits import grant, recheck
 from broker.connection.capabilities import announced, check_will, response_information
 from broker.connection.connect_limits import over_limit
-from broker.connection.hub import TICK_S
+from broker.connection.due import TICK_S
 from broker.connection.settings import CertificateName, MqttSettings
 from broker.connection.subscribe import subscribe_for
 from broker.core import reason
@@ -118,7 +118,7 @@ def _accept(c: Connection, packet: Connect, client: Client, told: dict[str, Any]
     _attach(c, packet)
     recheck(c)
     if session.is_durable:
-        c.hub.session_changed(session)
+        c.hub.records.changed(session)
     if requests := c.hub.automatic.requests_for(c.client):
         subscribe_for(c, requests)
 

@@ -16,8 +16,9 @@ from broker.codec.packets import Connect
 from broker.connection import acknowledge, auth, close, connect, reading
 from broker.connection.announce import Greeting
 from broker.connection.auth_permits import Permits
+from broker.connection.due import TICK_S
 from broker.connection.figures import CONNECT
-from broker.connection.hub import TICK_S, Hub
+from broker.connection.hub import Hub
 from broker.connection.kept import Kept, Waiting
 from broker.connection.publish_rate import PublishMeter
 from broker.core import reason

@@ -1,7 +1,6 @@
 """What all connections of a node share, and what happens to sessions whose connection is gone.
 
-The hub owns sessions, routing, the pipeline and the session log, restores them from the store, and acts when time
-passes. It knows no socket.
+The hub owns sessions, routing, the pipeline and the session log, and acts when time passes. It knows no socket.
 """
 
 from __future__ import annotations
@@ -11,26 +10,27 @@ from logging import getLogger
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from broker.auth import bans
 from broker.auth.access import Access
 from broker.auth.client_attributes import ClientAttributes
 from broker.codec import packets
-from broker.connection import replays
 from broker.connection.auth_permits import apply_rules, close_banned
 from broker.connection.auth_waiting import WaitingLogins
 from broker.connection.backlog import Backlog, Defer
 from broker.connection.brake import Brake
 from broker.connection.capabilities import MOST_QOS
 from broker.connection.dead_letters import DeadLetters, DeadLetterSettings
+from broker.connection.due import Due
 from broker.connection.entrance import Entrance
 from broker.connection.figures import Figures
+from broker.connection.gauges import show_sizes
 from broker.connection.group_losses import GroupLosses
 from broker.connection.housekeeping import Housekeeping
 from broker.connection.parking import Parking
 from broker.connection.publish_rate import Later, PublishRates
 from broker.connection.queue_watch import QueueWatch
-from broker.connection.recount import Recount
 from broker.connection.replays import Replays
+from broker.connection.restore import restore
+from broker.connection.session_records import SessionRecords
 from broker.connection.settings import MqttSettings
 from broker.connection.share_settings import SharedSettings
 from broker.connection.shares import Shares
@@ -53,11 +53,9 @@ from broker.routing.retained import Retained
 from broker.routing.rewrite import Rewrites
 from broker.routing.router import Router, Routes
 from broker.routing.settings import RetainedSettings
-from broker.session import record as session_keys
 from broker.session.inbound import Inbound
 from broker.session.limits import QueueLimits
 from broker.session.outbox import Turn
-from broker.session.record import encode_session, encode_subscriptions, restore_session, restore_subscriptions
 from broker.session.registry import SessionRegistry
 from broker.session.session import NEVER_S, Session, SessionServices
 from broker.storage.store import LogShard
@@ -69,15 +67,7 @@ if TYPE_CHECKING:
 _log = getLogger(__name__)
 
 _NS: Final = 1_000_000_000
-TICK_S: Final = 0.5
-"""How often ``tick`` is to be called; keep-alive is enforced this exactly."""
-_RECORD_S: Final = 0.02
-"""Records of sessions that moved on are written after so many seconds at the latest."""
-_DUE_AT_ONCE: Final = 200
-"""Sessions ended in one turn of the loop: some milliseconds."""
 _STALE_TICKS: Final = 240
-_LOAD_STEP: Final = 256
-"""Sessions restored in one step of ``load``."""
 
 
 class Hub:
@@ -165,7 +155,6 @@ class Hub:
             outcome_of_last=self.pipeline.lanes.outcome_of_last,
         )
         Entrance(self.plans, self.rewrites, self.delayed)
-        self._later, self._is_due_awaited = later, False
         self.figures = Figures(metrics, self.pipeline.dropped)
         self.sys_topics = SysTopics(self, metrics, session_log)
         self.is_stopping = False
@@ -192,23 +181,26 @@ class Hub:
         self.queue_watch = QueueWatch(
             self.sessions, metrics, settings.queue_high_watermark, settings.queue_watch_interval
         )
-        self._dirty_sessions: dict[Session, None] = {}
-        self._moved_sessions: dict[Session, None] = {}
-        self._is_record_due = False
-        self._records = 0  # times that records were made
-        self._dirty_inbounds: dict[str, Inbound] = {}
+        self.records = SessionRecords(writer, self.backlog, self.shares.save, later)
         self.housekeeping = Housekeeping(self.sessions, self.inbounds, self.backlog, writer, self._forget_inbound)
+        self.due = Due(self)
         self._ticks = 0
-        self._services = SessionServices(
-            clock=clock,
-            changed=self.session_changed,
-            moved=self._session_moved,
+        self._services = self._session_services(defer)
+        writer.on_relief(self._on_relief)
+        show_sizes(self, metrics)
+
+    def _session_services(self, defer: Defer) -> SessionServices:
+        settings = self.settings
+        return SessionServices(
+            clock=self.clock,
+            changed=self.records.changed,
+            moved=self.records.moved,
             refill=self.backlog.refill,
             later=lambda session: defer(session.pump),
             crowded=self.brake.crowded,
             relieved=self.brake.relieved,
             on_event=self._on_session_event,
-            events=events,
+            events=self.events,
             sent=self.figures.sent,
             dropped=self.figures.delivery_dropped,
             max_queue=settings.max_queued_messages,
@@ -220,14 +212,6 @@ class Hub:
             on_dropped=self.dead_letters.take if self.dead_letters.reasons else None,
             limits=_queue_limits(settings),
         )
-        writer.before_commit(self._save_dirty)
-        writer.on_relief(self._on_relief)
-        metrics.gauge("connections", lambda: len(self.connections), "clients connected")
-        metrics.gauge("sessions", lambda: len(self.sessions), "sessions, connected or away")
-        metrics.gauge("subscriptions", lambda: self.router.subscription_count, "subscriptions of all sessions")
-        metrics.gauge("retained_messages", lambda: self.retained.count, "topics with a retained message")
-        metrics.gauge("retained_bytes", lambda: self.retained.size_bytes, "bytes of retained messages with topics")
-        metrics.gauge("retained_replays", lambda: len(self.replays), "subscriptions that retained messages are sent to")
 
     # -- stages --
 
@@ -264,53 +248,8 @@ class Hub:
     # -- sessions --
 
     def load(self) -> Iterator[None]:
-        """Restore sessions and what clients sent from the store, before the first connection; a step of some
-        milliseconds at a time.
-
-        Connections that the process's end cut off have ended abnormally now: their wills are due, once all sessions
-        are there to get them.
-        """
-        store, now_ns = self.writer.store, self.clock.now_ns()
-        wills, cut = self.wills.load(store), []
-        yield from self.retained.load()
-        self.delayed.load()
-        self.access.bans.load(store.scan(bans.PREFIX))
-        for key, value in store.scan(session_keys.INBOUND_PREFIX):
-            self.inbounds[_client_id(key, session_keys.INBOUND_PREFIX)] = Inbound.decode(value)
-        self.shares.load()
-        for number, (key, value) in enumerate(store.scan(session_keys.SESSION_PREFIX)):
-            if number % _LOAD_STEP == 0:
-                yield
-            client_id = _client_id(key, session_keys.SESSION_PREFIX)
-            session = Session(client_id, self._services, is_durable=True)
-            was_connected = restore_session(session, value)
-            subscriptions = store.get(_key(session_keys.SUBSCRIPTIONS_PREFIX, client_id))
-            if subscriptions is not None:
-                restore_subscriptions(session, subscriptions)
-            self.sessions.add(session)
-            session.inbound = self.inbounds.get(client_id)
-            for subscription in session.subscriptions.values():
-                self.router.subscribe(session, subscription, is_new=True)
-            self.shares.adopt(session)
-            if client_id in wills:
-                session.will = wills.pop(client_id)
-            elif session.will is not None:
-                self.wills.keep(session, session.will)  # from a record that held it
-            if was_connected:
-                session.maybe_sent_below = self.backlog.log_next
-                cut.append(session)
-            self.sessions.schedule(session)
-        self.shares.loaded()
-        for key, value in store.scan(replays.PREFIX):
-            client_id = _client_id(key, replays.PREFIX)
-            self.replays.load(client_id, value, self.sessions.get(client_id))
-        yield from Recount(self.sessions, self.router, store, self.backlog.shard).run()
-        for session in cut:
-            self._start_clocks(session, now_ns, is_will_due=True)
-            self.session_changed(session)
-            self.sessions.schedule(session)
-        for will in wills.values():
-            self.wills.publish_orphan(will)
+        """Restore everything from the store before the first connection, in steps, see ``restore``."""
+        return restore(self, self._services)
 
     def new_session(self, client_id: str, *, is_durable: bool) -> Session:
         """Begin a session, in place of the one there was."""
@@ -321,7 +260,7 @@ class Hub:
         session.inbound = self.inbounds.get(client_id)
         if session.inbound is not None:
             session.inbound.restart()
-            self.inbound_changed(client_id, session.inbound)
+            self.records.inbound_changed(client_id, session.inbound)
         session.next_offset = self.backlog.since_offset
         self.sessions.add(session)
         return session
@@ -336,14 +275,10 @@ class Hub:
         session.subscriptions.clear()
         self.sessions.remove(session)
         self.replays.session_ended(session)
-        self._dirty_sessions.pop(session, None)
-        self._moved_sessions.pop(session, None)
-        if session.is_durable:
-            self.writer.put(_key(session_keys.SESSION_PREFIX, session.client_id), None)
-            self.writer.put(_key(session_keys.SUBSCRIPTIONS_PREFIX, session.client_id), None)
+        self.records.ended(session)
         if session.inbound is not None:
             session.inbound.restart()
-            self.inbound_changed(session.client_id, session.inbound)
+            self.records.inbound_changed(session.client_id, session.inbound)
         if session.will_at_ns:
             self.wills.publish(session)
 
@@ -353,43 +288,12 @@ class Hub:
             session.inbound = self.inbounds.setdefault(session.client_id, Inbound())
         return session.inbound
 
-    def inbound_changed(self, client_id: str, inbound: Inbound) -> None:
-        """Write the inbound state with the commit group at hand, once however often it changes."""
-        if inbound.is_changed and client_id not in self._dirty_inbounds:
-            self._dirty_inbounds[client_id] = inbound
-            self.writer.touch()
-
-    def session_changed(self, session: Session) -> None:
-        """Write the record of a durable session with the commit group at hand."""
-        if session not in self._dirty_sessions and not session.is_ended:
-            self._dirty_sessions[session] = None
-            self.writer.touch()
-
-    def _session_moved(self, session: Session) -> None:
-        """Write the record of a durable session with the next commit group, or soon."""
-        self._moved_sessions[session] = None
-        if not self._is_record_due:
-            self._is_record_due = True
-            self._later(_RECORD_S, self._save_moved)
-
-    @property
-    def has_unwritten_records(self) -> bool:
-        """Whether records of sessions are still to be written."""
-        return bool(self._dirty_sessions or self._moved_sessions)
-
-    def _save_moved(self) -> None:
-        self._is_record_due = False
-        if self._moved_sessions:
-            self.writer.touch()
-
     def subscriptions_changed(self, session: Session, given_up: Sequence[Subscription] = ()) -> None:
         """Write the subscriptions of a durable session with the commit group at hand; ``given_up`` are those that were
         removed, or asked for QoS 1 or 2 and do no more."""
         session.subscriptions_changed([item.filter for item in given_up if item.filter.share_group is None])
         if session.is_durable:
-            key = _key(session_keys.SUBSCRIPTIONS_PREFIX, session.client_id)
-            self.writer.put(key, encode_subscriptions(session))
-            self.session_changed(session)  # what is foretold from here on goes by these subscriptions
+            self.records.subscriptions_changed(session)
 
     def detached(self, session: Session, *, is_will_due: bool) -> None:
         """A session's connection is gone: begin to count its life and its will's delay."""
@@ -400,7 +304,14 @@ class Hub:
             self.end_session(session)
             return
         self.shares.away(session)
-        self.session_changed(session)
+        self.records.changed(session)
+        self.sessions.schedule(session)
+
+    def cut_off(self, session: Session, now_ns: int) -> None:
+        """A restored session's connection was cut off by the process's end: it has ended abnormally now."""
+        session.maybe_sent_below = self.backlog.log_next
+        self._start_clocks(session, now_ns, is_will_due=True)
+        self.records.changed(session)
         self.sessions.schedule(session)
 
     def _start_clocks(self, session: Session, now_ns: int, *, is_will_due: bool) -> None:
@@ -421,42 +332,6 @@ class Hub:
                 session.take_back_offsets(next_offset)
         self.shares.take_back_offsets(next_offset)
 
-    def _save_dirty(self) -> None:
-        """Put what changed into the group that is being sealed; what waited for that leaves when it is committed."""
-        if self._dirty_inbounds:
-            for client_id, inbound in self._dirty_inbounds.items():
-                self.writer.put(_key(session_keys.INBOUND_PREFIX, client_id), inbound.encode())
-            self._dirty_inbounds.clear()
-        self.shares.save()
-        if not (self._dirty_sessions or self._moved_sessions):
-            return
-        dirty = self._dirty_sessions | self._moved_sessions
-        self._dirty_sessions, self._moved_sessions = {}, {}
-        self._records += 1
-        number = self._records
-        released = []
-        for session in dirty:
-            if session.is_ended:
-                continue
-            key = _key(session_keys.SESSION_PREFIX, session.client_id)
-            self.writer.put(key, encode_session(session, self.backlog.log_next))
-            released.append((session, session.box, session.take_held(number)))
-
-        def release(error: BaseException | None) -> None:
-            if error is not None:
-                self._dirty_sessions = dict.fromkeys(one for one in dirty if not one.is_ended) | self._dirty_sessions
-            for session, box, held in released:
-                session.recorded(number, is_written=error is None)
-                if not held or box is None or session.box is not box:
-                    continue
-                if error is None:
-                    for data in held:
-                        box.add(data)
-                elif session.owner is not None:
-                    session.owner.fail(error)
-
-        self.writer.when_committed(release)
-
     # -- time --
 
     def tick(self) -> None:
@@ -470,10 +345,10 @@ class Hub:
             connection.on_tick()
         self.shares.tick(self.clock.now_ns())
         now_ns = self.clock.now_ns()
-        self._act_on_due()
-        self.publish_due()
+        self.due.act()
+        self.due.publish_delayed()
         self.sys_topics.tick()
-        self._sweep_retained()
+        self.due.sweep_retained()
         if self.settings.retry_interval:
             self._resend(now_ns - int(self.settings.retry_interval * _NS))
         if self.writer.failure is None:  # while the store is opened again it cannot be read
@@ -486,38 +361,6 @@ class Hub:
                 if connection.permits is not None:
                     connection.permits.forget_old(self.now_s)
 
-    def _act_on_due(self) -> None:
-        """Publish wills and end sessions whose time has come, some in each turn of the loop."""
-        now_ns = self.clock.now_ns()
-        due = self.sessions.take_due(now_ns, _DUE_AT_ONCE)
-        for session in due:
-            if session.will_at_ns and session.will_at_ns <= now_ns:
-                self.wills.publish(session)
-                self.session_changed(session)
-            if session.ends_at_ns and session.ends_at_ns <= now_ns:
-                self.figures.sessions_expired.value += 1
-                self.end_session(session)
-        if len(due) == _DUE_AT_ONCE and not self.is_stopping:
-            self._later(0, self._act_on_due)
-
-    def _sweep_retained(self) -> None:
-        """Forget retained messages that have expired, some in each turn of the loop."""
-        if self.writer.failure is None and self.retained.sweep() and not self.is_stopping:
-            self._later(0, self._sweep_retained)
-
-    def publish_due(self) -> None:
-        """Publish delayed messages that are due, and come again for those that are before the next tick."""
-        if self.is_stopping:
-            return
-        following_s = self.delayed.run()
-        if following_s < TICK_S and not self._is_due_awaited:
-            self._is_due_awaited = True
-            self._later(following_s, self._on_due)
-
-    def _on_due(self) -> None:
-        self._is_due_awaited = False
-        self.publish_due()
-
     def _resend(self, sent_before_ns: int) -> None:
         for session in self.sessions:
             if session.inflight and not session.is_away:
@@ -525,7 +368,7 @@ class Hub:
 
     def _forget_inbound(self, client_id: str) -> None:
         del self.inbounds[client_id]
-        self.writer.put(_key(session_keys.INBOUND_PREFIX, client_id), None)
+        self.records.forget_inbound(client_id)
 
     def _on_relief(self) -> None:
         paused, self.paused = self.paused, set()
@@ -561,11 +404,3 @@ def _queue_limits(settings: MqttSettings) -> QueueLimits:
         settings.max_stored_bytes,
         settings.queue_qos0,
     )
-
-
-def _key(prefix: bytes, client_id: str) -> bytes:
-    return prefix + client_id.encode()
-
-
-def _client_id(key: bytes, prefix: bytes) -> str:
-    return key[len(prefix) :].decode()

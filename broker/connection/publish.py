@@ -184,7 +184,7 @@ def _acknowledge(c: Connection, message: Message, plan: TopicPlan[Routes[Session
             hub.figures.already_taken.value += 1
             if qos == 2 and not is_open and not code:
                 inbound.open(packet_id)
-                hub.inbound_changed(session.client_id, inbound)
+                hub.records.inbound_changed(session.client_id, inbound)
             _answer_again(c, message, known, packet_id, code or 0)
             return
     if plan.waits:
@@ -253,7 +253,7 @@ def _remember(c: Connection, message: Message, topic: bytes, packet_id: int, *, 
         inbound.remember(packet_id, digest(topic, message.payload), c.now_ns, c.unacknowledged + len(inbound.open_qos2))
     if is_kept or c.session.is_durable:
         c.kept.append(Kept(packet_id, is_wanted))
-        c.hub.inbound_changed(c.session.client_id, inbound)
+        c.hub.records.inbound_changed(c.session.client_id, inbound)
 
 
 def _remember_refused(c: Connection, message: Message, topic: bytes, packet_id: int, code: int) -> None:
@@ -262,7 +262,7 @@ def _remember_refused(c: Connection, message: Message, topic: bytes, packet_id: 
     unacknowledged = c.unacknowledged + len(inbound.open_qos2)
     inbound.remember(packet_id, digest(topic, message.payload), c.now_ns, unacknowledged, code)
     c.kept.append(Kept(packet_id, is_wanted=False, is_refused=True))
-    c.hub.inbound_changed(c.session.client_id, inbound)
+    c.hub.records.inbound_changed(c.session.client_id, inbound)
 
 
 def _answer_refusal(c: Connection, qos: int, packet_id: int, refusal: Refusal, *, waits: bool) -> None:

@@ -13,7 +13,8 @@ from broker.auth.access import Access
 from broker.connection import close
 from broker.connection.connection import Connection
 from broker.connection.dead_letters import DeadLetterSettings
-from broker.connection.hub import TICK_S, Hub
+from broker.connection.due import TICK_S
+from broker.connection.hub import Hub
 from broker.connection.settings import MqttSettings
 from broker.connection.share_settings import SharedSettings
 from broker.core import reason

@@ -97,7 +97,7 @@ class Node:
 
     async def written(self) -> None:
         """Wait until the store knows what clients have acknowledged."""
-        await self.until(lambda: not self.server.hub.has_unwritten_records)
+        await self.until(lambda: not self.server.hub.records.has_unwritten)
         await self.writer.committed()
 
     async def until(self, is_so: Callable[[], object]) -> None:

@@ -46,7 +46,7 @@ class Player:
         found.expiry_s = NEVER_S if is_durable else 0
         found.attach(self, Client(client_id, protocol_version=5), box, window, max_bytes)
         if is_durable:
-            hub.session_changed(found)
+            hub.records.changed(found)
         hub.backlog.load_inflight(found)
         hub.shares.here(found)
         found.resume()
