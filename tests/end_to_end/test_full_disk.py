@@ -16,6 +16,7 @@ import pytest
 
 from broker.codec.packets import Connect, PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest
 from tests.support.node import Node, eventually
+from tests.support.plain_http import NO_TLS
 from tests.support.wire import WireClient
 
 CONFIG: Final = "lake.run_spark = false\noverload.enable = false\nalarms { interval = 200ms, disk_free_min = 0 }\n"
@@ -123,7 +124,7 @@ def alarms(node: Node, which: str = "") -> list[str]:
 
 def metric(node: Node, line: str) -> float:
     """The value of a metric with its labels, as Prometheus is shown it; 0 when there is none."""
-    for found in httpx.get(f"{node.url}/metrics", trust_env=False).text.splitlines():
+    for found in httpx.get(f"{node.url}/metrics", trust_env=False, verify=NO_TLS).text.splitlines():
         if found.startswith(line + " "):
             return float(found.rsplit(" ", 1)[1])
     return 0

@@ -18,6 +18,7 @@ import pytest
 
 from tests.end_to_end.clients import Raw
 from tests.support.node import Node, running
+from tests.support.plain_http import NO_TLS
 from tests.support.processes import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +61,7 @@ class Watch:
             thread.start()
 
     def _look(self) -> None:
-        with httpx.Client(trust_env=False, timeout=20) as client:
+        with httpx.Client(trust_env=False, timeout=20, verify=NO_TLS) as client:
             waited_s = [self._waited_s()] * 3  # what is read tells of the look before, which began one earlier
             while not self._is_over.wait(0.5):
                 text = client.get(f"{self._node.url}/metrics").text
@@ -144,7 +145,7 @@ def _survives(directory: Path, packets: int) -> None:
         rest = _attack(node, ports, packets - packets // 10, seed=2)
         took_s, growth = time.monotonic() - began_s, _memory(node) - warm
         seen = watch.close()
-        text = httpx.get(f"{node.url}/metrics", trust_env=False, timeout=20).text
+        text = httpx.get(f"{node.url}/metrics", trust_env=False, timeout=20, verify=NO_TLS).text
         print(
             f"{sum(first.values()) + sum(rest.values()):,} hostile packets, {sum(rest.values()) / took_s:,.0f}/s; "
             f"memory {before / 1e6:.0f} MB, {warm / 1e6:.0f} MB after a tenth, then {growth / 1e6:+.1f} MB; "

@@ -24,6 +24,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from tests.end_to_end.clients import DEADLINE_S, Client, MosquittoSub, undisturbed
 from tests.support.certificates import Authority, Files
 from tests.support.node import Node, eventually, running
+from tests.support.plain_http import NO_TLS
 
 CONFIG = """
 listeners {{
@@ -170,7 +171,7 @@ def test_a_full_listener_refuses_in_mqtt_and_counts_it(site: Site) -> None:
         shown = site.node.call("GET", "/status")["listeners"]
         [small] = [one for one in shown if one["name"] == "small"]
         assert (small["connections"], small["max_connections"]) == (1, 1)
-        metrics = httpx.get(f"{site.node.url}/metrics", trust_env=False).text
+        metrics = httpx.get(f"{site.node.url}/metrics", trust_env=False, verify=NO_TLS).text
         assert re.search(r'sluice_listener_connections\{listener="tcp:small"\} 1\b', metrics)
         assert re.search(
             r'listener_connections_refused_total\{listener="tcp:small",reason="max_connections"\} 1\b', metrics
@@ -179,10 +180,10 @@ def test_a_full_listener_refuses_in_mqtt_and_counts_it(site: Site) -> None:
 
 
 def test_a_browser_that_opens_the_address_is_told_what_it_is(site: Site) -> None:
-    page = httpx.get(f"http://127.0.0.1:{site.port('ws')}/mqtt", trust_env=False)
+    page = httpx.get(f"http://127.0.0.1:{site.port('ws')}/mqtt", trust_env=False, verify=NO_TLS)
     assert (page.status_code, page.headers["upgrade"]) == (426, "websocket")
     assert "not a page" in page.text
-    assert httpx.get(f"http://127.0.0.1:{site.port('ws')}/", trust_env=False).status_code == 404
+    assert httpx.get(f"http://127.0.0.1:{site.port('ws')}/", trust_env=False, verify=NO_TLS).status_code == 404
 
 
 def test_hostile_connections_disturb_nobody(site: Site, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.plain_http import NO_TLS
 
 _ROOT = Path(__file__).parents[2]
 _ENVIRON = os.environ | {"SLUICE_API_TOKEN": TOKEN}
@@ -19,7 +20,7 @@ ALARM_SOON = "overload { interval = 50ms, polls = 2, alarm_after = 0s, max_loop_
 
 
 def readiness(node: Node) -> tuple[int, str]:
-    answer = httpx.get(f"{node.url}/readyz", trust_env=False)
+    answer = httpx.get(f"{node.url}/readyz", trust_env=False, verify=NO_TLS)
     return answer.status_code, answer.text.strip()
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.end_to_end.clients import Client, MosquittoSub, publish
 from tests.support.node import Node, eventually, running
+from tests.support.plain_http import NO_TLS
 
 SCHEMA = {"type": "object", "required": ["temp"], "properties": {"temp": {"type": "number"}}}
 
@@ -190,11 +191,13 @@ def test_records_are_read_over_http_by_positions_and_ticket(node: Node) -> None:
     assert (where["kind"], shard["first_offset"]) == ("topics", "0")
     url = f"{where['ranges_url']}/streams/{where['log']}/{shard['shard']}"
     ticket = {"Authorization": f"Bearer {where['ticket']}"}
-    read = httpx.get(url, params={"from": 5, "to": 9}, headers=ticket, trust_env=False)
+    read = httpx.get(url, params={"from": 5, "to": 9}, headers=ticket, trust_env=False, verify=NO_TLS)
     table = pa.ipc.open_stream(read.content).read_all()
     assert [value.decode() for value in table["payload"].to_pylist()] == ["5", "6", "7", "8"]
     assert [row["payload"] for row in _records(node, "ranges", 18, 20)] == [b"18", b"19"]
-    refused = httpx.get(url, params={"from": 0, "to": 1}, headers={"Authorization": "Bearer no"}, trust_env=False)
+    refused = httpx.get(
+        url, params={"from": 0, "to": 1}, headers={"Authorization": "Bearer no"}, trust_env=False, verify=NO_TLS
+    )
     assert refused.status_code == 401
     assert "ask for positions anew" in refused.text
 

@@ -18,6 +18,7 @@ from broker.core.schema import SchemaError
 from schema_validation.confluent import ConfluentRegistry, ConfluentSpec
 from schema_validation.feature import EXTERNAL, SchemaValidationFeature
 from tests.support.features import make_services
+from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node, Running
 
 PLACE = {"type": "record", "name": "Place", "fields": [{"name": "lat", "type": "double"}]}
@@ -39,7 +40,7 @@ def url() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def number(url: str) -> int:
     """The id of a schema that refers to another."""
-    with httpx.Client(base_url=url, auth=("any", TOKEN)) as client:
+    with httpx.Client(base_url=url, auth=("any", TOKEN), verify=NO_TLS) as client:
         client.post("/subjects/place/versions", json={"schema": json.dumps(PLACE)}).raise_for_status()
         reference = {"name": "Place", "subject": "place", "version": 1}
         body = {"schema": json.dumps(METER), "references": [reference]}

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 import httpx
 import psutil
 
+from tests.support.plain_http import NO_TLS
+
 TOKEN = "test-token-0123456789abcdef"
 READY = re.compile(r"mqtt=(?P<mqtt>[^ ]+:\d+) api=(?P<api>[^ ]+:\d+)")
 T = TypeVar("T")
@@ -84,7 +86,9 @@ class Node:
     def client(self, **options: Any) -> httpx.Client:
         """An HTTP client of the management API, as administrator."""
         headers = {"Authorization": f"Bearer {TOKEN}"}
-        return httpx.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=30, trust_env=False, **options)
+        return httpx.Client(
+            base_url=f"{self.url}/api/v1", headers=headers, timeout=30, trust_env=False, verify=NO_TLS, **options
+        )
 
     def call(self, method: str, path: str, body: Any = None, expect: int | tuple[int, ...] = (200, 201, 204)) -> Any:
         """One API call; the decoded answer."""

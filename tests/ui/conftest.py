@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node, Running
 
 
@@ -34,7 +35,7 @@ def node(running: Running) -> Node:
 @pytest.fixture
 def http(running: Running) -> Iterator[httpx.Client]:
     """A client without credentials, at the server's root."""
-    with httpx.Client(base_url=running.url, timeout=20) as client:
+    with httpx.Client(base_url=running.url, timeout=20, verify=NO_TLS) as client:
         yield client
 
 
@@ -42,5 +43,5 @@ def http(running: Running) -> Iterator[httpx.Client]:
 def api(running: Running) -> Iterator[httpx.Client]:
     """A client with the token, at the API's root."""
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=f"{running.url}/api/v1", headers=headers, timeout=20) as client:
+    with httpx.Client(base_url=f"{running.url}/api/v1", headers=headers, timeout=20, verify=NO_TLS) as client:
         yield client

@@ -18,6 +18,7 @@ from broker.core.events import Events
 from broker.core.objects import Spec
 from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
+from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node, Running
 from ui.api.backtests import BacktestVerbs, add_backtests
 from ui.api.deadline import BoundedCalls
@@ -43,7 +44,7 @@ def alarmed() -> Iterator[AlarmedServer]:
 @pytest.fixture
 def api(alarmed: AlarmedServer) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=f"{alarmed.url}/api/v1", headers=headers, timeout=20) as client:
+    with httpx.Client(base_url=f"{alarmed.url}/api/v1", headers=headers, timeout=20, verify=NO_TLS) as client:
         yield client
 
 
@@ -65,7 +66,7 @@ def test_alarms_are_listed_while_they_are_active_and_then_in_the_history(
 
 
 def test_alarms_need_the_token_and_know_no_parameters(alarmed: AlarmedServer, api: httpx.Client) -> None:
-    assert httpx.get(f"{alarmed.url}/api/v1/alarms").status_code == 401
+    assert httpx.get(f"{alarmed.url}/api/v1/alarms", verify=NO_TLS).status_code == 401
     assert api.get("/alarms", params={"name": "x"}).status_code == 400
 
 

@@ -15,6 +15,7 @@ from broker.core.objects import MemorySection
 from rules.feature import RulesFeature
 from schema_validation.feature import SchemaValidationFeature
 from tests.support.features import make_services
+from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node, Running
 from transforms.feature import TransformsFeature
 
@@ -49,7 +50,7 @@ class Api:
         }
         self._running = Running(node)
         headers = {"Authorization": f"Bearer {TOKEN}"}
-        self.http = httpx.Client(base_url=f"{self._running.url}/api/v1", headers=headers, timeout=20)
+        self.http = httpx.Client(base_url=f"{self._running.url}/api/v1", headers=headers, timeout=20, verify=NO_TLS)
 
     def close(self) -> None:
         self.http.close()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
+from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node, Running
 from ui.api.sign_in import CODE_LIFE_S, MAX_SESSIONS, SESSION_LIFE_S, SignIn
 
@@ -51,7 +52,7 @@ def test_a_link_opens_one_session_that_no_script_can_read(http: httpx.Client, ru
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
     assert http.get("/api/v1/status").status_code == 200
-    with httpx.Client(base_url=running.url) as other:
+    with httpx.Client(base_url=running.url, verify=NO_TLS) as other:
         assert "set-cookie" not in other.get(link).headers
         assert other.get("/api/v1/status").status_code == 401
 
@@ -63,7 +64,7 @@ def test_the_token_opens_a_session_and_signing_out_ends_it(http: httpx.Client, r
     assert http.get("/api/v1/status").status_code == 200
     kept = dict(http.cookies)
     assert http.delete("/api/v1/session", headers=here).status_code == 204
-    assert httpx.get(f"{running.url}/api/v1/status", cookies=kept).status_code == 401
+    assert httpx.get(f"{running.url}/api/v1/status", cookies=kept, verify=NO_TLS).status_code == 401
 
 
 @pytest.mark.parametrize("origin", [None, "http://evil.example", "null", "http://127.0.0.1:1"])

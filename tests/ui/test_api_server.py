@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from broker.core.errors import ConfigError
+from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node
 from ui.api.application import create_app
 from ui.api.server import ApiServer
@@ -18,7 +19,7 @@ def test_it_takes_any_port_serves_and_stops() -> None:
     async def scenario() -> None:
         server = ApiServer(create_app(Node().context), "127.0.0.1", 0)
         host, port = await server.start()
-        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, verify=NO_TLS) as client:
             url = f"http://{host}:{port}/api/v1/status"
             assert (await client.get(url)).status_code == 200
             await server.stop()
@@ -33,7 +34,7 @@ def test_it_starts_again_at_once_on_the_same_port() -> None:
     async def scenario() -> None:
         first = ApiServer(create_app(Node().context), "127.0.0.1", 0)
         host, port = await first.start()
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(verify=NO_TLS) as client:
             await client.get(f"http://{host}:{port}/livez")
         await first.stop()
         second = ApiServer(create_app(Node().context), host, port)

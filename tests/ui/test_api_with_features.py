@@ -10,6 +10,7 @@ import pytest
 from rules.feature import RulesFeature
 from schema_validation.feature import SchemaValidationFeature
 from tests.support.features import make_services
+from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node, Running
 from transforms.feature import TransformsFeature
 
@@ -32,7 +33,7 @@ def api() -> Iterator[httpx.Client]:
     }
     running = Running(node)
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=f"{running.url}/api/v1", headers=headers, timeout=20) as client:
+    with httpx.Client(base_url=f"{running.url}/api/v1", headers=headers, timeout=20, verify=NO_TLS) as client:
         yield client
     running.stop()
 

@@ -13,6 +13,7 @@ import pytest
 from schema_validation.feature import SchemaValidationFeature
 from schema_validation.serdes.proto_parser import parse_file
 from tests.support.features import make_services
+from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node, Running
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -34,7 +35,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def registry(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, auth=("any", TOKEN), timeout=20) as client:
+    with httpx.Client(base_url=url, auth=("any", TOKEN), timeout=20, verify=NO_TLS) as client:
         yield client
 
 
@@ -158,6 +159,6 @@ def test_errors_have_the_codes_that_clients_know(
 
 
 def test_nobody_gets_in_without_the_token(url: str) -> None:
-    assert refused(httpx.get(f"{url}/subjects")) == (401, 40101)
-    assert refused(httpx.get(f"{url}/subjects", auth=("x", "wrong"))) == (401, 40101)
-    assert ok(httpx.get(f"{url}/subjects", headers={"Authorization": f"Bearer {TOKEN}"})) == []
+    assert refused(httpx.get(f"{url}/subjects", verify=NO_TLS)) == (401, 40101)
+    assert refused(httpx.get(f"{url}/subjects", auth=("x", "wrong"), verify=NO_TLS)) == (401, 40101)
+    assert ok(httpx.get(f"{url}/subjects", headers={"Authorization": f"Bearer {TOKEN}"}, verify=NO_TLS)) == []

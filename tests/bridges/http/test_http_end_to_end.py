@@ -17,6 +17,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from tests.support.http_service import Received, Reply, Service
 from tests.support.node import Node, eventually, running
+from tests.support.plain_http import NO_TLS
 
 ROWS = 60
 
@@ -53,7 +54,9 @@ class Subscriber:
 
 def post(node: Node, path: str, content: str, **headers: str) -> httpx.Response:
     given = {"Authorization": "Bearer wonderland", **headers}
-    return httpx.post(f"{node.url}/ingest/{path}", content=content, headers=given, trust_env=False, timeout=30)
+    return httpx.post(
+        f"{node.url}/ingest/{path}", content=content, headers=given, trust_env=False, timeout=30, verify=NO_TLS
+    )
 
 
 def open_door(node: Node, **parameters: Any) -> None:

@@ -21,6 +21,7 @@ from broker.core.message import Message
 from broker.core.schema import SchemaError
 from broker.core.stage import Outcome, Refusal
 from tests.support.bridges import Bridges
+from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import Pipeline, status_of_a_young_node
 from ui.api.application import create_app
 from ui.api.context import ApiContext
@@ -56,7 +57,7 @@ class Site:
 
     def __init__(self, bridges: Bridges, url: str) -> None:
         self.bridges, self.url = bridges, url
-        self.http = httpx.AsyncClient(base_url=url, headers=WITH_TOKEN, trust_env=False)
+        self.http = httpx.AsyncClient(base_url=url, headers=WITH_TOKEN, trust_env=False, verify=NO_TLS)
 
     async def post(self, content: Any = b"hello", path: str = "in", **named: Any) -> httpx.Response:
         if not isinstance(content, (bytes, str)):
