@@ -458,7 +458,8 @@ class Groups(RuleBasedStateMachine):
     """Members of one group, durable ones and others, come, go, take, refuse and die with the broker.
 
     Every message of QoS 1 published while there was a group is acknowledged or refused by exactly one member in the
-    end; in between no two connected members have it at once.
+    end; in between no two connected members have it at once. What came while no member was durable is in memory only,
+    and gone when the broker dies.
     """
 
     names = st.sampled_from(["clean-1", "clean-2", "durable-1", "durable-2"])
@@ -470,6 +471,7 @@ class Groups(RuleBasedStateMachine):
         self.members: set[str] = set()
         self.published = 0
         self.expected: set[str] = set()
+        self.stored: set[str] = set()
         self.done: Counter[str] = Counter()
 
     @rule(name=names, window=st.integers(1, 5))
@@ -505,6 +507,8 @@ class Groups(RuleBasedStateMachine):
             self.bench.publish(f"t/{self.published % 5}", str(self.published))
             if self.members:
                 self.expected.add(str(self.published))
+                if self.bench.group(TEXT).is_durable:
+                    self.stored.add(str(self.published))
         self.bench.settle()
 
     @rule(name=names, at=st.integers(0, 4), is_refused=st.booleans())
@@ -520,6 +524,7 @@ class Groups(RuleBasedStateMachine):
         self.bench.hub.tick()
         self.bench.crash()
         self.here.clear()
+        self.expected &= self.stored
         for name in [name for name in self.members if not name.startswith("durable")]:
             self._left(name)
 
