@@ -49,8 +49,8 @@ class SessionRecords:
         return bool(self._changed or self._moved)
 
     def changed(self, session: Session) -> None:
-        """Write the record of a durable session with the commit group at hand."""
-        if session not in self._changed and not session.is_ended:
+        """Write the record of a durable session with the commit group at hand; of others there is none."""
+        if session.is_durable and session not in self._changed and not session.is_ended:
             self._changed[session] = None
             self._writer.touch()
 
@@ -99,7 +99,7 @@ class SessionRecords:
         if self._changed or self._moved:
             dirty = self._changed | self._moved
             self._changed, self._moved = {}, {}
-            self._save_sessions([session for session in dirty if not session.is_ended])
+            self._save_sessions([session for session in dirty if session.is_durable and not session.is_ended])
 
     def _save_sessions(self, sessions: list[Session]) -> None:
         self._made += 1
@@ -110,7 +110,8 @@ class SessionRecords:
 
         def committed(error: BaseException | None) -> None:
             if error is not None:
-                self._changed = dict.fromkeys(one for one in sessions if not one.is_ended) | self._changed
+                again = (one for one in sessions if one.is_durable and not one.is_ended)
+                self._changed = dict.fromkeys(again) | self._changed
             for session, box, held in waiting:
                 session.recorded(number, is_written=error is None)
                 if held and box is not None and session.box is box:

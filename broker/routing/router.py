@@ -25,7 +25,13 @@ class Subscriber(Protocol):
     client_id: str
     is_v5: bool
     is_durable: bool
-    """Whether messages of QoS 1 and 2 for it go through the session log, since it outlives its connection."""
+    """Whether messages of QoS 1 and 2 for it go through the session log, since it is to outlive the process."""
+
+    @property
+    def outlives(self) -> bool:
+        """Whether it goes on without a connection, on disk or in memory: what it was sent is needed until it is
+        acknowledged."""
+        ...
 
     @property
     def is_away(self) -> bool:
@@ -85,7 +91,7 @@ class Routes(Generic[S]):
 
     ``plain_v3`` and ``plain_v5`` hold every subscriber by protocol version when ``is_plain``: nothing but the QoS bears
     on what is sent, and there is no share group or there is one alone, ``only_group``. ``is_live`` adds that there is
-    no group and no durable subscriber.
+    no group and no subscriber that outlives its connection.
     """
 
     __slots__ = (
@@ -99,7 +105,7 @@ class Routes(Generic[S]):
         is_group_only = len(groups) == 1 and not entries and groups[0].takes_runs
         self.only_group = groups[0] if is_group_only else None
         self.is_plain = is_group_only or (not groups and all(entry.is_plain for entry in entries))
-        self.is_live = self.is_plain and not groups and not any(entry.subscriber.is_durable for entry in entries)
+        self.is_live = self.is_plain and not groups and not any(entry.subscriber.outlives for entry in entries)
         self.plain_v3 = [entry.subscriber for entry in entries if not entry.subscriber.is_v5]
         self.plain_v5 = [entry.subscriber for entry in entries if entry.subscriber.is_v5]
         self.matched: list[tuple[S, Subscription]] | None = None

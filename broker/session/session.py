@@ -1,7 +1,8 @@
 """One client's state: its place in the way of deliveries, its in-flight window, its queue.
 
-A session that ends with its connection (*clean*) queues in memory. One that outlives it (*durable*) gets its QoS 1 and
-2 messages from the session log, each stored once however many sessions wait for it: after the commit they are handed to
+A session that ends with its connection (*clean*) queues in memory, and so does one in a zone that keeps sessions in
+memory, while its client is away too; a restart ends both. Any other one (*durable*) gets its QoS 1 and 2 messages from
+the session log, each stored once however many sessions wait for it: after the commit they are handed to
 ``accept_logged`` from memory, and when the session is away or its queue is full it falls *behind*, to be refilled from
 the log at ``next_offset``.
 
@@ -51,6 +52,8 @@ _FORETOLD_MAX: Final = 16_384
 """Identifiers that are given before a record is written that notes them; far from coming round."""
 _AHEAD_AT_ONCE: Final = 256
 """Retained messages sent in one turn of the loop."""
+DEFAULT_ZONE: Final = "default"
+"""The zone of listeners that name none."""
 _FEW: Final = 8
 """So many subscriptions are looked through one by one, more have an index."""
 
@@ -74,7 +77,8 @@ class Delivery:
 
 
 RAW: Final = Delivery(None, 1, False, ())
-"""In flight for a clean session on the fast path: nothing of it will be needed again but its identifier."""
+"""In flight for a session that ends with its connection, on the fast path: nothing of it will be needed again but its
+identifier."""
 
 
 class OnEvent(Protocol):
@@ -180,6 +184,7 @@ class Session:
         "will",
         "will_at_ns",
         "window",
+        "zone",
     )  # fmt: skip
 
     def __init__(self, client_id: str, services: SessionServices, *, is_durable: bool) -> None:
@@ -187,6 +192,7 @@ class Session:
         self.client = Client(client_id)
         self.is_v5 = False
         self.is_ended = False
+        self.zone = DEFAULT_ZONE
         self.expiry_s = 0
         self.ends_at_ns = 0
         self.connected_ns = self.away_since_ns = 0
@@ -231,6 +237,15 @@ class Session:
     def is_away(self) -> bool:
         """Whether it has no connection."""
         return self.box is None
+
+    @property
+    def outlives(self) -> bool:
+        """Whether it goes on without a connection: on disk when it is durable, else in memory."""
+        return self.is_durable or self.expiry_s > 0
+
+    def enter_zone(self, zone: str, services: SessionServices) -> None:
+        """A connection through a listener of this zone is about to take it: the zone's limits hold."""
+        self.zone, self._services = zone, services
 
     def attach(self, owner: Owner, client: Client, box: Outbox, receive_maximum: int, max_packet_bytes: int) -> None:
         """A connection takes the session; ``resume`` follows once its CONNACK has left."""
@@ -288,7 +303,9 @@ class Session:
         """The connection is gone; ``log_next`` is the log's next offset. What waited in memory is in the log."""
         self.owner = self.box = self.fast = None
         self._held.clear()
-        self._unsent = self._ahead = NOTHING
+        self._unsent = NOTHING
+        if self.is_durable or not self.expiry_s:  # what is retained comes to a durable one through the log
+            self._ahead = NOTHING
         if not self.keeps_qos0:
             for item in self._late.take_all():
                 self._drop_late(item, "connection_closed")
@@ -322,7 +339,7 @@ class Session:
         return True
 
     def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
-        """Take a message that is not in the log: QoS 0, or any for a clean session."""
+        """Take a message that is not in the log: QoS 0, or any for a session in memory."""
         if qos:
             self._enqueue(Delivery(outgoing, qos, retain, identifiers))
             self.pump()
@@ -467,10 +484,11 @@ class Session:
     @property
     def keeps_qos0(self) -> bool:
         """Whether QoS 0 messages wait for it while it is away."""
-        return self.is_durable and self._services.limits.keeps_qos0
+        return self.outlives and self._services.limits.keeps_qos0
 
     def drop_all(self, why: str) -> None:
         """Count all that waits for it as dropped: the session is over."""
+        self._ahead = NOTHING
         for item in self._late.take_all():
             self._drop_late(item, why)
         for delivery in self.queue:
@@ -643,6 +661,34 @@ class Session:
         else:
             self._services.dropped("refused_by_client").value += 1
         return True
+
+    # -- from memory to disk --
+
+    def enter_log(self, next_offset: int) -> tuple[list[Delivery], list[Delivery]]:
+        """Be durable from now on, while it is away. Returns what is in flight and what waits: both are to be appended
+        to the log in this order, addressed to it, from ``next_offset`` on. What waits comes back from there.
+        """
+        flying = [
+            delivery
+            for delivery in self.inflight.values()
+            if delivery.outgoing is not None and delivery.holder is None and not delivery.is_released
+        ]
+        for offset, delivery in enumerate(flying, next_offset):
+            delivery.offset = offset
+        waiting, self.queue, self._queue_bytes = list(self.queue), NOTHING, 0
+        self.is_durable, self._is_foretold = True, False
+        self.next_offset, self.is_behind = next_offset + len(flying), False
+        return flying, waiting
+
+    def leave_log(self, waiting: list[Delivery]) -> None:
+        """As before ``enter_log``: what it had could not be stored, and is in memory still."""
+        self.is_durable = self.is_behind = False
+        self.share.clear()
+        for delivery in self.inflight.values():
+            delivery.offset = -1
+        self.queue, self._queue_bytes = NOTHING, 0
+        for delivery in waiting:
+            self._push(delivery)
 
     # -- records --
 
@@ -826,7 +872,7 @@ class Session:
             self.count_dropped(why, 1)
 
     def _takes_more(self, delivery: Delivery) -> bool:
-        """Whether the queue of a clean session has room, or makes it; else the new message is dropped."""
+        """Whether the queue of a session in memory has room, or makes it; else the new message is dropped."""
         services, size_bytes = self._services, _size(delivery)
         is_full = len(self.queue) >= services.max_queue or self._queue_bytes + size_bytes > services.max_queue_bytes
         if not is_full or not self.queue or services.limits.when_full == "drop_oldest":
@@ -837,7 +883,7 @@ class Session:
         return False
 
     def _enqueue(self, delivery: Delivery) -> None:
-        """Queue for a clean session; when it is full the settings say which message goes, and it is counted."""
+        """Queue for a session in memory; when it is full the settings say which message goes, and it is counted."""
         if not self._takes_more(delivery):
             return
         self._push(delivery)

@@ -24,6 +24,7 @@ class Listener:
 
     def __init__(self, client_id: str, *, is_durable: bool = False, is_away: bool = False) -> None:
         self.client_id, self.is_durable, self.is_away = client_id, is_durable, is_away
+        self.outlives = is_durable
         self.is_v5 = False
         self.got: list[tuple[bytes, int, bool, tuple[int, ...]]] = []
         self.dropped: list[str] = []
