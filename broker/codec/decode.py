@@ -6,8 +6,9 @@ where there is one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from broker.codec import properties as p
 from broker.codec.codes import CODES
@@ -59,6 +60,40 @@ def decode_packet(first: int, data: bytes, start: int, stop: int, version: int) 
     packet = decoder(reader, version, first & 15)
     reader.finish()
     return packet
+
+
+P = TypeVar("P")
+Item = TypeVar("Item")
+
+
+class Listing(NamedTuple, Generic[P, Item]):
+    """A packet of topic filters that have not been read yet: ``packet`` has none."""
+
+    packet: P
+    items: Callable[[], Iterator[Item]]
+    """Reads them, from the first one on, as often as it is called. Raises ``PeerError`` where the bytes are not right,
+    or there is none."""
+
+
+def open_subscribe(data: bytes, start: int, stop: int, version: int) -> Listing[Subscribe, SubscriptionRequest]:
+    """As ``decode_packet`` for a SUBSCRIBE that may have very many filters: these are read later.
+
+    Raises:
+        PeerError: what stands before the filters breaks the rules.
+    """
+    packet_id, properties, rest = _head(data, start, stop, p.SUBSCRIBE, version)
+    return Listing(Subscribe(packet_id, [], properties), lambda: _requests(copy(rest), version))
+
+
+def open_unsubscribe(data: bytes, start: int, stop: int, version: int) -> Listing[Unsubscribe, str]:
+    """As ``open_subscribe``, for an UNSUBSCRIBE."""
+    packet_id, properties, rest = _head(data, start, stop, p.UNSUBSCRIBE, version)
+    return Listing(Unsubscribe(packet_id, [], properties), lambda: _filters(copy(rest)))
+
+
+def _head(data: bytes, start: int, stop: int, packet_type: int, version: int) -> tuple[int, dict[str, Any], Reader]:
+    reader = Reader(data, start, stop, p.NAMES[packet_type])
+    return reader.packet_id(), decode_properties(reader, packet_type) if version == 5 else {}, reader
 
 
 def connect_version(data: bytes, start: int, stop: int) -> int | None:
@@ -158,24 +193,23 @@ def _acknowledgement(
 def _subscribe(reader: Reader, version: int, _flags: int) -> Subscribe:
     packet_id = reader.packet_id()
     properties = decode_properties(reader, p.SUBSCRIBE) if version == 5 else {}
-    requests = []
-    while reader.remaining:
-        requests.append(_subscription_request(reader, version))
-    if not requests:
+    return Subscribe(packet_id, list(_requests(reader, version)), properties)
+
+
+def _requests(reader: Reader, version: int) -> Iterator[SubscriptionRequest]:
+    if not reader.remaining:
         raise protocol_error("SUBSCRIBE has no topic filter")  # [MQTT-3.8.3-2]
-    return Subscribe(packet_id, requests, properties)
-
-
-def _subscription_request(reader: Reader, version: int) -> SubscriptionRequest:
-    text, options = reader.text("topic filter"), reader.byte()
-    if options & (0xC0 if version == 5 else 0xFC):
-        raise malformed("SUBSCRIBE has reserved option bits set")  # [MQTT-3.8.3-5]
-    qos, handling = options & 3, options >> 4 & 3
-    if qos == 3 or handling == 3:
-        raise malformed("SUBSCRIBE has QoS 3 or retain handling 3")
-    if options & 4 and text.startswith("$share/"):
-        raise protocol_error("SUBSCRIBE has No Local on a shared subscription")  # [MQTT-3.8.3-4]
-    return SubscriptionRequest(text, qos, bool(options & 4), bool(options & 8), handling)
+    reserved = 0xC0 if version == 5 else 0xFC
+    while reader.position < reader.end:
+        text, options = reader.text("topic filter"), reader.byte()
+        if options & reserved:
+            raise malformed("SUBSCRIBE has reserved option bits set")  # [MQTT-3.8.3-5]
+        qos, handling = options & 3, options >> 4 & 3
+        if qos == 3 or handling == 3:
+            raise malformed("SUBSCRIBE has QoS 3 or retain handling 3")
+        if options & 4 and text.startswith("$share/"):
+            raise protocol_error("SUBSCRIBE has No Local on a shared subscription")  # [MQTT-3.8.3-4]
+        yield SubscriptionRequest(text, qos, options & 4 != 0, options & 8 != 0, handling)
 
 
 def _suback(reader: Reader, version: int, _flags: int) -> SubAck:
@@ -187,12 +221,14 @@ def _suback(reader: Reader, version: int, _flags: int) -> SubAck:
 def _unsubscribe(reader: Reader, version: int, _flags: int) -> Unsubscribe:
     packet_id = reader.packet_id()
     properties = decode_properties(reader, p.UNSUBSCRIBE) if version == 5 else {}
-    filters = []
-    while reader.remaining:
-        filters.append(reader.text("topic filter"))
-    if not filters:
+    return Unsubscribe(packet_id, list(_filters(reader)), properties)
+
+
+def _filters(reader: Reader) -> Iterator[str]:
+    if not reader.remaining:
         raise protocol_error("UNSUBSCRIBE has no topic filter")  # [MQTT-3.10.3-2]
-    return Unsubscribe(packet_id, filters, properties)
+    while reader.position < reader.end:
+        yield reader.text("topic filter")
 
 
 def _unsuback(reader: Reader, version: int, _flags: int) -> UnsubAck:

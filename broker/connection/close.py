@@ -185,6 +185,7 @@ def end(
     if c.is_parked:
         hub.parking.abandon(c)
         hub.logins.abandon(c)
+        hub.turns.abandon(c)
     hub.reauthenticating.discard(c)
     hub.connections.discard(c)
     hub.paused.discard(c)

@@ -35,6 +35,7 @@ from broker.connection.settings import MqttSettings
 from broker.connection.share_settings import SharedSettings
 from broker.connection.shares import Shares
 from broker.connection.sys_topics import SysTopics
+from broker.connection.turns import Turns
 from broker.connection.wills import Wills
 from broker.core.clock import Clock
 from broker.core.events import Events, property_columns
@@ -117,6 +118,7 @@ class Hub:
         self.publish_rates = PublishRates(settings, clock, later, metrics)
         self.paused: set[Connection] = set()
         self.later = later
+        self.turns = Turns(clock, defer)
         self.brake = Brake(settings.slow_subscriber_wait, later, metrics)
         self.sessions = SessionRegistry()
         self.inbounds: dict[str, Inbound] = {}

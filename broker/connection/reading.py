@@ -28,8 +28,9 @@ from broker.codec.packets import (
     Unsubscribe,
 )
 from broker.codec.wire import PACKET_ID_BYTES, malformed, protocol_error
-from broker.connection import acknowledge, announce, auth, close, publish, subscribe, turns
+from broker.connection import acknowledge, announce, auth, close, publish, subscribe
 from broker.connection.auth_permits import finders, remember_head
+from broker.connection.turns import LOOK_S
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.message import Message
@@ -47,6 +48,9 @@ _WATCHED: Final = frozenset(
 """Events that are raised message by message: when one is wanted, nothing goes the short way."""
 _LOOK_EVERY: Final = 64
 """So many PUBLISH and acknowledgements are taken between two looks at the time, other packets one by one."""
+_LONG: Final = 4096
+"""Bytes of a SUBSCRIBE or UNSUBSCRIBE from which on it is worked off in several turns of the loop, if need be: what is
+below has a thousand filters at most, some 10 ms."""
 _NEW: Final = object()
 """The kind of packets on a topic that was never seen before: it may never be again."""
 _PUBACK: Final = b"\x40\x02"
@@ -64,7 +68,9 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
     is_unwatched = _WATCHED.isdisjoint(hub.events.wanted) and not (hub.drops_qos0 or hub.dead_letters.is_on)
     takes_qos1 = is_unwatched and hub.settings.maximum_qos > 0
     now_s, looks_at = hub.clock.monotonic_s, _LOOK_EVERY
-    until_s = now_s() + turns.TURN_S
+    turns = hub.turns
+    began_s = now_s()
+    look_s = began_s + (LOOK_S if turns.left_s > LOOK_S else turns.left_s)
     run_routes: Routes[Session] | None = None
     run_start = run_count = packets = pubacks = answered = published_bytes = 0
     try:
@@ -141,16 +147,24 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                 hub.figures.received_by_type[first >> 4].value += 1
                 _BY_IDENTIFIER[first](c, data[body] << 8 | data[body + 1])
             else:
-                _dispatch(c, decode_packet(first, data, body, stop, c.version))
+                if stop - body > _LONG and first in _LONG_TAKERS:
+                    hub.figures.received_by_type[first >> 4].value += 1
+                    _LONG_TAKERS[first](c, data, body, stop)
+                else:
+                    _dispatch(c, decode_packet(first, data, body, stop, c.version))
                 looks_at = packets
             if c.is_closed:
                 return end
             position = stop
             if packets >= looks_at:
-                looks_at = packets + _LOOK_EVERY
-                if now_s() > until_s:
-                    turns.give_way(c)
+                if c.is_parked:
                     break
+                looks_at = packets + _LOOK_EVERY
+                if (present_s := now_s()) > look_s:
+                    if turns.spend(present_s - began_s):
+                        turns.give_way(c)
+                        break
+                    began_s, look_s = present_s, present_s + LOOK_S
     finally:
         if run_routes is not None:
             _forward(c, run_routes, data[run_start:position], run_count)
@@ -343,6 +357,11 @@ _BY_IDENTIFIER: Final[dict[int, Callable[[Connection, int], None]]] = {
     0x70: acknowledge.completed,
 }
 """Of QoS 2, by first byte, what says no more than an identifier: no packet object is made of that."""
+_LONG_TAKERS: Final[dict[int, Callable[[Connection, bytes, int, int], None]]] = {
+    0x82: subscribe.take_long_subscribe,
+    0xA2: subscribe.take_long_unsubscribe,
+}
+"""By first byte, what may hold very many topic filters: it is read while it is worked off."""
 _TAKERS: Final[dict[type[Packet], Callable[[Connection, Any], None]]] = {
     PubAck: acknowledge.take_puback,
     PubRec: acknowledge.take_pubrec,

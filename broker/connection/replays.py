@@ -104,8 +104,11 @@ class Replays:
 
     def deliveries(self, session: Session, subscription: Subscription) -> Iterator[Delivery]:
         """What a new subscription finds, to be drawn as the client takes it; one without a message in it means that a
-        turn of the loop is due."""
-        since, walk = self._retained.stamp, FilterWalk(subscription.filter)
+        turn of the loop is due. What is retained from here on is left out: it comes as a live message."""
+        return self._deliveries(session, subscription, self._retained.stamp)
+
+    def _deliveries(self, session: Session, subscription: Subscription, since: int) -> Iterator[Delivery]:
+        walk = FilterWalk(subscription.filter)
         entries: list[Entry] = []
         without: frozenset[bytes] = frozenset()
         if self._retained.waiting <= _MOST_WAITING:

@@ -1,18 +1,27 @@
-"""SUBSCRIBE and UNSUBSCRIBE."""
+"""SUBSCRIBE and UNSUBSCRIBE.
+
+One of a few filters is taken at once. What is longer, up to hundreds of thousands of filters, is read and worked off in
+steps over several turns of the loop: first all of it is read and checked, since a packet that is malformed further
+behind must have no effect, then it takes effect filter by filter. Other clients' packets come in between; this one's do
+not. When the connection ends before the last filter, what was granted until then holds as long as the session.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.codec.decode import Listing, open_subscribe, open_unsubscribe
 from broker.codec.packets import SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
 from broker.connection import starts
 from broker.connection.acknowledge import answer_fitting
 from broker.connection.auth_permits import closes_on_denial
 from broker.connection.capabilities import check_subscribe, check_subscription
+from broker.connection.turns import Steps
 from broker.connection.user_properties import check_user_properties
 from broker.core import reason
 from broker.core.errors import PeerError
@@ -32,42 +41,98 @@ _INTERNAL_TREES: Final = frozenset(("$events",))
 _ALWAYS: Final = 0
 _IF_NEW: Final = 1
 
+_Granted = tuple[Subscription, bool, bool]
+"""A subscription, whether the session had none of its filter, and whether retained messages come with it."""
 
-def take_subscribe(c: Connection, packet: Subscribe) -> None:
-    """Each filter is a request of its own with its own code [MQTT-3.8.4-5]; the SUBACK waits until they are stored."""
-    check_user_properties(c, packet.properties)
-    if c.is_v5:
-        check_subscribe(c, packet)
-    before = c.hub.writer.appended
-    granted: list[tuple[Subscription, bool, bool]] = []
-    lowered: list[Subscription] = []
-    codes = []
-    begins = starts.asked_start(packet.properties)
-    told: dict[str, Any] = {}
-    for request in packet.requests:
+
+class _Subscribing:
+    """A SUBSCRIBE that takes effect. Each filter is a request of its own with its own code [MQTT-3.8.4-5]; the SUBACK
+    waits until they are stored."""
+
+    __slots__ = ("_begins", "_c", "_codes", "_is_granted", "_lowered", "_packet", "_told")
+
+    def __init__(self, c: Connection, packet: Subscribe) -> None:
+        self._c, self._packet = c, packet
+        self._begins = starts.asked_start(packet.properties)
+        self._codes: list[int] = []
+        self._told: dict[str, Any] = {}
+        self._lowered: list[Subscription] = []
+        self._is_granted = False
+
+    def take(self, request: SubscriptionRequest) -> _Granted | None:
+        """Subscribe to one filter, or have its refusal among the codes."""
+        c, packet = self._c, self._packet
         identifier = packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0)
         try:
             check_subscription(c, request, identifier)
-            subscription = _subscription(c, request, identifier, begins)
+            subscription = _subscription(c, request, identifier, self._begins)
         except starts.NoStart as error:
-            told = {"Reason-String": str(error)} if c.wants_reasons else {}
-            codes.append(error.reason_code)
-            continue
+            self._told = {"Reason-String": str(error)} if c.wants_reasons else {}
+            self._codes.append(error.reason_code)
+            return None
         except PeerError as error:
             c.hub.figures.refused_subscription(reason.name_of(error.reason_code))
-            codes.append(_refusal(c, request, error))
-            continue
+            self._codes.append(_refusal(c, request, error))
+            return None
         known = c.session.subscriptions.get(subscription.filter.text)
-        is_new = known is None
         if known is not None and known.qos and not subscription.qos:
-            lowered.append(known)
-        granted.append((subscription, is_new, _brings_retained(c, subscription)))
-        codes.append(subscription.qos)
-        _subscribe(c, subscription, is_new, packet)
-    if granted:
-        c.hub.subscriptions_changed(c.session, lowered)
-    answer_fitting(c, SubAck(packet.packet_id, codes, told), waits=c.hub.writer.appended != before)
+            self._lowered.append(known)
+        granted = subscription, known is None, _brings_retained(c, subscription)
+        self._codes.append(subscription.qos)
+        self._is_granted = True
+        _subscribe(c, subscription, known is None, packet)
+        return granted
+
+    def store(self) -> None:
+        """Have what was granted written."""
+        if self._is_granted:
+            self._c.hub.subscriptions_changed(self._c.session, self._lowered)
+
+    def answer(self, *, waits: bool) -> None:
+        """The SUBACK."""
+        answer_fitting(self._c, SubAck(self._packet.packet_id, self._codes, self._told), waits=waits)
+
+
+def take_subscribe(c: Connection, packet: Subscribe) -> None:
+    """A SUBSCRIBE of a few filters."""
+    check_user_properties(c, packet.properties)
+    if c.is_v5:
+        check_subscribe(c, packet)
+    before, work = c.hub.writer.appended, _Subscribing(c, packet)
+    try:
+        granted = [one for request in packet.requests if (one := work.take(request)) is not None]
+    finally:
+        work.store()
+    work.answer(waits=c.hub.writer.appended != before)
     _send_retained(c, granted)
+
+
+def take_long_subscribe(c: Connection, data: bytes, start: int, stop: int) -> None:
+    """A SUBSCRIBE of any number of filters, whose body is ``data[start:stop]``."""
+    listing = open_subscribe(data, start, stop, c.version)
+    check_user_properties(c, listing.packet.properties)
+    c.hub.turns.work_off(c, _subscribe_long(c, listing))
+
+
+def _subscribe_long(c: Connection, listing: Listing[Subscribe, SubscriptionRequest]) -> Steps:
+    """Retained messages go with each filter, since newer ones may come before the next: they may leave before the
+    SUBACK (section 3.8.4)."""
+    before, work = c.hub.writer.appended, _Subscribing(c, listing.packet)
+    identifier = listing.packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0)
+    for request in listing.items():
+        if c.is_v5:
+            check_subscription(c, request, identifier)
+        yield
+    try:
+        for request in listing.items():
+            granted = work.take(request)
+            if granted is not None:
+                c.session.subscriptions_changed(())
+                _send_retained(c, (granted,))
+            yield
+    finally:
+        work.store()
+    return partial(work.answer, waits=c.hub.writer.appended != before)
 
 
 def _refusal(c: Connection, request: SubscriptionRequest, error: PeerError) -> int:
@@ -89,7 +154,8 @@ def subscribe_for(c: Connection, requests: Sequence[SubscriptionRequest]) -> Non
 
     One that it cannot have, as for its number of subscriptions, is left out.
     """
-    granted: list[tuple[Subscription, bool, bool]] = []
+    granted: list[_Granted] = []
+    is_changed = False
     for request in requests:
         try:
             subscription = _subscription(c, request, 0, None)
@@ -99,17 +165,42 @@ def subscribe_for(c: Connection, requests: Sequence[SubscriptionRequest]) -> Non
         known = c.session.subscriptions.get(subscription.filter.text)
         if known != replace(subscription, since_offset=known.since_offset if known else 0):
             _subscribe(c, subscription, known is None, Subscribe(0, [request]))
-            c.hub.subscriptions_changed(c.session)
+            is_changed = True
         granted.append((subscription, known is None, not subscription.is_membership))
+    if is_changed:
+        c.hub.subscriptions_changed(c.session)
     _send_retained(c, granted)
 
 
 def take_unsubscribe(c: Connection, packet: Unsubscribe) -> None:
-    """Filters are compared as text, character by character [MQTT-3.10.4-1]."""
+    """An UNSUBSCRIBE of a few filters, compared as text, character by character [MQTT-3.10.4-1]."""
     check_user_properties(c, packet.properties)
     before = c.hub.writer.appended
     codes = _unsubscribe(c, packet)
     answer_fitting(c, UnsubAck(packet.packet_id, codes), waits=c.hub.writer.appended != before)
+
+
+def take_long_unsubscribe(c: Connection, data: bytes, start: int, stop: int) -> None:
+    """An UNSUBSCRIBE of any number of filters, whose body is ``data[start:stop]``."""
+    listing = open_unsubscribe(data, start, stop, c.version)
+    check_user_properties(c, listing.packet.properties)
+    c.hub.turns.work_off(c, _unsubscribe_long(c, listing))
+
+
+def _unsubscribe_long(c: Connection, listing: Listing[Unsubscribe, str]) -> Steps:
+    before, codes, removed = c.hub.writer.appended, list[int](), list[Subscription]()
+    for _ in listing.items():
+        yield
+    try:
+        for asked in listing.items():
+            codes.append(_unsubscribe_one(c, asked, listing.packet, removed))
+            c.session.subscriptions_changed(())
+            yield
+    finally:
+        if removed:
+            c.hub.subscriptions_changed(c.session, removed)
+    answered = UnsubAck(listing.packet.packet_id, codes)
+    return partial(answer_fitting, c, answered, waits=c.hub.writer.appended != before)
 
 
 def unsubscribe_for(c: Connection, filters: Sequence[str]) -> list[str]:
@@ -119,22 +210,24 @@ def unsubscribe_for(c: Connection, filters: Sequence[str]) -> list[str]:
 
 
 def _unsubscribe(c: Connection, packet: Unsubscribe) -> list[int]:
-    session, codes = c.session, []
     removed: list[Subscription] = []
-    for asked in packet.filters:
-        text = _known(c, asked)
-        subscription = session.subscriptions.pop(text, None)
-        if subscription is None:
-            codes.append(_why_unknown(c, text))
-            continue
-        c.hub.router.unsubscribe(session, subscription.filter)
-        removed.append(subscription)
-        codes.append(reason.SUCCESS)
-        if "session.unsubscribed" in c.hub.events.wanted:
-            c.hub.emit_subscription("session.unsubscribed", session, text, subscription.qos, packet.properties)
+    codes = [_unsubscribe_one(c, asked, packet, removed) for asked in packet.filters]
     if removed:
-        c.hub.subscriptions_changed(session, removed)
+        c.hub.subscriptions_changed(c.session, removed)
     return codes
+
+
+def _unsubscribe_one(c: Connection, asked: str, packet: Unsubscribe, removed: list[Subscription]) -> int:
+    """End one subscription, which is added to ``removed``; the code to answer with."""
+    session, text = c.session, _known(c, asked)
+    subscription = session.subscriptions.pop(text, None)
+    if subscription is None:
+        return _why_unknown(c, text)
+    c.hub.router.unsubscribe(session, subscription.filter)
+    removed.append(subscription)
+    if "session.unsubscribed" in c.hub.events.wanted:
+        c.hub.emit_subscription("session.unsubscribed", session, text, subscription.qos, packet.properties)
+    return reason.SUCCESS
 
 
 def _why_unknown(c: Connection, text: str) -> int:
@@ -218,7 +311,7 @@ def _subscribe(c: Connection, subscription: Subscription, is_new: bool, packet: 
         c.hub.emit_subscription("session.subscribed", session, text, subscription.qos, packet.properties)
 
 
-def _send_retained(c: Connection, granted: Sequence[tuple[Subscription, bool, bool]]) -> None:
+def _send_retained(c: Connection, granted: Sequence[_Granted]) -> None:
     """Retained messages, before any newer live one."""
     for subscription, is_new, brings_retained in granted:
         if subscription.retain_handling != _ALWAYS and not (subscription.retain_handling == _IF_NEW and is_new):

@@ -1,33 +1,128 @@
-"""One client's packets do not keep the loop from everybody else: what was read and takes long waits for another turn.
+"""One client's packets do not keep the loop from everybody else: what takes long goes on in other turns of it.
 
 A read holds up to 256 KiB, and a packet of a few bytes may ask for milliseconds of work: a SUBSCRIBE that searches a
-million retained messages, say. So the time is looked at between packets, and the connection is parked for a turn.
+million retained messages, say. So the time is looked at between packets, and what they take is counted for the turn,
+not for the connection: eight clients may take no more of it together than one. When it is spent, whoever comes still
+has a packet taken, and the rest of what was read waits for another turn.
+
+A packet that is a lot of work by itself, as a SUBSCRIBE with a hundred thousand filters, is work in ``Steps``: some in
+each turn. The client's next packet is not looked at before all are done, so that nobody sees them out of order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from broker.connection.backlog import Defer
+from broker.core.clock import Clock
 
 if TYPE_CHECKING:
     from broker.connection.connection import Connection
 
 TURN_S: Final = 0.02
-"""Seconds of one turn of the loop that the packets of one connection may take; the packet at hand is finished."""
-_CAUSE: Final = object()
+"""Seconds of one turn of the loop that clients' packets may take together; the packet or step at hand is finished."""
+WAITING_S: Final = TURN_S / 2
+"""Of these, what goes to those that wait from a turn before: the rest is for who comes now."""
+LOOK_S: Final = TURN_S / 80
+"""What takes less, packets that follow each other, is not counted."""
+
+Finish = Callable[[], None]
+Steps = Generator[None, None, Finish]
+"""Work in steps of less than a millisecond, most of them of microseconds; at the end, what is to be done before the
+client's next packet is read. Closed when the connection ends before."""
 
 
-def give_way(c: Connection) -> None:
-    """Read on in another turn of the loop; nothing is taken from the socket until then."""
-    c.is_parked = True
-    c.hold(_CAUSE)
-    c.hub.later(0, _go_on, c)
+class Turns:
+    """Those of a node's loop. ``left_s`` is what is left of the present one; it may fall below 0."""
 
+    def __init__(self, clock: Clock, defer: Defer) -> None:
+        self._clock, self._defer = clock, defer
+        self._waiting: dict[Connection, Steps | None] = {}
+        """In the order in which they are taken up again; with what is still to be done of the packet at hand."""
+        self._is_awaited = self._is_renewed = False
+        self.left_s = TURN_S
 
-def _go_on(c: Connection) -> None:
-    if not c.is_closed:
-        c.let_go(_CAUSE)
-        c.go_on(_nothing)
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def spend(self, seconds: float) -> bool:
+        """Count what was taken of the turn; whether nothing is left of it."""
+        self.left_s -= seconds
+        if not self._is_renewed:
+            self._is_renewed = True
+            self._defer(self._renew)
+        return self.left_s <= 0
+
+    def give_way(self, c: Connection) -> None:
+        """Read on in another turn of the loop; nothing is taken from the socket until then."""
+        self._wait(c, None)
+
+    def work_off(self, c: Connection, steps: Steps) -> None:
+        """Do this in the turns to come, before the connection's next packet is read."""
+        self._wait(c, steps)
+
+    def abandon(self, c: Connection) -> None:
+        """The connection has ended: what is left is not done."""
+        steps = self._waiting.pop(c, None)
+        if steps is not None:
+            steps.close()
+
+    def _wait(self, c: Connection, steps: Steps | None) -> None:
+        c.is_parked = True
+        c.hold(self)
+        self._waiting[c] = steps
+        if not self._is_awaited:
+            self._is_awaited = True
+            self._defer(self._run)
+
+    def _run(self) -> None:
+        """Take up those that wait, one after the other, each at most once."""
+        self.left_s = WAITING_S
+        for c in list(self._waiting):
+            if self.left_s <= 0:
+                break
+            if c in self._waiting:  # another one's packet may have ended it
+                self._take_up(c)
+        self.left_s += TURN_S - WAITING_S
+        self._is_awaited = bool(self._waiting)
+        if self._is_awaited:
+            self._defer(self._run)
+
+    def _take_up(self, c: Connection) -> None:
+        steps = self._waiting.pop(c)
+        finish = _nothing if steps is None else self._work(steps)
+        if finish is None:
+            self._waiting[c] = steps
+            return
+        c.go_on(finish)
+        if c not in self._waiting:
+            c.let_go(self)
+
+    def _work(self, steps: Steps) -> Finish | None:
+        """Do some of it; what finishes it, which raises what it raised, or None when there is more to do."""
+        now_s = self._clock.monotonic_s()
+        try:
+            while True:
+                next(steps)
+                before_s, now_s = now_s, self._clock.monotonic_s()
+                if self.spend(now_s - before_s):
+                    return None
+        except StopIteration as end:
+            finish: Finish = end.value
+            return finish
+        except Exception as error:  # noqa: BLE001  raised where the connection's packets are taken
+            return partial(_raise, error)
+
+    def _renew(self) -> None:
+        self._is_renewed = False
+        self.left_s = TURN_S
 
 
 def _nothing() -> None:
     """Nothing was left undone of the packet before."""
+
+
+def _raise(error: Exception) -> None:
+    raise error
