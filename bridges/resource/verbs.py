@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from bridges.resource.hub import Hub
-from bridges.resource.secret import with_stored
 from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
 from bridges.resource.stored import Stored, stored_spec
+from broker.config.secret_text import with_stored
 from broker.core.errors import InUse, Invalid, Problem, SluiceError
 from broker.core.merge_patch import merged
 from broker.core.objects import ObjectSection, Spec
