@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from copy import copy
 from typing import Annotated, Any
 
 import typer
@@ -57,9 +58,10 @@ _GATES = ("validations", "transforms")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit code."""
     chosen: dict[str, Any] = {}
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(
-            list(sys.argv[1:] if arguments is None else arguments),
+        code = _part_with(words[0] if words else "")(
+            words,
             prog_name="sluice",
             standalone_mode=False,
             obj=chosen,
@@ -173,6 +175,18 @@ def _application() -> typer.Typer:
 
 
 app = _application()
+
+
+def _part_with(word: str) -> typer.Typer:
+    """The commands that begin with a word, or all: to build all of them takes longer than to run most of them."""
+    part = copy(app)
+    part.registered_groups = [group for group in app.registered_groups if group.name == word]
+    if part.registered_groups:
+        part.registered_commands = []
+        return part
+    names = {command.callback.__name__ for command in app.registered_commands if command.callback is not None}
+    return part if word in names else app
+
 
 if __name__ == "__main__":
     sys.exit(main())
