@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from bridges.resource.backoff import Backoff
@@ -44,6 +46,8 @@ SLOW_S: Final = 5.0
 _AFTER_FAULT_S: Final = 1.0
 _HALT_S: Final = 10.0
 """Longest wait for requests that are given up."""
+
+_settle_of: Final = attrgetter("settle")
 
 State = tuple[str, str]
 """One of ``broker.core.action``'s states, and the reason, empty when there is nothing to say."""
@@ -88,6 +92,7 @@ class Action:
     ) -> None:
         self.name, self.options = name, options
         self.figures = figures(self._queue)
+        self._matched = self.figures.matched
         self.line: Line | None = None
         self.buffer: Buffer
         self.is_enabled = True
@@ -147,34 +152,38 @@ class Action:
             return self._state[0], self._state[1] or "paused: rows wait in the buffer"
         return self._state
 
-    def write(self, row: Row, message: Message, settle: Settle) -> None:
-        """Take a row of a rule. See ``broker.core.action.Sink``."""
-        self._put(row, message, settle, is_fallback=False)
+    def write(self, row: Row, message: Message, settle: Settle | None) -> None:
+        """Take a row of a rule. See ``broker.core.action.Sink``; ``settle`` is None where nobody waits."""
+        self._put(row, message, settle)
 
     def write_fallback(self, row: Row, message: Message) -> None:
         """Take a row that another action gave up. Raises as ``write``."""
-        self._put(row, message, _nobody, is_fallback=True)
+        self._put(row, message, None, is_fallback=True)
 
-    def _put(self, row: Row, message: Message, settle: Settle, *, is_fallback: bool) -> None:
-        figures = self.figures
+    def _put(self, row: Row, message: Message, settle: Settle | None, is_fallback: bool = False) -> None:
         if not self.is_enabled:
             raise SinkDisabled(f"the action '{self.name}' is disabled")
-        figures.matched.value += 1
+        self._matched.value += 1
         if self._stopped:
-            figures.dropped["resource_stopped"].value += 1
+            self.figures.dropped["resource_stopped"].value += 1
             raise Unavailable(f"the action '{self.name}' is stopped: {self._stopped}")
         try:
-            self.buffer.put(row, message, settle, is_fallback=is_fallback)
-        except QueueFull as error:
+            self.buffer.put(row, message, settle, is_fallback)
+        except SluiceError as error:
+            raise self._not_taken(error) from None
+
+    def _not_taken(self, error: SluiceError) -> SluiceError:
+        """Count a row that the buffer did not take."""
+        figures = self.figures
+        if isinstance(error, QueueFull):
             figures.dropped["queue_full"].value += 1
             text = f"the action '{self.name}' takes no more: {error}"
-            raise (PushedBack(text) if self.options.overflow == "refuse" else Unavailable(text)) from None
-        except Unavailable:
+            return PushedBack(text) if self.options.overflow == "refuse" else Unavailable(text)
+        if isinstance(error, Unavailable):
             figures.dropped["other"].value += 1
-            raise
-        except SluiceError:
+        else:
             figures.failed.value += 1
-            raise
+        return error
 
     # What is done with it
 
@@ -333,7 +342,7 @@ class Action:
         if self.line is not None:
             self.line.proved()
         self.figures.retried_success.value += len([item for item in items if item.attempts])
-        _settle(items, None)
+        _settle_success(items)
 
     def failed(self, items: Sequence[Item], error: BridgeError) -> None:
         """Given up."""
@@ -344,7 +353,7 @@ class Action:
             self._unwell(error, self.line.epoch)
         reason = self._hide(str(error))
         self._aftermath.given_up(items, "failed", reason)
-        _settle(items, NeverAgain(reason))
+        _settle_failure(items, NeverAgain(reason))
 
     def dropped(self, items: Sequence[Item], count: int, reason: str) -> None:
         """Given up by the buffer, or by age."""
@@ -352,7 +361,7 @@ class Action:
         text = _DROPS[reason]
         _log.warning("bridge.dropped", action=self.name, rows=count, reason=reason)
         self._aftermath.given_up(items, reason, text)
-        _settle(items, Unavailable(f"the action '{self.name}' gave the row up: {text}"))
+        _settle_failure(items, Unavailable(f"the action '{self.name}' gave the row up: {text}"))
 
     def retrying(self, items: Sequence[Item], error: BridgeError) -> None:
         """To be sent again."""
@@ -384,15 +393,20 @@ _DROPS: Final = {
 }
 
 
-def _nobody(_error: Exception | None) -> None:
-    """Nobody waits for what becomes of a fallback's row."""
+def _settle_success(items: Sequence[Item]) -> None:
+    """Tell whoever handed the rows over, once for all that it handed over one behind the other."""
+    for settle, of_one in groupby(items, _settle_of):
+        if settle is not None:
+            try:
+                settle.succeeded(len(list(of_one)))
+            except Exception:  # noqa: BLE001 - one that raises must not keep the others from hearing of theirs
+                _log.exception("bridge.settle_failed")
 
 
-def _settle(items: Sequence[Item], error: Exception | None) -> None:
-    """Tell whoever handed the rows over; one that raises must not keep the others from hearing of theirs."""
+def _settle_failure(items: Sequence[Item], error: Exception) -> None:
     for item in items:
         if item.settle is not None:
             try:
-                item.settle(error)
+                item.settle.failed(item.row, item.message, error)
             except Exception:  # noqa: BLE001 - as above
                 _log.exception("bridge.settle_failed")

@@ -90,7 +90,7 @@ class ActionService(ResourceService[ActionSpec]):
             done = 0
             for _, item in found:
                 try:
-                    running.action.write(item.row, item.message, _nobody)
+                    running.action.write(item.row, item.message, None)
                 except Unavailable as error:
                     problem = str(error)
                     break
@@ -155,7 +155,3 @@ class ActionService(ResourceService[ActionSpec]):
 
 def _falls_back_to(spec: ActionSpec, id: str) -> bool:
     return any(one.kind == "reference" and f"{one.type}:{one.name}" == id for one in spec.fallback_actions)
-
-
-def _nobody(_error: Exception | None) -> None:
-    """Nobody waits for what becomes of a dead letter."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -81,6 +82,19 @@ def fallback_calls(spec: ActionSpec, services: Services) -> Sequence[FallbackCal
     return calls
 
 
+class _Nobody:
+    """Nobody waits for what becomes of a fallback's row."""
+
+    def succeeded(self, rows: int) -> None:
+        """See ``Settle``."""
+
+    def failed(self, row: Row, message: Message, error: Exception) -> None:
+        """See ``Settle``."""
+
+
+_NOBODY: Final = _Nobody()
+
+
 def _to_action(name: str, services: Services) -> FallbackCall:
     def hand_over(row: Row, message: Message) -> None:
         sink = services.sinks.find(name)
@@ -88,7 +102,7 @@ def _to_action(name: str, services: Services) -> FallbackCall:
             raise SluiceError(f"there is no action '{name}'")
         write = getattr(sink, "write_fallback", None)
         if write is None:
-            sink.write(row, message, lambda _error: None)
+            sink.write(row, message, _NOBODY)
         else:
             write(row, message)
 

@@ -10,10 +10,10 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from bridges.resource.contract import BufferPlace
-from bridges.resource.item import OVERHEAD_BYTES, Item, from_bytes, to_bytes
+from bridges.resource.item import OVERHEAD_BYTES, Item, from_bytes, placed, to_be_placed, to_bytes
 from broker.core.action import Row, Settle
 from broker.core.clock import Clock
 from broker.core.errors import Unavailable
@@ -62,7 +62,7 @@ class Buffer(Protocol):
         """About how many bytes all of them are."""
         ...
 
-    def put(self, row: Row, message: Message, settle: Settle, *, is_fallback: bool = False) -> None:
+    def put(self, row: Row, message: Message, settle: Settle | None, is_fallback: bool = False) -> None:
         """Take a row; settles it now where it is safe from now on.
 
         Raises:
@@ -134,7 +134,7 @@ class MemoryBuffer(_Taking):
         """Rows that nobody has taken yet."""
         return len(self._items) + len(self._again)
 
-    def put(self, row: Row, message: Message, settle: Settle | None, *, is_fallback: bool = False) -> None:
+    def put(self, row: Row, message: Message, settle: Settle | None, is_fallback: bool = False) -> None:
         """See ``Buffer``."""
         size_bytes = len(message.payload) + OVERHEAD_BYTES
         items = self._items
@@ -142,7 +142,7 @@ class MemoryBuffer(_Taking):
             self._make_room(size_bytes)
         if not items:
             self._arrived.set()
-        items.append(Item(row, message, settle, size_bytes, self._now_s(), is_fallback=is_fallback))
+        items.append(Item(row, message, settle, size_bytes, self._now_s(), -1, 0, False, is_fallback))
         self.size_bytes += size_bytes
 
     def adopt(self, items: Iterable[Item]) -> None:
@@ -228,15 +228,16 @@ class DiskBuffer(_Taking):
         """About how many bytes all of them are."""
         return self.queue.size_bytes
 
-    def put(self, row: Row, message: Message, settle: Settle | None, *, is_fallback: bool = False) -> None:
+    def put(self, row: Row, message: Message, settle: Settle | None, is_fallback: bool = False) -> None:
         """See ``Buffer``."""
-        data = to_bytes(row, message, self._clock.now_ns() // 1_000_000, is_fallback=is_fallback)
-        bounds, queue = self.bounds, self.queue
-        if queue.records >= bounds.records or (queue.size_bytes + len(data) > bounds.size_bytes and queue.records):
-            self._make_room(len(data))
-        queue.append(data)
+        row, data = to_bytes(row, message, self._clock.now_ns() // 1_000_000, is_fallback)
+        bounds, queue, size_bytes = self.bounds, self.queue, len(data)
+        if queue.records >= bounds.records or (queue.size_bytes + size_bytes > bounds.size_bytes and queue.records):
+            self._make_room(size_bytes)
+        kept = to_be_placed(message)
+        queue.append(data, Item(row, kept, None, size_bytes, self._clock.monotonic_s(), -1, 0, False, is_fallback))
         if settle is not None:
-            settle(None)
+            settle.succeeded(1)
 
     async def take(self, most: int) -> list[Item]:
         """See ``Buffer``. Goes on when the store can be read again."""
@@ -249,8 +250,7 @@ class DiskBuffer(_Taking):
                 _log.warning("bridge.buffer_unreadable", queue=self.queue.name, reason=str(error))
                 await asyncio.sleep(_RETRY_S)
                 continue
-            now_ms, now_s = self._clock.now_ns() // 1_000_000, self._clock.monotonic_s()
-            found = [from_bytes(data, offset, None, now_ms, now_s) for offset, data in records]
+            found = self._items(records)
             self._out.extend(found)
             return found
 
@@ -259,6 +259,14 @@ class DiskBuffer(_Taking):
         last = self._mark(items)
         if last is not None:
             self.queue.advance(last.offset + 1)
+
+    def _items(self, records: Sequence[tuple[int, Any]]) -> list[Item]:
+        """Items that were read: those put a moment ago as they are, the others from what was kept of them."""
+        now_ms, now_s = self._clock.now_ns() // 1_000_000, self._clock.monotonic_s()
+        return [
+            placed(data, offset) if type(data) is Item else from_bytes(data, offset, None, now_ms, now_s)
+            for offset, data in records
+        ]
 
     def _make_room(self, size_bytes: int) -> None:
         queue, bounds = self.queue, self.bounds

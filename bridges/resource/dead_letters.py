@@ -98,7 +98,7 @@ class DeadLetters:
 
     def _append(self, item: Item, cause: str, reason: str) -> None:
         now_ms = self._clock.now_ns() // 1_000_000
-        data = to_bytes(item.row, item.message, now_ms)
+        _, data = to_bytes(item.row, item.message, now_ms)
         letter = _encode(_Letter(data, cause, reason, now_ms, item.attempts))
         queue, options = self._opened(), self.options
         if queue.records >= options.max_records or queue.size_bytes + len(letter) > options.max_bytes:

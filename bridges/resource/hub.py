@@ -180,7 +180,7 @@ class Hub:
             action.buffer = DiskBuffer(bounds, clock, dropped, queue, self.buffer_ids.of(spec.id))
             if isinstance(before, MemoryBuffer):
                 for item in before.all_items():
-                    action.buffer.put(item.row, item.message, item.settle, is_fallback=item.is_fallback)
+                    action.buffer.put(item.row, item.message, item.settle, item.is_fallback)
             else:
                 action.figures.matched.value += queue.records
         elif not options.is_on_disk and not isinstance(before, MemoryBuffer):

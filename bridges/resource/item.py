@@ -9,7 +9,7 @@ import msgspec
 from broker.core.action import Row, Settle
 from broker.core.client import Client
 from broker.core.errors import SluiceError
-from broker.core.message import Message
+from broker.core.message import Message, Properties
 from rules.sql.values import defined
 
 _OF_PLACE: Final = 1 << 63
@@ -51,16 +51,19 @@ class _Kept(msgspec.Struct, array_like=True):
     id: str | None
     via: tuple[str, ...]
     properties: dict[str, Any] | None
-    client: tuple[str, str | None, str | None, int | None, str, int, dict[str, str]]
+    client: msgspec.Raw
     is_fallback: bool = False
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_Kept).decode
+_decode_client: Final = msgspec.msgpack.Decoder(
+    tuple[str, str | None, str | None, int | None, str, int, dict[str, str]]
+).decode
 
 
-def to_bytes(row: Row, message: Message, entered_ms: int, *, is_fallback: bool = False) -> bytes:
-    """A row with the message it is from, to be kept.
+def to_bytes(row: Row, message: Message, entered_ms: int, is_fallback: bool = False) -> tuple[Row, bytes]:
+    """A row with the message it is from, to be kept; and the row, with null for what is undefined, as it is read.
 
     Raises:
         SluiceError: the row holds what cannot be kept, as a bit string or an integer beyond 64 bits.
@@ -69,7 +72,6 @@ def to_bytes(row: Row, message: Message, entered_ms: int, *, is_fallback: bool =
     text = row.get("payload")
     if text is payload or (type(text) is str and len(text) <= len(message.payload) and text.encode() == payload):
         payload = None
-    client = message.client
     kept = _Kept(
         row,
         entered_ms,
@@ -79,10 +81,28 @@ def to_bytes(row: Row, message: Message, entered_ms: int, *, is_fallback: bool =
         message.retain,
         message.dup,
         message.received_ns,
-        message._id,
+        message.id if type(message) is _Placed else message._id,
         message.via,
         None if message.properties is None else dict(message.properties),
-        (
+        _encoded(message.client),
+        is_fallback,
+    )
+    try:
+        return row, _encode(kept)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        pass
+    try:
+        kept.row = defined(dict(row))
+        return kept.row, _encode(kept)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise SluiceError(f"the row cannot be kept: {error}") from None
+
+
+def _encoded(client: Client) -> msgspec.Raw:
+    """A client as it is kept."""
+    global _last_client, _last_encoded
+    if client is not _last_client:
+        fields = (
             client.client_id,
             client.username,
             client.peer_host,
@@ -90,29 +110,74 @@ def to_bytes(row: Row, message: Message, entered_ms: int, *, is_fallback: bool =
             client.listener,
             client.protocol_version,
             dict(client.attributes),
-        ),
-        is_fallback,
+        )
+        _last_client, _last_encoded = client, msgspec.Raw(_encode(fields))
+    return _last_encoded
+
+
+_last_client: Client | None = None
+_last_encoded: msgspec.Raw = msgspec.Raw(b"")
+"""The client of the row that was kept last: rows of one client most often come one behind the other."""
+
+
+def _client_of(data: msgspec.Raw) -> Client:
+    found = bytes(data)
+    client = _clients.get(found)
+    if client is None:
+        if len(_clients) >= _KEPT_CLIENTS:
+            _clients.clear()
+        client = _clients[found] = Client(*_decode_client(found))
+    return client
+
+
+_clients: dict[bytes, Client] = {}
+"""Clients of rows that were read: decoding and making one takes 2 µs."""
+_KEPT_CLIENTS: Final = 1024
+
+
+class _Placed(Message):
+    """A message in a buffer on disk that had no identity when it was put there: it is made of the place, so that it is
+    the same whenever the row is read."""
+
+    place: int = -1
+
+    @property
+    def id(self) -> str:
+        """See ``Message``."""
+        if self._id is None:
+            self._id = f"{self.received_ns:016X}{_OF_PLACE | self.place:016X}"
+        return self._id
+
+    def changed(self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties | None) -> Message:
+        """See ``Message``."""
+        _ = self.id
+        return super().changed(topic, payload, qos, retain, properties)
+
+
+def to_be_placed(message: Message) -> Message:
+    """The message of an item that is put into a buffer on disk; ``placed`` says where it came to lie."""
+    if message._id is not None or type(message) is _Placed:
+        return message
+    return _Placed(
+        message.topic,
+        message.payload,
+        message.qos,
+        message.retain,
+        message.client,
+        message.received_ns,
+        message.properties,
+        message.dup,
+        message.via,
+        message._value,
     )
-    try:
-        return _encode(kept)
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        pass
-    try:
-        kept.row = defined(dict(row))
-        return _encode(kept)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise SluiceError(f"the row cannot be kept: {error}") from None
 
 
-_last: tuple[Any, Client] = ((), Client(""))
-"""The client that was made last: rows of one client most often lie one behind the other, and making one takes 1 µs."""
-
-
-def _client_of(fields: tuple[Any, ...]) -> Client:
-    global _last
-    if _last[0] != fields:
-        _last = (fields, Client(*fields))
-    return _last[1]
+def placed(item: Item, offset: int) -> Item:
+    """An item that was put into a buffer on disk a moment ago, as if it had been read from there."""
+    item.offset, message = offset, item.message
+    if type(message) is _Placed and message.place < 0:
+        message.place = offset
+    return item
 
 
 def from_bytes(data: bytes, offset: int, entered_s: float | None = None, now_ms: int = 0, now_s: float = 0.0) -> Item:
@@ -125,7 +190,7 @@ def from_bytes(data: bytes, offset: int, entered_s: float | None = None, now_ms:
     properties = kept.properties
     if properties is not None and "User-Property" in properties:
         properties = {**properties, "User-Property": [tuple(pair) for pair in properties["User-Property"]]}
-    message = Message(
+    message = (Message if kept.id is not None else _Placed)(
         kept.topic,
         payload,
         kept.qos,
@@ -135,8 +200,10 @@ def from_bytes(data: bytes, offset: int, entered_s: float | None = None, now_ms:
         properties,
         kept.dup,
         kept.via,
-        _id=kept.id or f"{kept.received_ns:016X}{_OF_PLACE | offset:016X}",
+        _id=kept.id,
     )
+    if type(message) is _Placed:
+        message.place = offset
     if entered_s is None:
         entered_s = now_s - (now_ms - kept.entered_ms) / 1000
-    return Item(kept.row, message, None, len(data), entered_s, offset, is_fallback=kept.is_fallback)
+    return Item(kept.row, message, None, len(data), entered_s, offset, 0, False, kept.is_fallback)

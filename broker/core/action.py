@@ -15,8 +15,19 @@ from broker.core.message import Message
 
 Row = dict[str, Any]
 
-Settle = Callable[[Exception | None], None]
-"""Told once what became of a row: None when it is where it should be, else why not. On the event loop."""
+
+class Settle(Protocol):
+    """Told once of each row what became of it; on the event loop, and never raises. One for all rows of an action of a
+    rule: a closure for each took 0.8 µs, and the garbage collector as long again."""
+
+    def succeeded(self, rows: int) -> None:
+        """So many are where they should be."""
+        ...
+
+    def failed(self, row: Row, message: Message, error: Exception) -> None:
+        """This one is not, and will not be."""
+        ...
+
 
 CONNECTED: Final = "connected"
 CONNECTING: Final = "connecting"
@@ -55,11 +66,11 @@ class Sink(Protocol):
     def write(self, row: Row, message: Message, settle: Settle) -> None:
         """Take a row that a rule made of the message (or of the event, given as a message). Never waits.
 
-        The sink owns the row from then on, must not change it, and calls ``settle`` exactly once, now or later.
+        The sink owns the row from then on, must not change it, and tells ``settle`` exactly once, now or later.
 
         Raises:
             SinkDisabled: its settings say that it takes none.
-            broker.core.errors.Unavailable: it takes none now (not connected, buffer full); ``settle`` is not called.
+            broker.core.errors.Unavailable: it takes none now (not connected, buffer full); ``settle`` is not told.
         """
         ...
 

@@ -9,7 +9,7 @@ neither is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from broker.core.errors import Unavailable
 
@@ -48,16 +48,21 @@ class DurableQueue(Protocol):
         """The offset below which everything is done, and that is committed."""
         ...
 
-    def append(self, payload: bytes) -> None:
+    def append(self, payload: bytes, value: object = None) -> None:
         """Add a record to the commit group that is gathering.
+
+        ``value`` is what the reader would make of the record. It is given in place of the payload when the reader comes
+        soon enough: then nothing is read from disk.
 
         Raises:
             QueueFull: there are too many records or bytes; counted under the reason ``queue_full``.
         """
         ...
 
-    async def read(self, max_records: int, max_bytes: int) -> Sequence[tuple[int, bytes]]:
+    async def read(self, max_records: int, max_bytes: int) -> Sequence[tuple[int, Any]]:
         """The next committed records with their offsets, in order, each once; waits until there is one.
+
+        A record is its payload, or the value that it was appended with.
 
         At most ``max_records``, and about as many as ``max_bytes`` holds, but at least one.
         """

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from broker.core.clock import Clock
 from broker.core.errors import Unavailable
@@ -23,6 +23,7 @@ from broker.observe.metrics import Metrics
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 from broker.streams.catalogue import begin_drop, dropping, take_log_number
+from broker.streams.queue_tail import QueueTail
 
 _NAMES: Final = b"queues/by-name/"
 _DONE: Final = b"queues/done/"
@@ -47,8 +48,10 @@ class StoredQueue:
         self._committed_done = self._done = self._read = max(done, held.first_offset)
         self._trimmed = held.first_offset
         self._bytes = writer.store.size_of(self._shard) if self._read < self._next else 0
+        self._tail = QueueTail(self._next)
         self._open = self._open_bytes = 0
-        self._flying: deque[tuple[int, int]] = deque()
+        self._open_values: list[tuple[object, int]] = []
+        self._flying: deque[tuple[int, int, list[tuple[object, int]]]] = deque()
         self._waiting = self._waiting_bytes = 0
         """What is gathering and flying together; kept, because every append asks."""
         self._arrived = asyncio.Event()
@@ -81,29 +84,35 @@ class StoredQueue:
         """The offset below which everything is done, and that is committed."""
         return self._committed_done
 
-    def append(self, payload: bytes) -> None:
+    def append(self, payload: bytes, value: object = None) -> None:
         """Add a record to the commit group that is gathering. Raises ``QueueFull``."""
         if self.is_gone:
             raise Unavailable(f"the queue {self.name!r} was removed")
-        if self.records >= self._max_records or (self.size_bytes + len(payload) > self._max_bytes and self.records):
+        size, records = len(payload), self._next - self._done + self._waiting
+        if records >= self._max_records or (self._bytes + self._waiting_bytes + size > self._max_bytes and records):
             self._dropped.value += 1
             raise QueueFull(f"the queue {self.name!r} is full with {self.records} records, {self.size_bytes} bytes")
         self._append(stream_record((self._clock.now_ns() // 1000, "", payload, 0, False, "", None, None, None)))
         if not self._open:
             self._writer.when_committed(self._told)
+        if value is not None:
+            self._open_values.append((value, size))
         self._open += 1
-        self._open_bytes += len(payload)
+        self._open_bytes += size
         self._waiting += 1
-        self._waiting_bytes += len(payload)
+        self._waiting_bytes += size
 
-    async def read(self, max_records: int, max_bytes: int) -> Sequence[tuple[int, bytes]]:
-        """The next committed records; waits until there is one."""
+    async def read(self, max_records: int, max_bytes: int) -> Sequence[tuple[int, Any]]:
+        """The next committed records, or their values; waits until there is one."""
         while self._read >= self._next:
             self._arrived.clear()
             await self._arrived.wait()
-        waiting = max(1, self._next - self._done)
-        limit = max(1, min(max_records, max_bytes * waiting // max(1, self._bytes)))
         start = self._read
+        if kept := self._tail.take(start, max_records):
+            self._read += len(kept)
+            return kept
+        waiting = max(1, self._next - self._done)
+        limit = max(1, min(max_records, max_bytes * waiting // max(1, self._bytes), self._tail.first_offset - start))
         found = await asyncio.to_thread(self._writer.store.read, self._shard, start, limit)
         if self._read != start:  # rewound meanwhile
             return await self.read(max_records, max_bytes)
@@ -152,14 +161,15 @@ class StoredQueue:
     def seal(self) -> None:
         """The group that was gathering is on its way."""
         if self._open:
-            self._flying.append((self._open, self._open_bytes))
-            self._open = self._open_bytes = 0
+            self._flying.append((self._open, self._open_bytes, self._open_values))
+            self._open, self._open_bytes, self._open_values = 0, 0, []
 
     def _told(self, error: BaseException | None) -> None:
-        records, size = self._flying.popleft()
+        records, size, values = self._flying.popleft()
         self._waiting -= records
         self._waiting_bytes -= size
         if error is None:
+            self._tail.extend(self._next, values, self._next + records)
             self._next += records
             self._bytes += size
             self._arrived.set()

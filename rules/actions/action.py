@@ -170,18 +170,12 @@ class Step:
 
     def hands_to(self, action: SinkAction) -> Step:
         """Bind it to an action whose outcome may come later."""
-        total, success, failed = self.counts.total, self.counts.success, self.failed
+        total, failed = self.counts.total, self.failed
 
         def run(row: Row, message: Message) -> Refusal | None:
-            def settle(error: Exception | None) -> None:
-                if error is None:
-                    success.value += 1
-                else:
-                    failed(row, message, error)
-
             total.value += 1
             try:
-                action(row, message, settle)
+                action(row, message, self)
             except Exception as error:  # noqa: BLE001  as above
                 failed(row, message, error)
                 return _pushed_back(error) if isinstance(error, PushedBack) else None
@@ -189,6 +183,10 @@ class Step:
 
         self.run = run
         return self
+
+    def succeeded(self, rows: int) -> None:
+        """Count rows that are where they should be."""
+        self.counts.success.value += rows
 
     def failed(self, row: Row, message: Message, error: Exception) -> None:
         """Count a failure and run the fallbacks."""

@@ -207,6 +207,19 @@ class KeptMessages:
         """Nothing waits."""
 
 
+class Settled:
+    """What became of rows, one after the other: None or an error."""
+
+    def __init__(self) -> None:
+        self.results: list[Exception | None] = []
+
+    def succeeded(self, rows: int) -> None:
+        self.results += [None] * rows
+
+    def failed(self, row: Row, message: Message, error: Exception) -> None:
+        self.results.append(error)
+
+
 class Bridges:
     """The feature over a store; another may be made over the same ``store`` and ``sections``, as after a restart."""
 
@@ -228,7 +241,8 @@ class Bridges:
             self.feature.actions,
             self.feature.sources,
         )
-        self.settled: list[Exception | None] = []
+        self.settle = Settled()
+        self.settled = self.settle.results
 
     def begin(self) -> None:
         self.feature.start()
@@ -256,7 +270,7 @@ class Bridges:
         assert sink is not None
         message = Message("in", b"payload", 1, False, Client(client), self.services.clock.now_ns())
         try:
-            sink.write(row, message, self.settled.append)
+            sink.write(row, message, self.settle)
         except Unavailable as error:
             return error
         return None

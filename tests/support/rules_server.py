@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from broker.core.action import CONNECTED, DISABLED, Settle, SinkDisabled
@@ -44,7 +45,7 @@ class ListSink:
     settles: bool = True
     rows: list[dict[str, Any]] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
-    open: list[Settle] = field(default_factory=list)
+    open: list[Callable[[Exception | None], None]] = field(default_factory=list)
 
     def write(self, row: dict[str, Any], message: Message, settle: Settle) -> None:
         if self.state == DISABLED:
@@ -54,9 +55,16 @@ class ListSink:
         self.rows.append(row)
         self.messages.append(message)
         if self.settles:
-            settle(None)
+            settle.succeeded(1)
         else:
-            self.open.append(settle)
+            self.open.append(partial(_tell, settle, row, message))
+
+
+def _tell(settle: Settle, row: dict[str, Any], message: Message, error: Exception | None) -> None:
+    if error is None:
+        settle.succeeded(1)
+    else:
+        settle.failed(row, message, error)
 
 
 @dataclass

@@ -191,7 +191,7 @@ def test_mqtt_properties_become_headers() -> None:
         sink = bridges.services.sinks.find(ACTION)
         assert sink is not None
         message = Message("m/1", b"p", 1, True, Client("c1", "alice"), 1_000_000_000, properties)
-        sink.write({"n": 1}, message, bridges.settled.append)
+        sink.write({"n": 1}, message, bridges.settle)
         await sent(bridges, 1)
 
     found = run(check, {"mqtt_headers": True}).taken[0]

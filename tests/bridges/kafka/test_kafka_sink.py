@@ -69,7 +69,7 @@ class Writing:
         given = Message("in/1", b"payload", 1, False, client, PUBLISHED_MS * 1_000_000)
         for name, value in message.items():
             setattr(given, name, value)
-        sink.write(row, given, self.bridges.settled.append)
+        sink.write(row, given, self.bridges.settle)
 
     async def written(self, count: int = 1) -> list[ConsumerRecord]:
         """The records of the topic, once so many rows are confirmed."""

@@ -181,7 +181,7 @@ async def test_a_service_behind_kafka_answers_where_it_was_asked_to(kafka: Kafka
         bridges.actions.create({"name": "ask", "type": "kafka", "connector": "plant", "parameters": parameters})
         sink = bridges.services.sinks.find("kafka:ask")
         assert sink is not None
-        sink.write({}, Message("ask", b"", 1, False, Client("c"), 0, properties), bridges.settled.append)
+        sink.write({}, Message("ask", b"", 1, False, Client("c"), 0, properties), bridges.settle)
         await bridges.until_sent(1, action="ask")
         [request] = await requests.records()
         asked = dict(request.headers)

@@ -61,7 +61,7 @@ def say(bridges: Bridges, topic: str, payload: bytes, qos: int = 1, *, action: s
     row = {"topic": topic, "payload": payload, "qos": qos, "flags": {"retain": retain}}
     sink = bridges.services.sinks.find(f"mqtt:{action}")
     assert sink is not None
-    sink.write(row, message, bridges.settled.append)
+    sink.write(row, message, bridges.settle)
 
 
 # Out

@@ -11,7 +11,7 @@ from bridges.resource.errors import NeverAgain, TryAgain
 from broker.core.action import PushedBack
 from broker.core.client import Client
 from broker.core.message import Message
-from tests.support.bridges import FAST, Outside, scripted_bridges
+from tests.support.bridges import FAST, Outside, Settled, scripted_bridges
 
 MODES = ["memory_only", "disk"]
 
@@ -401,15 +401,15 @@ def test_a_fault_while_rows_are_told_of_does_not_stop_the_action() -> None:
         async with scripted_bridges(outside) as bridges:
             told: list[Any] = []
 
-            def settle(error: Exception | None) -> None:
-                told.append(error)
-                if len(told) == 1:
+            class Faulty(Settled):
+                def succeeded(self, rows: int) -> None:
+                    told.append(rows)
                     raise AssertionError("a bug of whoever handed the row over")
 
             sink = bridges.services.sinks.find("scripted:out")
             assert sink is not None
             message = Message("in", b"", 0, False, Client("c1"), 0)
-            sink.write({"n": 1, "key": "k"}, message, settle)
+            sink.write({"n": 1, "key": "k"}, message, Faulty())
             await bridges.until(lambda: told)
             bridges.send_many(10, start=2)
             await bridges.until(lambda: set(range(1, 12)) <= set(outside.values))
