@@ -6,89 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from broker.codec.framing import Decoder
-from broker.codec.outgoing import Outgoing
 from broker.codec.packets import Publish, PubRel
-from broker.core.client import Client
-from broker.core.events import Events
-from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.observe.metrics import Metrics
-from broker.session.outbox import Outbox, Turn
 from broker.session.record import encode_session, encode_subscriptions, restore_session, restore_subscriptions
-from broker.session.session import MAX_PACKET_ID, Session, SessionServices
-from tests.support.mqtt_server import MovedClock
-
-
-class Bench:
-    """A session's surroundings: what it asked for, and what it wrote."""
-
-    def __init__(self, *, is_durable: bool = False, window: int = 3, max_queue: int = 4) -> None:
-        metrics = Metrics()
-        sent = tuple(metrics.counter("sent", qos=str(qos)) for qos in range(3))
-        self.metrics, self.refills = metrics, 0
-        self.turn = Turn(lambda: None)
-        self.written = b""
-        self.services = SessionServices(
-            clock=MovedClock(),
-            changed=lambda _session: None,
-            moved=lambda _session: None,
-            refill=self._refill,
-            later=lambda _session: None,
-            crowded=lambda _session: None,
-            relieved=lambda _session: None,
-            on_event=lambda _name, _session, _message, _why: None,
-            events=Events(),
-            sent=(sent[0], sent[1], sent[2]),
-            dropped=lambda why: metrics.counter("dropped", why=why),
-            max_queue=max_queue,
-            max_queue_bytes=1_000_000,
-            max_late_bytes=1_000,
-            window=window,
-        )
-        self.session = Session("s", self.services, is_durable=is_durable)
-
-    def _refill(self, _session: Session) -> None:
-        self.refills += 1
-
-    def connect(self) -> None:
-        box = Outbox(self.turn, self._write)
-        self.session.attach(self, Client("s", protocol_version=4), box, 65_535, 0)
-        self.session.resume()
-
-    def fail(self, error: BaseException) -> None:
-        raise error
-
-    def overrun(self) -> None:
-        raise AssertionError("nothing here is to disconnect")
-
-    def _write(self, data: bytes) -> None:
-        self.written += data
-
-    def take(self) -> list[Publish | PubRel]:
-        """Packets written since the last call; what is held for a commit is taken as committed."""
-        for data in self.session.take_held(1):
-            assert self.session.box is not None
-            self.session.box.add(data)
-        self.turn.flush()
-        written, self.written = self.written, b""
-        return [packet for packet in Decoder(4).feed(written) if isinstance(packet, Publish | PubRel)]
-
-
-def outgoing(number: int) -> Outgoing:
-    return Outgoing(Message("t", b"%d" % number, 2, False, Client("p"), 1))
+from broker.session.session import MAX_PACKET_ID
+from tests.support.session_bench import SessionBench, outgoing
 
 
 def test_identifiers_go_round_and_skip_those_in_flight() -> None:
-    session = Bench(window=5).session
+    session = SessionBench(window=5).session
     session.inflight = {MAX_PACKET_ID: None, 1: None}  # type: ignore[dict-item]  # only the keys matter
     session._next_id = MAX_PACKET_ID - 1
     assert [session.next_packet_id() for _ in range(2)] == [MAX_PACKET_ID - 1, 2]
 
 
 def test_a_full_queue_of_a_clean_session_loses_its_oldest() -> None:
-    bench = Bench(window=1, max_queue=2)
+    bench = SessionBench(window=1, max_queue=2)
     bench.connect()
     for number in range(5):
         bench.session.deliver(outgoing(number), 1, False, ())
@@ -100,7 +34,7 @@ def test_a_full_queue_of_a_clean_session_loses_its_oldest() -> None:
 
 
 def test_a_durable_session_with_a_full_queue_falls_behind_and_asks_for_the_rest() -> None:
-    bench = Bench(is_durable=True, window=1, max_queue=2)
+    bench = SessionBench(is_durable=True, window=1, max_queue=2)
     bench.connect()
     for offset in range(5):
         bench.session.accept_logged(offset, outgoing(offset), 1, False, ())
@@ -114,17 +48,16 @@ def test_a_durable_session_with_a_full_queue_falls_behind_and_asks_for_the_rest(
 
 
 def test_packets_of_a_durable_session_are_held_until_their_record_is_committed() -> None:
-    bench = Bench(is_durable=True)
+    bench = SessionBench(is_durable=True)
     bench.connect()
     bench.session.accept_logged(0, outgoing(0), 2, False, ())
     bench.session.pump()
-    bench.turn.flush()
-    assert bench.written == b""
+    assert bench.left() == []
     assert [type(packet) for packet in bench.take()] == [Publish]
 
 
 def test_what_was_released_is_resent_as_pubrel() -> None:
-    bench = Bench(is_durable=True)
+    bench = SessionBench(is_durable=True)
     bench.connect()
     for offset in range(2):
         bench.session.accept_logged(offset, outgoing(offset), 2, False, ())
@@ -142,14 +75,14 @@ def test_what_was_released_is_resent_as_pubrel() -> None:
 
 
 def test_a_session_is_restored_as_it_was_stored() -> None:
-    bench = Bench(is_durable=True)
+    bench = SessionBench(is_durable=True)
     bench.connect()
     bench.session.expiry_s = 60
     subscription = Subscription(TopicFilter.parse("a/+"), 2, True, True, 1, 5, 17)
     bench.session.subscriptions["a/+"] = subscription
     bench.session.accept_logged(20, outgoing(1), 2, False, (5,))
     bench.session.pump()
-    restored = Bench(is_durable=True).session
+    restored = SessionBench(is_durable=True).session
     assert restore_session(restored, encode_session(bench.session, 21)) is True
     restore_subscriptions(restored, encode_subscriptions(bench.session))
     assert restored.subscriptions == {"a/+": subscription}
@@ -160,13 +93,13 @@ def test_a_session_is_restored_as_it_was_stored() -> None:
 
 @pytest.mark.parametrize(("since", "offset", "expected"), [(5, 4, False), (5, 5, True)])
 def test_a_subscription_holds_for_the_log_from_its_offset_on(since: int, offset: int, expected: bool) -> None:
-    session = Bench(is_durable=True).session
+    session = SessionBench(is_durable=True).session
     session.subscriptions["t"] = Subscription(TopicFilter.parse("t"), 1, since_offset=since)
     assert (session.match_logged(offset, outgoing(1).message, None) is not None) is expected
 
 
 def test_a_record_for_another_session_is_passed_over() -> None:
-    session = Bench(is_durable=True).session
+    session = SessionBench(is_durable=True).session
     session.subscriptions["$share/g/t"] = Subscription(TopicFilter.parse("$share/g/t"), 1)
     assert session.match_logged(0, outgoing(1).message, None) is None
     assert session.match_logged(0, outgoing(1).message, "other") is None
