@@ -153,7 +153,7 @@ class Client(asyncio.Protocol):
                     raise PeerError(reason.PROTOCOL_ERROR, f"{type(packet).__name__} is not for clients")
                 handler(packet)
         except PeerError as error:
-            self._end(f"{self.login.server} breaks the rules of MQTT: {error}")
+            self.end(f"{self.login.server} breaks the rules of MQTT: {error}")
         self._pump()
         self._flush()
 
@@ -161,7 +161,7 @@ class Client(asyncio.Protocol):
         """The other side is gone."""
         why = f": {exc}" if exc else ""
         before = "" if self.connack.done() else " before it answered CONNECT"
-        self._end(f"{self.login.server} has closed the connection{before}{why}")
+        self.end(f"{self.login.server} has closed the connection{before}{why}")
 
     def pause_writing(self) -> None:
         """The socket is full: nothing new is sent."""
@@ -194,9 +194,10 @@ class Client(asyncio.Protocol):
             self._flush()
             self._transport.close()
         self._lost = lambda _reason: None
-        self._end("the connection was closed")
+        self.end("the connection was closed")
 
-    def _end(self, why: str) -> None:
+    def end(self, why: str) -> None:
+        """There is no connection any more."""
         if self._is_over:
             return
         self._is_over = True
@@ -296,7 +297,7 @@ class Client(asyncio.Protocol):
     def _tick(self) -> None:
         now_s, keep_alive_s = self._loop.time(), self._keep_alive_s
         if self._pinged and now_s - self._ping_s > _PING_S:
-            self._end(f"{self.login.server} does not answer: no PINGRESP for {_PING_S:g} s")
+            self.end(f"{self.login.server} does not answer: no PINGRESP for {_PING_S:g} s")
             return
         if keep_alive_s and not self._pinged and now_s - self._sent_s >= keep_alive_s / 2:
             self._ping(self._loop.create_future())
@@ -498,7 +499,7 @@ class Client(asyncio.Protocol):
         self._write(encode_packet(PubComp(packet.packet_id), self.version))
 
     def _on_disconnect(self, packet: Disconnect) -> None:
-        self._end(disconnect_error(packet.reason_code, packet.properties, self.login.server))
+        self.end(disconnect_error(packet.reason_code, packet.properties, self.login.server))
 
     def _must_be_open(self) -> None:
         if self._is_over:

@@ -11,7 +11,8 @@ from uuid import uuid4
 
 from bridges.mqtt.client import Client, Login, Session
 from bridges.mqtt.errors import connection_error
-from bridges.mqtt.settings import MqttActionSettings, MqttSettings, MqttSourceSettings
+from bridges.mqtt.settings import VERSIONS, MqttActionSettings, MqttSettings, MqttSourceSettings
+from bridges.mqtt.websocket import Tunnel
 from bridges.resource.contract import Connector, ConnectorType, Context, ProbeStep, Sink, Source
 from bridges.resource.errors import BridgeError, ReconnectFirst
 from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
@@ -29,8 +30,7 @@ class MqttConnector(Connector):
     def __init__(self, settings: MqttSettings, context: Context) -> None:
         self.settings, self.context = settings, context
         self.name = context.name.partition(":")[2]
-        host, port = settings.address
-        self.server = f"{host}:{port}"
+        self.server = settings.address.shown
         self._is_trial = False
         self._client: Client | None = None
 
@@ -68,17 +68,11 @@ class MqttConnector(Connector):
 
     async def open(self) -> None:
         """Connect and log in."""
-        settings, context = self.settings, self.context
-        host, port = settings.address
-        await resolve(host, port, context.guard)
-        tls = await asyncio.to_thread(client_context, settings.ssl)
+        context = self.context
         client = Client(self._login(), self._session(), self._is_lost, self._dropped)
         client.stray = self._unsubscribe_stray
-        loop = asyncio.get_running_loop()
         try:
-            await loop.create_connection(
-                lambda: client, host, port, ssl=tls, server_hostname=host if tls is not None else None
-            )
+            await self._dial(client)
             await client.connack
         except BaseException as error:
             client.close()
@@ -90,6 +84,29 @@ class MqttConnector(Connector):
             context.memory["remote_origin"] = client.remote_origin
             self._keep()
             context.services.tell_state(f"connection/{self.name}/state", "1")
+
+    async def _dial(self, client: Client) -> None:
+        """Give the client its way to the other broker."""
+        settings, server = self.settings, self.settings.address
+        await resolve(server.host, server.port, self.context.guard)
+        tls = await asyncio.to_thread(client_context, settings.tls)
+        where: dict[str, Any] = {
+            "host": server.host,
+            "port": server.port,
+            "ssl": tls,
+            "server_hostname": server.host if tls is not None else None,
+        }
+        loop = asyncio.get_running_loop()
+        if not server.is_websocket:
+            await loop.create_connection(lambda: client, **where)
+            return
+        tunnel = Tunnel(client, server, settings.websocket.revealed(), is_v3=settings.version == VERSIONS["v3"])
+        await loop.create_connection(lambda: tunnel, **where)
+        try:
+            await tunnel.opened
+        except BaseException:
+            tunnel.abort()
+            raise
 
     async def close(self) -> None:
         """Log out; the other broker keeps the session."""
@@ -104,15 +121,25 @@ class MqttConnector(Connector):
         await self.client.ping()
 
     def probe(self) -> Sequence[ProbeStep]:
-        """Resolve, connect, TLS, log in with another client identifier and a session that ends at once."""
+        """Resolve, connect, TLS, WebSocket, log in with another client identifier and a session that ends at once."""
         self._is_trial = True
-        host, port = self.settings.address
-        guard, options = self.context.guard, self.settings.ssl
+        host, port, is_websocket, *_ = self.settings.address
+        guard, options = self.context.guard, self.settings.tls
 
         async def handshake() -> str:
             context = await asyncio.to_thread(client_context, options)
             assert context is not None
             return await tls_step(host, port, context).run()
+
+        async def websocket() -> str:
+            client = Client(self._login(), self._session(), lambda _reason: None, lambda _reason: None)
+            try:
+                await self._dial(client)
+            except OSError as error:
+                raise connection_error(error, self.server) from error
+            finally:
+                client.close()
+            return f"open at {self.settings.address.path.partition('?')[0]}"
 
         async def authenticate() -> str:
             await self.open()
@@ -128,6 +155,7 @@ class MqttConnector(Connector):
             resolve_step(host, port, guard),
             connect_step(host, port, guard),
             *([ProbeStep("tls", handshake)] if options.enable else []),
+            *([ProbeStep("websocket", websocket)] if is_websocket else []),
             ProbeStep("authenticate", authenticate),
             ProbeStep("metadata", ping),
         ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from bridges.resource.address import parse_address
+from bridges.mqtt.server import PATH, Server, check_path, parse_server
+from bridges.resource.errors import BadSettings
 from bridges.resource.secret import SecretText
 from bridges.resource.tls import TlsOptions
 from broker.config.model import Settings
@@ -14,8 +16,6 @@ from broker.config.units import Duration, Size
 from broker.core.errors import PeerError
 from broker.core.topic import SHARE_PREFIX, TopicFilter, check_topic_name
 
-PORT: Final = 1883
-TLS_PORT: Final = 8883
 MOST_INFLIGHT: Final = 1000
 """Of ``max_inflight``; messages use the packet identifiers up to it, subscribing those above."""
 _INFLIGHT: Final = 100
@@ -24,10 +24,53 @@ _LONGEST_EXPIRY_S: Final = 0xFFFFFFFF
 VERSIONS: Final = {"v3": 3, "v4": 4, "v5": 5}
 
 
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_OURS: Final = ("connection", "host", "upgrade")
+
+
+def _header_name(name: str) -> str:
+    if not _HEADER.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of a header; names are letters, digits and '-'")
+    if name.lower() in _OURS or name.lower().startswith("sec-websocket-"):
+        raise ValueError(f"the header {name!r} is set by the connector; leave it out")
+    return name
+
+
+class WebSocketOptions(Settings):
+    """`websocket` of a connector whose server is `ws://` or `wss://`."""
+
+    path: str = Field(default=PATH, description="Where MQTT is, when the address of the server does not say so.")
+    headers: dict[Annotated[str, AfterValidator(_header_name)], SecretText] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Further headers of the request that opens the WebSocket; `${env:NAME}`, `${file:PATH}`.",
+    )
+
+    @field_validator("path")
+    @classmethod
+    def _path(cls, value: str) -> str:
+        return check_path(value)
+
+    def revealed(self) -> dict[str, str]:
+        """The headers as they are sent.
+
+        Raises:
+            BadSettings: a secret cannot be read, or does not fit into a header.
+        """
+        found = {name: secret.reveal() for name, secret in self.headers.items()}
+        for name, value in found.items():
+            if not value.isascii() or not value.isprintable():
+                raise BadSettings(f"websocket.headers.{name} holds what no header can: it must be printable ASCII")
+        return found
+
+
 class MqttSettings(Settings):
     """Another broker and how to log in to it."""
 
-    server: str = Field(description="`host:port`; without a port 1883, with TLS 8883.")
+    server: str = Field(
+        description="`host:port`, without a port 1883, with TLS 8883; or `ws://host:port/path`, `wss://...` for MQTT "
+        "over WebSocket, without a port 80 and 443. `mqtts://` and `wss://` are `ssl.enable`."
+    )
     proto_ver: Literal["v3", "v4", "v5"] = Field(default="v5", description="MQTT 3.1, 3.1.1 or 5.0.")
     bridge_mode: bool = Field(
         default=False,
@@ -93,11 +136,12 @@ class MqttSettings(Settings):
         description="Recognise what comes back, and mark what is sent with the user property `sluice-bridge` (MQTT 5).",
     )
     ssl: TlsOptions = Field(default_factory=TlsOptions, description="TLS.")
+    websocket: WebSocketOptions = Field(default_factory=WebSocketOptions, description="MQTT over WebSocket.")
 
     @field_validator("server")
     @classmethod
     def _server(cls, value: str) -> str:
-        parse_address(value, PORT)
+        parse_server(value)
         return value
 
     @model_validator(mode="after")
@@ -108,12 +152,28 @@ class MqttSettings(Settings):
             raise ValueError("a password needs a username before v5")
         if self.status_topic:
             _checked_topic(self.status_topic)
+        self._websocket_fits(parse_server(self.server))
         return self
 
+    def _websocket_fits(self, server: Server) -> None:
+        told = self.websocket.model_fields_set
+        if not server.is_websocket and told:
+            raise ValueError("'websocket' is for servers that are written 'ws://host:port' or 'wss://host:port'")
+        if server.path and "path" in told and server.path != self.websocket.path:
+            raise ValueError(
+                f"the server's path is {server.path!r} and websocket.path {self.websocket.path!r}; keep one"
+            )
+
     @property
-    def address(self) -> tuple[str, int]:
-        """Host and port."""
-        return parse_address(self.server, TLS_PORT if self.ssl.enable else PORT)
+    def address(self) -> Server:
+        """Where it is."""
+        found = parse_server(self.server, is_encrypted=self.ssl.enable)
+        return found._replace(path=found.path or self.websocket.path) if found.is_websocket else found
+
+    @property
+    def tls(self) -> TlsOptions:
+        """``ssl``, enabled also where only the address says so."""
+        return self.ssl.model_copy(update={"enable": self.address.is_encrypted})
 
     @property
     def window(self) -> int:

@@ -1,0 +1,79 @@
+"""Where another broker is, as people write it: ``host:port``, or that behind ``mqtt://``, ``mqtts://``, ``ws://`` or
+``wss://``, and for WebSocket a path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from bridges.resource.address import parse_address
+
+PATH: Final = "/mqtt"
+_PORTS: Final[Mapping[tuple[bool, bool], int]] = {
+    (False, False): 1883,
+    (False, True): 8883,
+    (True, False): 80,
+    (True, True): 443,
+}
+_SCHEMES: Final[Mapping[str, tuple[bool, bool]]] = {
+    "mqtt": (False, False),
+    "mqtts": (False, True),
+    "ws": (True, False),
+    "wss": (True, True),
+}
+_PATH: Final = re.compile(r"/[!-~]*")
+
+
+class Server(NamedTuple):
+    """An address of another broker. ``path`` is empty where the address names none."""
+
+    host: str
+    port: int
+    is_websocket: bool = False
+    is_encrypted: bool = False
+    path: str = ""
+
+    @property
+    def authority(self) -> str:
+        """``host:port``, with brackets around an address of IPv6."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def shown(self) -> str:
+        """What people are told."""
+        if not self.is_websocket:
+            return f"{self.host}:{self.port}"
+        return f"{'wss' if self.is_encrypted else 'ws'}://{self.authority}{self.path.partition('?')[0]}"
+
+
+def parse_server(text: str, *, is_encrypted: bool = False) -> Server:
+    """An address; ``is_encrypted`` says that there is TLS although the address does not.
+
+    Raises:
+        ValueError: with what is wrong and how it is written.
+    """
+    scheme, found, rest = text.strip().partition("://")
+    if not found:
+        scheme, rest = "mqtt", text
+    if scheme.lower() not in _SCHEMES:
+        raise ValueError(f"{text!r} begins with {scheme}://, which is not known; write mqtt, mqtts, ws or wss")
+    is_websocket, says_tls = _SCHEMES[scheme.lower()]
+    is_encrypted = is_encrypted or says_tls
+    where, slash, path = rest.partition("/") if is_websocket else (rest.removesuffix("/"), "", "")
+    if "@" in where:
+        raise ValueError("an address with a password in it would be shown; put it into 'username' and 'password'")
+    host, port = parse_address(where, _PORTS[is_websocket, is_encrypted])
+    return Server(host, port, is_websocket, is_encrypted, check_path(slash + path) if slash else "")
+
+
+def check_path(path: str) -> str:
+    """The path of a WebSocket.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not _PATH.fullmatch(path):
+        raise ValueError(f"{path!r} is not the path of a WebSocket; write '{PATH}', other characters as %XX")
+    return path
