@@ -27,6 +27,7 @@ from broker.connection.dead_letters import DeadLetterSettings
 from broker.connection.settings import MqttSettings
 from broker.connection.share_settings import SharedSettings
 from broker.connection.sys_topics import SysTopicSettings
+from broker.connection.zone_settings import ZonesSettings
 from broker.core import quarantine
 from broker.core.clock import SystemClock
 from broker.core.events import Events
@@ -34,6 +35,7 @@ from broker.core.feature import Feature, Services
 from broker.core.objects import ObjectService
 from broker.core.origin import origin_of
 from broker.core.schema import NoSchemas
+from broker.net.listener import check_zones
 from broker.net.listeners import ListenerStatus
 from broker.net.server import Server
 from broker.net.settings import (
@@ -75,6 +77,7 @@ _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "listeners.ws": WsListeners,
     "listeners.wss": WssListeners,
     "mqtt": MqttSettings,
+    "zones": ZonesSettings,
     "shared_subscription": SharedSettings,
     "delayed": DelayedSettings,
     "sys_topics": SysTopicSettings,
@@ -138,6 +141,7 @@ class Node:
         self.server = Server(
             listeners=named_of(config),
             settings=config.get("mqtt", MqttSettings),
+            zones=config.get("zones", ZonesSettings),
             shared=config.get("shared_subscription", SharedSettings),
             retained=config.get("retained", RetainedSettings),
             dead_letter=config.get("dead_letter", DeadLetterSettings),
@@ -265,8 +269,12 @@ class Node:
 
 
 def named_of(config: Config, *, also_disabled: bool = False) -> list[NamedListener]:
-    """The listeners of a configuration, in the order in which they are opened."""
-    return named_listeners(
+    """The listeners of a configuration, in the order in which they are opened.
+
+    Raises:
+        ConfigError: a sentence for each that is in a zone that there is not.
+    """
+    found = named_listeners(
         config.get("listeners.tcp.default", ListenerSettings),
         config.get("listeners.tcp", TcpListeners),
         config.get("listeners.ssl", SslListeners),
@@ -274,6 +282,8 @@ def named_of(config: Config, *, also_disabled: bool = False) -> list[NamedListen
         config.get("listeners.wss", WssListeners),
         also_disabled=also_disabled,
     )
+    check_zones(found, config.get("zones", ZonesSettings).by_name)
+    return found
 
 
 def _listener(status: ListenerStatus, host: str, port: int) -> dict[str, Any]:
@@ -283,6 +293,7 @@ def _listener(status: ListenerStatus, host: str, port: int) -> dict[str, Any]:
         "address": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
         "connections": status.connections,
         "max_connections": status.max_connections,
+        "zone": status.zone,
     }
     expires = status.certificate_expires
     return shown if expires is None else shown | {"certificate_expires": expires.isoformat().replace("+00:00", "Z")}

@@ -52,7 +52,7 @@ def take_disconnect(c: Connection, packet: Disconnect) -> None:
     if asked_s is not None:
         if asked_s and not c.session.expiry_s:
             raise protocol_error("DISCONNECT raises a session expiry interval of 0")
-        c.session.expiry_s = min(asked_s, int(c.hub.settings.max_session_expiry))
+        c.session.expiry_s = min(asked_s, int(c.terms.max_session_expiry))
     if c.connack:
         c.box.chunks.clear()
         welcome(c)

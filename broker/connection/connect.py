@@ -21,6 +21,7 @@ from broker.connection.connect_limits import over_limit
 from broker.connection.due import TICK_S
 from broker.connection.settings import CertificateName, MqttSettings
 from broker.connection.subscribe import subscribe_for
+from broker.connection.zones import settle
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.origin import MARK
@@ -42,6 +43,7 @@ def take_connect(c: Connection, packet: Connect) -> None:
     """Accept or refuse a CONNECT that is well-formed, now or once somebody has decided. What came behind it is handled
     after that."""
     c.version, c.is_v5 = packet.version, packet.version == 5
+    c.terms = c.hub.zones.of_listener(c.link.listener).settings
     properties = packet.properties
     c.wants_reasons = properties.get("Request-Problem-Information", 1) == 1
     c.max_sent_bytes = properties.get("Maximum-Packet-Size", inf)
@@ -108,7 +110,7 @@ def _accept(c: Connection, packet: Connect, client: Client, told: dict[str, Any]
         return
     c.client = client
     before = c.hub.writer.appended
-    session, is_present = _session(c, client_id, packet.clean_start, is_durable=expiry_s > 0)
+    session, is_present = _session(c, client_id, packet.clean_start, is_to_last=expiry_s > 0)
     c.session, session.expiry_s = session, expiry_s
     c.greeting = Greeting(packet.clean_start, packet.keep_alive_s, expiry_s, properties or None)
     c.hub.wills.keep(session, None if packet.will is None else Will.of(packet.will, c.client))
@@ -200,13 +202,13 @@ def _why_not(c: Connection, packet: Connect, attempt: ConnectAttempt) -> int | N
 
 
 def _refuses_keep_alive(c: Connection, packet: Connect) -> bool:
-    settings = c.hub.settings
+    settings = c.terms
     is_above = settings.max_keep_alive > 0 and not 0 < packet.keep_alive_s <= settings.max_keep_alive
     return is_above and packet.version < 5 and settings.keep_alive_above_max == "refuse"
 
 
 def _set_keep_alive(c: Connection, asked_s: int, told: dict[str, Any]) -> None:
-    settings = c.hub.settings
+    settings = c.terms
     keep_alive_s = asked_s
     if settings.max_keep_alive and not 0 < asked_s <= settings.max_keep_alive:
         keep_alive_s = told["Server-Keep-Alive"] = settings.max_keep_alive  # [MQTT-3.2.2-21]
@@ -214,7 +216,7 @@ def _set_keep_alive(c: Connection, asked_s: int, told: dict[str, Any]) -> None:
 
 
 def _session_expiry(c: Connection, packet: Connect, told: dict[str, Any]) -> int:
-    limit_s = int(min(c.hub.settings.max_session_expiry, 0xFFFFFFFF))
+    limit_s = int(min(c.terms.max_session_expiry, 0xFFFFFFFF))
     if not c.is_v5:
         return 0 if packet.clean_start else limit_s
     asked_s = int(packet.properties.get(_EXPIRY, 0))
@@ -223,21 +225,22 @@ def _session_expiry(c: Connection, packet: Connect, told: dict[str, Any]) -> int
     return min(asked_s, limit_s)
 
 
-def _session(c: Connection, client_id: str, clean_start: bool, *, is_durable: bool) -> tuple[Session, bool]:
+def _session(c: Connection, client_id: str, clean_start: bool, *, is_to_last: bool) -> tuple[Session, bool]:
     """The session to go on with, and whether it was there before; a connection that has it is closed."""
-    hub = c.hub
+    hub, zone = c.hub, c.hub.zones.of_listener(c.link.listener)
     if (old := hub.sessions.get(client_id)) is not None and old.owner is not None:
         close.taken_over(old.owner)
         hub.logins.taken_over(client_id, hub.clock.monotonic_s())
     found = hub.sessions.get(client_id)
     if found is None or clean_start:
-        return hub.new_session(client_id, is_durable=is_durable), False
+        return hub.new_session(client_id, is_durable=is_to_last and zone.keeps_on_disk, zone=zone), False
+    settle(hub, found, zone, is_to_last=is_to_last)
     return found, True
 
 
 def _alias_topics(c: Connection, packet: Connect) -> None:
     """Use an outbox that writes topic aliases, for a client that takes some [MQTT-3.1.2-26]."""
-    maximum = min(packet.properties.get("Topic-Alias-Maximum", 0), c.hub.settings.topic_alias_maximum_out)
+    maximum = min(packet.properties.get("Topic-Alias-Maximum", 0), c.terms.topic_alias_maximum_out)
     if maximum:
         c.box.flush()
         c.box = AliasingOutbox(c.hub.turn, c.link.write, maximum, c.max_sent_bytes)
@@ -257,8 +260,7 @@ def _attach(c: Connection, packet: Connect) -> None:
     if session.subscriptions and was_v5 != session.is_v5:
         hub.plans.invalidate()  # routes are grouped by version
     c.is_connected = True
-    c.terms = hub.settings
-    c.max_packet_bytes = hub.settings.max_packet_size
+    c.max_packet_bytes = c.terms.max_packet_size
     hub.figures.connected.value += 1
     hub.figures.connected_by_version[c.version] += 1
 
@@ -266,5 +268,5 @@ def _attach(c: Connection, packet: Connect) -> None:
 def _connack(c: Connection, is_present: bool, told: dict[str, Any]) -> bytes:
     if not c.is_v5:
         return encode_packet(ConnAck(is_present), c.version)
-    properties = announced(c.hub.settings) | told
+    properties = announced(c.terms) | told
     return encode_fitting(ConnAck(is_present, reason.SUCCESS, properties), 5, c.max_sent_bytes)

@@ -37,6 +37,8 @@ from broker.connection.shares import Shares
 from broker.connection.sys_topics import SysTopics
 from broker.connection.turns import Turns
 from broker.connection.wills import Wills
+from broker.connection.zone_settings import ZonesSettings
+from broker.connection.zones import Zone, Zones
 from broker.core.clock import Clock
 from broker.core.events import Events, property_columns
 from broker.core.message import Message, Properties
@@ -55,7 +57,6 @@ from broker.routing.rewrite import Rewrites
 from broker.routing.router import Router, Routes
 from broker.routing.settings import RetainedSettings
 from broker.session.inbound import Inbound
-from broker.session.limits import QueueLimits
 from broker.session.outbox import Turn
 from broker.session.registry import SessionRegistry
 from broker.session.session import NEVER_S, Session, SessionServices
@@ -90,6 +91,7 @@ class Hub:
         retained: RetainedSettings | None = None,
         dead_letter: DeadLetterSettings | None = None,
         shared: SharedSettings | None = None,
+        zones: ZonesSettings | None = None,
     ) -> None:
         self.settings, self.writer, self.events, self.clock = settings, writer, events, clock
         self.origin = ""
@@ -188,6 +190,7 @@ class Hub:
         self.due = Due(self)
         self._ticks = 0
         self._services = self._session_services(defer)
+        self.zones = Zones(zones, settings, self._services)
         writer.on_relief(self._on_relief)
         show_sizes(self, metrics)
 
@@ -212,7 +215,6 @@ class Hub:
             resends=settings.retry_interval > 0,
             shed=self.dead_letters.take_shed,
             on_dropped=self.dead_letters.take if self.dead_letters.reasons else None,
-            limits=_queue_limits(settings),
         )
 
     # -- stages --
@@ -233,10 +235,7 @@ class Hub:
         self.restricts_publish = settings.maximum_qos < MOST_QOS or not settings.retain_available
         self.retained.is_on = settings.retain_available
         self.plans.limit(settings.max_topic_levels, settings.max_topic_bytes)
-        services = self._services
-        services.max_queue, services.max_queue_bytes = settings.max_queued_messages, settings.max_queued_bytes
-        services.max_late_bytes, services.window = settings.max_unsent_bytes, settings.max_inflight
-        services.limits = _queue_limits(settings)
+        self.zones.use(settings)
         self.brake.wait_s, self.backlog.max_bytes = settings.slow_subscriber_wait, settings.max_session_log_bytes
         self.queue_watch.use(settings.queue_high_watermark, settings.queue_watch_interval)
         self.publish_rates.settings = settings
@@ -253,12 +252,14 @@ class Hub:
         """Restore everything from the store before the first connection, in steps, see ``restore``."""
         return restore(self, self._services)
 
-    def new_session(self, client_id: str, *, is_durable: bool) -> Session:
-        """Begin a session, in place of the one there was."""
+    def new_session(self, client_id: str, *, is_durable: bool, zone: Zone | None = None) -> Session:
+        """Begin a session, in place of the one there was; its zone is the default one where none is given."""
         old = self.sessions.get(client_id)
         if old is not None:
             self.end_session(old)
-        session = Session(client_id, self._services, is_durable=is_durable)
+        zone = zone or self.zones.default
+        session = Session(client_id, zone.services, is_durable=is_durable)
+        session.zone = zone.name
         session.inbound = self.inbounds.get(client_id)
         if session.inbound is not None:
             session.inbound.restart()
@@ -396,13 +397,3 @@ class Hub:
         member = "sub_props" if name == "session.subscribed" else "unsub_props"
         columns = {"topic": topic, "qos": qos, member: property_columns(properties)}
         self.events.emit(name, {**session_columns(session.client), **columns})
-
-
-def _queue_limits(settings: MqttSettings) -> QueueLimits:
-    return QueueLimits(
-        settings.queue_full,
-        settings.max_unsent_messages,
-        settings.max_stored_messages,
-        settings.max_stored_bytes,
-        settings.queue_qos0,
-    )

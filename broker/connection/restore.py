@@ -76,6 +76,7 @@ def _add(hub: Hub, session: Session) -> None:
     subscriptions = hub.writer.store.get(SUBSCRIPTIONS_PREFIX + session.client_id.encode())
     if subscriptions is not None:
         restore_subscriptions(session, subscriptions)
+    session.enter_zone(session.zone, hub.zones.named(session.zone).services)
     hub.sessions.add(session)
     session.inbound = hub.inbounds.get(session.client_id)
     for subscription in session.subscriptions.values():

@@ -603,16 +603,23 @@ class ShareGroup:
         self._release(delivery, member)
 
     def _give_once_recorded(self, delivery: SharedDelivery, member: Member) -> None:
-        """QoS 2 for a session that ends with its connection: once sent, nobody else may get it [MQTT-4.8.2-5], also
-        after a crash; so it is written down as given first."""
+        """QoS 2 for a session in memory: once sent, nobody else may get it [MQTT-4.8.2-5], also after a crash; so it is
+        written down as given first."""
         session = member.session
+        owner = session.owner
+        outgoing = delivery.outgoing
+        assert outgoing is not None  # it was looked at for its QoS
         self._finish(delivery)
         delivery.cursor = None
         self._claim(member, delivery)
         session.quota -= 1
 
         def send(error: BaseException | None) -> None:
-            session.quota += 1
+            if session.owner is not owner and not session.is_ended and error is None:
+                self._unclaim(member, delivery)  # it outlives the connection that had room: its turn is to come
+                session.deliver(outgoing, delivery.qos, delivery.retain, delivery.identifiers)
+                return
+            session.quota += session.owner is owner
             if error is not None or session.is_ended or not session.send_shared(delivery, dup=False):
                 self._unclaim(member, delivery)
                 if delivery.outgoing is not None:

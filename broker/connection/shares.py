@@ -153,6 +153,16 @@ class Shares:
             if isinstance(holder, Member):
                 holder.group.went_away(holder, for_good=for_good)
 
+    def may_be_durable(self, session: Session) -> bool:
+        """Whether a session in memory may go to disk with its memberships."""
+        return self.settings.durable != "off" or not session.memberships
+
+    def member_is_durable(self, session: Session) -> None:
+        """A session in memory has gone to disk: so do the groups that it is in."""
+        for text, holder in session.memberships.items():
+            if isinstance(holder, Member):
+                self._settle_durability(holder.group, session, session.subscriptions[text])
+
     # -- what people do --
 
     def make(self, topic_filter: TopicFilter, start: Start | None, strategy: StrategyName | None) -> ShareGroup:

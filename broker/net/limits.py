@@ -92,6 +92,7 @@ class LinkOwner:
         self._rate = TokenBucket(rate, rate, hub.clock.monotonic_s()) if rate else None
         self._addresses = AddressRates(settings.max_conn_rate_per_ip)
         self._knows_address_early = settings.proxy_protocol == "off"
+        hub.zones.place(self.name, settings.zone)
         hub.publish_rates.add_listener(self.name, settings.max_publish_rate, settings.max_publish_bytes_rate)
         hub.renew_meters()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
 from typing import Final
 
+from broker.config.problems import did_you_mean
 from broker.connection.hub import Hub
 from broker.core.errors import ConfigError, Unavailable
 from broker.net.accept import Acceptor, listening_sockets
@@ -58,6 +59,22 @@ def check_addresses(listeners: Iterable[NamedListener]) -> None:
         other = first.setdefault(bind, listener)
         if other is not listener and listener.settings.port:
             problems.append(f"listener {str(listener)!r} and listener {str(other)!r} are both at {bind}")
+    if problems:
+        raise ConfigError(problems)
+
+
+def check_zones(listeners: Iterable[NamedListener], zones: Collection[str]) -> None:
+    """Refuse listeners of zones that there are not.
+
+    Raises:
+        ConfigError: a sentence for each.
+    """
+    problems = [
+        f"listener {str(listener)!r} is in zone {listener.settings.zone!r}, which is not there"
+        f"{did_you_mean(listener.settings.zone, zones)}; add zones.{listener.settings.zone} {{ ... }}"
+        for listener in listeners
+        if listener.settings.zone not in zones
+    ]
     if problems:
         raise ConfigError(problems)
 

@@ -23,7 +23,7 @@ _log = get_logger(__name__)
 CHECK_FILES_S: Final = 5.0
 """How often files of certificates are looked at."""
 LIMITS: Final = frozenset(
-    ("max_connections", "max_conn_rate", "max_conn_rate_per_ip", "max_publish_rate", "max_publish_bytes_rate")
+    ("zone", "max_connections", "max_conn_rate", "max_conn_rate_per_ip", "max_publish_rate", "max_publish_bytes_rate")
 )
 """Settings of a listener that change while its socket stays open."""
 
@@ -44,6 +44,7 @@ class ListenerStatus:
     connections: int
     max_connections: int
     """0 is no limit."""
+    zone: str
     certificate_expires: datetime | None
     """When the first of its certificates ends."""
 
@@ -260,5 +261,6 @@ def _status(listener: Listener) -> ListenerStatus:
         listener.address,
         listener.connections,
         settings.max_connections,
+        settings.zone,
         None if tls is None else tls.expires,
     )

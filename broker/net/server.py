@@ -17,6 +17,7 @@ from broker.connection.due import TICK_S
 from broker.connection.hub import Hub
 from broker.connection.settings import MqttSettings
 from broker.connection.share_settings import SharedSettings
+from broker.connection.zone_settings import ZonesSettings
 from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.events import Events
@@ -79,6 +80,7 @@ class Server:
         retained: RetainedSettings | None = None,
         dead_letter: DeadLetterSettings | None = None,
         shared: SharedSettings | None = None,
+        zones: ZonesSettings | None = None,
     ) -> None:
         self._access = access
         check_exposure(listeners, allow_anonymous=allow_anonymous, has_authenticator=self._has_authenticator)
@@ -96,6 +98,7 @@ class Server:
             retained=retained,
             dead_letter=dead_letter,
             shared=shared,
+            zones=zones,
         )
         self.hub.max_connections = min(self.hub.max_connections, raise_file_limit())
         self.listeners = Listeners(listeners, self.hub, metrics)

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 from broker.config.model import Settings
 from broker.config.secrets import Secret
 from broker.config.units import Duration, Size
+from broker.session.session import DEFAULT_ZONE
 
 Kind = Literal["tcp", "ssl", "ws", "wss"]
 ProxyMode = Literal["off", "v1", "v2", "auto"]
@@ -103,6 +104,9 @@ class ListenerSettings(Settings):
     enable: bool = Field(default=True, description="Whether it is opened.")
     name: str | None = Field(default=None, min_length=1, description="Shown with its clients; else its key.")
     bind: str = Field(default="127.0.0.1:1883", description="Address and port; port 0 takes any free one.")
+    zone: str = Field(
+        default=DEFAULT_ZONE, min_length=1, description="The zone of its clients, one of those in `zones`."
+    )
     max_connections: int = Field(default=0, ge=0, description="Most connections at a time; 0 is no limit.")
     max_conn_rate: float = Field(default=0, ge=0, description="Most new connections in a second; 0 is no limit.")
     max_conn_rate_per_ip: float = Field(

@@ -9,7 +9,7 @@ import msgspec
 from broker.core.client import Client
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.session.session import Delivery, Session
+from broker.session.session import DEFAULT_ZONE, Delivery, Session
 from broker.session.shared_delivery import Claim, SharedDelivery
 from broker.session.will import Will
 
@@ -64,6 +64,7 @@ class _Session(msgspec.Struct, array_like=True, frozen=True):
     will_at_ns: int
     away_since_ns: int = 0
     maybe_sent_below: int = 0
+    zone: str = DEFAULT_ZONE
 
 
 class _Subscription(msgspec.Struct, array_like=True, frozen=True):
@@ -109,6 +110,7 @@ def encode_session(session: Session, log_next: int) -> bytes:
             session.will_at_ns,
             session.away_since_ns,
             session.maybe_sent_below,
+            session.zone,
         )
     )
 
@@ -166,6 +168,7 @@ def restore_session(session: Session, value: bytes) -> bool:
     session.client, session.is_v5 = client, record.protocol_version == 5
     session.expiry_s, session.ends_at_ns, session.will_at_ns = record.expiry_s, record.ends_at_ns, record.will_at_ns
     session.away_since_ns, session.maybe_sent_below = record.away_since_ns, record.maybe_sent_below
+    session.zone = record.zone
     if record.will is not None:
         session.will = _will(record.will, client)
     inflight = {}

@@ -11,8 +11,8 @@ class ListenerStatus(TypedDict):
     """An address that the server listens on, as ``host:port``.
 
     ``protocol`` is ``mqtt``, ``mqtts`` (TLS), ``ws``, ``wss`` or ``http``. Where MQTT clients are taken:
-    ``connections`` that are open, at most ``max_connections`` (0 is no limit); with TLS: when the first certificate
-    ends.
+    ``connections`` that are open, at most ``max_connections`` (0 is no limit), and the ``zone`` of their clients; with
+    TLS: when the first certificate ends.
     """
 
     name: str
@@ -20,6 +20,7 @@ class ListenerStatus(TypedDict):
     address: str
     connections: NotRequired[int]
     max_connections: NotRequired[int]
+    zone: NotRequired[str]
     certificate_expires: NotRequired[str]
 
 
