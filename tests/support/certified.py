@@ -26,8 +26,12 @@ class Certified(Protocol):
     """
 
     type: str
-    secret: str | None
-    """A secret that stands in the settings of ``connector``; it must be seen nowhere."""
+    secret: str
+    """A secret that stands in the settings of ``connector``; it must be seen nowhere. Empty: the type has no logins."""
+    has_targets: bool
+    """Whether a target can be missing, beside the outside system as a whole."""
+    asks_for_target: bool
+    """Whether the outside system can be asked for the target without anything being sent there."""
 
     def __init__(self, directory: Path) -> None: ...
 
@@ -51,16 +55,16 @@ class Certified(Protocol):
         """The members of a connector that works, without ``name`` and ``type``."""
         ...
 
-    def bad_credentials(self) -> Row | None:
-        """The same with credentials that are refused; None where there are none."""
+    def bad_credentials(self) -> Row:
+        """The same with credentials that are refused; of types with logins."""
         ...
 
     def parameters(self) -> Row:
         """The parameters of an action that works."""
         ...
 
-    def missing_target(self) -> Row | None:
-        """The same with a target that is not there; None where that cannot be."""
+    def missing_target(self) -> Row:
+        """The same with a target that is not there, or closed to us; of types with targets."""
         ...
 
     async def arrived(self) -> list[tuple[str, int]]:
@@ -72,7 +76,8 @@ class CertifiedFile:
     """The type ``file``; a folder that is moved away is the outage."""
 
     type = "file"
-    secret = None
+    secret = ""
+    has_targets = asks_for_target = False
 
     def __init__(self, directory: Path) -> None:
         self._folder, self._away = directory / "rows", directory / "away"
@@ -94,14 +99,14 @@ class CertifiedFile:
     def connector(self) -> Row:
         return {"filepath": str(self._folder / "rows.log")}
 
-    def bad_credentials(self) -> Row | None:
-        return None
+    def bad_credentials(self) -> Row:
+        raise NotImplementedError
 
     def parameters(self) -> Row:
         return {}
 
-    def missing_target(self) -> Row | None:
-        return None
+    def missing_target(self) -> Row:
+        raise NotImplementedError
 
     async def arrived(self) -> list[tuple[str, int]]:
         lines = (self._folder / "rows.log").read_text().splitlines()
@@ -113,6 +118,7 @@ class CertifiedScripted:
 
     type = "scripted"
     secret = "open sesame"
+    has_targets = asks_for_target = True
 
     def __init__(self, directory: Path) -> None:
         self._outside = Outside()
@@ -132,13 +138,13 @@ class CertifiedScripted:
     def connector(self) -> Row:
         return {"password": self.secret}
 
-    def bad_credentials(self) -> Row | None:
+    def bad_credentials(self) -> Row:
         return {"password": "wrong password"}
 
     def parameters(self) -> Row:
         return {}
 
-    def missing_target(self) -> Row | None:
+    def missing_target(self) -> Row:
         return {"topic": "not-there"}
 
     async def arrived(self) -> list[tuple[str, int]]:

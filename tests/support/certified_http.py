@@ -17,6 +17,7 @@ class CertifiedHttp:
 
     type = "http"
     secret = "wonder:land"
+    has_targets = asks_for_target = True
 
     def __init__(self, directory: Path) -> None:
         self._service = Service(self._answer)
@@ -36,13 +37,13 @@ class CertifiedHttp:
     def connector(self) -> Row:
         return self._login(self.secret)
 
-    def bad_credentials(self) -> Row | None:
+    def bad_credentials(self) -> Row:
         return self._login("wrong password")
 
     def parameters(self) -> Row:
         return {"path": "/rows", "key": "${key}", "check_method": "head"}
 
-    def missing_target(self) -> Row | None:
+    def missing_target(self) -> Row:
         return {**self.parameters(), "path": "/not-there"}
 
     async def arrived(self) -> list[tuple[str, int]]:

@@ -20,7 +20,7 @@ from tests.support.peers import Peer, mosquitto
 from tests.support.processes import free_port
 
 Row = dict[str, Any]
-_DEADLINE_S = 10.0
+_DEADLINE_S = 30.0
 
 
 class Collector:
@@ -77,6 +77,7 @@ class CertifiedMqtt:
 
     type = "mqtt"
     secret = "wonder:land"
+    has_targets, asks_for_target = True, False
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / "mosquitto"
@@ -99,7 +100,9 @@ class CertifiedMqtt:
         passwords = self._directory / "passwords"
         program = shutil.which("mosquitto_passwd") or "/usr/bin/mosquitto_passwd"
         subprocess.run([program, "-b", "-c", str(passwords), "alice", self.secret], check=True, capture_output=True)
-        lines = ("allow_anonymous false", f"password_file {passwords}")
+        access = self._directory / "access"
+        access.write_text("user alice\ntopic readwrite rows/#\n")
+        lines = ("allow_anonymous false", f"password_file {passwords}", f"acl_file {access}")
         self._peer = mosquitto(self._directory, *lines, port=self._way.target)
         self._peer.process.start()
         self._collector = Collector(self._way.target, "rows/#", "alice", self.secret)
@@ -120,14 +123,14 @@ class CertifiedMqtt:
     def connector(self) -> Row:
         return self._login(self.secret)
 
-    def bad_credentials(self) -> Row | None:
+    def bad_credentials(self) -> Row:
         return self._login("wrong password")
 
     def parameters(self) -> Row:
         return {"topic": "rows/${key}", "payload": "${.}", "qos": 1}
 
-    def missing_target(self) -> Row | None:
-        return None
+    def missing_target(self) -> Row:
+        return {**self.parameters(), "topic": "closed/${key}"}
 
     async def arrived(self) -> list[tuple[str, int]]:
         assert self._collector is not None

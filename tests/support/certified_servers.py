@@ -62,6 +62,7 @@ class CertifiedPostgres:
 
     type = "postgresql"
     secret = PASSWORD
+    has_targets = asks_for_target = True
 
     def __init__(self, directory: Path) -> None:
         self._started, self._table = _postgres(), f"rows_{uuid.uuid4().hex}"
@@ -86,13 +87,13 @@ class CertifiedPostgres:
         server = f"127.0.0.1:{self._started.server.port}"
         return {"server": server, "database": "sluice", "username": "sluice", "password": PASSWORD}
 
-    def bad_credentials(self) -> Row | None:
+    def bad_credentials(self) -> Row:
         return {**self.connector(), "password": "wrong password"}
 
     def parameters(self) -> Row:
         return {"table": self._table}
 
-    def missing_target(self) -> Row | None:
+    def missing_target(self) -> Row:
         return {"table": "not_there"}
 
     async def arrived(self) -> list[tuple[str, int]]:
@@ -105,6 +106,7 @@ class CertifiedKafka:
 
     type = "kafka"
     secret = "wonder:land"
+    has_targets = asks_for_target = True
 
     def __init__(self, directory: Path) -> None:
         self._started, self._topic, self._is_made = _kafka(), f"rows-{uuid.uuid4().hex}", False
@@ -130,13 +132,13 @@ class CertifiedKafka:
     def connector(self) -> Row:
         return self._login(self.secret)
 
-    def bad_credentials(self) -> Row | None:
+    def bad_credentials(self) -> Row:
         return self._login("wrong password")
 
     def parameters(self) -> Row:
         return {"topic": self._topic, "message": {"key": "${key}"}}
 
-    def missing_target(self) -> Row | None:
+    def missing_target(self) -> Row:
         return {**self.parameters(), "topic": "not-there"}
 
     async def arrived(self) -> list[tuple[str, int]]:
