@@ -124,6 +124,8 @@ def client_row(session: Session) -> Spec:
         "connected": connection is not None,
         "address": client.peer_name,
         "listener": client.listener or None,
+        "zone": session.zone,
+        "durable": session.is_durable,
         "protocol": _NAMES.get(client.protocol_version),
         "keep_alive_s": None,
         "clean_start": None,

@@ -194,6 +194,7 @@ def _shown(named: NamedListener, status: ListenerStatus | None) -> Spec:
         "state": state,
         "connections": 0 if status is None else status.connections,
         "max_connections": settings.max_connections,
+        "zone": settings.zone,
         "certificate_expires": None if expires is None else expires.isoformat().replace("+00:00", "Z"),
     }
 

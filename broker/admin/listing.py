@@ -37,6 +37,7 @@ class Selection:
     username: str | None = None
     address: str | None = None
     listener: str | None = None
+    zone: str | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
     is_connected: bool | None = None
     is_durable: bool | None = None
@@ -68,6 +69,8 @@ class Selection:
             tests.append(_text(self.address, lambda session: session.client.peer_host))
         if self.listener is not None:
             tests.append(_text(self.listener, lambda session: session.client.listener))
+        if self.zone is not None:
+            tests.append(_text(self.zone, lambda session: session.zone))
         for name, wanted in self.attributes.items():
             tests.append(_text(wanted, lambda session, name=name: session.client.attributes.get(name)))  # type: ignore[misc]
         if (connected := self.is_connected) is not None:

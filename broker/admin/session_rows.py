@@ -11,7 +11,7 @@ from broker.session.session import NEVER_S, Delivery, Session
 
 
 def session_row(session: Session) -> Spec:
-    """What a list shows of a session.
+    """What a list shows of a session. ``durable`` tells that it is on disk, and goes on after a restart.
 
     ``queued`` and ``queue_bytes`` are of what waits in memory and in the shared log; a durable session has taken
     everything of the log before its ``position``.
@@ -22,6 +22,7 @@ def session_row(session: Session) -> Spec:
         "username": session.client.username,
         "connected": not session.is_away,
         "durable": session.is_durable,
+        "zone": session.zone,
         "connected_at": None if session.is_away else moment(session.connected_ns),
         "disconnected_at": moment(session.away_since_ns),
         "expiry_s": None if session.expiry_s >= NEVER_S else session.expiry_s,

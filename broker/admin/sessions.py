@@ -89,6 +89,7 @@ class SessionDesk:
                 "username": session.client.username,
                 "connected": not session.is_away,
                 "durable": session.is_durable,
+                "zone": session.zone,
                 **row,
             }
             for _, _, (session, row) in best

@@ -20,7 +20,7 @@ SetOption = Annotated[
 ]
 BindOption = Annotated[str | None, typer.Option("--bind", help="HOST:PORT to listen on.")]
 DrainOption = Annotated[bool, typer.Option("--drain", help="Let its connections stay until they end.")]
-_COLUMNS = ("id", "state", "address", "connections", "max_connections", "certificate_expires")
+_COLUMNS = ("id", "state", "address", "zone", "connections", "max_connections", "certificate_expires")
 _HINT = "sluice listeners list"
 
 

@@ -18,10 +18,13 @@ from broker.cli.pages import LimitOption, flag, print_rows, read_rows
 
 group = typer.Typer(help="Sessions: list, show, purge, those with the longest queues.", no_args_is_help=True)
 _COLUMNS = (
-    "client_id", "username", "connected", "durable", "disconnected_at", "expires_at", "subscriptions_count", "inflight",
-    "queued", "queue_bytes", "position",
+    "client_id", "username", "connected", "zone", "durable", "disconnected_at", "expires_at", "subscriptions_count",
+    "inflight", "queued", "queue_bytes", "position",
 )  # fmt: skip
-_TOP = ("client_id", "username", "connected", "durable", "queued", "queued_bytes", "queued_in_memory", "queued_in_log")
+_TOP = (
+    "client_id", "username", "connected", "zone", "durable", "queued", "queued_bytes", "queued_in_memory",
+    "queued_in_log",
+)  # fmt: skip
 _SUBSCRIPTION = ("filter", "qos", "no_local", "retain_as_published", "identifier")
 _LONG_S = 600.0
 """Counting what waits in the log reads it."""
@@ -34,8 +37,9 @@ def list_sessions(
     username: UserOption = None,
     connected: ConnectedOption = None,
     durable: Annotated[
-        bool | None, typer.Option("--durable/--clean", help="Only those that outlive their connection, or not.")
+        bool | None, typer.Option("--durable/--clean", help="Only those that are on disk, or in memory.")
     ] = None,
+    zone: Annotated[str | None, typer.Option("--zone", help="Of clients in this zone, or a pattern.")] = None,
     min_queued: Annotated[int | None, typer.Option("--min-queued", help="At least so many messages wait.")] = None,
     sort: SortOption = "client_id",
     limit: LimitOption = 100,
@@ -48,7 +52,7 @@ def list_sessions(
     with api_client(url, data_dir) as client:
         answer = read_rows(
             client, "/sessions", limit, client_id=client_id, username=username, connected=flag(connected),
-            durable=flag(durable), min_queued=None if min_queued is None else str(min_queued), sort=sort,
+            durable=flag(durable), zone=zone, min_queued=None if min_queued is None else str(min_queued), sort=sort,
         )  # fmt: skip
     print_rows(answer, _COLUMNS, as_json=as_json or output == "json")
 

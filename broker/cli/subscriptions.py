@@ -23,7 +23,7 @@ def list_subscriptions(
     client_id: Annotated[str | None, typer.Option("--client", help="Of this client.")] = None,
     topic_filter: Annotated[str | None, typer.Option("--filter", help="Of this filter, as it was subscribed.")] = None,
     durable: Annotated[
-        bool | None, typer.Option("--durable/--clean", help="Only of sessions that outlive their connection, or not.")
+        bool | None, typer.Option("--durable/--clean", help="Only of sessions that are on disk, or in memory.")
     ] = None,
     limit: LimitOption = 100,
     url: UrlOption = None,

@@ -615,8 +615,9 @@ class ShareGroup:
         session.quota -= 1
 
         def send(error: BaseException | None) -> None:
-            if session.owner is not owner and not session.is_ended and error is None:
-                self._unclaim(member, delivery)  # it outlives the connection that had room: its turn is to come
+            is_queued = session.owner is not owner and not session.is_durable and not session.is_ended
+            if is_queued and error is None:  # the connection that had room is gone: its turn is to come
+                self._unclaim(member, delivery)
                 session.deliver(outgoing, delivery.qos, delivery.retain, delivery.identifiers)
                 return
             session.quota += session.owner is owner

@@ -34,7 +34,7 @@ def add_subscriptions(router: APIRouter, desk: SubscriptionDesk) -> None:
         filter: Annotated[str | None, Query(description="The filter, as it was subscribed.")] = None,
         match: Annotated[str | None, Query(description="A topic: only subscriptions that match it.")] = None,
         share_group: Annotated[str | None, Query(description="The name of a share group.")] = None,
-        durable: Annotated[bool | None, Query(description="Only of sessions that outlive their connection.")] = None,
+        durable: Annotated[bool | None, Query(description="Only of sessions that are on disk.")] = None,
         qos: Annotated[int | None, Query(ge=0, le=2, description="The granted QoS.")] = None,
     ) -> Response:
         wanted = SubscriptionSelection(client_id, filter, match, share_group, durable, qos)
