@@ -23,7 +23,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from tests.support.node import Node, eventually
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 Properties: Any = UntypedProperties
 _NAMES = itertools.count(1)
 
@@ -119,7 +119,7 @@ class Client:
             CallbackAPIVersion.VERSION2, self.client_id, protocol=version, reconnect_on_failure=False, **options
         )
         self.paho.on_connect = lambda c, u, flags, reason, properties: self.connack.put((flags, reason))
-        self.paho.on_disconnect = lambda c, u, flags, reason, properties: self.farewell.put((reason, properties))
+        self.paho.on_disconnect = self._ended
         self.paho.on_message = lambda c, u, message: self.messages.put(message)
         self.paho.on_publish = lambda c, u, mid, reason, properties: self._answer(mid, reason, properties)
         self.paho.on_subscribe = lambda c, u, mid, reasons, properties: self._answer(mid, reasons, properties)
@@ -165,6 +165,10 @@ class Client:
         """Say DISCONNECT and wait for the end."""
         self.paho.disconnect()
         self.paho.loop_stop()
+
+    def _ended(self, _client: Any, _userdata: Any, flags: Any, reason: Any, properties: Any) -> None:
+        self.farewell.put((reason, properties))
+        self.connack.put((flags, reason))  # read where the end came before the CONNACK
 
     def _answer(self, mid: int, reason: Any, properties: Any) -> None:
         with self._answered:

@@ -13,7 +13,7 @@ from aiomqtt import ProtocolVersion
 from tests.support import gmqtt_library, mqttjs
 from tests.support.node import Node, running
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 CONFIG = 'listeners.ws.default.bind = "127.0.0.1:0"'
 
 

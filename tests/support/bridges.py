@@ -43,7 +43,7 @@ from broker.streams.queues import StoredQueues
 from broker.streams.values import StoredValues
 from tests.support.features import make_services
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 class Outside:

@@ -15,7 +15,7 @@ from paho.mqtt.properties import Properties
 from tests.support.bridges import FAST, FAST_CONNECTOR, Bridges
 
 VERSIONS = {"v3": paho.MQTTv31, "v4": paho.MQTTv311, "v5": paho.MQTTv5}
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 class Watcher:

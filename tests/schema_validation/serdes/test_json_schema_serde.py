@@ -118,9 +118,9 @@ def test_a_faulty_schema_is_refused_when_it_is_saved(source: str) -> None:
 )
 def test_hostile_payloads_end_in_time(schema: dict[str, Any], payload: bytes) -> None:
     made = serde(schema)
-    start = time.monotonic()
+    start = time.process_time()
     made.misfit(payload)
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_values_keep_their_kind() -> None:
@@ -204,9 +204,9 @@ def test_other_formats_say_something_to_people_only(name: str) -> None:
 
 
 def _within(seconds: float, call: Callable[[], Any]) -> Any:
-    start = time.perf_counter()
+    start = time.process_time()
     given = call()
-    assert time.perf_counter() - start < seconds
+    assert time.process_time() - start < seconds
     return given
 
 

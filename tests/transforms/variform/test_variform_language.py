@@ -153,9 +153,9 @@ def test_only_the_chosen_branch_is_evaluated() -> None:
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "(?=(a+)+$)a", "(.*)*x"])
 def test_catastrophic_patterns_end(pattern: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     compile_expression(f"regex_match(x, '{pattern}')").evaluate({"x": "a" * 5000 + "!"})
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_results_do_not_grow_without_bound() -> None:

@@ -786,13 +786,13 @@ def test_results_are_bounded(source: str) -> None:
         "slashes": "/" * 1_100_000,
         "sharp": "ß" * 600_000,
     }
-    start = time.monotonic()
+    start = time.process_time()
     try:
         got = evaluate(source, raw=True, **bindings)
     except EvalError:
         got = ""
     assert not isinstance(got, (str, list)) or len(got) <= 2_000_000  # no longer than what was given
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize(
@@ -816,8 +816,8 @@ def test_results_are_bounded(source: str) -> None:
     ids=lambda pattern: pattern[:30],
 )
 def test_patterns_that_come_from_outside_are_bounded(pattern: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     for source in ("regex_match(x, p)", "regex_extract(x, p)", "regex_replace(x, p, 'y')"):
         with contextlib.suppress(EvalError):
             evaluate(source, x="ab" * 100_000 + "!", p=pattern)
-    assert time.monotonic() - start < 3
+    assert time.process_time() - start < 3
