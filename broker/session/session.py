@@ -399,14 +399,10 @@ class Session:
             self._push(delivery)
         self.pump()
 
-    def count_logged(self, offset: int, size_bytes: int) -> None:
-        """A message at ``offset`` was found to wait in the log, when a session of an earlier run is counted anew."""
-        if (
-            self.is_behind
-            and offset >= self.next_offset
-            and all(delivery.offset != offset for delivery in self.inflight.values())
-        ):
-            self._wait_in_log(offset, size_bytes)
+    def count_logged(self, offset: int, messages: int, size_bytes: int) -> None:
+        """So many messages from ``offset`` on were found to wait in the log, when what waits is counted anew."""
+        if self.is_behind:
+            self._wait_in_log(offset, size_bytes, messages)
 
     def pass_over(self, deliveries: list[Delivery]) -> list[Delivery]:
         """What is left of deliveries read from the log at ``next_offset`` without those that were to be passed over."""
@@ -845,10 +841,10 @@ class Session:
     def _is_heavy(self) -> bool:
         return self._queue_bytes >= self._services.max_queue_bytes
 
-    def _wait_in_log(self, offset: int, size_bytes: int) -> None:
-        """A message waits in the log; when there are too many the oldest are passed over."""
+    def _wait_in_log(self, offset: int, size_bytes: int, messages: int = 1) -> None:
+        """A message waits in the log, or several; when there are too many the oldest are passed over."""
         limits, share = self._services.limits, self.share
-        share.add(offset, size_bytes)
+        share.add(offset, size_bytes, messages)
         if share.messages > limits.stored_messages or share.size_bytes > limits.stored_bytes:
             begin, skipped = self.next_offset, share.to_skip
             self._shed(*share.shed(limits.stored_messages, limits.stored_bytes), begin, skipped)

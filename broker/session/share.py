@@ -34,17 +34,17 @@ class LogShare:
         self._marks: deque[_Mark] = NOTHING
         self.messages = self.size_bytes = self.to_skip = 0
 
-    def add(self, offset: int, size_bytes: int) -> None:
-        """A message was committed at ``offset``, behind all others."""
-        self.messages += 1
+    def add(self, offset: int, size_bytes: int, messages: int = 1) -> None:
+        """A message was committed at ``offset``, or several from there on, behind all others."""
+        self.messages += messages
         self.size_bytes += size_bytes
         if self._marks and self._marks[-1].messages * _PART < self.messages:
             last = self._marks[-1]
-            last.messages += 1
+            last.messages += messages
             last.size_bytes += size_bytes
         else:
             self._marks = filled(self._marks)
-            self._marks.append(_Mark(offset, 1, size_bytes))
+            self._marks.append(_Mark(offset, messages, size_bytes))
 
     def put_back(self, offset: int, messages: int, size_bytes: int) -> None:
         """Messages from ``offset`` on wait again, before all others; nothing was to be passed over."""
