@@ -27,6 +27,7 @@ from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.sections import Sections
 from broker.config.spec_problems import spec_problems
+from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.errors import ConfigError, Invalid, PeerError, Problem
@@ -82,10 +83,11 @@ class AccessDesk:
         *,
         allow_anonymous: bool,
         data_dir: Path,
+        ssrf: SsrfSettings,
     ) -> None:
         hashing = config.get("password_hashing", PasswordHashingSettings)
         self._pool, self._writer, self._metrics = HashPool(hashing, metrics), writer, metrics
-        self._allow_anonymous = allow_anonymous
+        self._allow_anonymous, self._clock, self._guard = allow_anonymous, clock, AddressGuard(ssrf)
         self.users = Users(sections.section(USERS), hashing, self._pool, clock)
         self._user_access = UserAccess(self.users, self._pool, hashing.max_remembered)
         authentication = config.get("authentication", AuthenticationSettings)
@@ -110,7 +112,14 @@ class AccessDesk:
                 "authorization", config, sections, authorization, self.access.authorizer.use
             ),
         }
-        self.authenticators = KindsInOrder("authenticator", self.settings["authentication"], "mechanism", None, "chain")
+        self.authenticators = KindsInOrder(
+            "authenticator",
+            self.settings["authentication"],
+            "mechanism",
+            None,
+            "chain",
+            state_of=lambda mechanism: self.access.authenticators.state_of(mechanism),
+        )
         self.sources = KindsInOrder("source of rules", self.settings["authorization"], "type", "sources", "sources")
         self.attributes: AttributeSource | None = None
 
@@ -145,17 +154,26 @@ class AccessDesk:
             raise ConfigError(problems)
 
     def stop(self) -> None:
-        """End the threads that hash."""
+        """End what authenticators do, and the threads that hash."""
+        self.access.authenticators.close()
         self._pool.close()
 
     def _chain(self, settings: AuthenticationSettings) -> AuthenticatorChain:
-        return AuthenticatorChain(settings, self._metrics, self._user_access, trusts_anonymous=self._allow_anonymous)
+        return AuthenticatorChain(
+            settings,
+            self._metrics,
+            self._user_access,
+            trusts_anonymous=self._allow_anonymous,
+            clock=self._clock,
+            guard=self._guard,
+        )
 
     def _use_authentication(self, settings: AuthenticationSettings) -> None:
         chain = self._chain(settings)
         if chain.is_empty and not self.access.authenticators.is_empty and not self._allow_anonymous:
             why = "without an authenticator everybody may connect; keep one, or set access.allow_anonymous = true"
             raise ConfigError([f"{why} and restart the broker"])
+        self.access.authenticators.close()
         self.access.authenticators = chain
 
     def _is_superuser(self, username: str) -> bool:
@@ -229,15 +247,15 @@ class AccessDesk:
 
     def _authorized(self, attempt: ConnectAttempt, decision: Decision, wanted: Mapping[str, Any]) -> Spec:
         authorizer = self.access.authorizer
-        if not authorizer.is_active:
+        roots = self.attributes.roots if self.attributes is not None else lambda name: frozenset[str]()
+        trusted = authorizer.settings.trusted_client_attributes
+        subject = subject_of(attempt, decision, roots=roots, trusted=trusted)
+        if not authorizer.is_active and subject.rules is None:
             return {
                 "allowed": True,
                 "decided_by": "authorization",
                 "authorization": {"result": "allow", "source": "none"},
             }
-        roots = self.attributes.roots if self.attributes is not None else lambda name: frozenset[str]()
-        trusted = authorizer.settings.trusted_client_attributes
-        subject = subject_of(attempt, decision, roots=roots, trusted=trusted)
         rulings = authorizer.rulings(subject)
         ruling = _asked(rulings, wanted)
         return {
@@ -264,6 +282,8 @@ def _shown_decision(decision: Decision) -> Spec:
         "reason_code": reason.name_of(decision.reason_code),
         "is_superuser": decision.is_superuser,
         "verified": sorted(decision.verified),
+        **({"why": decision.why} if decision.why else {}),
+        **({} if decision.expires_s is None else {"expires_at": int(decision.expires_s * 1000)}),
     }
 
 

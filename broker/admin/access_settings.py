@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from broker.config.layers import API_FILE
 from broker.config.model import Settings
 from broker.config.root import Config
+from broker.config.secret_text import with_stored
 from broker.config.sections import Sections
 from broker.config.spec_problems import spec_problems
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Problem, ReadOnly, Unavailable
@@ -78,7 +79,7 @@ class StoredSettings:
             raise
 
 
-_TAGS: Final = ("cinfo", "builtin", "file", "built_in")
+_TAGS: Final = ("cinfo", "builtin", "jwt", "file", "built_in")
 
 
 def _without_objects(value: Any) -> Any:
@@ -87,11 +88,21 @@ def _without_objects(value: Any) -> Any:
 
 
 class KindsInOrder:
-    """A list of settings with one of each kind: the verbs of people. ``member`` names the kind inside one."""
+    """A list of settings with one of each kind: the verbs of people. ``member`` names the kind inside one; ``state_of``
+    says how one is, beside its settings."""
 
-    def __init__(self, kind: str, stored: StoredSettings, member: str, inside: str | None, listed: str) -> None:
+    def __init__(
+        self,
+        kind: str,
+        stored: StoredSettings,
+        member: str,
+        inside: str | None,
+        listed: str,
+        state_of: Callable[[str], Spec | None] = lambda name: None,
+    ) -> None:
         self.kind = kind
         self._stored, self._member, self._inside, self._listed = stored, member, inside, listed
+        self._state_of = state_of
 
     def list(self) -> Sequence[Spec]:
         """All of them in their order."""
@@ -118,7 +129,7 @@ class KindsInOrder:
     def replace(self, name: str, spec: Mapping[str, Any]) -> Spec:
         """Put another in its place; raises as ``create``, and ``NotFound``."""
         at, raw = self._at(name), self._raw()
-        raw[at] = {self._member: name, **_plain(spec)}
+        raw[at] = {self._member: name, **with_stored(_plain(spec), raw[at])}
         if raw[at][self._member] != name:
             raise Invalid(f"the {self.kind} keeps its {self._member}", [Problem(f"it is {name!r}", f"/{self._member}")])
         self._save(raw)
@@ -164,9 +175,10 @@ class KindsInOrder:
 
     def _shown(self, one: Settings) -> Spec:
         shown = one.model_dump(mode="json", exclude_none=True)
-        return {"name": shown[self._member], **shown}
+        state = self._state_of(shown[self._member])
+        return {"name": shown[self._member], **shown, **({} if state is None else {"state": state})}
 
 
 def _plain(spec: Mapping[str, Any]) -> Spec:
-    """Without the name that is shown beside the kind."""
-    return {key: value for key, value in spec.items() if key != "name"}
+    """Without what is shown beside the settings: the name, and how it is."""
+    return {key: value for key, value in spec.items() if key not in ("name", "state")}

@@ -137,6 +137,7 @@ class Node:
             self.clock,
             allow_anonymous=allow_anonymous,
             data_dir=data_dir,
+            ssrf=self.config.get("rule_engine").ssrf,
         )
         self.server = Server(
             listeners=named_of(config),

@@ -2,6 +2,7 @@
 
 A source gives the rules for a client when the client connects. The first rule of the first source that is about a
 request decides it; when none is, ``no_match`` does. Where no source has a rule, nothing is asked and nothing costs.
+Rules that a client brought along when it logged in are asked before all sources.
 """
 
 from __future__ import annotations
@@ -190,7 +191,8 @@ class Rulings:
     def rules(self) -> list[BoundRule]:
         """The rules about the client, in order."""
         if self._rules is None:
-            self._rules = [rule for source in self._sources for rule in source.rules_for(self.subject)]
+            own = [bound for rule in self.subject.rules or () if (bound := rule.bind(self.subject)) is not None]
+            self._rules = own + [rule for source in self._sources for rule in source.rules_for(self.subject)]
         return self._rules
 
     def _ruling(self, found: BoundRule | None) -> Ruling:
@@ -234,6 +236,10 @@ class Authorizer:
     def is_active(self) -> bool:
         """Whether there is anything to ask."""
         return any(not source.is_empty for source in self._sources)
+
+    def restricts(self, subject: Subject) -> bool:
+        """Whether there is anything to ask about a client."""
+        return not subject.is_superuser and (self.is_active or subject.rules is not None)
 
     def rulings(self, subject: Subject) -> Rulings:
         """The rules for one client."""

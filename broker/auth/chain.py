@@ -9,27 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Protocol
+from typing import Annotated, Any, ClassVar, Final, Protocol, runtime_checkable
 
 from pydantic import Field, model_validator
 
 from broker.auth.attempt import ConnectAttempt
 from broker.auth.authenticators.builtin import BuiltinAuthenticator, BuiltinSettings, RememberedLogins
 from broker.auth.authenticators.cinfo import CinfoAuthenticator, CinfoSettings
+from broker.auth.authenticators.jwt import JwtAuthenticator, JwtSettings
 from broker.auth.decision import Decision
 from broker.auth.exchange import Exchange, ExchangeAuthenticator
 from broker.auth.expressions import Condition
 from broker.auth.hashing import HashPool
 from broker.auth.users import Users
 from broker.config.model import Settings
+from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core import reason
+from broker.core.clock import Clock, SystemClock
 from broker.core.errors import ConfigError
+from broker.core.objects import Spec
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 
 log = get_logger(__name__)
 
-AnyAuthenticatorSettings = Annotated[CinfoSettings | BuiltinSettings, Field(discriminator="mechanism")]
+AnyAuthenticatorSettings = Annotated[CinfoSettings | BuiltinSettings | JwtSettings, Field(discriminator="mechanism")]
 
 
 class AuthenticationSettings(Settings):
@@ -64,15 +68,45 @@ class Authenticator(Protocol):
         ...
 
 
-def _builtin(settings: Any, access: UserAccess | None) -> Authenticator:
+@runtime_checkable
+class LivingAuthenticator(Protocol):
+    """An authenticator that does something of its own accord."""
+
+    @property
+    def state(self) -> Spec | None:
+        """How it is, as people see it; None when there is nothing to say."""
+        ...
+
+    def tick(self) -> None:
+        """Called twice a second."""
+        ...
+
+    def close(self) -> None:
+        """It will not be asked any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What authenticators are given beside their settings."""
+
+    metrics: Metrics
+    clock: Clock
+    guard: AddressGuard
+    users: UserAccess | None
+
+
+def _builtin(settings: Any, around: Surroundings) -> Authenticator:
+    access = around.users
     if access is None:
         raise ConfigError(["authentication: the mechanism 'builtin' needs a store of users, and there is none"])
     return BuiltinAuthenticator(settings, access.users, access.pool, RememberedLogins(access.max_remembered))
 
 
-FACTORIES: Final[Mapping[type[Settings], Callable[[Any, UserAccess | None], Authenticator]]] = {
+FACTORIES: Final[Mapping[type[Settings], Callable[[Any, Surroundings], Authenticator]]] = {
     CinfoSettings: lambda settings, _: CinfoAuthenticator(settings),
     BuiltinSettings: _builtin,
+    JwtSettings: lambda settings, around: JwtAuthenticator(settings, around.guard, around.metrics, around.clock),
 }
 """What makes an authenticator of its settings."""
 
@@ -107,23 +141,45 @@ class AuthenticatorChain:
         access: UserAccess | None = None,
         *,
         trusts_anonymous: bool = False,
+        clock: Clock | None = None,
+        guard: AddressGuard | None = None,
     ) -> None:
+        around = Surroundings(metrics, clock or SystemClock(), guard or AddressGuard(SsrfSettings()), access)
         self._links: Sequence[_Link] = [
             _Link(
                 one.mechanism,
                 Condition([one.precondition]) if one.precondition else None,
-                FACTORIES[type(one)](one, access),
+                FACTORIES[type(one)](one, around),
             )
             for one in settings.chain
             if one.enable
         ]
         self.is_empty = not self._links
+        self._living = [
+            (link.mechanism, link.authenticator)
+            for link in self._links
+            if isinstance(link.authenticator, LivingAuthenticator)
+        ]
         self._unchecked = Decision(
             "allow", verified=frozenset(("username", "clientid") if trusts_anonymous else ()), mechanism="none"
         )
         self._allowed = metrics.counter("authentication_allowed", "clients an authenticator accepted")
         self._denied = metrics.counter("authentication_denied", "clients an authenticator refused")
         self._undecided = metrics.counter("authentication_undecided", "clients no authenticator decided over: refused")
+
+    def tick(self) -> None:
+        """Let authenticators do what is due; called twice a second."""
+        for _, one in self._living:
+            one.tick()
+
+    def close(self) -> None:
+        """Others have taken their place."""
+        for _, one in self._living:
+            one.close()
+
+    def state_of(self, mechanism: str) -> Spec | None:
+        """How an authenticator is, as people see it; None when there is nothing to say."""
+        return next((one.state for name, one in self._living if name == mechanism), None)
 
     def authenticate(self, attempt: ConnectAttempt) -> Decision | Coroutine[Any, Any, Decision]:
         """``allow``, or ``deny`` with the reason code of MQTT 5 to refuse with; to be awaited when somebody waits."""
@@ -177,7 +233,8 @@ class AuthenticatorChain:
         else:
             self._denied.value += 1
             why = reason.name_of(decision.reason_code)
-            log.info("authn.denied", mechanism=mechanism, client_id=attempt.client_id, reason=why)
+            told = {"detail": decision.why} if decision.why else {}
+            log.info("authn.denied", mechanism=mechanism, client_id=attempt.client_id, reason=why, **told)
         return decision
 
     def _exhausted(self, attempt: ConnectAttempt) -> Decision:

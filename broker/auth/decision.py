@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from broker.core import reason
+
+if TYPE_CHECKING:
+    from broker.auth.rules import Rule
 
 Verdict = Literal["allow", "deny", "ignore"]
 ClientName = Literal["username", "clientid"]
@@ -32,6 +35,12 @@ class Decision:
     username: str | None = None
     attributes: Mapping[str, str] = field(default_factory=lambda: _NO_ATTRIBUTES)
     mechanism: str = ""
+    expires_s: float | None = None
+    """Unix time until which it holds: a client that is connected then is disconnected. None for ever."""
+    rules: Sequence[Rule] | None = None
+    """Access rules that came with the proof of who it is, asked before all others. None when there came none."""
+    why: str = ""
+    """Why it is denied, for people; never told to the client."""
 
     @property
     def is_allowed(self) -> bool:

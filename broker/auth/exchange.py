@@ -1,14 +1,14 @@
 """Authentication in several steps (MQTT 5.0, 4.12): what a method is to the connection that carries its data.
 
 An exchange is made when a client names the method in CONNECT, or asks to be authenticated again, and is kept with the
-connection until it has finished. It does no I/O and knows no clock; the connection bounds its life.
+connection until it has finished. It knows no clock; the connection bounds its life.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from broker.auth.attempt import ConnectAttempt
 from broker.auth.decision import Decision
@@ -32,8 +32,9 @@ class Finished:
 class Exchange(Protocol):
     """One authentication under way."""
 
-    def step(self, data: bytes | None) -> Continue | Finished:
-        """Take what the client sent, None when it sent no authentication data; never raises, never waits."""
+    def step(self, data: bytes | None) -> Continue | Finished | Coroutine[Any, Any, Decision]:
+        """Take what the client sent, None when it sent no authentication data; never raises. What has to be waited
+        for is awaited, and is the end."""
         ...
 
 

@@ -7,12 +7,15 @@ they were worked out from is certain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.auth.attempt import ConnectAttempt
 from broker.auth.decision import Decision
+
+if TYPE_CHECKING:
+    from broker.auth.rules import Rule
 
 _SEEN: Final = frozenset(
     ("peerhost", "peername", "listener", "protocol", "proto_ver", "zone", "peersni", "cert_common_name", "cn",
@@ -28,6 +31,8 @@ class Subject:
 
     facts: Mapping[str, str]
     is_superuser: bool = False
+    rules: Sequence[Rule] | None = None
+    """Its own, as ``Decision.rules``."""
 
 
 def subject_of(
@@ -62,7 +67,7 @@ def subject_of(
         known = name in decision.attributes or f"client_attrs.{name}" in certain
         if known or _are_certain(roots(name), facts):
             facts[f"client_attrs.{name}"] = text
-    return Subject(facts, decision.is_superuser)
+    return Subject(facts, decision.is_superuser, decision.rules)
 
 
 def _are_certain(roots: Collection[str], facts: Mapping[str, str]) -> bool:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.auth.attempt import ConnectAttempt
 from broker.auth.decision import Decision
 from broker.auth.exchange import Continue, Exchange, Finished
+from broker.auth.subject import subject_of
 from broker.codec.decode import decode_packet
 from broker.codec.encode import encode_fitting
 from broker.codec.framing import frame_at
 from broker.codec.packets import Auth, Disconnect, Properties
 from broker.codec.wire import protocol_error
 from broker.connection import close
+from broker.connection.auth_permits import grant, recheck
 from broker.core import reason
 from broker.core.errors import PeerError
 
@@ -130,7 +132,17 @@ def _step(c: Connection, login: Login, data: bytes | None) -> None:
     result = login.exchange.step(data)
     if isinstance(result, Continue):
         _send(c, login, reason.CONTINUE_AUTHENTICATION, result.data)  # [MQTT-4.12.0-2]
-        return
+    elif isinstance(result, Finished):
+        if c.is_connected:
+            c.hub.turns.give_way(c)  # what comes next is read by the rules of then
+        _finish(c, login, result)
+    else:
+        if c.is_connected:
+            c.hold(c.hub.logins)
+        c.hub.logins.wait(c, result, lambda decision: _finish(c, login, Finished(decision)))
+
+
+def _finish(c: Connection, login: Login, result: Finished) -> None:
     login.exchange = None
     decision = c.hub.access.authenticators.counted(result.decision, login.attempt, login.method)
     if not c.is_connected:
@@ -146,7 +158,19 @@ def _authenticated_again(c: Connection, login: Login, result: Finished) -> None:
     if not decision.is_allowed or decision.username not in (None, c.client.username):
         _not_again(c, login)
         return
-    _send(c, login, reason.SUCCESS, result.data)
+    let_in(c, login.attempt.after(decision), decision)
+    grant(c, c.client)
+    recheck(c)
+    if not c.is_closed:
+        _send(c, login, reason.SUCCESS, result.data)
+
+
+def let_in(c: Connection, attempt: ConnectAttempt, decision: Decision) -> None:
+    """Keep what is certain of a client that was authenticated, and for how long."""
+    hub = c.hub
+    trusted = hub.access.authorizer.settings.trusted_client_attributes
+    c.subject = subject_of(attempt, decision, roots=hub.client_attributes.roots, trusted=trusted)
+    hub.expiries.watch(c, decision.expires_s)
 
 
 def _not_again(c: Connection, login: Login) -> None:

@@ -219,7 +219,7 @@ def remember_head(c: Connection, head: bytes, routes: SessionRoutes, size: int) 
 def grant(c: Connection, client: Client) -> None:
     """Give a connection its permits, by the rules of this moment."""
     access, subject = c.hub.access, c.subject
-    if subject is None or subject.is_superuser or not access.authorizer.is_active:
+    if subject is None or not access.authorizer.restricts(subject):
         c.permits = None
     else:
         c.permits = Permits(c.hub, client, access.authorizer.rulings(subject))

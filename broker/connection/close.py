@@ -187,6 +187,7 @@ def end(
         hub.logins.abandon(c)
         hub.turns.abandon(c)
     hub.reauthenticating.discard(c)
+    hub.expiries.forget(c)
     hub.connections.discard(c)
     hub.paused.discard(c)
     c.box.flush()

@@ -9,7 +9,6 @@ from uuid import uuid4
 
 from broker.auth.attempt import Certificate, ConnectAttempt
 from broker.auth.decision import Decision
-from broker.auth.subject import subject_of
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.packets import ConnAck, Connect
 from broker.connection import announce, auth, close
@@ -71,8 +70,7 @@ def _why_not_after(c: Connection, packet: Connect, attempt: ConnectAttempt, clie
         return decision.reason_code
     if hub.access.bans.of(attempt) is not None:  # by the name that the authenticator knows
         return reason.BANNED
-    trusted = hub.access.authorizer.settings.trusted_client_attributes
-    c.subject = subject_of(attempt, decision, roots=hub.client_attributes.roots, trusted=trusted)
+    auth.let_in(c, attempt, decision)
     grant(c, client)
     if c.permits is None or packet.will is None or c.permits.may_leave(Will.of(packet.will, client)):
         return reason.SUCCESS

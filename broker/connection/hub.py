@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from broker.auth.access import Access
 from broker.auth.client_attributes import ClientAttributes
 from broker.codec import packets
+from broker.connection.auth_expiry import Expiries
 from broker.connection.auth_permits import apply_rules, close_banned
 from broker.connection.auth_waiting import WaitingLogins
 from broker.connection.backlog import Backlog, Defer
@@ -100,6 +101,7 @@ class Hub:
         self.access.authorizer.on_change = lambda: apply_rules(self, defer)
         self.access.bans.on_ban = lambda ban: close_banned(self)
         self.logins = WaitingLogins(metrics)
+        self.expiries = Expiries(metrics)
         self.reauthenticating: set[Connection] = set()
         """Connected, and an exchange of AUTH is under way."""
         override = None if settings.clientid_override == "disabled" else settings.clientid_override
@@ -344,6 +346,8 @@ class Hub:
             if self.now_s > connection.deadline_s:
                 connection.on_deadline()
         self.logins.tick(self.now_s)
+        self.access.authenticators.tick()
+        self.expiries.tick(self)
         for connection in list(self.reauthenticating):
             connection.on_tick()
         self.shares.tick(self.clock.now_ns())

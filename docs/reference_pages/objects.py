@@ -11,6 +11,7 @@ from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
 from bridges.spark.table_spec import LakeTableSpec
 from broker.auth.authenticators.builtin import BuiltinSettings
 from broker.auth.authenticators.cinfo import CinfoSettings
+from broker.auth.authenticators.jwt import JwtSettings
 from broker.auth.authorize import BuiltInSourceSettings, FileSourceSettings
 from broker.auth.client_attributes import ClientAttributeSettings
 from broker.auth.rules import NamedRuleSettings
@@ -139,6 +140,7 @@ def objects() -> str:
         ),
         *_parts_of(BuiltinSettings, told, also_itself=True),
         *_parts_of(CinfoSettings, told, also_itself=True),
+        *_parts_of(JwtSettings, told, also_itself=True),
         _heading(
             "Source of access rules", "`/api/v1/authorization/sources`, and in files `authorization.sources`. Kinds:"
         ),

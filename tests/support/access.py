@@ -43,7 +43,8 @@ def access(
         store = Users(MemorySection(users), hash_settings, pool, clock)
         store.start()
         settings = AuthenticationSettings.model_validate(list(chain))
-        made = AuthenticatorChain(settings, metrics, UserAccess(store, pool), trusts_anonymous=trusts_anonymous)
+        users_of = UserAccess(store, pool)
+        made = AuthenticatorChain(settings, metrics, users_of, trusts_anonymous=trusts_anonymous, clock=clock)
         sources = [{"type": "file", "rules": list(rules)}, {"type": "built_in"}] if rules else [{"type": "built_in"}]
         return Access.of(
             made,

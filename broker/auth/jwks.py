@@ -1,0 +1,248 @@
+"""Keys that an issuer publishes (JWK set, RFC 7517), asked for when the broker starts and then again and again.
+
+What was read last is used until something newer is read, however long the address cannot be reached. A token that
+names a key which is not known has the set read at once, yet not more often than every ``_LEAST_PAUSE_S``: anybody can
+send such tokens. There is one request under way at most, on which all wait who need its keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import BeforeValidator, Field
+
+from broker.auth.jwt_keys import VerifyingKey, keys_of_set
+from broker.config.model import Settings
+from broker.config.secret_text import SecretText, SecretUnreadable
+from broker.config.ssrf import AddressGuard
+from broker.core import jsontext
+from broker.core.clock import Clock
+from broker.core.errors import ConfigError
+from broker.core.objects import Spec
+from broker.observe.log import get_logger
+from broker.observe.metrics import Metrics
+
+log = get_logger(__name__)
+
+_LEAST_PAUSE_S: Final = 10.0
+"""Between two requests that are made before their time: after a failure, and for keys that are not known."""
+_MOST_BYTES: Final = 1024 * 1024
+_MOST_KEYS: Final = 256
+
+
+class JwksTls(Settings):
+    """TLS towards the address of the keys."""
+
+    verify: Annotated[
+        Literal["verify_peer", "verify_none"],
+        BeforeValidator(lambda value: f"verify_{value}" if value in ("peer", "none") else value),
+    ] = Field(default="verify_peer", description="Whether the server's certificate and its name are checked.")
+    cacertfile: str | None = Field(
+        default=None,
+        description="Authorities that the server's certificate is checked against, PEM; else the system's.",
+    )
+    certfile: str | None = Field(default=None, description="Certificate that is shown to the server, PEM.")
+    keyfile: str | None = Field(default=None, description="Its private key, PEM; else it is in `certfile`.")
+    password: SecretText | None = Field(default=None, description="What the private key is encrypted with.")
+    server_name_indication: str | None = Field(
+        default=None, min_length=1, description="The name that the certificate must have; else the host's."
+    )
+
+    def context(self) -> ssl.SSLContext:
+        """What connections are made with; reads files.
+
+        Raises:
+            ConfigError: a file cannot be used; says which.
+        """
+        if self.certfile is None and self.keyfile is not None:
+            raise ConfigError(["authentication: ssl.keyfile is of no use without ssl.certfile"])
+        what = f"ssl.cacertfile: {self.cacertfile}"
+        try:
+            context = ssl.create_default_context(cafile=self.cacertfile)
+            if self.verify == "verify_none":
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            if self.certfile is not None:
+                what = f"ssl.certfile and ssl.keyfile: {self.certfile}"
+                password = "" if self.password is None else self.password.reveal()  # never asks on a terminal
+                context.load_cert_chain(self.certfile, self.keyfile, lambda: password)
+        except ssl.SSLError as error:
+            why = error.reason or "it holds nothing in PEM form"
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+        except SecretUnreadable as error:
+            why = str(error)
+        else:
+            return context
+        raise ConfigError([f"authentication: {what} cannot be used: {why}"])
+
+
+class _Failed(Exception):
+    """The keys could not be read; says why."""
+
+
+class KeySet:
+    """See the module. ``tick`` is called twice a second."""
+
+    def __init__(
+        self,
+        url: str,
+        tls: JwksTls,
+        *,
+        allowed: Sequence[str],
+        refresh_interval_s: float,
+        timeout_s: float,
+        guard: AddressGuard,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
+        self._url, self._allowed = url, tuple(allowed)
+        self._interval_s, self._timeout_s = refresh_interval_s, timeout_s
+        self._guard, self._clock = guard, clock
+        self._context = tls.context() if url.startswith("https:") else None
+        self._server_name = tls.server_name_indication
+        self._task: asyncio.Task[None] | None = None
+        self._asked_s = float("-inf")
+        self._due_s = 0.0
+        self._read_ns = 0
+        self._problem: str | None = None
+        self._by_kid: dict[str, list[VerifyingKey]] = {}
+        self._nameless: list[VerifyingKey] = []
+        self._all: list[VerifyingKey] = []
+        text = "requests for the keys that tokens are signed with, by outcome"
+        self._succeeded = metrics.counter("jwks_requests", text, outcome="success")
+        self._failed = metrics.counter("jwks_requests", text, outcome="failure")
+        metrics.gauge("jwks_keys", lambda: len(self._all), "keys that tokens may be signed with, read from an issuer")
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the keys were ever read."""
+        return self._read_ns > 0
+
+    @property
+    def state(self) -> Spec:
+        """As people see it."""
+        status = "connecting" if self._problem is None and not self.is_loaded else "disconnected"
+        return {
+            "status": "connected" if self._problem is None and self.is_loaded else status,
+            "keys": len(self._all),
+            "read_at": self._read_ns // 1_000_000 or None,
+            "last_error": self._problem,
+        }
+
+    def keys(self, kid: str | None) -> list[VerifyingKey]:
+        """Those a token may be signed with that names this key, or none."""
+        return self._all if kid is None else [*self._by_kid.get(kid, ()), *self._nameless]
+
+    def may_have_more(self, kid: str | None) -> bool:
+        """Whether to wait for ``newest`` could help with a token."""
+        is_known = self.is_loaded and (kid is None or kid in self._by_kid)
+        return not is_known and (self._task is not None or self._may_ask())
+
+    async def newest(self) -> None:
+        """Wait until the keys were read once more, or that failed; never raises."""
+        task = self._task
+        if task is None and self._may_ask():
+            task = self._ask()
+        if task is not None:
+            await asyncio.wait([task])
+
+    def tick(self) -> None:
+        """Read the keys when it is time to."""
+        if self._task is None and self._clock.monotonic_s() >= self._due_s:
+            self._ask()
+
+    def close(self) -> None:
+        """Give up the request under way."""
+        if self._task is not None:
+            self._task.cancel()
+        self._due_s = float("inf")
+
+    def _may_ask(self) -> bool:
+        return self._clock.monotonic_s() >= self._asked_s + _LEAST_PAUSE_S and self._due_s < float("inf")
+
+    def _ask(self) -> asyncio.Task[None]:
+        self._asked_s = self._clock.monotonic_s()
+        self._task = asyncio.create_task(self._read(), name="keys of tokens")
+        return self._task
+
+    async def _read(self) -> None:
+        try:
+            self._use(await self._members())
+        except _Failed as error:
+            self._note_failure(str(error))
+        except Exception as error:  # whatever was read: the last keys are used, and it is tried again
+            log.exception("jwks.failed", url=self._url)
+            self._note_failure(f"the answer cannot be used: {type(error).__name__}")
+        finally:
+            self._task = None
+
+    def _note_failure(self, why: str) -> None:
+        self._failed.value += 1
+        self._due_s = self._clock.monotonic_s() + min(self._interval_s, _LEAST_PAUSE_S)
+        if why != self._problem:
+            log.warning("jwks.unreachable", url=self._url, keys=len(self._all), reason=why)
+        self._problem = why
+
+    def _use(self, members: Sequence[Any]) -> None:
+        keys, problems = keys_of_set(members, self._allowed)
+        by_kid: dict[str, list[VerifyingKey]] = {}
+        for key in keys:
+            if key.kid is not None:
+                by_kid.setdefault(key.kid, []).append(key)
+        if not self.is_loaded or self._problem is not None or by_kid.keys() != self._by_kid.keys():
+            log.info("jwks.read", url=self._url, keys=len(keys), of_no_use=problems[:10])
+        self._all, self._by_kid = keys, by_kid
+        self._nameless = [key for key in keys if key.kid is None]
+        self._succeeded.value += 1
+        self._problem, self._read_ns = None, self._clock.now_ns()
+        self._due_s = self._clock.monotonic_s() + self._interval_s
+
+    async def _members(self) -> Sequence[Any]:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                body = await self._body()
+        except TimeoutError:
+            raise _Failed(f"no answer within {self._timeout_s:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise _Failed(str(error) or type(error).__name__) from None
+        try:
+            found = jsontext.decode(body)
+        except ValueError:
+            found = None
+        members = found.get("keys") if isinstance(found, dict) else None
+        if not isinstance(members, list) or len(members) > _MOST_KEYS:
+            raise _Failed(f"the answer is no JWK set: an object with 'keys', a list of {_MOST_KEYS} at most")
+        return members
+
+    async def _body(self) -> bytes:
+        await self._check_address()
+        extensions = {} if self._server_name is None else {"sni_hostname": self._server_name}
+        verify = True if self._context is None else self._context
+        async with (
+            httpx.AsyncClient(verify=verify, timeout=self._timeout_s, trust_env=False) as client,
+            client.stream("GET", self._url, extensions=extensions) as answer,
+        ):
+            if answer.status_code != 200:
+                raise _Failed(f"the answer is {answer.status_code} {answer.reason_phrase}")
+            body = bytearray()
+            async for chunk in answer.aiter_bytes():
+                body += chunk
+                if len(body) > _MOST_BYTES:
+                    raise _Failed(f"the answer is longer than {_MOST_BYTES} bytes")
+            return bytes(body)
+
+    async def _check_address(self) -> None:
+        """Hold the host, and what it resolves to, to the addresses that may be called."""
+        parts = urlsplit(self._url)
+        host, loop = parts.hostname or "", asyncio.get_running_loop()
+        if why := self._guard.why_not_host(host):
+            raise _Failed(f"{host} must not be called: {why}")
+        for entry in await loop.getaddrinfo(host, parts.port or 443, type=socket.SOCK_STREAM):
+            if why := self._guard.why_not_address(str(entry[4][0])):
+                raise _Failed(f"{host} must not be called: {why}")

@@ -1,0 +1,119 @@
+"""Claims that a token must have, and what is taken from others: a name, client attributes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from broker.auth.attempt import ConnectAttempt
+from broker.auth.client_attributes import MAX_BYTES
+from broker.auth.decision import ClientName
+from broker.auth.jwt_token import Refused
+
+_PLACEHOLDER: Final = re.compile(r"\$\{([a-zA-Z_][a-zA-Z0-9_.\-]*)\}")
+_FACTS: Final = ("username", "clientid", "peerhost", "listener", "cert_common_name", "cert_subject")
+_ATTRIBUTE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9\-_]{0,254}")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+Expected = bool | int | str | list[str]
+
+
+class ExpectedClaim:
+    """One claim and what it must be: this, or a list that has this. Texts may name facts of the client.
+
+    Raises ``ValueError`` when made with a placeholder that there is not.
+    """
+
+    def __init__(self, name: str, expected: Expected) -> None:
+        self.name = name
+        self._expected = expected if isinstance(expected, list) else [expected]
+        self.placeholders = [found for one in self._expected if isinstance(one, str) for found in _names_in(one)]
+        for found in self.placeholders:
+            if found not in _FACTS and not found.startswith("client_attrs."):
+                known = ", ".join(_FACTS)
+                raise ValueError(f"{name}: there is no ${{{found}}}; there are {known} and client_attrs.NAME")
+
+    @property
+    def proves(self) -> frozenset[ClientName]:
+        """The names of a client that are its own when this holds: nothing else can stand in their place then."""
+        if len(self._expected) != 1 or len(self.placeholders) != 1:
+            return frozenset()
+        names: Sequence[ClientName] = ("username", "clientid")
+        return frozenset(name for name in names if name in self.placeholders)
+
+    def check(self, claims: Mapping[str, Any], attempt: ConnectAttempt) -> None:
+        """Raise ``Refused`` unless the token has it."""
+        found = claims.get(self.name)
+        if found is None:
+            raise Refused("claim", f"the token has no claim {self.name!r}")
+        values = found if isinstance(found, list) else [found]
+        wanted = [_filled(one, attempt) if isinstance(one, str) else one for one in self._expected]
+        if not any(_same(value, one) for value in values for one in wanted):
+            told = wanted[0] if len(wanted) == 1 else wanted
+            raise Refused("claim", f"the token's claim {self.name!r} is not {told!r}")
+
+
+def _same(value: Any, wanted: bool | int | str | None) -> bool:
+    return wanted is not None and type(value) is type(wanted) and value == wanted
+
+
+def _names_in(text: str) -> list[str]:
+    return _PLACEHOLDER.findall(text)
+
+
+def _filled(text: str, attempt: ConnectAttempt) -> str | None:
+    """The text with its placeholders filled; None where there is nothing to fill one with."""
+    result = ""
+    at = 0
+    for match in _PLACEHOLDER.finditer(text):
+        value = _fact(match[1], attempt)
+        if not value:
+            return None
+        result += text[at : match.start()] + value
+        at = match.end()
+    return result + text[at:]
+
+
+def _fact(name: str, attempt: ConnectAttempt) -> str | None:
+    if name.startswith("client_attrs."):
+        return attempt.attributes.get(name.removeprefix("client_attrs."))
+    certificate = attempt.certificate
+    facts = {
+        "username": attempt.username,
+        "clientid": attempt.client_id,
+        "peerhost": attempt.peer_host,
+        "listener": attempt.listener,
+        "cert_common_name": None if certificate is None else certificate.common_name,
+        "cert_subject": None if certificate is None else certificate.subject,
+    }
+    return facts[name]
+
+
+def name_in(claims: Mapping[str, Any], claim: str) -> str:
+    """The user name that stands in a claim; raises ``Refused``."""
+    value = claims.get(claim)
+    if not is_text(value):
+        raise Refused("claim", f"the token's claim {claim!r}, which is to be the user name, is no text")
+    return str(value)
+
+
+def attributes_of(claims: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """The client attributes in the claim ``client_attrs``, and the names of those that cannot be any."""
+    found = claims.get("client_attrs")
+    if found is None:
+        return {}, []
+    if not isinstance(found, Mapping):
+        return {}, ["client_attrs"]
+    good = {name: text for name, text in found.items() if _ATTRIBUTE.fullmatch(name) and is_text(text)}
+    return good, [name for name in found if name not in good]
+
+
+def is_text(value: Any) -> bool:
+    """Whether it is a text that may stand for a client: not empty, not too long, without control characters."""
+    if not isinstance(value, str) or not value or _CONTROL.search(value):
+        return False
+    try:
+        return len(value.encode()) <= MAX_BYTES
+    except UnicodeEncodeError:
+        return False
