@@ -121,9 +121,9 @@ def _committed(c: Connection, error: BaseException | None) -> None:
     if error is not None:
         _fail(c, waiting, kept)
         return
-    if c.is_closed:
-        return
     for data in waiting:
+        if c.is_closed:  # before, or by one of these
+            return
         c.unacknowledged -= _is_puback(data)
         _release(c, data)
 
