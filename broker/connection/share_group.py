@@ -341,6 +341,12 @@ class ShareGroup:
             return False
         return True
 
+    def part_with(self, member: Member, delivery: SharedDelivery) -> None:
+        """Leave a message in flight to the member's session alone, where nobody else may get it [MQTT-4.8.2-5]."""
+        if delivery.qos == 2 and not isinstance(delivery.cursor, Cursor):
+            self._unclaim(member, delivery)
+            delivery.holder = None
+
     # -- time --
 
     @property
@@ -610,7 +616,7 @@ class ShareGroup:
         outgoing = delivery.outgoing
         assert outgoing is not None  # it was looked at for its QoS
         self._finish(delivery)
-        delivery.cursor = None
+        delivery.cursor, delivery.holder = None, member  # counted as in flight until it is acknowledged
         self._claim(member, delivery)
         session.quota -= 1
 

@@ -157,6 +157,12 @@ class Shares:
         """Whether a session in memory may go to disk with its memberships."""
         return self.settings.durable != "off" or not session.memberships
 
+    def part_with(self, session: Session) -> None:
+        """A session in memory is about to go to disk, with what is in flight and no group has a record of."""
+        for delivery in session.inflight.values():
+            if isinstance(delivery, SharedDelivery) and isinstance(delivery.holder, Member):
+                delivery.holder.group.part_with(delivery.holder, delivery)
+
     def member_is_durable(self, session: Session) -> None:
         """A session in memory has gone to disk: so do the groups that it is in."""
         for text, holder in session.memberships.items():

@@ -93,6 +93,7 @@ def settle(hub: Hub, session: Session, zone: Zone, *, is_to_last: bool) -> None:
 def _to_disk(hub: Hub, session: Session) -> None:
     """Write all of a session in memory with the commit group at hand; when that fails it is in memory as before."""
     backlog = hub.backlog
+    hub.shares.part_with(session)
     flying, waiting = session.enter_log(backlog.since_offset)
     for delivery in [*flying, *waiting]:
         backlog.keep(_addressed(delivery), [_target(session, delivery)], True)

@@ -410,3 +410,35 @@ async def test_qos_2_of_a_group_on_disk_that_a_reconnection_overtakes_is_sent_on
         store.allow.set()
         assert (await client.expect(Publish)).payload == b"y"
         await client.silence()
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+@on_loop
+async def test_qos_2_that_a_member_in_memory_has_is_its_own_and_goes_to_disk_with_it(is_moved: bool) -> None:
+    store = MemoryStore()
+    async with zoned(store) as there:
+        keeper, client = await there.client("default", "keeper"), await there.client("memory", "s")
+        await keeper.subscribe(SubscriptionRequest("$share/g/t/#", 2))
+        await there.away(keeper, "keeper")
+        await client.subscribe(SubscriptionRequest("$share/g/t/#", 2))
+        publisher = await there.node.client("p")
+        publisher.send(Publish("t/a", b"x", 2, packet_id=1))
+        await publisher.expect(PubRec)
+        packet = await client.expect(Publish)
+        [group] = there.node.server.hub.shares.groups.values()
+        assert group.in_flight == 1
+        if is_moved:
+            await there.away(client, "s")
+            client = await there.client("default", "s")
+            await client.expect(Publish)
+        else:
+            client.send(PubRec(packet.packet_id))
+            await client.expect(PubRel)
+            client.send(PubComp(packet.packet_id))
+            await client.silence()
+        assert (group.in_flight, group.outstanding) == (0, 0)
+    if is_moved:
+        async with zoned(store) as there:
+            client = await there.client("default", "s")
+            again = await client.expect(Publish)
+            assert (again.packet_id, again.payload, again.qos, again.dup) == (packet.packet_id, b"x", 2, True)
