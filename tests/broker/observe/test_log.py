@@ -129,3 +129,23 @@ def test_records_of_other_libraries_are_written_alike(output: Output) -> None:
     start(output)
     logging.getLogger("lib").warning("tried %d times", 3, extra={"operation": "read", "token": "t"})
     assert output.lines()[0].endswith("WARNING tried 3 times operation=read token=******")
+
+
+class Broken(io.StringIO):
+    """A stream that takes nothing: a full disk, a closed pipe."""
+
+    def write(self, _text: str) -> int:
+        raise OSError("no space left on device")
+
+
+def test_a_line_that_cannot_be_written_says_nothing_elsewhere(
+    output: Output, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    output.stream = Broken()
+    start(output)
+    try:
+        raise ValueError("password of the exception at hand")
+    except ValueError:
+        get_logger("t").exception("bridge.failed")
+    assert capsys.readouterr().err == ""
