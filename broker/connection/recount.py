@@ -7,19 +7,27 @@ wait for it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from broker.routing.router import Router
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
+from broker.storage.records import SCHEMA
 from broker.storage.store import LogShard, Store
 
 _AT_ONCE: Final = 2048
 """Records of one piece: some milliseconds."""
+_MOST_FRAMES: Final = 64
+"""Frames of one piece: many commits hold a message or two."""
 _MOST_TOPICS: Final = 65_536
 _NEVER: Final = 1 << 62
+_OFFSET, _TOPIC, _PAYLOAD, _CLIENT_ID, _RULE = map(
+    SCHEMA.get_field_index, ("offset", "topic", "payload", "client_id", "rule")
+)
 
 
 class _Waiter(NamedTuple):
@@ -54,20 +62,43 @@ class _Tally:
 
 
 class _Piece:
-    """Some records of the log, which is an Arrow batch."""
+    """Some records of the log that follow each other, of one Arrow batch or many small ones."""
 
-    def __init__(self, batch: Any) -> None:
-        self.offset: int = batch.column("offset")[0].as_py()
-        self.topics: list[str] = batch.column("topic").to_pylist()
-        self.sizes = [sum(sizes) for sizes in zip(_sizes(batch, "topic"), _sizes(batch, "payload"), strict=True)]
-        self.end = self.offset + len(self.topics)
-        self._client_ids, rules = batch.column("client_id"), batch.column("rule")
-        self.addressees: list[str | None] | None = None if rules.null_count == len(rules) else rules.to_pylist()
-        """Of records that are for one client alone; None where there is none."""
+    def __init__(self, offset: int) -> None:
+        self.offset, self.frames = offset, 0
+        self.topics: list[str] = []
+        self.sizes: list[int] = []
+        """Bytes of topic and payload."""
+        self.addressees: dict[int, str] = {}
+        """By row, of records that are for one client alone."""
+        self._client_ids: list[tuple[int, Any]] = []
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.topics)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.topics) >= _AT_ONCE or self.frames >= _MOST_FRAMES
+
+    def add(self, batch: Any) -> None:
+        """Take the records of a batch, by the columns of ``broker.storage.records.SCHEMA``."""
+        start, rules, payloads = len(self.topics), batch.column(_RULE), batch.column(_PAYLOAD)
+        topics = batch.column(_TOPIC).to_pylist()
+        ends = memoryview(payloads.buffers()[1]).cast("i")[payloads.offset : payloads.offset + len(topics) + 1]
+        self.frames += 1
+        self.topics += topics
+        self.sizes += [
+            stop - begin + len(name.encode()) for (begin, stop), name in zip(pairwise(ends), topics, strict=True)
+        ]
+        self._client_ids.append((start, batch.column(_CLIENT_ID)))
+        if rules.null_count < len(topics):
+            self.addressees |= {start + row: name for row, name in enumerate(rules.to_pylist()) if name is not None}
 
     def is_from(self, row: int, client_id: str) -> bool:
         """Whether a client published it."""
-        return bool(self._client_ids[row].as_py() == client_id)
+        start, names = self._client_ids[bisect_right(self._client_ids, row, key=itemgetter(0)) - 1]
+        return bool(names[row - start].as_py() == client_id)
 
 
 class Recount:
@@ -88,17 +119,29 @@ class Recount:
             if session.inflight:
                 self._in_flight[session] = frozenset(delivery.offset for delivery in session.inflight.values())
         begin = min(session.next_offset for session in behind)
+        for piece in self._pieces(begin):
+            self._count(piece)
+            yield
+
+    def _pieces(self, begin: int) -> Iterator[_Piece]:
+        piece: _Piece | None = None
         for batch in self._store.read_arrow(self._shard, begin, _NEVER):
+            offset: int = batch.column(_OFFSET)[0].as_py()
             for start in range(0, batch.num_rows, _AT_ONCE):
-                self._count(_Piece(batch.slice(start, _AT_ONCE)))
-                yield
+                piece = piece or _Piece(offset + start)
+                piece.add(batch.slice(start, _AT_ONCE))
+                if piece.is_full:
+                    yield piece
+                    piece = None
+        if piece is not None:
+            yield piece
 
     def _count(self, piece: _Piece) -> None:
         tallies: dict[Session, _Tally] = {}
         groups: list[_Group] = []
         for row, topic in enumerate(piece.topics):
-            if piece.addressees is not None and (addressee := piece.addressees[row]) is not None:
-                if (session := self._sessions.get(addressee)) is not None:
+            if row in piece.addressees:
+                if (session := self._sessions.get(piece.addressees[row])) is not None:
                     self._count_singly(_Waiter(session, 0, 0), piece, [row], tallies)
                 continue
             group = self._by_topic.get(topic) or self._look_up(topic)
@@ -149,10 +192,3 @@ class Recount:
         waiters = tuple(_Waiter(session, *both) for session, both in since.items())
         group = self._by_topic[topic] = self._groups.setdefault(waiters, _Group(waiters))
         return group
-
-
-def _sizes(batch: Any, column: str) -> list[int]:
-    """How many bytes each value of a column of text or bytes has, without a look at the values."""
-    values = batch.column(column)
-    ends = memoryview(values.buffers()[1]).cast("i")[values.offset : values.offset + len(values) + 1]
-    return [end - begin for begin, end in pairwise(ends)]
