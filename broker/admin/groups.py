@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
-from broker.connection.share_group import ShareGroup
-from broker.connection.shares import Shares, Start
+from broker.connection.sharing.group import ShareGroup
+from broker.connection.sharing.shares import Shares, Start
 from broker.core.errors import Invalid, NotFound, PeerError, Problem
 from broker.core.topic import SHARE_PREFIX, TopicFilter
 from broker.routing.strategies import StrategyName

@@ -25,7 +25,7 @@ from broker.config.root import Config
 from broker.config.sections import Sections
 from broker.connection.dead_letters import DeadLetterSettings
 from broker.connection.settings import MqttSettings
-from broker.connection.share_settings import SharedSettings
+from broker.connection.sharing.settings import SharedSettings
 from broker.connection.sys_topics import SysTopicSettings
 from broker.connection.zone_settings import ZonesSettings
 from broker.core import quarantine

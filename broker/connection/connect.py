@@ -11,10 +11,11 @@ from broker.auth.attempt import Certificate, ConnectAttempt
 from broker.auth.decision import Decision
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.packets import ConnAck, Connect
-from broker.connection import announce, auth, close
+from broker.connection import announce, close
 from broker.connection.acknowledge import answer
 from broker.connection.announce import Greeting
-from broker.connection.auth_permits import grant, recheck
+from broker.connection.authentication import logins
+from broker.connection.authentication.permits import grant, recheck
 from broker.connection.capabilities import announced, check_will, response_information
 from broker.connection.connect_limits import over_limit
 from broker.connection.due import TICK_S
@@ -60,7 +61,7 @@ def take_connect(c: Connection, packet: Connect) -> None:
         else:
             _accept_in_turn(c, packet, client, told)
 
-    auth.begin(c, attempt, properties, decided)
+    logins.begin(c, attempt, properties, decided)
 
 
 def _why_not_after(c: Connection, packet: Connect, attempt: ConnectAttempt, client: Client, decision: Decision) -> int:
@@ -70,7 +71,7 @@ def _why_not_after(c: Connection, packet: Connect, attempt: ConnectAttempt, clie
         return decision.reason_code
     if hub.access.bans.of(attempt) is not None:  # by the name that the authenticator knows
         return reason.BANNED
-    auth.let_in(c, attempt, decision)
+    logins.let_in(c, attempt, decision)
     grant(c, client)
     if c.permits is None or packet.will is None or c.permits.may_leave(Will.of(packet.will, client)):
         return reason.SUCCESS

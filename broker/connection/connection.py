@@ -13,9 +13,10 @@ from broker.auth.subject import Subject
 from broker.codec.decode import decode_packet
 from broker.codec.framing import frame_at
 from broker.codec.packets import Connect
-from broker.connection import acknowledge, auth, close, connect, reading
+from broker.connection import acknowledge, close, connect, reading
 from broker.connection.announce import Greeting
-from broker.connection.auth_permits import Permits
+from broker.connection.authentication import logins
+from broker.connection.authentication.permits import Permits
 from broker.connection.due import TICK_S
 from broker.connection.figures import CONNECT
 from broker.connection.hub import Hub
@@ -139,7 +140,7 @@ class Connection:
         self.max_packet_bytes = hub.settings.max_packet_size_before_connect
         self.max_sent_bytes: float = inf
         self.aliases: dict[int, bytes] = {}
-        self.login: auth.Login | None = None
+        self.login: logins.Login | None = None
         self.subject: Subject | None = None
         """What is certain of the client."""
         self.permits: Permits | None = None
@@ -282,7 +283,7 @@ class Connection:
 
     def on_tick(self) -> None:
         """Authenticating again takes too long."""
-        auth.end_overdue(self)
+        logins.end_overdue(self)
 
     def on_deadline(self) -> None:
         """The client said nothing for too long, unless it was us who did not listen; or its CONNACK is overdue."""
@@ -308,7 +309,7 @@ class Connection:
     def _read_first(self, data: bytes) -> int:
         """Take the CONNECT and all that came with it. Anything else closes without a packet [MQTT-3.1.0-1]."""
         if self.login is not None:
-            return self._read_on(data, auth.read_exchange(self, data, 0))
+            return self._read_on(data, logins.read_exchange(self, data, 0))
         if not data:
             return 0
         if data[0] != _CONNECT_BYTE:
@@ -333,7 +334,7 @@ class Connection:
         self.hub.figures.note_before_connack(CONNECT)
         connect.take_connect(self, packet)
         if self.login is not None:
-            stop = auth.read_exchange(self, data, stop)
+            stop = logins.read_exchange(self, data, stop)
         return self._read_on(data, stop)
 
     def _read_on(self, data: bytes, position: int) -> int:

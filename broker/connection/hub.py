@@ -14,8 +14,8 @@ from broker.auth.access import Access
 from broker.auth.client_attributes import ClientAttributes
 from broker.codec import packets
 from broker.connection.auth_expiry import Expiries
-from broker.connection.auth_permits import apply_rules, close_banned
-from broker.connection.auth_waiting import WaitingLogins
+from broker.connection.authentication.permits import apply_rules, close_banned
+from broker.connection.authentication.waiting import WaitingLogins
 from broker.connection.backlog import Backlog, Defer
 from broker.connection.brake import Brake
 from broker.connection.capabilities import MOST_QOS
@@ -24,7 +24,6 @@ from broker.connection.due import Due
 from broker.connection.entrance import Entrance
 from broker.connection.figures import Figures
 from broker.connection.gauges import show_sizes
-from broker.connection.group_losses import GroupLosses
 from broker.connection.housekeeping import Housekeeping
 from broker.connection.parking import Parking
 from broker.connection.publish_rate import Later, PublishRates
@@ -33,8 +32,9 @@ from broker.connection.replays import Replays
 from broker.connection.restore import restore
 from broker.connection.session_records import SessionRecords
 from broker.connection.settings import MqttSettings
-from broker.connection.share_settings import SharedSettings
-from broker.connection.shares import Shares
+from broker.connection.sharing.losses import GroupLosses
+from broker.connection.sharing.settings import SharedSettings
+from broker.connection.sharing.shares import Shares
 from broker.connection.sys_topics import SysTopics
 from broker.connection.turns import Turns
 from broker.connection.wills import Wills

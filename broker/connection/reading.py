@@ -28,8 +28,9 @@ from broker.codec.packets import (
     Unsubscribe,
 )
 from broker.codec.wire import PACKET_ID_BYTES, malformed, protocol_error
-from broker.connection import acknowledge, announce, auth, close, publish, subscribe
-from broker.connection.auth_permits import finders, remember_head
+from broker.connection import acknowledge, announce, close, publish, subscribe
+from broker.connection.authentication import logins
+from broker.connection.authentication.permits import finders, remember_head
 from broker.connection.turns import LOOK_S
 from broker.core import reason
 from broker.core.errors import PeerError
@@ -371,7 +372,7 @@ _TAKERS: Final[dict[type[Packet], Callable[[Connection, Any], None]]] = {
     Unsubscribe: subscribe.take_unsubscribe,
     PingReq: _ping,
     Disconnect: close.take_disconnect,
-    Auth: auth.take_auth,
+    Auth: logins.take_auth,
 }
 _TYPES: Final = {
     PubAck: 4, PubRec: 5, PubRel: 6, PubComp: 7, Subscribe: 8, Unsubscribe: 10, PingReq: 12, Disconnect: 14, Auth: 15

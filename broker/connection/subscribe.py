@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.codec.decode import Listing, open_subscribe, open_unsubscribe
 from broker.codec.packets import SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
-from broker.connection import starts
 from broker.connection.acknowledge import answer_fitting
-from broker.connection.auth_permits import closes_on_denial
+from broker.connection.authentication.permits import closes_on_denial
 from broker.connection.capabilities import check_subscribe, check_subscription
+from broker.connection.sharing import starts
 from broker.connection.turns import Steps
 from broker.connection.user_properties import check_user_properties
 from broker.core import reason

@@ -16,7 +16,7 @@ from broker.connection.dead_letters import DeadLetterSettings
 from broker.connection.due import TICK_S
 from broker.connection.hub import Hub
 from broker.connection.settings import MqttSettings
-from broker.connection.share_settings import SharedSettings
+from broker.connection.sharing.settings import SharedSettings
 from broker.connection.zone_settings import ZonesSettings
 from broker.core import reason
 from broker.core.clock import Clock

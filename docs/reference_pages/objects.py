@@ -15,7 +15,7 @@ from broker.auth.authenticators.jwt import JwtSettings
 from broker.auth.authorize import BuiltInSourceSettings, FileSourceSettings
 from broker.auth.client_attributes import ClientAttributeSettings
 from broker.auth.rules import NamedRuleSettings
-from broker.connection.share_settings import ShareGroupSettings
+from broker.connection.sharing.settings import ShareGroupSettings
 from broker.net.settings import ListenerSettings, SslListenerSettings, WsListenerSettings, WssListenerSettings
 from broker.routing.automatic import AutoSubscriptionSpec
 from broker.routing.rewrite import RewriteSpec

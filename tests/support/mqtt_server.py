@@ -15,7 +15,7 @@ import uvloop
 from broker.codec.packets import Connect
 from broker.connection.dead_letters import DeadLetterSettings
 from broker.connection.settings import MqttSettings
-from broker.connection.share_settings import SharedSettings
+from broker.connection.sharing.settings import SharedSettings
 from broker.connection.sys_topics import SysTopicSettings
 from broker.core.errors import Unavailable
 from broker.core.events import Columns, Events

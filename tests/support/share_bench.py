@@ -12,8 +12,8 @@ from broker.codec.framing import Decoder
 from broker.codec.packets import Packet, Publish
 from broker.connection.hub import Hub
 from broker.connection.settings import MqttSettings
-from broker.connection.share_group import ShareGroup
-from broker.connection.share_settings import SharedSettings
+from broker.connection.sharing.group import ShareGroup
+from broker.connection.sharing.settings import SharedSettings
 from broker.core.client import Client
 from broker.core.events import Events
 from broker.core.message import Message

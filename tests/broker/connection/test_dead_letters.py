@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from broker.codec.packets import Connect, PubAck, Publish, PubRec, SubscriptionRequest
 from broker.connection.dead_letters import Cause, DeadLetterSettings
-from broker.connection.share_settings import SharedSettings
+from broker.connection.sharing.settings import SharedSettings
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.wire import WireClient
 

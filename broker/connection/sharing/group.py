@@ -21,7 +21,7 @@ from typing import Final, Protocol, cast
 
 from broker.codec.framing import frame_at
 from broker.codec.outgoing import Outgoing
-from broker.connection.share_settings import SharedSettings
+from broker.connection.sharing.settings import SharedSettings
 from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.message import Message

@@ -20,7 +20,7 @@ from broker.codec.framing import frame_at
 from broker.codec.packets import Auth, Disconnect, Properties
 from broker.codec.wire import protocol_error
 from broker.connection import close
-from broker.connection.auth_permits import grant, recheck
+from broker.connection.authentication.permits import grant, recheck
 from broker.core import reason
 from broker.core.errors import PeerError
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from broker.connection.share_group import Cursor, ShareGroup
+from broker.connection.sharing.group import Cursor, ShareGroup
 from broker.routing.strategies import StrategyName
 from broker.storage.store import LogShard
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from broker.codec.packets import Publish
-from broker.connection.share_settings import ShareGroupSettings
+from broker.connection.sharing.settings import ShareGroupSettings
 from broker.routing.strategies import StrategyName
 from tests.support.share_bench import Player, ShareBench, payloads
 

@@ -7,9 +7,9 @@ from typing import Final, Protocol, cast
 
 from broker.connection.backlog import Backlog, message_of
 from broker.connection.brake import Brake
-from broker.connection.share_group import Cursor, Found, GroupServices, Losses, Member, ShareGroup
-from broker.connection.share_record import PREFIX, decode_groups, encode_group, key_of, restore_group
-from broker.connection.share_settings import SharedSettings
+from broker.connection.sharing.group import Cursor, Found, GroupServices, Losses, Member, ShareGroup
+from broker.connection.sharing.record import PREFIX, decode_groups, encode_group, key_of, restore_group
+from broker.connection.sharing.settings import SharedSettings
 from broker.core.clock import Clock
 from broker.core.errors import AlreadyExists, NotFound
 from broker.core.subscription import Subscription

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.connection.shares import Start
+from broker.connection.sharing.shares import Start
 from broker.core import reason
 from broker.core.errors import Invalid, PeerError
 from broker.core.topic import TopicFilter

@@ -1,0 +1,1 @@
+"""How a connection proves who its client is, and what it may do from then on."""
