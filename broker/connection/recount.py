@@ -126,10 +126,10 @@ class Recount:
     def _pieces(self, begin: int) -> Iterator[_Piece]:
         piece: _Piece | None = None
         for batch in self._store.read_arrow(self._shard, begin, _NEVER):
-            offset: int = batch.column(_OFFSET)[0].as_py()
             for start in range(0, batch.num_rows, _AT_ONCE):
-                piece = piece or _Piece(offset + start)
-                piece.add(batch.slice(start, _AT_ONCE))
+                if piece is None:
+                    piece = _Piece(batch.column(_OFFSET)[start].as_py())
+                piece.add(batch if batch.num_rows <= _AT_ONCE else batch.slice(start, _AT_ONCE))
                 if piece.is_full:
                     yield piece
                     piece = None
