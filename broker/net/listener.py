@@ -71,7 +71,7 @@ def check_zones(listeners: Iterable[NamedListener], zones: Collection[str]) -> N
     """
     problems = [
         f"listener {str(listener)!r} is in zone {listener.settings.zone!r}, which is not there"
-        f"{did_you_mean(listener.settings.zone, zones)}; add zones.{listener.settings.zone} {{ ... }}"
+        f"{did_you_mean(listener.settings.zone, zones) or f'; add zones.{listener.settings.zone} {{ ... }}'}"
         for listener in listeners
         if listener.settings.zone not in zones
     ]

@@ -11,7 +11,7 @@ import pytest
 from broker.codec.packets import ConnAck, Connect
 from broker.core.errors import ConfigError
 from broker.net.limits import MOST_ADDRESSES, MOST_ANSWERED, AddressRates
-from broker.net.listener import Listener, check_addresses
+from broker.net.listener import Listener, check_addresses, check_zones
 from broker.net.settings import ListenerSettings, NamedListener, SslListenerSettings, named_listeners
 from broker.net.settings import TcpListeners as Tcp
 from tests.support.mqtt_server import Node, on_loop, running
@@ -121,3 +121,13 @@ def test_addresses_remembered_for_their_rate_are_bounded() -> None:
         assert rates.take(f"10.0.{number >> 8}.{number & 255}", 0.0)
     assert len(rates) == MOST_ADDRESSES
     assert rates.take(None, 0.0)
+
+
+def test_a_listener_in_a_zone_that_is_not_there_is_refused() -> None:
+    named = [NamedListener(ListenerSettings(zone=zone), zone) for zone in ("default", "lab", "telemtry")]
+    with pytest.raises(ConfigError) as refused:
+        check_zones(named, {"default", "telemetry"})
+    assert list(refused.value.problems) == [
+        "listener 'tcp:lab' is in zone 'lab', which is not there; add zones.lab { ... }",
+        "listener 'tcp:telemtry' is in zone 'telemtry', which is not there; did you mean 'telemetry'?",
+    ]
