@@ -22,12 +22,16 @@ _CURVES: Mapping[str, ec.EllipticCurve] = {
 }  # fmt: skip
 
 
-@cache
 def private_key(algorithm: str, name: str = "") -> Any:
     """A private key for an algorithm; another one for each name."""
-    if algorithm in _CURVES:
-        return ec.generate_private_key(_CURVES[algorithm])
-    if algorithm == "EdDSA":
+    return _private_key("RSA" if algorithm[:2] in ("RS", "PS") else algorithm, name)
+
+
+@cache
+def _private_key(kind: str, name: str) -> Any:
+    if kind in _CURVES:
+        return ec.generate_private_key(_CURVES[kind])
+    if kind == "EdDSA":
         return ed448.Ed448PrivateKey.generate() if name == "448" else ed25519.Ed25519PrivateKey.generate()
     return rsa.generate_private_key(65537, 2048)
 
@@ -54,8 +58,8 @@ def signed(claims: Mapping[str, Any] | None = None, algorithm: str = "HS256", ke
 
 
 def of_issuer(kid: str, claims: Mapping[str, Any] | None = None, algorithm: str = "ES256") -> str:
-    """A token that names the key it is signed with."""
-    return signed(claims, algorithm, kid, kid=kid)
+    """A token that names the key it is signed with, and ends in an hour."""
+    return signed({"exp": NOW_S + 3600, **(claims or {})}, algorithm, kid, kid=kid)
 
 
 def by_hand(header: Any, payload: Any, signature: bytes = b"") -> str:
@@ -80,5 +84,10 @@ class Issuer:
     def url(self) -> str:
         return f"{self.service.url}/keys"
 
+    @property
+    def body(self) -> bytes:
+        """The set as it is published now."""
+        return json.dumps({"keys": self.keys}).encode()
+
     def _answer(self, _request: object) -> Reply:
-        return self.reply or Reply(body=json.dumps({"keys": self.keys}).encode())
+        return self.reply or Reply(body=self.body)
