@@ -19,19 +19,16 @@ class Batch:
     def __init__(self, producer: AIOKafkaProducer, topic: str, partition: int) -> None:
         self.topic, self.partition = topic, partition
         self._builder = producer.create_batch()
+        self._append = self._builder._builder.append
         self.records: list[tuple[int, Record]] = []
 
     def add(self, at: int, record: Record) -> bool:
         """Put a record in; False when there is no room, and there is something in it."""
         # aiokafka's own ``append`` around this one takes longer than packing does
-        builder, number = self._builder, len(self.records)
-        found = builder._builder.append(
-            number, record.timestamp_ms, key=record.key, value=record.value, headers=record.headers
-        )
-        if found is None:
+        records = self.records
+        if self._append(len(records), record.timestamp_ms, record.key, record.value, record.headers) is None:
             return False
-        self.records.append((at, record))
-        builder._relative_offset = number + 1
+        records.append((at, record))
         return True
 
     def halves(self, producer: AIOKafkaProducer) -> list[Batch]:
@@ -48,6 +45,7 @@ class Batch:
 
     async def send(self, producer: AIOKafkaProducer) -> None:
         """Send it; raises what Kafka says."""
+        self._builder._relative_offset = len(self.records)
         self._builder.close()
         # A topic it has seen without being asked for it, aiokafka forgets when it is asked for another: then it would
         # look for the leader in vain, without a pause, and nothing more is sent
@@ -69,17 +67,24 @@ class Packing:
         self._producer, self._topic, self._partitions, self._all = producer, topic, partitions, all_batches
         self._sticky = partitions.sticky()
         self._open: dict[int, Batch] = {}
+        self._of_key: dict[bytes | None, Batch] = {}
+        """Batches that have room, by the keys whose records go there; empty where the key does not say where."""
 
     def put(self, at: int, record: Record) -> bool:
         """Put a record into a batch; False when the partition that it names is not there."""
-        partition = record.partition
+        partition, key = record.partition, record.key
+        if partition is None and (found := self._of_key.get(key)) is not None and found.add(at, record):
+            return True
         if partition is None:
-            partition = self._partitions.pick(record.key, self._sticky)
+            partition = self._partitions.pick(key, self._sticky)
         elif partition not in self._partitions.numbers:
             return False
         batch = self._open.get(partition)
         if batch is None or not batch.add(at, record):
+            self._of_key.clear()  # a smaller record of another key may not go before the one that had no room
             batch = self._open[partition] = Batch(self._producer, self._topic, partition)
             self._all.append(batch)
             batch.add(at, record)
+        if record.partition is None and self._partitions.is_by_key:
+            self._of_key[key] = batch
         return True

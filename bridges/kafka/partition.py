@@ -18,6 +18,8 @@ class Partitions:
     def __init__(self, numbers: Sequence[int], strategy: str, choose: Callable[[Sequence[int]], int] = random.choice):
         self.numbers = sorted(numbers)
         self._strategy, self._choose = strategy, choose
+        self.is_by_key = strategy != "random"
+        """Whether records of one key, in one batch, go to one partition."""
         self._of_key: dict[bytes, int] = {}
 
     def pick(self, key: bytes | None, sticky: int) -> int:

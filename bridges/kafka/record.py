@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,6 +14,7 @@ from bridges.resource.templates import bytes_template, strict_template, value_te
 from broker.core.action import Row
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
+from rules.actions.text import template
 from rules.sql.values import json_bytes
 
 
@@ -41,7 +42,7 @@ class Renderer:
         self._topic_of = strict_template(settings.topic, "the topic")
         self._key_of = bytes_template(templates.key) if templates.key else _none
         self._value_of: Encode = encoder(settings, schemas)
-        self._time_of = value_template(templates.timestamp)
+        self._time_of = template(templates.timestamp).value
         self._partition_of = value_template(settings.partition) if settings.partition else None
         self._headers_of = value_template(settings.kafka_headers) if settings.kafka_headers else None
         self._more_headers = [
@@ -49,9 +50,24 @@ class Renderer:
             for one in settings.kafka_ext_headers
         ]
         self._is_json = settings.kafka_header_value_encode_mode == "json"
-
-    def record(self, row: Row, message: Message) -> Record:
+        is_plain = self.fixed_topic is not None and self._partition_of is None and not self._has_own_headers
+        self.record: Callable[[Row, Message], Record] = self._plain(self.fixed_topic or "") if is_plain else self._any
         """The record of a row."""
+
+    def _plain(self, topic: str) -> Callable[[Row, Message], Record]:
+        """For one topic, without partitions and headers of the settings: everything it needs is bound to locals."""
+        key_of, value_of, time_of = self._key_of, self._value_of, self._time_of
+        headers_of = of_message if self._has_mqtt_headers else _no_headers
+
+        def record(row: Row, message: Message) -> Record:
+            timestamp = time_of(row)
+            if type(timestamp) is not int or timestamp < 0:
+                timestamp = message.received_ns // 1_000_000
+            return Record(topic, None, key_of(row), value_of(row), timestamp, headers_of(message))
+
+        return record
+
+    def _any(self, row: Row, message: Message) -> Record:
         timestamp = self._time_of(row)
         if type(timestamp) is not int or timestamp < 0:
             timestamp = message.received_ns // 1_000_000
@@ -99,8 +115,30 @@ def key_of(settings: KafkaActionSettings) -> Callable[[Row, Message], Hashable]:
     """Records with one key stay in order; without a key those of one client."""
     if not settings.message.key:
         return lambda row, message: message.client.client_id
-    of_row = bytes_template(settings.message.key)
-    return lambda row, message: of_row(row) or message.client.client_id
+    of_row, column = bytes_template(settings.message.key), _column_of(settings.message.key)
+
+    def of_any(row: Row, message: Message) -> Hashable:
+        return (of_row(row) or b"").decode(errors="surrogateescape") or message.client.client_id
+
+    def of_column(row: Row, message: Message) -> Hashable:
+        value = row.get(column)
+        return value if type(value) is str and value else of_any(row, message)
+
+    return of_column if column else of_any
+
+
+def _column_of(text: str) -> str:
+    """The column that a template consists of; empty where it is another one."""
+    paths = template(text).paths
+    name = paths[0][0] if len(paths) == 1 and len(paths[0]) == 1 else ""
+    return name if text in (f"${{{name}}}", f"${{.{name}}}") else ""
+
+
+_NO_HEADERS: Final[list[tuple[str, bytes]]] = []
+
+
+def _no_headers(_message: Message) -> list[tuple[str, bytes]]:
+    return _NO_HEADERS
 
 
 def _none(_row: Row) -> None:

@@ -45,7 +45,7 @@ class KafkaSink(Sink):
         self._checked_s = 0.0
         self._renderer = Renderer(settings, context.services.schemas)
         self._fixed_topic = self._renderer.fixed_topic
-        self.record = self._renderer.record  # type: ignore[method-assign]  # a call less for each row
+        self.record = self._renderer.record  # type: ignore[assignment,method-assign]  # a call less for each row
 
     async def open(self) -> None:
         """Start the producer; look whether the topic is there, where it is the same for all rows."""

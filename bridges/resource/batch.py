@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -26,8 +26,11 @@ from bridges.resource.errors import (
     understood,
 )
 from bridges.resource.item import Item
+from broker.core.action import Row
 from broker.core.clock import Clock
+from broker.core.message import Message
 
+_NO_KEY: Final = object()
 _DEEPEST: Final = 200_000
 """Rows taken from the buffer and not done, at most."""
 
@@ -41,7 +44,7 @@ class Pace:
     batch_bytes: int
     lanes: int
     window: int
-    by_key: Callable[[Item], Any] | None
+    by_key: Callable[[Row, Message], Hashable] | None
     """What picks the lane; None for whichever is next."""
     ttl_s: float
     request_timeout_s: float
@@ -149,10 +152,17 @@ class Sender:
             lanes[0].extend(items)
             self._arrived[0].set()
             return
+        last: Hashable = _NO_KEY
+        number, count = 0, len(lanes)
         for item in items:
-            number = self._turn() if by_key is None else hash(by_key(item)) % len(lanes)
+            if by_key is None:
+                number = self._turn()
+            elif (key := by_key(item.row, item.message)) is not last:  # rows of one client most often come together
+                last, number = key, hash(key) % count
             lanes[number].append(item)
-            self._arrived[number].set()
+        for lane, arrived in zip(lanes, self._arrived, strict=True):
+            if lane:
+                arrived.set()
 
     def _turn(self) -> int:
         self._next_lane = (self._next_lane + 1) % len(self._lanes)
@@ -328,13 +338,24 @@ class Sender:
 
 def _cut(lane: deque[Item], most: int, most_bytes: int) -> list[Item]:
     """The first rows of a lane: at most so many, at most so many bytes, at least one."""
-    batch: list[Item] = []
+    batch = _first(lane, most)
+    if sum([item.size_bytes for item in batch]) <= most_bytes:
+        return batch
     size_bytes = 0
-    while lane and len(batch) < most:
-        size_bytes += lane[0].size_bytes
-        if batch and size_bytes > most_bytes:
-            break
-        batch.append(lane.popleft())
+    for count, item in enumerate(batch):
+        size_bytes += item.size_bytes
+        if count and size_bytes > most_bytes:
+            lane.extendleft(reversed(batch[count:]))
+            return batch[:count]
+    return batch
+
+
+def _first(lane: deque[Item], most: int) -> list[Item]:
+    if len(lane) > most:
+        popleft = lane.popleft
+        return [popleft() for _ in range(most)]
+    batch = list(lane)
+    lane.clear()
     return batch
 
 

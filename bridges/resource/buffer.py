@@ -107,14 +107,15 @@ class _Taking:
 
     def _mark(self, items: Iterable[Item]) -> Item | None:
         """Mark as done; the last of those at the front that leave with that."""
-        out, last = self._out, None
+        out, last, done_out = self._out, None, self._done_out
         for item in items:
             if not item.is_done:
                 item.is_done = True
-                self._done_out += 1
+                done_out += 1
         while out and out[0].is_done:
             last = out.popleft()
-            self._done_out -= 1
+            done_out -= 1
+        self._done_out = done_out
         return last
 
 
@@ -172,9 +173,8 @@ class MemoryBuffer(_Taking):
 
     def done(self, items: Iterable[Item]) -> None:
         """See ``Buffer``."""
-        for item in items:
-            if not item.is_done:
-                self.size_bytes -= item.size_bytes
+        items = list(items)
+        self.size_bytes -= sum([item.size_bytes for item in items if not item.is_done])
         self._mark(items)
 
     def put_back(self) -> None:
@@ -217,6 +217,7 @@ class DiskBuffer(_Taking):
         self.bounds, self.queue = bounds, queue
         self.place = BufferPlace(id, uuid.uuid4().hex, queue.next_offset, lambda: queue.done_offset)
         self._clock, self._dropped = clock, dropped
+        queue.when_lost = lambda records: dropped((), records, "not_stored")
 
     @property
     def waiting(self) -> int:

@@ -7,7 +7,7 @@ connecting) is done beside whoever makes it, in order for each object.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -23,15 +23,15 @@ from bridges.resource.dead_letters import DeadLetters
 from bridges.resource.errors import ReconnectFirst
 from bridges.resource.figures import ActionFigures
 from bridges.resource.ingress import Ingress
-from bridges.resource.item import Item
 from bridges.resource.owner import Member, Owner
 from bridges.resource.registry import Registry
 from bridges.resource.secret import hider
 from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
 from broker.config.ssrf import AddressGuard
-from broker.core.action import DISABLED, STOPPED
+from broker.core.action import DISABLED, STOPPED, Row
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
+from broker.core.message import Message
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
@@ -420,12 +420,11 @@ def _pace(spec: ActionSpec, kind: ConnectorType) -> Pace:
     )
 
 
-def _lane_key(spec: ActionSpec, kind: ConnectorType) -> Callable[[Item], Any] | None:
+def _lane_key(spec: ActionSpec, kind: ConnectorType) -> Callable[[Row, Message], Hashable] | None:
     """What picks the lane of a row."""
     strategy = spec.resource_opts.dispatch_strategy
     if strategy == "random":
         return None
     if strategy == "per_clientid" or kind.key_of is None:
-        return lambda item: item.message.client.client_id
-    key_of = kind.key_of(spec.parameters)
-    return lambda item: key_of(item.row, item.message)
+        return lambda row, message: message.client.client_id
+    return kind.key_of(spec.parameters)

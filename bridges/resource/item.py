@@ -37,7 +37,7 @@ class Item(msgspec.Struct, eq=False, gc=False):
     """Came as the fallback of another action: it has no fallbacks itself."""
 
 
-class _Kept(msgspec.Struct, array_like=True):
+class _Kept(msgspec.Struct, array_like=True, gc=False):
     """``payload`` is None where the row holds it under that name."""
 
     row: dict[str, Any]

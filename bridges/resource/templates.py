@@ -44,9 +44,23 @@ def bytes_template(text: str) -> BytesOf:
     render, value_of = made.render_bytes, made.value
     if len(made.paths) != 1 or made.names_row or text.replace("{.", "{", 1) != "${" + ".".join(made.paths[0]) + "}":
         return render
+    if len(made.paths[0]) == 1:
+        return _column(made.paths[0][0], render)
 
     def one(row: Row) -> bytes | None:
         value = value_of(row)
+        if type(value) is str:
+            return value.encode()
+        return None if value is None or value is UNDEFINED else render(row)
+
+    return one
+
+
+def _column(name: str, render: BytesOf) -> BytesOf:
+    """The same for a column, as most are: a call less."""
+
+    def one(row: Row) -> bytes | None:
+        value = row.get(name)
         if type(value) is str:
             return value.encode()
         return None if value is None or value is UNDEFINED else render(row)
