@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from broker.core.errors import Invalid, Problem
 from rules.jq.evaluation import PROGRAMS
 from rules.jq.program import ProgramError
-
-LANGUAGES: Final = ("sql", "jq")
 
 
 def is_jq(spec: Mapping[str, Any]) -> bool:

@@ -20,7 +20,6 @@ from broker.streams.service import StreamService
 
 MAX_TAKEN: Final = 100_000
 """Most records that one call takes."""
-MAX_SHOWN: Final = 1000
 _PIECE: Final = 200
 """Records between two turns of the loop."""
 _SHOWN_PAYLOAD: Final = 2000

@@ -11,7 +11,6 @@ import typer
 if TYPE_CHECKING:
     from broker.cli.client import ApiClient
 
-DEFAULT_DATA_DIR = Path("data")
 DATA_DIR_VARIABLE = "SLUICE_DATA_DIR"
 
 

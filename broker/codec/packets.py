@@ -148,7 +148,6 @@ class Auth:
     properties: Properties = field(default_factory=dict)
 
 
-Acknowledgement = PubAck | PubRec | PubRel | PubComp
 Packet = (
     Connect | ConnAck | Publish | PubAck | PubRec | PubRel | PubComp | Subscribe | SubAck
     | Unsubscribe | UnsubAck | PingReq | PingResp | Disconnect | Auth

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _log = getLogger(__name__)
 
-PROTOCOL_NAMES: Final = {3: "MQIsdp", 4: "MQTT", 5: "MQTT"}
 _EXPIRY: Final = "Session-Expiry-Interval"
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 

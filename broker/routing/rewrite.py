@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final, Literal
 
 import re2
@@ -145,11 +144,6 @@ class Rewrite:
         """From what people wrote, which is known to be right."""
         expression = _compiled(spec.re) if spec.re is not None else None
         return cls(spec.name, TopicFilter.parse(spec.source_topic).levels, expression, spec.dest_topic)
-
-    @cached_property
-    def names_client(self) -> bool:
-        """Whether the destination depends on who the client is."""
-        return any(match[2] is not None for match in _PLACEHOLDER.finditer(self.destination))
 
     def apply(self, topic: str, client: Client) -> str:
         """The topic it makes of one that its filter matches.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from fastapi import APIRouter, Request
@@ -34,14 +34,18 @@ _FORM: dict[str, Any] = {
 class Bundles(ObjectService, Protocol):
     """What the service of schemas has for bundles."""
 
-    def prepare(self, spec: Spec, name: str | None = None) -> Any: ...
+    def prepare(self, spec: Spec, name: str | None = None) -> Callable[[], Any]: ...
 
-    def bundle_files(self, archive: bytes, root: str) -> Any: ...
+    def create(self, spec: Spec, prepared: Any = None) -> Spec: ...
 
-    def bundle_with_root(self, name: str, root: str) -> Any: ...
+    def replace(self, name: str, spec: Spec, *, prepared: Any = None) -> Spec: ...
+
+    def bundle_files(self, archive: bytes, root: str) -> Sequence[dict[str, Any]]: ...
+
+    def bundle_with_root(self, name: str, root: str) -> Sequence[dict[str, Any]]: ...
 
 
-def add_bundles(router: APIRouter, service: Any, compiling: BoundedCalls) -> None:
+def add_bundles(router: APIRouter, service: Bundles, compiling: BoundedCalls) -> None:
     """Add creating and changing a schema by a bundle."""
 
     @router.post(

@@ -86,11 +86,6 @@ def entry_key(shard: LogShard, running_max_us: int, first_offset: int) -> bytes:
     return _ENTRY.pack(b"t", *shard, running_max_us, first_offset)
 
 
-def entries_prefix(shard: LogShard) -> bytes:
-    """What the keys of all directory entries of a shard begin with."""
-    return _SHARD.pack(b"t", *shard)
-
-
 def pack_entry(entry: FrameEntry) -> bytes:
     """A directory entry as a value; the rest of it is in its key."""
     return _ENTRY_VALUE.pack(entry.next_offset, entry.size_bytes, entry.min_ts_us, entry.max_ts_us)
