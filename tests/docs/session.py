@@ -22,7 +22,7 @@ import psutil
 ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_S: Final = 480.0
 _INSTALLS: Final = re.compile(r"^(make install|\. \.venv/bin/activate|make install && \. \.venv/bin/activate)$", re.M)
-_PORTS: Final = ("18083", "1883", "8883", "9009")
+_PORTS: Final = ("18083", "1883", "1884", "8883", "9009")
 """The ports that pages name; free ones are used instead."""
 _MARK: Final = "=====8<===== block"
 _BEGIN: Final = """

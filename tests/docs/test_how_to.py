@@ -192,14 +192,17 @@ def test_listeners_are_secured(tmp_path: Path) -> None:
 
 def test_clients_sessions_and_retained_messages_are_seen_and_cleared(tmp_path: Path) -> None:
     start = commands(ROOT / "docs" / "tutorial.md", "1. Install and start")
-    *_, shown, matched, ranked, purged, retained = run([*start, *commands(HOW_TO / "sessions.md")], tmp_path)
+    *_, shown, matched, ranked, purged, by_zone, retained = run([*start, *commands(HOW_TO / "sessions.md")], tmp_path)
     assert "line-7" in shown
     assert "plant/line-7/cmd" in shown
     assert [line.split()[:2] for line in matched.splitlines() if line.startswith("line-7")] == [
         ["line-7", "plant/#"],
         ["line-7", "plant/line-7/cmd"],
     ]
-    assert "line-7,,False,True,1," in ranked
+    assert "line-7,,False,default,True,1," in ranked
     assert [line.split()[1] for line in purged.splitlines() if line.startswith("sessions")] == ["0", "1"]
+    [row] = [line.split() for line in by_zone.splitlines() if line.startswith("meter-9")]
+    assert row[2:5] == ["no", "telemetry", "no"]
+    assert by_zone.rstrip().splitlines()[-1] == "read"
     assert "plant/line-7/state" in retained
     assert "messages" in retained
