@@ -36,7 +36,7 @@ from broker.connection.sharing.losses import GroupLosses
 from broker.connection.sharing.settings import SharedSettings
 from broker.connection.sharing.shares import Shares
 from broker.connection.sys_topics import SysTopics
-from broker.connection.turns import Turns
+from broker.connection.turns import MANY, Turns
 from broker.connection.wills import Wills
 from broker.connection.zone_settings import ZonesSettings
 from broker.connection.zones import Zone, Zones
@@ -275,9 +275,7 @@ class Hub:
         self.shares.away(session, for_good=True)
         session.is_ended = True
         session.drop_all("session_ended")
-        for subscription in session.subscriptions.values():
-            self.router.unsubscribe(session, subscription.filter)
-        session.subscriptions.clear()
+        self._end_subscriptions(session)
         self.sessions.remove(session)
         self.replays.session_ended(session)
         self.records.ended(session)
@@ -286,6 +284,15 @@ class Hub:
             self.records.inbound_changed(session.client_id, session.inbound)
         if session.will_at_ns:
             self.wills.publish(session)
+
+    def _end_subscriptions(self, session: Session) -> None:
+        subscriptions = list(session.subscriptions.values())
+        session.subscriptions.clear()
+        if len(subscriptions) > MANY:
+            self.turns.do(self.router.leave(session, subscriptions))
+            return
+        for subscription in subscriptions:
+            self.router.unsubscribe(session, subscription.filter)
 
     def inbound_of(self, session: Session) -> Inbound:
         """The inbound state of a session's client identifier, made when first needed."""

@@ -11,7 +11,8 @@ each turn. The client's next packet is not looked at before all are done, so tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -25,8 +26,13 @@ TURN_S: Final = 0.02
 """Seconds of one turn of the loop that clients' packets may take together; the packet or step at hand is finished."""
 WAITING_S: Final = TURN_S / 2
 """Of these, what goes to those that wait from a turn before: the rest is for who comes now."""
+CHORES_S: Final = TURN_S / 4
+"""What goes, beside that, to what nobody waits for."""
 LOOK_S: Final = TURN_S / 80
 """What takes less, packets that follow each other, is not counted."""
+
+MANY: Final = 1000
+"""Subscriptions and the like that are seen to one after the other at once: some milliseconds. More take turns."""
 
 Finish = Callable[[], None]
 Steps = Generator[None, None, Finish]
@@ -41,6 +47,7 @@ class Turns:
         self._clock, self._defer = clock, defer
         self._waiting: dict[Connection, Steps | None] = {}
         """In the order in which they are taken up again; with what is still to be done of the packet at hand."""
+        self._chores: deque[Iterator[None]] = deque()
         self._is_awaited = self._is_renewed = False
         self.left_s = TURN_S
 
@@ -63,6 +70,11 @@ class Turns:
         """Do this in the turns to come, before the connection's next packet is read."""
         self._wait(c, steps)
 
+    def do(self, chore: Iterator[None]) -> None:
+        """Do this in the turns to come, one chore after the other; nobody waits for it."""
+        self._chores.append(chore)
+        self._await()
+
     def abandon(self, c: Connection) -> None:
         """The connection has ended: what is left is not done."""
         steps = self._waiting.pop(c, None)
@@ -73,12 +85,18 @@ class Turns:
         c.is_parked = True
         c.hold(self)
         self._waiting[c] = steps
+        self._await()
+
+    def _await(self) -> None:
         if not self._is_awaited:
             self._is_awaited = True
             self._defer(self._run)
 
     def _run(self) -> None:
         """Take up those that wait, one after the other, each at most once."""
+        self._is_awaited = False
+        if self._chores:
+            self._do_some()
         self.left_s = WAITING_S
         for c in list(self._waiting):
             if self.left_s <= 0:
@@ -86,9 +104,16 @@ class Turns:
             if c in self._waiting:  # another one's packet may have ended it
                 self._take_up(c)
         self.left_s += TURN_S - WAITING_S
-        self._is_awaited = bool(self._waiting)
-        if self._is_awaited:
-            self._defer(self._run)
+        if self._waiting or self._chores:
+            self._await()
+
+    def _do_some(self) -> None:
+        """Go on with the first chore."""
+        self.left_s = CHORES_S
+        finish = self._work(self._chores[0])
+        if finish is not None:
+            self._chores.popleft()
+            finish()
 
     def _take_up(self, c: Connection) -> None:
         steps = self._waiting.pop(c)
@@ -100,7 +125,7 @@ class Turns:
         if c not in self._waiting:
             c.let_go(self)
 
-    def _work(self, steps: Steps) -> Finish | None:
+    def _work(self, steps: Iterator[None]) -> Finish | None:
         """Do some of it; what finishes it, which raises what it raised, or None when there is more to do."""
         now_s = self._clock.monotonic_s()
         try:
@@ -110,8 +135,8 @@ class Turns:
                 if self.spend(now_s - before_s):
                     return None
         except StopIteration as end:
-            finish: Finish = end.value
-            return finish
+            finish: Finish | None = end.value
+            return finish or _nothing
         except Exception as error:  # noqa: BLE001  raised where the connection's packets are taken
             return partial(_raise, error)
 
@@ -121,7 +146,7 @@ class Turns:
 
 
 def _nothing() -> None:
-    """Nothing was left undone of the packet before."""
+    """Nothing was left undone."""
 
 
 def _raise(error: Exception) -> None:

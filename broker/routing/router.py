@@ -6,8 +6,8 @@ subscribers are one object, so that a run of packets on different topics to the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from broker.codec.encode import qos0_packet
@@ -50,6 +50,8 @@ class Subscriber(Protocol):
         """Count a message that it does not get, by reason."""
         ...
 
+
+_ALL: Final = TopicFilter.parse("#")
 
 S = TypeVar("S", bound=Subscriber)
 T = TypeVar("T", covariant=True)
@@ -179,6 +181,7 @@ class Router(Generic[S]):
         self._interned: WeakValueDictionary[tuple[object, ...], Routes[S]] = WeakValueDictionary()
         self._by_match: WeakValueDictionary[tuple[int, ...], Routes[S]] = WeakValueDictionary()
         """By the identities of what a topic's filters hold: a new topic of known subscribers needs no entries."""
+        self._leaving: set[S] = set()
         self.subscription_count = self.shared_subscription_count = 0
 
     def subscribe(self, subscriber: S, subscription: Subscription, is_new: bool) -> None:
@@ -204,6 +207,32 @@ class Router(Generic[S]):
             self._plain.remove(topic_filter.levels, subscriber.client_id)
         self._on_change(topic_filter)
 
+    def leave(self, subscriber: S, subscriptions: Sequence[Subscription]) -> Iterator[None]:
+        """Remove all that a subscriber had, for good: it gets nothing from now on, and what is left of it goes with the
+        steps. Meanwhile there may be another one of its name."""
+        for subscription in subscriptions:
+            if subscription.is_membership:
+                self.unsubscribe(subscriber, subscription.filter)
+        filters = [one.filter for one in subscriptions if not one.is_membership]
+        self.subscription_count -= len(filters)
+        self._leaving.add(subscriber)
+        self.forget_routes()
+        self._on_change(_ALL)
+        return self._remove(subscriber, filters)
+
+    def _remove(self, subscriber: S, filters: Sequence[TopicFilter]) -> Iterator[None]:
+        for topic_filter in filters:
+            held = self._plain.get(topic_filter.levels, subscriber.client_id)
+            if held is not None and held[0] is subscriber:
+                self._plain.remove(topic_filter.levels, subscriber.client_id)
+            yield
+        self._leaving.discard(subscriber)
+
+    @property
+    def leaving(self) -> int:
+        """How many have left of whom something is still there."""
+        return len(self._leaving)
+
     def add_group(self, topic_filter: TopicFilter, key: str, group: ShareGroup) -> None:
         """Let a group have the messages on topics that match."""
         self._shared.put(topic_filter.levels, key, group)
@@ -216,7 +245,7 @@ class Router(Generic[S]):
 
     def routes(self, topic: str) -> Routes[S]:
         """The routes of a topic name, shared with other topics that have the same subscribers."""
-        matched = self._plain.match(topic)
+        matched = self._match(topic)
         groups = [] if self._shared.is_empty else [group for _, group in self._shared.match(topic)]
         ids = tuple([id(value) for _, value in matched] + [id(group) for group in groups])
         known_routes = self._by_match.get(ids)
@@ -238,7 +267,13 @@ class Router(Generic[S]):
 
     def matching(self, topic: str) -> list[tuple[S, Subscription]]:
         """Every plain subscription that matches a topic name."""
-        return [found for _, found in self._plain.match(topic)]
+        return [found for _, found in self._match(topic)]
+
+    def _match(self, topic: str) -> list[tuple[str, tuple[S, Subscription]]]:
+        matched = self._plain.match(topic)
+        if self._leaving:
+            return [one for one in matched if one[1][0] not in self._leaving]
+        return matched
 
     def matching_groups(self, topic: str) -> list[str]:
         """The keys of the groups that get messages on a topic name."""

@@ -64,6 +64,20 @@ class FilterTrie(Generic[T]):
             node = following
         node.here = _with(node.here, owner, value)
 
+    def get(self, levels: tuple[str, ...], owner: str) -> T | None:
+        """The owner's value at a filter, if there is one."""
+        if _WILDCARDS.isdisjoint(levels):
+            return _of(self._exact.get(levels), owner)
+        node = self._root
+        for level in levels:
+            if level == "#":
+                return _of(node.below, owner)
+            following = node.plus if level == "+" else None if node.children is None else node.children.get(level)
+            if following is None:
+                return None
+            node = following
+        return _of(node.here, owner)
+
     def remove(self, levels: tuple[str, ...], owner: str) -> None:
         """Remove the owner's value at a filter, if there is one, and branches left empty."""
         if _WILDCARDS.isdisjoint(levels):
@@ -125,6 +139,12 @@ class FilterTrie(Generic[T]):
             if node.below is not None:  # 'a/#' matches 'a' too
                 _add(found, node.below)
         return found
+
+
+def _of(held: _Held[T], owner: str) -> T | None:
+    if isinstance(held, dict):
+        return held.get(owner)
+    return held[1] if held is not None and held[0] == owner else None
 
 
 def _with(held: _Held[T], owner: str, value: T) -> tuple[str, T] | dict[str, T]:

@@ -261,3 +261,30 @@ async def test_clients_share_the_time_of_a_turn() -> None:
         for client in clients:
             assert len((await client.expect(SubAck)).reason_codes) == 300
         assert counter.most <= 6
+
+
+@pytest.mark.parametrize("wild", ["", "/+"])
+@on_loop
+async def test_a_session_of_very_many_subscriptions_ends_at_once_and_leaves_over_many_turns(wild: str) -> None:
+    clock = StepClock()
+    async with running(clock=clock) as node:
+        router, topics = node.server.hub.router, [f"{text}/x" if wild else text for text in FILTERS]
+        first, other = await node.client("c"), await node.client("other")
+        assert await first.subscribe(*(SubscriptionRequest(text + wild, 0) for text in FILTERS)) == [0] * MANY
+        other.send(Publish(topics[-1], b"before"))
+        assert (await first.expect(Publish)).payload == b"before"
+        clock.is_slow = True
+        second = await node.client("c")
+        assert await first.closed() == []
+        assert router.subscription_count == 0
+        assert router.leaving == 1
+        other.send(*(Publish(topics[-1], b"nobody's", 1, packet_id=1 + n) for n in range(2)))
+        for number in (1, 2):
+            assert await other.expect(PubAck) == PubAck(number)
+        assert node.dropped("no_subscribers") == 2
+        await second.subscribe(SubscriptionRequest(FILTERS[-1] + wild, 1), SubscriptionRequest(FILTERS[0] + wild, 1))
+        await node.until(lambda: not router.leaving)
+        other.send(Publish(topics[-1], b"mine"), Publish(topics[0], b"mine too"))
+        assert (await second.expect(Publish)).payload == b"mine"
+        assert (await second.expect(Publish)).payload == b"mine too"
+        assert router.subscription_count == 2

@@ -257,3 +257,34 @@ def test_unsubscribing_ends_delivery(router: Router[Listener]) -> None:
         router.unsubscribe(one, TopicFilter.parse(text))
     assert router.routes("a/b").is_empty
     assert router.subscription_count == 0
+
+
+@given(st.lists(filters, min_size=1, max_size=12), st.lists(filters, max_size=6), topics, st.integers(0, 12))
+def test_who_has_left_gets_nothing_and_whoever_comes_in_its_name_keeps_what_it_has(
+    old: list[str], new: list[str], topic: str, steps: int
+) -> None:
+    router: Router[Listener] = Router(Kept(), lambda _: None, Groups())
+    before, other, after = Listener("a"), Listener("b"), Listener("a")
+    for text in dict.fromkeys(old):
+        router.subscribe(before, subscription(text), is_new=True)
+    router.subscribe(other, subscription(old[0]), is_new=True)
+    router.routes(topic)
+    leaving = router.leave(before, [subscription(text) for text in dict.fromkeys(old)])
+    for text in dict.fromkeys(new):
+        router.subscribe(after, subscription(text), is_new=True)
+    is_awaited = any(TopicFilter.parse(text).matches(topic) for text in new)
+    for _ in range(steps):
+        next(leaving, None)
+    for _ in range(2):
+        router.routes(topic).deliver(message(topic))
+        assert [one.got != [] for one in (before, other, after)] == [
+            False, TopicFilter.parse(old[0]).matches(topic), is_awaited
+        ]  # fmt: skip
+        for _ in leaving:
+            pass
+    assert router.leaving == 0
+    assert router.subscription_count == 1 + len(dict.fromkeys(new))
+    for text in dict.fromkeys(new):
+        router.unsubscribe(after, TopicFilter.parse(text))
+    router.unsubscribe(other, TopicFilter.parse(old[0]))
+    assert router.matching(topic) == []
