@@ -359,7 +359,8 @@ class Action:
         """Given up by the buffer, or by age."""
         self.figures.dropped[reason].value += count
         text = _DROPS[reason]
-        _log.warning("bridge.dropped", action=self.name, rows=count, reason=reason)
+        if reason != "not_stored":  # of which the store tells, once
+            _log.warning("bridge.dropped", action=self.name, rows=count, reason=reason)
         self._aftermath.given_up(items, reason, text)
         _settle_failure(items, Unavailable(f"the action '{self.name}' gave the row up: {text}"))
 
@@ -389,6 +390,7 @@ class Action:
 _DROPS: Final = {
     "expired": "it waited longer than request_ttl",
     "queue_full": "the buffer was full",
+    "not_stored": "the store could not be written",
     "other": "the buffer was taken away",
 }
 

@@ -21,7 +21,7 @@ _COUNTERS: Final = {
     "retried_failed": "of those, the ones that were given up",
     "late_reply": "answers that came for rows given up meanwhile",
 }
-DROP_REASONS: Final = ("expired", "queue_full", "resource_not_found", "resource_stopped", "other")
+DROP_REASONS: Final = ("expired", "queue_full", "resource_not_found", "resource_stopped", "not_stored", "other")
 DEAD_CAUSES: Final = ("failed", "expired", "queue_full")
 ACTION_LABEL: Final = "action"
 SOURCE_LABEL: Final = "source"

@@ -8,7 +8,7 @@ neither is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from broker.core.errors import Unavailable
@@ -22,6 +22,9 @@ class QueueFull(Unavailable):
 
 class DurableQueue(Protocol):
     """One queue. Used on the event loop by one reader; bounded in records and bytes, a full one takes no more."""
+
+    when_lost: Callable[[int], None]
+    """Told how many records were appended and are not there, since the store could not be written."""
 
     @property
     def name(self) -> str:

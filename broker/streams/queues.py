@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from broker.core.clock import Clock
@@ -55,10 +55,12 @@ class StoredQueue:
         self._waiting = self._waiting_bytes = 0
         """What is gathering and flying together; kept, because every append asks."""
         self._arrived = asyncio.Event()
+        self.when_lost: Callable[[int], None] = lambda records: None
         self.is_gone = False
         told = "records that a durable queue gave up, by reason"
         self._dropped = metrics.counter("queue_dropped", told, queue=name, reason="queue_full")
         self._dropped_oldest = metrics.counter("queue_dropped", told, queue=name, reason="drop_oldest")
+        self._not_stored = metrics.counter("queue_dropped", told, queue=name, reason="not_stored")
         metrics.gauge("queue_records", lambda: self.records, "records in a durable queue", queue=name)
         metrics.gauge("queue_bytes", lambda: self.size_bytes, "bytes in a durable queue", queue=name)
         if self._read < self._next:
@@ -168,11 +170,14 @@ class StoredQueue:
         records, size, values = self._flying.popleft()
         self._waiting -= records
         self._waiting_bytes -= size
-        if error is None:
-            self._tail.extend(self._next, values, self._next + records)
-            self._next += records
-            self._bytes += size
-            self._arrived.set()
+        if error is not None:
+            self._not_stored.value += records
+            self.when_lost(records)
+            return
+        self._tail.extend(self._next, values, self._next + records)
+        self._next += records
+        self._bytes += size
+        self._arrived.set()
 
     def _advanced(self, next_offset: int) -> None:
         self._committed_done = max(self._committed_done, next_offset)

@@ -91,7 +91,7 @@ class Kafka:
 
     ``sasl`` names the mechanisms of the listeners ``SASL_PLAINTEXT`` and, where there is ``tls``, ``SASL_SSL``; the
     users are alice (password ``wonder:land``) and bob (``builder``). With ``needs_client_certificate`` the listener
-    ``SSL`` asks for one. ``settings`` are added to every node's.
+    ``SSL`` asks for one. ``settings`` are added to every node's; what they keep lies in ``data``, where that is given.
     """
 
     def __init__(
@@ -103,7 +103,9 @@ class Kafka:
         needs_client_certificate: bool = False,
         sasl: Sequence[str] = (),
         settings: dict[str, str] | None = None,
+        data: Path | None = None,
     ) -> None:
+        self._data = data or directory
         self._directory, self._tls, self._sasl = directory, tls, tuple(sasl)
         self._needs_client_certificate = needs_client_certificate
         self._settings = settings or {}
@@ -201,7 +203,7 @@ class Kafka:
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": _PROTOCOLS,
-            "log.dirs": str(directory / "data"),
+            "log.dirs": str(self._data / directory.name / "data"),
             "offsets.topic.replication.factor": copies,
             "offsets.topic.num.partitions": "1",
             "transaction.state.log.replication.factor": copies,
