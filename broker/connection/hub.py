@@ -98,8 +98,8 @@ class Hub:
         self.origin = ""
         """What the node is told apart from others by (``broker.core.origin``)."""
         self.access = access or Access.of(None, writer, metrics, clock)
-        self.access.authorizer.on_change = lambda: apply_rules(self, defer)
-        self.access.bans.on_ban = lambda ban: close_banned(self)
+        self.access.authorizer.on_change = lambda: apply_rules(self)
+        self.access.bans.on_ban = lambda ban: close_banned(self, ban)
         self.logins = WaitingLogins(metrics)
         self.expiries = Expiries(metrics)
         self.reauthenticating: set[Connection] = set()

@@ -7,13 +7,13 @@ plan with a single gate, which refuses. So a denial is counted, answered and tol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import TYPE_CHECKING, Final, cast
 
 from broker.auth.authorize import Ruling, Rulings
+from broker.auth.bans import Ban
 from broker.auth.rules import publish_kind
 from broker.connection import close
-from broker.connection.backlog import Defer
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import PeerError
@@ -41,8 +41,6 @@ FindKind = Callable[[bytes], SessionKind | None]
 
 EVENT: Final = "client.check_authz_complete"
 _KINDS: Final = 8
-_SLICE: Final = 100
-"""Connections whose subscriptions are looked at in one turn of the loop, when rules have changed."""
 _TEXT: Final = "the client may not publish this"
 
 
@@ -254,29 +252,42 @@ def recheck(c: Connection) -> None:
         close.disconnect(c, reason.NOT_AUTHORIZED, "not_authorized")
 
 
-def apply_rules(hub: Hub, defer: Defer) -> None:
+def apply_rules(hub: Hub) -> None:
     """Rules have changed: let them count for everybody who is connected.
 
     For what is published from now on they count at once. What clients have already, subscriptions and wills, is looked
-    at a slice a turn of the loop: 10,000 clients would hold it for a second.
+    at over some turns of the loop: 10,000 clients would hold it for a second.
     """
     connected = [c for c in hub.connections if c.is_connected and not c.is_closed]
     for c in connected:
         grant(c, c.client)
-    _recheck_slice(connected, defer)
+    hub.turns.do(_recheck(connected))
 
 
-def _recheck_slice(connected: list[Connection], defer: Defer) -> None:
-    for _ in range(min(_SLICE, len(connected))):
-        c = connected.pop()
+def _recheck(connected: Sequence[Connection]) -> Iterator[None]:
+    for c in connected:
         if not c.is_closed:
             recheck(c)
-    if connected:
-        defer(lambda: _recheck_slice(connected, defer))
+        yield
 
 
-def close_banned(hub: Hub) -> None:
-    """Somebody was banned: close the connections that it is about."""
+def close_banned(hub: Hub, ban: Ban) -> None:
+    """Somebody was banned: close the connections that it is about. That of one client identifier at once, others are
+    looked for over some turns of the loop."""
+    if ban.kind != "clientid":
+        hub.turns.do(_close_banned(hub))
+        return
+    session = hub.sessions.get(ban.who)
+    if session is not None and session.owner is not None:
+        _close_if_banned(cast("Connection", session.owner))
+
+
+def _close_banned(hub: Hub) -> Iterator[None]:
     for c in list(hub.connections):
-        if c.is_connected and not c.is_closed and hub.access.bans.of(c.client) is not None:
-            close.disconnect(c, reason.ADMINISTRATIVE_ACTION, "banned")
+        _close_if_banned(c)
+        yield
+
+
+def _close_if_banned(c: Connection) -> None:
+    if c.is_connected and not c.is_closed and c.hub.access.bans.of(c.client) is not None:
+        close.disconnect(c, reason.ADMINISTRATIVE_ACTION, "banned")
