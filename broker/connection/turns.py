@@ -71,9 +71,12 @@ class Turns:
         self._wait(c, steps)
 
     def do(self, chore: Iterator[None]) -> None:
-        """Do this in the turns to come, one chore after the other; nobody waits for it."""
+        """Begin with this now, and go on in the turns to come, one chore after the other; nobody waits for it."""
         self._chores.append(chore)
-        self._await()
+        if len(self._chores) == 1:
+            self._do_some()
+        if self._chores:
+            self._await()
 
     def abandon(self, c: Connection) -> None:
         """The connection has ended: what is left is not done."""
@@ -109,8 +112,9 @@ class Turns:
 
     def _do_some(self) -> None:
         """Go on with the first chore."""
-        self.left_s = CHORES_S
+        left_s, self.left_s = self.left_s, CHORES_S
         finish = self._work(self._chores[0])
+        self.left_s += left_s - CHORES_S
         if finish is not None:
             self._chores.popleft()
             finish()
