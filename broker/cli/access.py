@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli.errors import CommandError
-from broker.cli.objects import Noun, group_for
+from broker.cli.objects import Noun, group_for, read_text
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 RULES = Noun(
@@ -37,6 +37,10 @@ def check(
     ask_password: Annotated[
         bool, typer.Option("--ask-password", help="Ask for a password and authenticate by it, too.")
     ] = False,
+    password_file: Annotated[
+        str | None,
+        typer.Option("--password-file", help="A file whose first line is the password, or token; - is standard input."),
+    ] = None,
     anonymous: Annotated[bool, typer.Option("--anonymous", help="Authenticate without a password.")] = False,
     peerhost: Annotated[str | None, typer.Option("--peerhost", help="The address it comes from.")] = None,
     qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="Quality of service.")] = 0,
@@ -59,6 +63,8 @@ def check(
     client |= {} if not attribute else {"client_attrs": dict(_pair(text) for text in attribute)}
     if ask_password:
         client["password"] = typer.prompt("Password", hide_input=True, err=True)
+    elif password_file is not None:
+        client["password"] = (read_text(password_file).splitlines() or [""])[0]
     elif anonymous:
         client["password"] = None
     body: dict[str, Any] = {"client": client}
@@ -92,7 +98,8 @@ def _reason(found: dict[str, Any]) -> str:
         return f"a ban of the {ban['as']} {ban['who']} until {ban['until']}"
     if found["decided_by"] == "authentication":
         decision = found["authentication"]
-        return f"authentication ({decision['mechanism'] or 'nobody decides'}: {decision['reason_code']})"
+        why = f"; {decision['why']}" if decision.get("why") else ""
+        return f"authentication ({decision['mechanism'] or 'nobody decides'}: {decision['reason_code']}{why})"
     ruling = found["authorization"]
     words = {
         "superuser": "nobody: a superuser is not asked for rules",

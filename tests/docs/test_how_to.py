@@ -147,11 +147,17 @@ def test_a_rule_is_changed_safely(tmp_path: Path) -> None:
 
 def test_it_is_said_who_may(tmp_path: Path) -> None:
     page = HOW_TO / "access.md"
-    _, _, users, logins, _, checks, answers, bans = run(commands(page), tmp_path)
+    _, _, users, logins, _, tokens, _, checks, answers, bans = run(commands(page), tmp_path)
     assert "operator" not in users
     assert "pbkdf2_sha256" in users
     assert "taken" in logins
     assert "The connection was refused" in logins
+    assert [line for line in tokens.splitlines() if line and not line.startswith(("certain", " "))] == [
+        "taken",
+        "Connection error: Not authorized",
+        "denied, by authorization.no_match: no rule is about it",
+        "denied, by authentication (jwt: not_authorized; the token's claim 'sub' is not 'meter-9')",
+    ]
     told = [line for line in checks.splitlines() if line.startswith(("allowed", "denied"))]
     assert told == [
         "allowed, by built_in: own",
