@@ -38,6 +38,8 @@ class SessionRecords:
         self._writer, self._backlog, self._save_groups, self._later = writer, backlog, save_groups, later
         self._changed: dict[Session, None] = {}
         self._moved: dict[Session, None] = {}
+        self._subscriptions: dict[Session, None] = {}
+        """Whose subscriptions changed: all of a session are one value, so a flood of SUBSCRIBEs writes it once."""
         self._inbounds: dict[str, Inbound] = {}
         self._is_due = False  # records of sessions that moved on
         self._made = 0  # times that records were made
@@ -69,13 +71,15 @@ class SessionRecords:
 
     def subscriptions_changed(self, session: Session) -> None:
         """Write the subscriptions of a durable session, and its record: what is foretold from here on goes by them."""
-        self._writer.put(_key(SUBSCRIPTIONS_PREFIX, session.client_id), encode_subscriptions(session))
+        self._subscriptions[session] = None
+        self._writer.touch()
         self.changed(session)
 
     def ended(self, session: Session) -> None:
         """Delete what is written of a session."""
         self._changed.pop(session, None)
         self._moved.pop(session, None)
+        self._subscriptions.pop(session, None)
         if session.is_durable:
             self._writer.put(_key(SESSION_PREFIX, session.client_id), None)
             self._writer.put(_key(SUBSCRIPTIONS_PREFIX, session.client_id), None)
@@ -104,6 +108,9 @@ class SessionRecords:
     def _save_sessions(self, sessions: list[Session]) -> None:
         self._made += 1
         number, log_next, waiting = self._made, self._backlog.log_next, list[_Held]()
+        changed, self._subscriptions = self._subscriptions, {}
+        for session in (one for one in changed if one.is_durable):
+            self._writer.put(_key(SUBSCRIPTIONS_PREFIX, session.client_id), encode_subscriptions(session))
         for session in sessions:
             self._writer.put(_key(SESSION_PREFIX, session.client_id), encode_session(session, log_next))
             waiting.append((session, session.box, session.take_held(number)))
@@ -112,6 +119,7 @@ class SessionRecords:
             if error is not None:
                 again = (one for one in sessions if one.is_durable and not one.is_ended)
                 self._changed = dict.fromkeys(again) | self._changed
+                self._subscriptions = dict.fromkeys(one for one in changed if not one.is_ended) | self._subscriptions
             for session, box, held in waiting:
                 session.recorded(number, is_written=error is None)
                 if held and box is not None and session.box is box:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from broker.codec.packets import PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest, Will
+from broker.codec.packets import (
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+    SubscriptionRequest,
+    Will,
+)
 from broker.core.message import Message
 from broker.core.stage import GateCall, Refusal
 from broker.core.stream import StreamRecord
 from broker.observe.ledger import ledger
 from broker.storage.memory import MemoryStore
-from broker.storage.store import LogShard
+from broker.storage.store import Batch, Committed, LogShard
 from broker.storage.writer import Writer
 from tests.support.mqtt_server import SESSION_LOG, GatedStore, MovedClock, Node, on_loop, running
 from tests.support.wire import WireClient
@@ -462,3 +473,40 @@ async def test_what_was_refused_and_could_not_be_kept_is_kept_when_it_is_resent(
         client.send(Publish("t", b"x", 1, dup=True, packet_id=7))
         assert (await client.expect(PubAck)).reason_code == 0x99
         await node.until(lambda: kept(store) == [b"x"])
+
+
+class CountingStore(GatedStore):
+    """Counts how often a key is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.puts: Counter[bytes] = Counter()
+
+    def commit(self, batch: Batch) -> Committed:
+        self.puts.update(batch.puts.keys())
+        return super().commit(batch)
+
+
+@on_loop
+async def test_the_subscriptions_of_a_session_are_written_once_in_a_group_and_again_when_that_failed() -> None:
+    store = CountingStore()
+    async with running(store) as node:
+        client = await durable(node)
+        await node.written()
+        store.puts.clear()
+        client.send(*(Subscribe(n, [SubscriptionRequest(f"t/{n}", 1)]) for n in range(1, 101)))
+        for number in range(1, 101):
+            assert await client.expect(SubAck) == SubAck(number, [1])
+        assert store.puts[b"subscriptions/d"] == 1
+        store.fails = True
+        client.send(Subscribe(101, [SubscriptionRequest("last", 1)]))
+        assert await client.closed() == []
+        store.fails = False
+        await node.until(lambda: not node.writer.failure)
+        await node.written()
+        again = await durable(node)
+        assert again.connack.session_present
+    async with running(store) as node:
+        session = node.server.hub.sessions.get("d")
+        assert session is not None
+        assert list(session.subscriptions) == [*(f"t/{n}" for n in range(1, 101)), "last"]
