@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from broker.auth.access import Access
 from broker.auth.client_attributes import ClientAttributes
 from broker.codec import packets
-from broker.connection.auth_expiry import Expiries
+from broker.connection.authentication.expiry import Expiries
 from broker.connection.authentication.permits import apply_rules, close_banned
 from broker.connection.authentication.waiting import WaitingLogins
 from broker.connection.backlog import Backlog, Defer
