@@ -45,8 +45,9 @@ class _Publisher:
         self._effects.append({"publish": message_to_wire(message), "direct_dispatch": True})
         return Outcome(0)
 
-    async def decided(self, topic: str) -> None:
+    async def decided(self, topic: str) -> Outcome:
         """Nothing waits here."""
+        return Outcome(0)
 
 
 class _Streams:

@@ -114,8 +114,8 @@ class PostReceiver:
         """Hand the messages over, in order, and wait for what they lead to."""
         common = _columns(post, content_type, self._services.clock.now_ns())
         refused: list[tuple[int, str]] = []
+        handed: list[tuple[int, Incoming]] = []
         commits: list[asyncio.Future[None]] = []
-        answer: Mapping[str, Any] = {}
         for begin in range(0, max(len(parts), 1), _SLICE):
             incoming: list[tuple[int, Incoming]] = []
             for index, part in enumerate(parts[begin : begin + _SLICE], begin):
@@ -124,13 +124,17 @@ class PostReceiver:
                 except NeverAgain as error:
                     refused.append((index, str(error)))
             commits.append(self._handed_over([one for _, one in incoming]))
-            refused += [(index, one.refused) for index, one in incoming if one.refused]
+            handed += incoming
             if begin + _SLICE < len(parts):
                 await asyncio.sleep(0)  # others have their turn
-                continue
-            answer = _answer(len(parts), refused)
-            if remember is not None and answer["accepted"]:
-                remember(answer)
+        if any(one.is_waiting for _, one in handed):
+            await _all(commits)  # before that nobody knows what becomes of them
+            commits = []
+        refused += [(index, one.refused) for index, one in handed if one.refused]
+        answer = _answer(len(parts), refused)
+        if remember is not None and answer["accepted"]:
+            remember(answer)
+            commits.append(self._handed_over([]))
         await _all(commits)
         if refused and not answer["accepted"]:
             raise _nothing_taken(refused, len(parts))

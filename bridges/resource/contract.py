@@ -205,8 +205,10 @@ class Incoming:
     shard: str = ""
     position: int | None = None
     refused: str = ""
-    """Set by ``Feed.hand_over``: why a stage of the pipeline refused the message. Not for those that a stage asks
-    another process about."""
+    """Why a stage of the pipeline refused the message: set by ``Feed.hand_over``, where ``is_waiting`` before that says
+    that it is done."""
+    is_waiting: bool = False
+    """Set by ``Feed.hand_over``: a stage asks another process about the message."""
 
 
 class Feed(ABC):

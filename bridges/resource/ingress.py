@@ -7,7 +7,7 @@ with a position are taken once: the last position of each shard is kept in the c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from bridges.resource.action import Line, State
@@ -21,6 +21,7 @@ from broker.core.action import CONNECTED, CONNECTING, DISABLED, DISCONNECTED, ST
 from broker.core.client import Client
 from broker.core.feature import Services
 from broker.core.message import Message
+from broker.core.stage import Outcome, Refusal
 from broker.observe.counter_rates import CounterRate
 from broker.observe.log import get_logger
 from broker.observe.metrics import Counter
@@ -270,9 +271,10 @@ class Ingress(Feed):
         self._handed[record.shard] = record.position
         return True
 
-    def _take(self, records: Sequence[Incoming]) -> set[str]:
-        """Raise the events and publish; the topics on which a gate waits for another process."""
-        services, name, waiting = self._services, self.name, set[str]()
+    def _take(self, records: Sequence[Incoming]) -> list[tuple[Incoming, Awaitable[Outcome]]]:
+        """Raise the events and publish; the records about which a gate asks another process."""
+        services, name = self._services, self.name
+        waiting: list[tuple[Incoming, Awaitable[Outcome]]] = []
         came_in = services.events.came_in if self.is_read else None
         for record in records:
             if came_in is not None:
@@ -291,13 +293,21 @@ class Ingress(Feed):
                 )
             )
             if outcome.refusal is not None:
-                self.figures.refused.value += 1
-                record.refused = f"{outcome.refusal.stage} '{outcome.refusal.name}': {outcome.refusal.text}"
+                self._note(record, outcome.refusal)
             elif outcome.is_waiting:
-                waiting.add(record.topic)
+                record.is_waiting = True
+                waiting.append((record, services.publisher.decided(record.topic)))
         return waiting
 
-    async def _when_decided(self, topics: set[str], told: Callable[[BaseException | None], None]) -> None:
-        for topic in topics:
-            await self._services.publisher.decided(topic)
+    async def _when_decided(
+        self, waiting: Sequence[tuple[Incoming, Awaitable[Outcome]]], told: Callable[[BaseException | None], None]
+    ) -> None:
+        for record, decided in waiting:
+            outcome = await decided
+            if outcome.refusal is not None:
+                self._note(record, outcome.refusal)
         self._services.values.when_committed(told)
+
+    def _note(self, record: Incoming, refusal: Refusal) -> None:
+        self.figures.refused.value += 1
+        record.refused = f"{refusal.stage} '{refusal.name}': {refusal.text}"

@@ -111,8 +111,11 @@ class Publisher(Protocol):
         """Route only: straight to the subscribers, past all gates, rules, captures and the retained store."""
         ...
 
-    async def decided(self, topic: str) -> None:
-        """Wait until what was published to the topic so far has passed the gates that wait for other processes."""
+    def decided(self, topic: str) -> Awaitable[Outcome]:
+        """What becomes of the message that was published last to a topic.
+
+        To be called right behind ``publish``, when that said ``Outcome.is_waiting``; waits for the gates.
+        """
         ...
 
 

@@ -71,11 +71,11 @@ class Lanes:
             self._tasks[message.topic] = asyncio.create_task(self._work(message.topic, lane), name="waiting lane")
         return Outcome(0, is_waiting=True)
 
-    async def outcome_of_last(self, topic: str) -> Outcome:
+    def outcome_of_last(self, topic: str) -> asyncio.Future[Outcome]:
         """What becomes of the message that was put last into the lane of a topic."""
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.topics[topic][-1].done.append(done)
-        return await done
+        return done
 
     async def close(self, deadline_s: float) -> None:
         """Let what waits be decided, and refuse what is not within the time."""

@@ -5,7 +5,7 @@ Every publish takes it, whoever made it: a client, a will, a rule's republish, t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from logging import getLogger
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -80,10 +80,9 @@ class Pipeline(Generic[R]):
         outcome = self.publish(message)
         return await self.lanes.outcome_of_last(message.topic) if outcome.is_waiting else outcome
 
-    async def decided(self, topic: str) -> None:
-        """Wait until what was published to the topic so far has passed the gates that wait for other processes."""
-        if topic in self.lanes.topics:
-            await self.lanes.outcome_of_last(topic)
+    def decided(self, topic: str) -> Awaitable[Outcome]:
+        """What becomes of the message that was published last to a topic, and waits."""
+        return self.lanes.outcome_of_last(topic)
 
     def publish_for_client(self, message: Message) -> Outcome:
         """As ``publish``, of a message that a client left to be published, its will: where its topic leads a client."""

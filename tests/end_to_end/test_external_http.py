@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
@@ -362,3 +363,35 @@ def test_ssrf_lists_hold_for_schemas(tmp_path: Path, coder: Coder) -> None:
         refused = node.call("POST", "/schemas:decode", {"name": "frames", "payload": "x"}, expect=422)
     assert "127.0.0.0/8" in str(refused)
     assert not coder.requests
+
+
+def test_what_is_posted_is_answered_when_the_server_has_decided(
+    node: Node, coder: Coder, clients: list[Client]
+) -> None:
+    schema(node, coder)
+    validation(node)
+    clients.append(reader := Client(node, "r", "f/#"))
+    login = {"authentication": {"mechanism": "token", "tokens": ["wonderland"]}}
+    node.call("POST", "/connectors", {"name": "web", "type": "http_server", **login})
+    given = {"topic": "f/${path}", "body_format": "ndjson"}
+    node.call("POST", "/sources", {"name": "in", "type": "http_server", "connector": "web", "parameters": given})
+    eventually(lambda: node.call("GET", "/sources/in")["status"] == "connected")
+
+    def post(*lines: str, **headers: str) -> httpx.Response:
+        headers = {"Authorization": "Bearer wonderland", **headers}
+        body = "\n".join(json.dumps(line) for line in lines)
+        return httpx.post(f"{node.url}/ingest/in/a", content=body, headers=headers, timeout=30, trust_env=False)
+
+    try:
+        answers = [post("1", "bad 2", "3", **{"Idempotency-Key": "k"}) for _ in range(2)]
+        first, again = [answer.json() for answer in answers]
+        assert (first["accepted"], [one["index"] for one in first["refused"]]) == (2, [1])
+        assert "validation 'v'" in first["refused"][0]["reason"]
+        assert again == {**first, "duplicate": True}
+        assert reader.payloads(2) == [b'"1"', b'"3"']
+        none = post("bad 4")
+        assert (none.status_code, none.json()["code"]) == (422, "message_refused")
+        assert node.call("GET", "/sources/in")["metrics"]["refused"] == 2
+    finally:
+        node.call("DELETE", "/sources/in")
+        node.call("DELETE", "/connectors/web")
