@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -30,7 +30,7 @@ from broker.core.action import Row
 from broker.core.clock import Clock
 from broker.core.message import Message
 
-_NO_KEY: Final = object()
+_NO_KEY: Final[Hashable] = object()
 _DEEPEST: Final = 200_000
 """Rows taken from the buffer and not done, at most."""
 
@@ -60,6 +60,25 @@ class Pace:
         """Rows taken from the buffer and not done, at most: twice what may be on the way."""
         batches = 2 * (self.window if self.is_pipelined else self.lanes)
         return min(_DEEPEST, batches * self.batch_size)
+
+
+class _Lane:
+    """Rows of some keys in order, and whether there are enough of them to go on."""
+
+    __slots__ = ("arrived", "items", "wanted")
+
+    def __init__(self) -> None:
+        self.items: deque[Item] = deque()
+        self.arrived = asyncio.Event()
+        self.wanted = 1
+        """So many rows are waited for: each time that a lane is woken costs more than to deal a row."""
+
+    async def holds(self, rows: int) -> None:
+        """Wait until there are so many."""
+        self.wanted = rows
+        while len(self.items) < rows:
+            self.arrived.clear()
+            await self.arrived.wait()
 
 
 @dataclass(slots=True)
@@ -102,8 +121,7 @@ class Sender:
 
     def __init__(self, buffer: Buffer, pace: Pace, outcomes: Outcomes, clock: Clock) -> None:
         self._buffer, self._pace, self._outcomes, self._clock = buffer, pace, outcomes, clock
-        self._lanes = [deque[Item]() for _ in range(pace.lanes)]
-        self._arrived = [asyncio.Event() for _ in range(pace.lanes)]
+        self._lanes = [_Lane() for _ in range(pace.lanes)]
         self._room = asyncio.Event()
         self._window = asyncio.Semaphore(pace.window)
         self._next_lane = 0
@@ -147,12 +165,18 @@ class Sender:
             await asyncio.sleep(0)  # lanes begin before the next pile, also where there is always more to take
 
     def _deal(self, items: Sequence[Item]) -> None:
-        lanes, by_key = self._lanes, self._pace.by_key
+        lanes = self._lanes
         if len(lanes) == 1:
-            lanes[0].extend(items)
-            self._arrived[0].set()
-            return
-        last: Hashable = _NO_KEY
+            lanes[0].items.extend(items)
+        else:
+            self._deal_out(items)
+        for lane in lanes:
+            if len(lane.items) >= lane.wanted:
+                lane.arrived.set()
+
+    def _deal_out(self, items: Sequence[Item]) -> None:
+        by_key, last = self._pace.by_key, _NO_KEY
+        lanes = [lane.items for lane in self._lanes]
         number, count = 0, len(lanes)
         for item in items:
             if by_key is None:
@@ -160,9 +184,6 @@ class Sender:
             elif (key := by_key(item.row, item.message)) is not last:  # rows of one client most often come together
                 last, number = key, hash(key) % count
             lanes[number].append(item)
-        for lane, arrived in zip(lanes, self._arrived, strict=True):
-            if lane:
-                arrived.set()
 
     def _turn(self) -> int:
         self._next_lane = (self._next_lane + 1) % len(self._lanes)
@@ -190,20 +211,13 @@ class Sender:
 
     async def _batch(self, number: int) -> list[Item]:
         """The next batch: as soon as it is full, or its first row has waited long enough."""
-        lane, arrived, pace = self._lanes[number], self._arrived[number], self._pace
-        while not lane:
-            arrived.clear()
-            await arrived.wait()
-        if pace.batch_time_s and len(lane) < pace.batch_size:
-            until = asyncio.get_running_loop().time() + pace.batch_time_s
-            while len(lane) < pace.batch_size:
-                arrived.clear()
-                try:
-                    async with asyncio.timeout_at(until):
-                        await arrived.wait()
-                except TimeoutError:
-                    break
-        return _cut(lane, pace.batch_size, pace.batch_bytes)
+        lane, pace = self._lanes[number], self._pace
+        await lane.holds(1)
+        if pace.batch_time_s and len(lane.items) < pace.batch_size:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pace.batch_time_s):
+                    await lane.holds(pace.batch_size)
+        return _cut(lane.items, pace.batch_size, pace.batch_bytes)
 
     async def _deliver(self, batch: list[Item], line: _Line, before: asyncio.Task[None] | None = None) -> None:
         """Send until every row is done."""
