@@ -14,7 +14,7 @@ from broker.pipeline.columns import delivery_columns
 
 
 class GroupLosses:
-    """Implements ``broker.connection.sharing.group.Losses``. To rules, the client that did not get it is the group."""
+    """Implements ``sharing.services.Losses``. To rules, the client that did not get a message is the group."""
 
     def __init__(self, events: Events, dead_letters: DeadLetters) -> None:
         self._events, self._dead_letters = events, dead_letters

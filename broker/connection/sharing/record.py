@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from broker.connection.sharing.group import Cursor, ShareGroup
+from broker.connection.sharing.group import ShareGroup
+from broker.connection.sharing.places import Cursor
 from broker.routing.strategies import StrategyName
 from broker.storage.store import LogShard
 

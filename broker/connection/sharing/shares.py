@@ -7,8 +7,11 @@ from typing import Final, Protocol, cast
 
 from broker.connection.backlog import Backlog, message_of
 from broker.connection.brake import Brake
-from broker.connection.sharing.group import Cursor, Found, GroupServices, Losses, Member, ShareGroup
+from broker.connection.sharing.group import ShareGroup
+from broker.connection.sharing.member import Member
+from broker.connection.sharing.places import Cursor
 from broker.connection.sharing.record import PREFIX, decode_groups, encode_group, key_of, restore_group
+from broker.connection.sharing.services import Found, GroupServices, Losses
 from broker.connection.sharing.settings import SharedSettings
 from broker.core.clock import Clock
 from broker.core.errors import AlreadyExists, NotFound
