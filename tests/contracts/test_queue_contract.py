@@ -186,6 +186,15 @@ def test_a_failed_commit_loses_the_group_and_the_reader_goes_back() -> None:
         assert numbers(await queue.read(10, 100)) == [1]
         queue.append(b"2")
         assert numbers(await queue.read(10, 100)) == [2]
+        queue.append(b"3", -3)
+        assert [value for _, value in await queue.read(10, 100)] == [-3]
+        store.fails = True
+        queue.append(b"lost", "lost")
+        with pytest.raises(Unavailable):
+            await queue.committed()
+        store.fails = False
+        queue.append(b"4", -4)
+        assert [value for _, value in await queue.read(10, 100)] == [-4], "what was not committed is not given"
         await writer.close()
 
     asyncio.run(check())
@@ -224,6 +233,51 @@ def test_looking_takes_nothing(keeper: Keeper) -> None:
         assert numbers(await queue.peek(1)) == [0], "until it is done"
         queue.advance(2)
         assert numbers(await queue.peek(1)) == [2]
+        await writer.close()
+
+    asyncio.run(check())
+
+
+def test_a_reader_who_keeps_up_is_given_values_and_one_who_fell_behind_payloads(keeper: Keeper) -> None:
+    async def check() -> None:
+        queues, writer = keeper.queues()
+        queue = opened(queues, records=100_000, size=1 << 30)
+        for number in range(10):
+            queue.append(b"%d" % number, -number)
+        assert list(await queue.read(4, 1 << 20)) == [(number, -number) for number in range(4)]
+        assert list(await queue.read(100, 1 << 20)) == [(number, -number) for number in range(4, 10)]
+        for number in range(10, 40_000):
+            queue.append(b"%d" % number, -number)
+        seen: list[object] = []
+        while len(seen) < 39_990:
+            read = await queue.read(3000, 1 << 20)
+            assert [offset for offset, _ in read] == list(range(10 + len(seen), 10 + len(seen) + len(read)))
+            seen += [value for _, value in read]
+        assert [int(value) if isinstance(value, bytes) else -value for value in seen] == list(range(10, 40_000))  # type: ignore[operator]
+        assert seen[0] == b"10", "there are bounds to what is kept in memory"
+        assert seen[-1] == -39_999
+        await writer.close()
+
+    asyncio.run(check())
+
+
+def test_after_going_back_and_after_a_restart_payloads_are_read(keeper: Keeper) -> None:
+    async def check() -> None:
+        queues, writer = keeper.queues()
+        queue = opened(queues)
+        for number in range(5):
+            queue.append(b"%d" % number, -number)
+        await queue.committed()
+        assert [value for _, value in await queue.read(3, 1 << 20)] == [0, -1, -2]
+        queue.rewind()
+        assert numbers(await queue.read(3, 1 << 20)) == [0, 1, 2], "they were given once"
+        assert [value for _, value in await queue.read(3, 1 << 20)] == [-3, -4]
+        queues, writer = await keeper.reopened(writer)
+        queue = opened(queues)
+        queue.append(b"5", -5)
+        await queue.committed()
+        assert numbers(await queue.read(5, 1 << 20)) == [0, 1, 2, 3, 4]
+        assert list(await queue.read(5, 1 << 20)) == [(5, -5)]
         await writer.close()
 
     asyncio.run(check())
