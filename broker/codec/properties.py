@@ -19,6 +19,8 @@ from broker.codec.wire import (
     malformed,
     protocol_error,
 )
+from broker.core import reason
+from broker.core.errors import PeerError
 
 CONNECT: Final = 1
 CONNACK: Final = 2
@@ -45,6 +47,8 @@ NAMES: Final = (
 
 USER_PROPERTY: Final = "User-Property"
 SUBSCRIPTION_IDENTIFIER: Final = "Subscription-Identifier"
+MOST_USER_PROPERTIES: Final = 10_000
+"""Of one part of a packet, which are some 15 ms to read: a packet of a megabyte could hold twenty times as many."""
 _USER_PROPERTY_ID: Final = 0x26
 _SUBSCRIPTION_IDENTIFIER_ID: Final = 0x0B
 
@@ -154,7 +158,7 @@ def decode_properties(reader: Reader, packet_type: int) -> dict[str, Any]:
 
     Raises:
         PeerError: 0x81 for an unknown property or one cut short; 0x82 for one that has no place in this packet, stands
-            twice, or has a value that the standard forbids.
+            twice, or has a value that the standard forbids; 0x97 for more user properties than are ever read.
     """
     length = reader.variable_integer()
     found: dict[str, Any] = {}
@@ -173,8 +177,12 @@ def decode_properties(reader: Reader, packet_type: int) -> dict[str, Any]:
 def _decode_one(reader: Reader, packet_type: int, found: dict[str, Any]) -> None:
     identifier = reader.variable_integer()
     if identifier == _USER_PROPERTY_ID:
-        pair = (reader.text("a user property's name"), reader.text("a user property's value"))
-        found.setdefault(USER_PROPERTY, []).append(pair)
+        pairs = found.setdefault(USER_PROPERTY, [])
+        pairs.append((reader.text("a user property's name"), reader.text("a user property's value")))
+        if len(pairs) > MOST_USER_PROPERTIES:
+            raise PeerError(
+                reason.QUOTA_EXCEEDED, f"{reader.what} has more than {MOST_USER_PROPERTIES} user properties"
+            )
         return
     kind = _BY_ID.get(identifier)
     if kind is None:

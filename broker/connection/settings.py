@@ -8,6 +8,7 @@ from pydantic import Field
 
 from broker.auth.client_attributes import ClientAttributeSettings
 from broker.auth.expressions import ExpressionText
+from broker.codec.properties import MOST_USER_PROPERTIES
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
 
@@ -160,7 +161,10 @@ class MqttSettings(Settings):
     max_subscriptions: int = Field(default=10_000, ge=1, description="Most subscriptions of one session.")
     max_will_payload: Size = Field(default=64 * 1024, ge=0, description="Largest payload of a will, in bytes.")
     max_user_properties: int = Field(
-        default=100, ge=0, description="Most user properties of one packet from a client, those of its will included."
+        default=100,
+        ge=0,
+        le=MOST_USER_PROPERTIES,
+        description="Most user properties of one packet from a client, those of its will included.",
     )
     peer_cert_as_username: CertificateName = Field(
         default="disabled", description="Whether the user name is the common name (`cn`) or the subject (`dn`) of the "

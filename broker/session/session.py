@@ -51,7 +51,11 @@ _NOTHING_YET: Final = -MAX_PACKET_ID - 1
 _FORETOLD_MAX: Final = 16_384
 """Identifiers that are given before a record is written that notes them; far from coming round."""
 _AHEAD_AT_ONCE: Final = 256
-"""Retained messages sent in one turn of the loop."""
+"""Retained messages sent in one turn of the loop; the end of those of a subscription counts as ``_LOOK_UP`` of them,
+since the next one's have to be looked for."""
+_LOOK_UP: Final = 16
+_LOOK_UPS_S: Final = 0.002
+"""After so long no more of them are begun."""
 DEFAULT_ZONE: Final = "default"
 """The zone of listeners that name none."""
 _FEW: Final = 8
@@ -778,8 +782,10 @@ class Session:
 
     def _send_some_ahead(self) -> bool:
         """Send some of what goes before everything else; whether that was the last of it."""
-        now_ns = self._services.clock.now_ns()
-        for _ in range(_AHEAD_AT_ONCE):
+        clock = self._services.clock
+        now_ns, until_s, left = clock.now_ns(), clock.monotonic_s() + _LOOK_UPS_S, _AHEAD_AT_ONCE
+        while left > 0:
+            left -= 1
             if self.is_slow or self.quota <= 0:
                 return False  # ``set_slow`` or an acknowledgement goes on
             try:
@@ -794,7 +800,10 @@ class Session:
                     self._set_fast()
                     self._send_late()
                     return True
-                break  # to look for messages and find none takes as long as to send many
+                left -= _LOOK_UP
+                if clock.monotonic_s() > until_s:
+                    break
+                continue
             if delivery.outgoing is None:
                 break
             if delivery.qos:

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.codec.decode import open_subscribe, open_unsubscribe
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.framing import Decoder, frame_at
-from broker.codec.packets import Packet, PubAck, Publish
+from broker.codec.packets import Packet, PubAck, Publish, Subscribe, SubscriptionRequest, Unsubscribe
+from broker.codec.properties import MOST_USER_PROPERTIES
 from broker.codec.wire import encode_variable_integer
 from broker.core.errors import PeerError
 from tests.support.strategies import VERSIONS, packets
@@ -96,3 +98,39 @@ def test_an_ack_loses_its_reason_string_before_its_user_properties_and_is_never_
     packet = PubAck(1, 0x80, {"Reason-String": "x" * 50, "User-Property": [("a", "b")]})
     assert encode_fitting(packet, 5, 20) == encode_packet(PubAck(1, 0x80, {"User-Property": [("a", "b")]}), 5)
     assert encode_fitting(packet, 5, 5) == encode_packet(PubAck(1, 0x80), 5)
+
+
+def test_user_properties_are_read_up_to_a_bound() -> None:
+    """A packet of a megabyte could hold 200,000, which would be a third of a second of reading."""
+    pairs = [("", "")] * MOST_USER_PROPERTIES
+    whole = encode_packet(Publish("t", b"", properties={"User-Property": pairs}), 5)
+    assert list(Decoder(5).feed(whole)) == [Publish("t", b"", properties={"User-Property": pairs})]
+    one_more = encode_packet(Publish("t", b"", properties={"User-Property": [*pairs, ("a", "b")]}), 5)
+    with pytest.raises(PeerError) as caught:
+        list(Decoder(5).feed(one_more))
+    assert caught.value.reason_code == 0x97
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_filters_that_are_read_later_are_those_of_the_packet(version: int) -> None:
+    requests = [SubscriptionRequest(f"a/{number}", number % 3) for number in range(5)]
+    properties = {"User-Property": [("a", "b")]} if version == 5 else {}
+    data = encode_packet(Subscribe(7, requests, properties), version)
+    opened = open_subscribe(data, 2, len(data), version)
+    assert opened.packet == Subscribe(7, [], properties)
+    assert list(opened.items()) == list(opened.items()) == requests
+    data = encode_packet(Unsubscribe(8, ["a/1", "b"], properties), version)
+    left = open_unsubscribe(data, 2, len(data), version)
+    assert left.packet == Unsubscribe(8, [], properties)
+    assert list(left.items()) == list(left.items()) == ["a/1", "b"]
+
+
+@pytest.mark.parametrize("tail", [b"", b"\0\1", b"\0\1a", b"\0\1a\3"])
+def test_filters_that_are_read_later_are_held_to_the_same_rules(tail: bytes) -> None:
+    body = b"\0\7" + (b"\0\1a\1" if tail else b"") + tail
+    with pytest.raises(PeerError) as at_once:
+        list(Decoder(4).feed(b"\x82" + bytes((len(body),)) + body))
+    opened = open_subscribe(body, 0, len(body), 4)
+    with pytest.raises(PeerError) as later:
+        list(opened.items())
+    assert (later.value.reason_code, str(later.value)) == (at_once.value.reason_code, str(at_once.value))
