@@ -36,6 +36,8 @@ log = get_logger(__name__)
 
 _ALL: Final[list[AlgorithmName]] = [*HMAC, *PUBLIC]
 _SHORT_SECRET_BYTES: Final = 32
+_FILES_EVERY_S: Final = 30.0
+"""How often keys in files are read, so that they can be replaced."""
 _CODES: Final[Mapping[str, int]] = {
     "claim": reason.NOT_AUTHORIZED,
     "keys_unavailable": reason.SERVER_UNAVAILABLE,
@@ -146,20 +148,33 @@ class JwtAuthenticator:
     def __init__(self, settings: JwtSettings, guard: AddressGuard, metrics: Metrics, clock: Clock) -> None:
         self.methods: Sequence[str] = settings.methods
         self._settings, self._clock = settings, clock
-        self._keys = _own_keys(settings)
+        self._keys, self._read_s = _own_keys(settings), clock.monotonic_s()
+        self._is_read_again = any(map(_is_in_file, (settings.secret, settings.public_key)))
         self._published = _published_keys(settings, guard, metrics, clock)
         self._expected = [ExpectedClaim(name, value) for name, value in settings.verify_claims.items()]
         verified: set[ClientName] = {"username"} if settings.name_claim else set()
         self._verified = frozenset(verified.union(*(one.proves for one in self._expected)))
+        if settings.secret is not None and len(self._keys[0].key) < _SHORT_SECRET_BYTES:
+            log.warning("jwt.secret_short", size_bytes=len(self._keys[0].key), wanted_bytes=_SHORT_SECRET_BYTES)
         text = "clients refused for their token, by reason"
         self._refused = {why: metrics.counter("jwt_refused", text, reason=why) for why in REASONS}
 
     # -- life --
 
     def tick(self) -> None:
-        """Read the issuer's keys when it is time to."""
+        """Read the keys again when it is time to, the issuer's and those in files."""
         if self._published is not None:
             self._published.tick()
+        now_s = self._clock.monotonic_s()
+        if self._is_read_again and now_s >= self._read_s + _FILES_EVERY_S:
+            self._read_s = now_s
+            self._read_files()
+
+    def _read_files(self) -> None:
+        try:
+            self._keys = _own_keys(self._settings)
+        except ConfigError as error:
+            log.warning("jwt.key_not_read", reason=str(error))  # the last one is used
 
     def close(self) -> None:
         """It will not be asked any more."""
@@ -211,7 +226,8 @@ class JwtAuthenticator:
         except Refused as refused:
             self._refused[refused.reason].value += 1
             code = _CODES.get(refused.reason, DENIED.reason_code)
-            return Decision("deny", code, mechanism="jwt", why=str(refused))
+            unsaid = "" if self._settings.token_in == "username" else None  # a token is no name to be shown
+            return Decision("deny", code, username=unsaid, mechanism="jwt", why=str(refused))
 
     def _candidates(self, token: Token) -> list[VerifyingKey]:
         """The keys that may have signed a token."""
@@ -252,6 +268,16 @@ class JwtAuthenticator:
         )
 
 
+def _is_in_file(written: SecretText | str | None) -> bool:
+    if isinstance(written, SecretText):
+        return written.written.startswith("${file:")
+    return written is not None and not _is_pem(written)
+
+
+def _is_pem(written: str) -> bool:
+    return "-----BEGIN" in written
+
+
 def _own_keys(settings: JwtSettings) -> list[VerifyingKey]:
     keys = []
     if settings.secret is not None:
@@ -268,8 +294,6 @@ def _secret(settings: JwtSettings, written: SecretText) -> VerifyingKey:
         key = secret_key(secret, settings.algorithms)
     except (SecretUnreadable, KeyOfNoUse) as error:
         raise ConfigError([f"authentication: the secret of jwt cannot be used: {error}"]) from None
-    if len(secret) < _SHORT_SECRET_BYTES:
-        log.warning("jwt.secret_short", size_bytes=len(secret), wanted_bytes=_SHORT_SECRET_BYTES)
     return key
 
 
@@ -282,7 +306,7 @@ def _of_base64(text: str) -> bytes:
 
 
 def _public(settings: JwtSettings, written: str) -> VerifyingKey:
-    is_text = "-----BEGIN" in written
+    is_text = _is_pem(written)
     where = "the public_key of jwt" if is_text else f"the public_key of jwt, {written},"
     try:
         return pem_key(written.encode() if is_text else Path(written).read_bytes(), settings.algorithms)

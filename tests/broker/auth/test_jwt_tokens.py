@@ -96,6 +96,26 @@ def test_a_secret_may_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.Monkey
         assert decided(signed(), secret=written).is_allowed
 
 
+def test_keys_in_files_may_be_replaced(tmp_path: Path) -> None:
+    file, clock = tmp_path / "secret", MovedClock()
+    file.write_text(SECRET)
+    settings = JwtSettings.model_validate({"mechanism": "jwt", "secret": f"${{file:{file}}}", "required_claims": []})
+    one = JwtAuthenticator(settings, AddressGuard(SsrfSettings()), Metrics(), clock)
+
+    def takes(key: str) -> bool:
+        clock.move(30)
+        one.tick()
+        found = one.decide(ConnectAttempt("c1", None, signed({"exp": NOW_S + 3600}, key=key).encode()))
+        assert isinstance(found, Decision)
+        return found.is_allowed
+
+    assert takes(SECRET)
+    file.write_text(other := "another secret of more than thirty-two bytes")
+    assert [takes(other), takes(SECRET)] == [True, False]
+    file.unlink()
+    assert takes(other)
+
+
 def test_a_public_key_never_serves_as_a_secret() -> None:
     public = pem("RS256")
     head, payload = by_hand({"alg": "HS256"}, {"exp": NOW_S + 60}).split(".")[:2]
@@ -256,6 +276,7 @@ def test_the_token_may_stand_in_the_user_name() -> None:
     assert (found.verdict, found.username) == ("allow", "meter-7")
     assert decided("pencil", token_in="username").verdict == "ignore"
     assert why_refused("x", {"username": signed()}, token_in="username") == "claim"
+    assert decided("x", {"username": signed()}, token_in="username").username == ""
 
 
 def test_a_token_says_whom_rules_do_not_hold_for_and_what_is_known_of_a_client() -> None:
