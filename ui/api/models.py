@@ -611,7 +611,7 @@ class AccessRuleSpec(_Open):
 class AuthenticatorSpec(_Open):
     """Who decides over clients that connect; one of each mechanism."""
 
-    mechanism: Literal["builtin", "cinfo"]
+    mechanism: Literal["builtin", "cinfo", "jwt"]
     enable: bool = True
     precondition: str | None = None
 
