@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli.errors import CommandError
-from broker.cli.objects import Noun, group_for, read_text
+from broker.cli.files import read_text
+from broker.cli.objects import Noun, group_for
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 RULES = Noun(

@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.errors import CommandError
-from broker.cli.objects import hinting
+from broker.cli.errors import CommandError, hinting
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 KindArgument = Annotated[

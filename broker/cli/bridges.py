@@ -9,7 +9,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.objects import Noun, confirm, hinting, read_objects
+from broker.cli.asking import confirm
+from broker.cli.errors import hinting
+from broker.cli.files import read_objects
+from broker.cli.objects import Noun
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 DATA_DIR: Final = Path("data")

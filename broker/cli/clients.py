@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.objects import confirm, hinting
+from broker.cli.asking import confirm
+from broker.cli.errors import hinting
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.pages import LimitOption, flag, print_rows, read_rows
 

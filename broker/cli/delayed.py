@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from broker.cli import exit_codes
-from broker.cli.objects import confirm, hinting
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.single import remove_one, show_one
 
 IdArgument = Annotated[str, typer.Argument(help="Its id, as 'sluice delayed ls' shows it.")]
 
@@ -17,6 +16,7 @@ group = typer.Typer(
     help="Messages published to $delayed/SECONDS/TOPIC that wait until they are due.", no_args_is_help=True
 )
 _COLUMNS = ("id", "topic", "clientid", "qos", "payload_bytes", "due_at")
+_LIST = "sluice delayed ls"
 
 
 @group.command("ls")
@@ -49,12 +49,7 @@ def show_delayed(
     as_json: JsonOption = False,
 ) -> None:
     """Show one with its payload."""
-    from broker.cli.client import name_path
-    from broker.cli.output import print_json, print_members
-
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice delayed ls"):
-        shown = client.get(name_path("/delayed", id))
-    print_json(shown) if as_json or output == "json" else print_members(shown)
+    show_one("/delayed", id, hint=_LIST, url=url, data_dir=data_dir, is_json=as_json or output == "json")
 
 
 @group.command("rm")
@@ -66,10 +61,8 @@ def remove_delayed(
     as_json: JsonOption = False,
 ) -> None:
     """Delete one: it is not published."""
-    from broker.cli.client import name_path
-    from broker.cli.output import print_json, print_line
-
-    confirm(f"Delete delayed message {id}?", yes=yes, command=f"sluice delayed rm {id} --yes")
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice delayed ls"):
-        client.delete(name_path("/delayed", id))
-    print_json({"removed": [id]}) if as_json else print_line(f"delayed message {id} removed")
+    question, command = f"Delete delayed message {id}?", f"sluice delayed rm {id} --yes"
+    remove_one(
+        "/delayed", id, what="delayed message", question=question, command=command, hint=_LIST,
+        yes=yes, url=url, data_dir=data_dir, as_json=as_json,
+    )  # fmt: skip

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from broker.cli import exit_codes
@@ -55,3 +56,14 @@ def show_error(error: CommandError, *, as_json: bool = False, stream: TextIO | N
         print(f"  {detail}", file=stream)
     if error.hint:
         print(f"Try: {error.hint}", file=stream)
+
+
+@contextmanager
+def hinting(exit_code: int, hint: str) -> Iterator[None]:
+    """Adds the next thing to try to errors of one exit code."""
+    try:
+        yield
+    except CommandError as error:
+        if error.exit_code == exit_code and error.hint is None:
+            error.hint = hint
+        raise

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.errors import CommandError
-from broker.cli.objects import hinting, read_objects, read_text
+from broker.cli.errors import CommandError, hinting
+from broker.cli.files import read_objects, read_text
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Saved ones; or give --file.")]
@@ -108,71 +109,47 @@ def _show_trial(answer: dict[str, Any]) -> None:
         _show_message(message)
 
 
-def try_transforms(
-    topic: Topic,
-    names: Names = None,
-    file: File = None,
-    payload: Payload = "",
-    client_id: ClientId = "c1",
-    username: UserName = None,
-    qos: Qos = 0,
-    retain: Retain = False,
-    user_property: Property = None,
-    url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
-) -> None:
-    """Run transformations on a message that nobody published, with the value after every operation.
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """How one kind of gates is tried: the call, its member for the gates, the outcome that is good."""
 
-    They run in the order given, those that match the topic. Nothing is saved, sent or counted. Exit code 7 when the
-    message would be stopped.
-    """
-    from broker.cli.output import print_json
-
-    message = _message(topic, payload, client_id, username, qos, retain, user_property)
-    with api_client(url, data_dir) as client:
-        chosen = _chosen(client, "/transforms", names, file)
-        answer = client.post("/transforms:preview", {"transformations": chosen, "message": message})
-    print_json(answer) if as_json or output == "json" else _show_preview(answer)
-    if answer["outcome"] != "message":
-        raise typer.Exit(exit_codes.CHECK_SAID_NO)
+    path: str
+    call: str
+    member: str
+    passed: str
+    show: Callable[[dict[str, Any]], None]
 
 
-def try_validations(
-    topic: Topic,
-    names: Names = None,
-    file: File = None,
-    payload: Payload = "",
-    client_id: ClientId = "c1",
-    username: UserName = None,
-    qos: Qos = 0,
-    retain: Retain = False,
-    user_property: Property = None,
-    url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
-) -> None:
-    """Run validations on a message that nobody published, and say what failed where.
+def _command(trial: _Trial, help: str) -> Callable[..., None]:
+    """The command that tries gates of one kind."""
 
-    They run in the order given, those that match the topic. Nothing is saved, sent or counted. Exit code 7 when the
-    message would be stopped.
-    """
-    from broker.cli.output import print_json, print_line, print_table
+    def try_gates(
+        topic: Topic,
+        names: Names = None,
+        file: File = None,
+        payload: Payload = "",
+        client_id: ClientId = "c1",
+        username: UserName = None,
+        qos: Qos = 0,
+        retain: Retain = False,
+        user_property: Property = None,
+        url: UrlOption = None,
+        data_dir: DataDirOption = Path("data"),
+        output: OutputOption = "table",
+        as_json: JsonOption = False,
+    ) -> None:
+        from broker.cli.output import print_json
 
-    message = _message(topic, payload, client_id, username, qos, retain, user_property)
-    with api_client(url, data_dir) as client:
-        chosen = _chosen(client, "/validations", names, file)
-        answer = client.post("/validations:test", {"validations": chosen, "message": message})
-    if as_json or output == "json":
-        print_json(answer)
-    else:
-        columns = ("name", "passed", "action", "check", "path", "reason")
-        print_table(columns, [[result.get(column) for column in columns] for result in answer["results"]])
-        print_line(f"outcome: {answer['outcome']}", style="bold")
-    if answer["outcome"] != "pass":
-        raise typer.Exit(exit_codes.CHECK_SAID_NO)
+        message = _message(topic, payload, client_id, username, qos, retain, user_property)
+        with api_client(url, data_dir) as client:
+            chosen = _chosen(client, trial.path, names, file)
+            answer = client.post(f"{trial.path}:{trial.call}", {trial.member: chosen, "message": message})
+        print_json(answer) if as_json or output == "json" else trial.show(answer)
+        if answer["outcome"] != trial.passed:
+            raise typer.Exit(exit_codes.CHECK_SAID_NO)
+
+    try_gates.__doc__ = help
+    return try_gates
 
 
 def variform(
@@ -269,6 +246,14 @@ def _show_preview(answer: dict[str, Any]) -> None:
         _show_message(message)
 
 
+def _show_checks(answer: dict[str, Any]) -> None:
+    from broker.cli.output import print_line, print_table
+
+    columns = ("name", "passed", "action", "check", "path", "reason")
+    print_table(columns, [[result.get(column) for column in columns] for result in answer["results"]])
+    print_line(f"outcome: {answer['outcome']}", style="bold")
+
+
 def _show_message(message: dict[str, Any]) -> None:
     from broker.cli.output import print_members
 
@@ -282,3 +267,18 @@ def _show_message(message: dict[str, Any]) -> None:
             **({"properties": properties} if properties else {}),
         }
     )
+
+
+_MORE = """
+
+They run in the order given, those that match the topic. Nothing is saved, sent or counted. Exit code 7 when the message
+would be stopped."""
+
+try_transforms = _command(
+    _Trial("/transforms", "preview", "transformations", "message", _show_preview),
+    "Run transformations on a message that nobody published, with the value after every operation." + _MORE,
+)
+try_validations = _command(
+    _Trial("/validations", "test", "validations", "pass", _show_checks),
+    "Run validations on a message that nobody published, and say what failed where." + _MORE,
+)

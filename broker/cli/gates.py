@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli import exit_codes, gate_tries
-from broker.cli.objects import Noun, hinting
+from broker.cli.errors import hinting
+from broker.cli.objects import Noun
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 Name = Annotated[str, typer.Argument(help="Its name.")]

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.errors import CommandError
+from broker.cli.errors import CommandError, hinting
 from broker.cli.features import call
-from broker.cli.objects import TABLES, group_for, hinting
+from broker.cli.objects import TABLES, group_for
 from broker.cli.options import DataDirOption, OutputOption, UrlOption, api_client
 from broker.cli.target import TOKEN_VARIABLE, Target, find_target
 

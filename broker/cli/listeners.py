@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.objects import confirm, hinting
+from broker.cli.errors import hinting
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.single import remove_one, show_one
 
 group = typer.Typer(help="List, add, change, start and stop listeners of a running broker.", no_args_is_help=True)
 
@@ -52,10 +53,7 @@ def show_listener(
     as_json: JsonOption = False,
 ) -> None:
     """Show a listener with its settings."""
-    from broker.cli.client import name_path
-
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, _HINT):
-        _print(client.get(name_path("/listeners", id)), is_json=as_json or output == "json")
+    show_one("/listeners", id, hint=_HINT, url=url, data_dir=data_dir, is_json=as_json or output == "json")
 
 
 @group.command("add")
@@ -105,13 +103,11 @@ def remove_listener(
     as_json: JsonOption = False,
 ) -> None:
     """Close a listener and forget it; its connections are closed, unless they are to drain."""
-    from broker.cli.client import name_path
-    from broker.cli.output import print_json, print_line
-
-    confirm(f"Remove listener {id}?", yes=yes, command=f"sluice listeners remove {id} --yes")
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, _HINT):
-        client.delete(f"{name_path('/listeners', id)}{_drain(drain)}")
-    print_json({"removed": [id]}) if as_json else print_line(f"listener {id} removed")
+    question, command = f"Remove listener {id}?", f"sluice listeners remove {id} --yes"
+    remove_one(
+        "/listeners", id, query=_drain(drain), what="listener", question=question, command=command, hint=_HINT,
+        yes=yes, url=url, data_dir=data_dir, as_json=as_json,
+    )  # fmt: skip
 
 
 @group.command("start")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.objects import hinting
+from broker.cli.errors import hinting
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 NameArgument = Annotated[str, typer.Argument(help="The stream in which they are kept.")]

@@ -9,7 +9,8 @@ from urllib.parse import quote
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.objects import confirm, hinting
+from broker.cli.asking import confirm
+from broker.cli.errors import hinting
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.pages import LimitOption, print_rows, read_rows
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.errors import CommandError
-from broker.cli.objects import hinting
+from broker.cli.errors import CommandError, hinting
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.rule_tries import Sql, sql_text
 from broker.cli.rules import DATA_DIR

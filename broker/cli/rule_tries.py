@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.errors import CommandError
-from broker.cli.objects import hinting, read_text
+from broker.cli.errors import CommandError, hinting
+from broker.cli.files import read_text
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.rules import DATA_DIR, KNOWN
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.errors import CommandError
-from broker.cli.objects import hinting, read_objects, read_text
+from broker.cli.errors import CommandError, hinting
+from broker.cli.files import read_objects, read_text
 from broker.cli.options import DataDirOption, OutputOption, UrlOption, api_client
 
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, like -o json.")]

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.errors import CommandError
-from broker.cli.objects import confirm, hinting, read_objects
+from broker.cli.asking import confirm
+from broker.cli.errors import CommandError, hinting
+from broker.cli.files import read_objects
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 Name = Annotated[str, typer.Argument(help="The name of a rule.")]

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.errors import CommandError
-from broker.cli.objects import confirm, hinting
+from broker.cli.asking import confirm
+from broker.cli.errors import CommandError, hinting
 from broker.cli.options import DataDirOption, OutputOption, UrlOption, api_client
 
 NameArgument = Annotated[str, typer.Argument()]

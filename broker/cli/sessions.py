@@ -11,8 +11,9 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from broker.cli import exit_codes
+from broker.cli.asking import confirm
 from broker.cli.clients import ClientArgument, ConnectedOption, PatternOption, SortOption, UserOption
-from broker.cli.objects import confirm, hinting
+from broker.cli.errors import hinting
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.pages import LimitOption, flag, print_rows, read_rows
 

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.errors import CommandError
-from broker.cli.objects import confirm, hinting, read_text
+from broker.cli.errors import CommandError, hinting
+from broker.cli.files import read_text
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.single import remove_one, show_one
 
 NameArgument = Annotated[str, typer.Argument(help="The user's name.")]
 PasswordFile = Annotated[
@@ -24,6 +25,7 @@ Description = Annotated[str | None, typer.Option("--description", help="Who that
 
 group = typer.Typer(help="Users that the broker itself knows, and their passwords.", no_args_is_help=True)
 _COLUMNS = ("name", "is_superuser", "clientid", "algorithm", "methods", "password_changed_at")
+_LIST = "sluice users ls"
 
 
 @group.command("ls")
@@ -53,12 +55,7 @@ def show_user(
     as_json: JsonOption = False,
 ) -> None:
     """Show one user; nothing of the password is shown."""
-    from broker.cli.client import name_path
-    from broker.cli.output import print_json, print_members
-
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice users ls"):
-        shown = client.get(name_path("/users", name))
-    print_json(shown) if as_json or output == "json" else print_members(shown)
+    show_one("/users", name, hint=_LIST, url=url, data_dir=data_dir, is_json=as_json or output == "json")
 
 
 @group.command("add")
@@ -97,7 +94,7 @@ def change_user(
     from broker.cli.client import name_path
 
     password = _password(password_file, ask=ask)
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice users ls"):
+    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, _LIST):
         shown = client.get(name_path("/users", name))
         changes = _members(superuser, clientid, description) | ({"password": password} if password else {})
         changed, _ = client.put(name_path("/users", name), shown | changes)
@@ -114,7 +111,7 @@ def rotate_password(
     """Make a new password for a user and print it, once; the old one is void."""
     from broker.cli.client import name_path
 
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice users ls"):
+    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, _LIST):
         made = client.post(f"{name_path('/users', name)}:rotate")
     _tell(made, f"user {name} has a new password", as_json=as_json)
 
@@ -128,13 +125,11 @@ def remove_user(
     as_json: JsonOption = False,
 ) -> None:
     """Remove a user. Connections stay until they end."""
-    from broker.cli.client import name_path
-    from broker.cli.output import print_json, print_line
-
-    confirm(f"Remove user {name!r}?", yes=yes, command=f"sluice users rm {name} --yes")
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice users ls"):
-        client.delete(name_path("/users", name))
-    print_json({"removed": [name]}) if as_json else print_line(f"user {name} removed")
+    question, command = f"Remove user {name!r}?", f"sluice users rm {name} --yes"
+    remove_one(
+        "/users", name, what="user", question=question, command=command, hint=_LIST,
+        yes=yes, url=url, data_dir=data_dir, as_json=as_json,
+    )  # fmt: skip
 
 
 @group.command("import")
