@@ -61,7 +61,9 @@ def test_an_evaluation_without_end_is_ended_and_holds_up_nobody(api: httpx.Clien
     assert time.monotonic() - begun < 2
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(body=st.binary(max_size=60) | st.text(alphabet='{}[]":,$base64 \\u0a\ud7ff', max_size=40).map(str.encode))
 def test_whatever_is_sent_the_answer_is_not_a_failure(running: Running, body: bytes) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}

@@ -290,7 +290,9 @@ def apply(store: RocksStore, model: Model, step: Step) -> None:
             del model.records[dropped], model.next[dropped]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(steps=STEPS)
 def test_any_sequence_of_changes_leaves_what_a_dictionary_would_hold(tmp_path: Path, steps: list[Step]) -> None:
     directory = tmp_path / f"{random.getrandbits(64):x}"
