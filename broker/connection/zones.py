@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from logging import getLogger
 from typing import TYPE_CHECKING
 
 from broker.codec.outgoing import Outgoing
@@ -21,6 +22,8 @@ from broker.session.session import DEFAULT_ZONE, Delivery, Session, SessionServi
 
 if TYPE_CHECKING:
     from broker.connection.hub import Hub
+
+_log = getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -93,6 +96,8 @@ def settle(hub: Hub, session: Session, zone: Zone, *, is_to_last: bool) -> None:
 def _to_disk(hub: Hub, session: Session) -> None:
     """Write all of a session in memory with the commit group at hand; when that fails it is in memory as before."""
     backlog = hub.backlog
+    log = "session.moved_to_disk client_id=%s zone=%s inflight=%d queued=%d"
+    _log.info(log, session.client_id, session.zone, len(session.inflight), len(session.queue))
     hub.shares.part_with(session)
     flying, waiting = session.enter_log(backlog.since_offset)
     for delivery in [*flying, *waiting]:

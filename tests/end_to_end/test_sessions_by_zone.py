@@ -86,6 +86,16 @@ def test_people_see_where_sessions_are(node: Node) -> None:
     assert [one["client_id"] for one in json.loads(told.stdout)["items"]] == ["in-telemetry"]
 
 
+def test_sessions_of_a_zone_are_purged(node: Node) -> None:
+    leave_and_publish(node, "one")
+    purged = node.call("POST", "/sessions:purge", {"zone": "telemetry"})
+    assert (purged["samples"], purged["queued"]) == (["in-telemetry"], 1)
+    with lasting(node, "default") as client:
+        assert client.take().payload == b"one"
+    with lasting(node, "telemetry") as client:
+        assert not client.flags.session_present
+
+
 def test_zones_change_while_the_broker_runs(node: Node) -> None:
     leave_and_publish(node, "one")
     config = node.data_dir / "sluice.conf"
@@ -95,6 +105,7 @@ def test_zones_change_while_the_broker_runs(node: Node) -> None:
     assert told["needs_restart"] == []
     with lasting(node, "telemetry") as client:
         assert client.take().payload == b"one"
+        eventually(lambda: "session.moved_to_disk" in node.log.read_text())
         assert node.call("GET", "/sessions/in-telemetry")["durable"]
     node.kill()
     node.start()

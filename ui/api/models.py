@@ -698,6 +698,7 @@ class PurgeSessions(BaseModel):
 
     client_id: str | None = Field(default=None, description="An identifier, or a pattern with `*`, `?` and `[abc]`.")
     username: str | None = Field(default=None, description="A user name, or a pattern.")
+    zone: str | None = Field(default=None, description="A zone, or a pattern.")
     older_than_s: int | None = Field(default=None, description="Away for at least so many seconds.")
     durable: bool | None = None
     connected: bool = Field(default=False, description="True for sessions of connected clients, who are told (0x98).")

@@ -97,6 +97,7 @@ def _to_purge(members: Members, now_ns: int) -> Selection:
     return Selection(
         client_id=pattern_of(members.text("client_id")),
         username=pattern_of(members.text("username")),
+        zone=pattern_of(members.text("zone")),
         is_connected=bool(connected),
         is_durable=members.flag("durable"),
         away_before_ns=None if older_s is None else now_ns - older_s * _NS,
