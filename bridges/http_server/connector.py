@@ -1,43 +1,78 @@
-"""The connector type ``http_server``: what is posted to ``/ingest/NAME`` of the broker's own HTTP port."""
+"""The connector type ``http_server``: what is posted to ``/ingest/NAME``, of the broker's HTTP port or of a listener of
+the connector's own."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from bridges.http_server.authentication import Guard, guard_of
+from bridges.http_server.listener import PostListener
 from bridges.http_server.receiver import PostReceiver
 from bridges.http_server.settings import HttpServerSettings, HttpServerSourceSettings
 from bridges.resource.contract import Connector, ConnectorType, Context, Feed, ProbeStep, Source
 from bridges.resource.errors import BadSettings, ReconnectFirst, TargetMissing
 from broker.core.errors import NotFound
+from broker.core.receivers import Post, PostRefused, Receiver, Receivers
 from broker.core.schema import WaitingSchemas
 
 
 class HttpServerConnector(Connector):
-    """Who may send. There is no connection: senders make them."""
+    """Who may send, and where, where that is a listener of its own. There is no connection: senders make them."""
 
     def __init__(self, settings: HttpServerSettings, context: Context) -> None:
         self.settings = settings
         self._guard: Guard | None = None
+        self._here = Receivers()
+        self._listener = None if settings.listen is None else PostListener(settings.listen, self._here.find)
 
     async def open(self) -> None:
-        """Read the secrets."""
+        """Read the secrets, and listen."""
         self._guard = guard_of(self.settings.authentication)
+        if self._listener is not None:
+            await self._listener.start()
 
     async def close(self) -> None:
-        """Forget them."""
+        """Forget them, and listen no more."""
         self._guard = None
+        if self._listener is not None:
+            await self._listener.stop()
+
+    @property
+    def port(self) -> int:
+        """Of the listener of its own; 0 while there is none."""
+        return 0 if self._listener is None else self._listener.port
+
+    def add(self, name: str, receiver: Receiver, shared: Receivers) -> Callable[[], None]:
+        """Let a source take what is posted; call what is returned to end that."""
+        if self._listener is None:
+            shared.add(name, receiver)
+            return lambda: shared.remove(name, receiver)
+        elsewhere = _Elsewhere(name)
+        shared.add(name, elsewhere)
+        self._here.add(name, receiver)
+
+        def remove() -> None:
+            shared.remove(name, elsewhere)
+            self._here.remove(name, receiver)
+
+        return remove
 
     def probe(self) -> Sequence[ProbeStep]:
-        """Whether the secrets can be read."""
+        """Whether the secrets can be read, and the files of TLS."""
+        listen = self.settings.listen
 
         async def secrets() -> str:
-            await self.open()
+            guard_of(self.settings.authentication)
             return f"authentication is {self.settings.authentication.mechanism}"
 
-        return [ProbeStep("authenticate", secrets)]
+        async def tls() -> str:
+            assert listen is not None
+            await asyncio.to_thread(listen.ssl.context)
+            return "the certificate can be used" if listen.ssl.certfile else "not encrypted"
+
+        return [ProbeStep("authenticate", secrets), *([ProbeStep("tls", tls)] if listen is not None else [])]
 
     def source(self, settings: HttpServerSourceSettings, context: Context) -> Source:
         """What is posted to one name."""
@@ -51,6 +86,17 @@ class HttpServerConnector(Connector):
         return self._guard
 
 
+class _Elsewhere:
+    """Says at the broker's HTTP port that a source has a listener of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    async def receive(self, post: Post) -> Mapping[str, Any]:
+        """See ``Receiver``."""
+        raise PostRefused(404, "not_found", f"source {self._name!r} has a listener of its own; send there")
+
+
 class HttpServerSource(Source):
     """Takes requests while it runs."""
 
@@ -62,11 +108,11 @@ class HttpServerSource(Source):
         services, name = self._context.services, self._context.name.partition(":")[2]
         connector = self._connector
         receiver = PostReceiver(name, connector.guard, connector.settings, self._settings, services, feed)
-        services.receivers.add(name, receiver)
+        remove = connector.add(name, receiver, services.receivers)
         try:
             await asyncio.Event().wait()
         finally:
-            services.receivers.remove(name, receiver)
+            remove()
         raise AssertionError("not reached")
 
     async def check(self) -> None:
@@ -85,7 +131,7 @@ class HttpServerSource(Source):
 HTTP_SERVER = ConnectorType(
     name="http_server",
     title="HTTP requests to Sluice",
-    summary="Takes what others post to /ingest/NAME of the broker's HTTP port, with tokens, passwords or signatures.",
+    summary="Takes what others post to /ingest/NAME of the broker's HTTP port or one of its own, also with TLS.",
     connector=HttpServerSettings,
     make=HttpServerConnector,
     source=HttpServerSourceSettings,

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from bridges.resource.address import parse_address
 from bridges.resource.secret import SecretText
+from bridges.resource.tls import load_pem
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
 
+_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -74,8 +79,84 @@ Authentication = Annotated[
 ]
 
 
+class ServerTls(Settings):
+    """`ssl` of a listener; names as of the MQTT listeners."""
+
+    certfile: Path | None = Field(default=None, description="The listener's certificate with those behind it, PEM.")
+    keyfile: Path | None = Field(default=None, description="Its private key, PEM.")
+    password: SecretText | None = Field(default=None, description="What the private key is encrypted with.")
+    verify: Literal["verify_peer", "verify_none"] = Field(
+        default="verify_none", description="verify_peer: only senders with a certificate of cacertfile's are let in."
+    )
+    cacertfile: Path | None = Field(default=None, description="Authorities that senders' certificates come from, PEM.")
+    versions: list[Literal["tlsv1.2", "tlsv1.3"]] = Field(
+        default=["tlsv1.3", "tlsv1.2"], min_length=1, description="Versions of TLS that are spoken."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> ServerTls:
+        if (self.certfile is None) is not (self.keyfile is None):
+            raise ValueError("certfile and keyfile belong together; give both or none")
+        if (self.verify == "verify_peer") is not (self.cacertfile is not None):
+            raise ValueError("verify = verify_peer and cacertfile belong together; give both or none")
+        if self.cacertfile is not None and self.certfile is None:
+            raise ValueError("TLS needs certfile and keyfile")
+        return self
+
+    def context(self) -> ssl.SSLContext | None:
+        """The context of connections; None where they are not encrypted. Reads files.
+
+        Raises:
+            BadSettings: a file cannot be used; says which and why.
+        """
+        if self.certfile is None or self.keyfile is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        spoken = [_VERSIONS[name] for name in self.versions]
+        context.minimum_version, context.maximum_version = min(spoken), max(spoken)
+        password = self.password.reveal() if self.password is not None else ""  # never asks on a terminal
+        certificate, key = self.certfile, self.keyfile
+        load_pem(
+            lambda: context.load_cert_chain(certificate, key, lambda: password),
+            "ssl.certfile and ssl.keyfile",
+            certificate,
+        )
+        if authorities := self.cacertfile:
+            load_pem(lambda: context.load_verify_locations(authorities), "ssl.cacertfile", authorities)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+class ListenSettings(Settings):
+    """A listener of the connector's own."""
+
+    bind: str = Field(description="Where it listens, `host:port`; `0.0.0.0:8443` for all addresses of the machine.")
+    ssl: ServerTls = Field(default_factory=ServerTls, description="TLS, where certfile and keyfile are given.")
+    max_connections: int = Field(
+        default=1024, ge=1, le=100_000, description="Connections at once; further ones are closed. A number."
+    )
+
+    @field_validator("bind")
+    @classmethod
+    def _bind(cls, value: str) -> str:
+        if not re.search(r":\d+$", value):
+            raise ValueError(f"{value!r} names no port; write '127.0.0.1:8443' or '0.0.0.0:8443'")
+        parse_address(value, 1)
+        return value
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        return parse_address(self.bind, 1)
+
+
 class HttpServerSettings(Settings):
     """Who may send, and how much at once."""
+
+    listen: ListenSettings | None = Field(
+        default=None,
+        description="A listener for the sources of this connector alone. Absent: they are at the broker's HTTP port.",
+    )
 
     authentication: Authentication = Field(
         description="Who may send: token, basic, hmac, or none, which has to be said."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -64,10 +65,10 @@ def client_context(options: TlsOptions) -> ssl.SSLContext | None:
     elif options.cacertfile is None:
         context.load_default_certs()
     else:
-        _load(lambda: context.load_verify_locations(cafile=options.cacertfile), "ssl.cacertfile", options.cacertfile)
+        load_pem(lambda: context.load_verify_locations(cafile=options.cacertfile), "ssl.cacertfile", options.cacertfile)
     if options.certfile is not None:
         password = options.password.reveal() if options.password is not None else ""  # never asks on a terminal
-        _load(
+        load_pem(
             lambda: context.load_cert_chain(str(options.certfile), str(options.keyfile), lambda: password),
             "ssl.certfile and ssl.keyfile",
             options.certfile,
@@ -75,8 +76,12 @@ def client_context(options: TlsOptions) -> ssl.SSLContext | None:
     return context
 
 
-def _load(load: object, what: str, file: Path) -> None:
-    assert callable(load)
+def load_pem(load: Callable[[], object], what: str, file: Path) -> None:
+    """Load a file of ``what``.
+
+    Raises:
+        BadSettings: it cannot be used, or not be read.
+    """
     try:
         load()
     except ssl.SSLError as error:

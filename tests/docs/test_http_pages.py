@@ -23,13 +23,14 @@ def test_rows_go_to_a_service_as_described(tmp_path: Path) -> None:
 
 
 def test_what_is_posted_becomes_messages_as_described(tmp_path: Path) -> None:
-    posted, received, many, hooks, twice = run([*START, *commands(RECEIVE)], tmp_path)[-5:]
+    posted, received, many, hooks, secured, twice = run([*START, *commands(RECEIVE)], tmp_path)[-6:]
     assert '{"accepted":1,"refused":[],"refused_count":0}' in posted
     assert 'meters/attic {"temp": 41}' in received
     answer = json.loads(many.strip().splitlines()[-1])
     assert (answer["accepted"], answer["refused_count"], answer["refused"][0]["index"]) == (2, 1, 1)
     assert '{"accepted":1,' in hooks
     assert "does not fit the body" in hooks
+    assert '{"accepted":1,' in secured
     answers = [json.loads(line) for line in twice.splitlines() if line.startswith("{")]
     assert [(answer["accepted"], answer.get("duplicate", False)) for answer in answers] == [(1, False), (1, True)]
 

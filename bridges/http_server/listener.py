@@ -1,0 +1,232 @@
+"""A listener of a connector's own for what is posted, with or without TLS: HTTP/1.1 by h11.
+
+It knows one path, ``/ingest/NAME`` with whatever stands behind, and ``POST``. Who sends nothing, or sends slowly, is
+cut off; more connections than are allowed are closed at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import ssl
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+import h11
+
+from bridges.http_server.settings import ListenSettings
+from bridges.resource.errors import BadSettings
+from broker.core import jsontext
+from broker.core.errors import SluiceError, Unavailable
+from broker.core.receivers import Post, PostRefused, Receiver
+from broker.observe.log import get_logger
+
+_log = get_logger(__name__)
+
+PREFIX: Final = "/ingest/"
+_READ_BYTES: Final = 64 * 1024
+_HEAD_S: Final = 10.0
+"""A request line with its headers must come within this time of the connection, or of the answer before it."""
+_HANDSHAKE_S: Final = 10.0
+_ANSWER_S: Final = 10.0
+"""Whoever does not read its answer within this time is cut off."""
+_DRAIN_S: Final = 2.0
+"""So long is read on behind a request that was refused before its end, so that the answer arrives."""
+_END_S: Final = 2.0
+"""Requests that run when the listener ends have so long."""
+
+Find = Callable[[str], Receiver | None]
+
+
+class Answer(NamedTuple):
+    """What is answered."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = {}
+
+
+class PostListener:
+    """See the module."""
+
+    def __init__(self, settings: ListenSettings, find: Find) -> None:
+        self._settings, self._find = settings, find
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            BadSettings: the address cannot be had, or a file of TLS cannot be used.
+        """
+        settings = self._settings
+        host, port = settings.address
+        tls = await asyncio.to_thread(settings.ssl.context)
+        timeouts: dict[str, Any] = {} if tls is None else {"ssl_handshake_timeout": _HANDSHAKE_S}
+        try:
+            self._server = await asyncio.start_server(self._serve, host, port, ssl=tls, **timeouts)
+        except OSError as error:
+            raise BadSettings(f"cannot listen on {settings.bind}: {_why(error)}") from None
+
+    async def stop(self) -> None:
+        """Listen no more; requests that run have a moment."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=_END_S)
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    @property
+    def port(self) -> int:
+        """Where it listens; 0 while it does not."""
+        return 0 if self._server is None else int(self._server.sockets[0].getsockname()[1])
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._serving) >= self._settings.max_connections or self._server is None:
+            writer.transport.abort()
+            return
+        self._serving.add(task)
+        try:
+            await _Connection(reader, writer, self._find, lambda: self._server is None).run()
+        except (OSError, TimeoutError):
+            pass  # whoever was there is gone, or too slow
+        finally:
+            self._serving.discard(task)
+            writer.transport.abort()
+
+
+class _Connection:
+    """One connection: requests one after the other."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, find: Find, ends: Callable[[], bool]
+    ) -> None:
+        self._reader, self._writer, self._find, self._ends = reader, writer, find, ends
+        self._http = h11.Connection(h11.SERVER)
+        peer = writer.get_extra_info("peername")
+        self._peer_host = peer[0] if peer else None
+
+    async def run(self) -> None:
+        """Until either side has enough."""
+        while not self._ends():
+            try:
+                async with asyncio.timeout(_HEAD_S):
+                    request = await self._event()
+                if not isinstance(request, h11.Request):
+                    return
+                answer = await self._answer(request)
+            except h11.RemoteProtocolError as error:
+                answer = _problem(error.error_status_hint, "malformed_body", f"this is no request: {error}")
+            await self._send(answer)
+            if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+                await self._drain()
+                return
+            self._http.start_next_cycle()
+
+    async def _event(self) -> Any:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            if self._http.they_are_waiting_for_100_continue:
+                self._writer.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+            self._http.receive_data(await self._reader.read(_READ_BYTES))
+        return event
+
+    async def _answer(self, request: h11.Request) -> Answer:
+        path, _, query = request.target.decode("latin-1").partition("?")
+        if not path.startswith(PREFIX) or path == PREFIX:
+            return _problem(404, "no_such_path", f"there is no path {path}; sources are at {PREFIX}NAME")
+        if request.method != b"POST":
+            text = f"{path} does not take {request.method.decode('latin-1')}"
+            return _problem(405, "method_not_allowed", text, headers={"Allow": "POST"})
+        name, _, rest = path[len(PREFIX) :].partition("/")
+        receiver = self._find(unquote(name))
+        if receiver is None:
+            return _problem(404, "not_found", f"there is no source {unquote(name)!r} at this listener, or not now")
+        headers = {header.decode("latin-1"): value.decode("latin-1") for header, value in request.headers}
+        parameters = dict(parse_qsl(query, keep_blank_values=True))
+        post = Post(unquote(rest), parameters, headers, self._peer_host, self._read)
+        try:
+            return Answer(200, jsontext.encode(dict(await receiver.receive(post))))
+        except PostRefused as error:
+            told = [problem.as_dict() for problem in error.errors]
+            return _problem(error.status, error.code, str(error), told, headers=error.headers)
+        except Unavailable as error:
+            return _problem(503, error.code, str(error), headers={"Retry-After": str(int(error.retry_after_s or 1))})
+        except SluiceError as error:
+            return _problem(422, error.code, str(error))
+        except (h11.RemoteProtocolError, OSError, TimeoutError):
+            raise
+        except Exception:  # noqa: BLE001 - one request must not end the others
+            _log.exception("ingest.failed")
+            return _problem(500, "internal", "the server failed; its log has the reason")
+
+    async def _read(self, most_bytes: int) -> bytes:
+        chunks, size = [], 0
+        while isinstance(event := await self._event(), h11.Data):
+            size += len(event.data)
+            if size > most_bytes:
+                raise PostRefused(413, "too_large", f"the body is larger than {most_bytes} bytes")
+            chunks.append(bytes(event.data))
+        if not isinstance(event, h11.EndOfMessage):
+            raise ConnectionResetError
+        return b"".join(chunks)
+
+    async def _send(self, answer: Answer) -> None:
+        headers = [
+            ("Content-Type", answer.content_type),
+            ("Content-Length", str(len(answer.body))),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Cache-Control", "no-store"),
+            *answer.headers.items(),
+        ]
+        if self._ends() or self._http.their_state is not h11.DONE:
+            headers.append(("Connection", "close"))
+        http = self._http
+        parts = (h11.Response(status_code=answer.status, headers=headers), h11.Data(answer.body), h11.EndOfMessage())
+        self._writer.write(b"".join(http.send(part) or b"" for part in parts))
+        async with asyncio.timeout(_ANSWER_S):
+            await self._writer.drain()
+
+    async def _drain(self) -> None:
+        """Read on for a moment what is still being sent: a socket that is closed on it would swallow the answer."""
+        if self._writer.can_write_eof():
+            self._writer.write_eof()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_S):
+                while await self._reader.read(_READ_BYTES):
+                    pass
+
+
+def _problem(
+    status: int, code: str, detail: str, errors: Any = (), *, headers: Mapping[str, str] | None = None
+) -> Answer:
+    """A problem document (RFC 9457), like the API's."""
+    body = {"title": detail, "status": status, "detail": detail, "code": code, "errors": list(errors)}
+    try:
+        data = jsontext.encode(body)
+    except jsontext.JsonError:  # what was sent may hold half characters
+        data = jsontext.encode({**body, "title": ascii(detail), "detail": ascii(detail), "errors": []})
+    return Answer(status, data, "application/problem+json", dict(headers or {}))
+
+
+def _why(error: OSError) -> str:
+    number = error.errno or 0
+    if number == errno.EADDRINUSE:
+        return "the port is in use; stop the program that has it, or choose another"
+    if number == errno.EADDRNOTAVAIL:
+        return "this machine has no such address; use 127.0.0.1, or 0.0.0.0 for all addresses"
+    if number in (errno.EACCES, errno.EPERM):
+        return "ports below 1024 are not for ordinary users; choose one above"
+    if isinstance(error, ssl.SSLError):
+        return str(error.reason or error)
+    return (os.strerror(number) if number > 0 else str(error)).lower()
