@@ -32,7 +32,7 @@ class ExpectedClaim:
         for found in self.placeholders:
             if found not in _FACTS and not found.startswith("client_attrs."):
                 known = ", ".join(_FACTS)
-                raise ValueError(f"{name}: there is no ${{{found}}}; there are {known} and client_attrs.NAME")
+                raise ValueError(f"verify_claims, {name}: there is no ${{{found}}}; there are {known} and client_attrs.NAME")
 
     @property
     def proves(self) -> frozenset[ClientName]:
