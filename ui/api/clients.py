@@ -24,7 +24,13 @@ _TAGS: list[Any] = ["Clients"]
 
 def add_clients(router: APIRouter, desk: ClientDesk) -> None:
     """Add ``/clients`` and its verbs."""
+    _add_list(router, desk)
+    _add_kick(router, desk)
+    _add_subscribing(router, desk)
+    _add_show(router, desk)
 
+
+def _add_list(router: APIRouter, desk: ClientDesk) -> None:
     @router.get(
         "/clients",
         operation_id="listClients",
@@ -47,6 +53,8 @@ def add_clients(router: APIRouter, desk: ClientDesk) -> None:
         after = decode_cursor(cursor) if cursor is not None else None
         return answer(with_cursor(await desk.page(wanted, sort, limit, after)))
 
+
+def _add_kick(router: APIRouter, desk: ClientDesk) -> None:
     @router.post(
         "/clients:kick",
         operation_id="kickClients",
@@ -60,6 +68,8 @@ def add_clients(router: APIRouter, desk: ClientDesk) -> None:
         members.done("nobody was disconnected")
         return answer(desk.kick(client_ids))
 
+
+def _add_subscribing(router: APIRouter, desk: ClientDesk) -> None:
     @router.post(
         "/clients:subscribe",
         operation_id="subscribeClient",
@@ -95,6 +105,10 @@ def add_clients(router: APIRouter, desk: ClientDesk) -> None:
         client_id, filters = members.needed_text("client_id"), members.texts("filters")
         members.done("nothing was unsubscribed")
         return answer(await desk.unsubscribe(client_id, filters))
+
+
+def _add_show(router: APIRouter, desk: ClientDesk) -> None:
+    """Comes last: its path would take the others'."""
 
     @router.get(
         "/clients/{client_id:path}",

@@ -48,6 +48,11 @@ class Kind:
     filter: Callable[..., Selection] = Everything
 
     @property
+    def one(self) -> str:
+        """The path of one of them."""
+        return f"/{self.path}/{{name}}"
+
+    @property
     def word(self) -> str:
         """One of them in a sentence: ``an access rule``."""
         text = _spaced(self.singular)
@@ -57,6 +62,11 @@ class Kind:
     def words(self) -> str:
         """Many of them: ``access rules``."""
         return _spaced(self.plural)
+
+
+def _preconditions(service: ObjectService) -> tuple[int, ...]:
+    """The status of a call whose precondition does not hold, where the kind has those."""
+    return (412,) if hasattr(service, "etag") else ()
 
 
 def _spaced(name: str) -> str:
@@ -87,14 +97,23 @@ Cursor = Annotated[str | None, Query(description="'next' of the page before.")]
 
 def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
     """Add the routes of one kind. A service with ``etag`` has preconditions, one with ``patched`` takes patches."""
-    one, many = f"/{kind.path}/{{name}}", f"/{kind.path}"
-    tags: list[Any] = [kind.tag]
-    changed = (412,) if hasattr(service, "etag") else ()
+    _add_list(router, kind, service)
+    _add_create(router, kind, service)
+    _add_get(router, kind, service)
+    _add_put(router, kind, service)
+    _add_delete(router, kind, service)
+    if hasattr(service, "patched"):
+        _add_patching(router, kind, service)
+    reorder = getattr(service, "reorder", None)
+    if reorder is not None:
+        add_reorder(router, kind, service, reorder)
 
+
+def _add_list(router: APIRouter, kind: Kind, service: ObjectService) -> None:
     @router.get(
-        many,
+        f"/{kind.path}",
         operation_id=f"list{kind.plural}",
-        tags=tags,
+        tags=[kind.tag],
         summary=f"List {kind.words} in their order",
         **described(answer=models.ObjectList, problems=(422,)),
     )
@@ -105,10 +124,12 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
     ) -> Response:
         return answer(page_of(wanted.select(service.list()), limit, cursor))
 
+
+def _add_create(router: APIRouter, kind: Kind, service: ObjectService) -> None:
     @router.post(
-        many,
+        f"/{kind.path}",
         operation_id=f"create{kind.singular}",
-        tags=tags,
+        tags=[kind.tag],
         summary=f"Create {kind.word}",
         **described(body=kind.model, answer=models.Object, status=201, problems=(409,)),
     )
@@ -117,10 +138,12 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
         created = service.create(named(spec, None))
         return preconditions.with_etag(request, created_answer(request, created), etag_of(service, created["name"]))
 
+
+def _add_get(router: APIRouter, kind: Kind, service: ObjectService) -> None:
     @router.get(
-        one,
+        kind.one,
         operation_id=f"get{kind.singular}",
-        tags=tags,
+        tags=[kind.tag],
         summary=f"Show {kind.word}",
         **described(answer=models.Object, problems=(404, 422)),
     )
@@ -128,12 +151,14 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
         shown = answer(service.get(checked_name(name)))
         return preconditions.with_etag(request, shown, etag_of(service, name))
 
+
+def _add_put(router: APIRouter, kind: Kind, service: ObjectService) -> None:
     @router.put(
-        one,
+        kind.one,
         operation_id=f"put{kind.singular}",
-        tags=tags,
+        tags=[kind.tag],
         summary=f"Create or replace {kind.word}",
-        **described(body=kind.model, answer=models.Object, problems=(409, *changed), also_creates=True),
+        **described(body=kind.model, answer=models.Object, problems=(409, *_preconditions(service)), also_creates=True),
     )
     async def put_object(name: NamePath, request: Request) -> Response:
         spec = named(await read_object(request), checked_name(name))
@@ -144,28 +169,24 @@ def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
             saved = created_answer(request, service.create(spec))
         return preconditions.with_etag(request, saved, etag_of(service, name))
 
+
+def _add_delete(router: APIRouter, kind: Kind, service: ObjectService) -> None:
     @router.delete(
-        one,
+        kind.one,
         operation_id=f"delete{kind.singular}",
-        tags=tags,
+        tags=[kind.tag],
         summary=f"Delete {kind.word}",
-        **described(status=204, problems=(404, 409, 422, *changed)),
+        **described(status=204, problems=(404, 409, 422, *_preconditions(service))),
     )
     async def delete_object(name: NamePath, request: Request) -> Response:
         preconditions.check(request, etag_of(service, checked_name(name)))
         service.delete(name)
         return Response(status_code=204)
 
-    if hasattr(service, "patched"):
-        _add_patching(router, kind, service)
-    reorder = getattr(service, "reorder", None)
-    if reorder is not None:
-        add_reorder(router, kind, service, reorder)
-
 
 def _add_patching(router: APIRouter, kind: Kind, service: Any) -> None:
     @router.patch(
-        f"/{kind.path}/{{name}}",
+        kind.one,
         operation_id=f"patch{kind.singular}",
         tags=[kind.tag],
         summary=f"Change members of {kind.word}, by JSON Merge Patch",
