@@ -24,6 +24,7 @@ SortOption = Annotated[
         help="client_id, connected_at, queued, queue_bytes, inflight, subscriptions; with - in front, falling.",
     ),
 ]
+ZoneOption = Annotated[str | None, typer.Option("--zone", help="Of clients in this zone, or a pattern.")]
 
 group = typer.Typer(help="Clients: list, show, disconnect, subscribe for them.", no_args_is_help=True)
 _COLUMNS = (
@@ -40,6 +41,7 @@ def list_clients(
     client_id: PatternOption = None,
     username: UserOption = None,
     address: Annotated[str | None, typer.Option("--address", help="Without port, or a pattern.")] = None,
+    zone: ZoneOption = None,
     attribute: Annotated[str | None, typer.Option("--attribute", help="NAME=VALUE of a client attribute.")] = None,
     connected: ConnectedOption = None,
     sort: SortOption = "client_id",
@@ -52,8 +54,8 @@ def list_clients(
     """List clients that are connected, or have a session that waits for them."""
     with api_client(url, data_dir) as client:
         answer = read_rows(
-            client, "/clients", limit, client_id=client_id, username=username, address=address, attribute=attribute,
-            connected=flag(connected), sort=sort,
+            client, "/clients", limit, client_id=client_id, username=username, address=address, zone=zone,
+            attribute=attribute, connected=flag(connected), sort=sort,
         )  # fmt: skip
     print_rows(answer, _COLUMNS, as_json=as_json or output == "json")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -12,7 +13,7 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.asking import confirm
-from broker.cli.clients import ClientArgument, ConnectedOption, PatternOption, SortOption, UserOption
+from broker.cli.clients import ClientArgument, ConnectedOption, PatternOption, SortOption, UserOption, ZoneOption
 from broker.cli.errors import hinting
 from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.pages import LimitOption, flag, print_rows, read_rows
@@ -40,7 +41,7 @@ def list_sessions(
     durable: Annotated[
         bool | None, typer.Option("--durable/--clean", help="Only those that are on disk, or in memory.")
     ] = None,
-    zone: Annotated[str | None, typer.Option("--zone", help="Of clients in this zone, or a pattern.")] = None,
+    zone: ZoneOption = None,
     min_queued: Annotated[int | None, typer.Option("--min-queued", help="At least so many messages wait.")] = None,
     sort: SortOption = "client_id",
     limit: LimitOption = 100,
@@ -84,6 +85,7 @@ def show_session(
 def purge(
     client_id: PatternOption = None,
     username: UserOption = None,
+    zone: ZoneOption = None,
     older_than: Annotated[
         str | None, typer.Option("--older-than", help="Away for at least so long, as 1d, 12h, 30m.")
     ] = None,
@@ -100,7 +102,8 @@ def purge(
     """Delete sessions, with what waits for them."""
     from broker.cli.output import print_json, print_members
 
-    body = _purge_body(client_id, username, older_than, connected=connected)
+    texts = {"client_id": client_id, "username": username, "zone": zone}
+    body = _purge_body(texts, older_than, connected=connected)
     with api_client(url, data_dir, _LONG_S) as client:
         told = client.post("/sessions:purge", {**body, "dry_run": True})
         if not dry_run and told["sessions"]:
@@ -113,25 +116,23 @@ def purge(
         print_members(told)
 
 
-def _purge_body(
-    client_id: str | None, username: str | None, older_than: str | None, *, connected: bool
-) -> dict[str, Any]:
+def _purge_body(texts: Mapping[str, str | None], older_than: str | None, *, connected: bool) -> dict[str, Any]:
     from broker.cli.errors import CommandError
     from broker.config.units import parse_duration_s
 
-    body: dict[str, Any] = {"client_id": client_id, "username": username, "connected": connected}
+    body: dict[str, Any] = {name: text for name, text in texts.items() if text is not None}
     if older_than is not None:
         try:
             body["older_than_s"] = int(float(str(parse_duration_s(older_than))))
         except (ValueError, OverflowError) as error:
             raise CommandError(f"--older-than: {error}", exit_codes.USAGE) from None
-    if client_id is None and username is None and older_than is None:
+    if not body:
         raise CommandError(
-            "say which sessions: by --id, --user or --older-than",
+            "say which sessions: by --id, --user, --zone or --older-than",
             exit_codes.USAGE,
             hint="sluice sessions purge --older-than 30d --dry-run",
         )
-    return {name: value for name, value in body.items() if value is not None}
+    return {**body, "connected": connected}
 
 
 @group.command("top")

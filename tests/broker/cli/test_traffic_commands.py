@@ -100,7 +100,8 @@ def test_sessions_are_listed_ranked_and_purged(ask: Callable[..., Any], node: No
     [row] = list(csv.DictReader((tmp_path / "top.csv").open()))
     assert (row["client_id"], row["queued"], row["queued_bytes"]) == ("line-1", "3", "24")
     assert ask("sessions", "purge", "--id", "line-*", "--older-than", "1d", "--yes")["sessions"] == 0
-    assert ask("sessions", "purge", "--id", "line-1", "--yes")["queued"] == 3
+    assert ask("sessions", "purge", "--id", "line-1", "--zone", "other", "--yes")["sessions"] == 0
+    assert ask("sessions", "purge", "--id", "line-1", "--zone", "default", "--yes")["queued"] == 3
     assert main(["sessions", "rm", "line-2", "--yes"]) == exit_codes.DONE
     assert ask("sessions", "ls", "--id", "line-*")["items"] == []
 
