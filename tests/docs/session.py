@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
@@ -139,6 +139,8 @@ def _programs(directory: Path) -> Path:
 
 
 def _kill_family(pid: int) -> None:
-    parent = psutil.Process(pid)
-    for process in [parent, *parent.children(recursive=True)]:
-        process.kill()
+    with suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(pid)
+        for process in [*parent.children(recursive=True), parent]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()

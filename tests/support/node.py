@@ -53,7 +53,7 @@ class Node:
         self.process: subprocess.Popen[bytes] | None = None
         self.log = data_dir.parent / f"{data_dir.name}.log"
 
-    def start(self, timeout_s: float = 30.0) -> Node:
+    def start(self, timeout_s: float = 60.0) -> Node:
         """Start and wait for the line that says ready."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         if self.config:
