@@ -167,6 +167,9 @@ def test_a_login_is_tried_without_a_client(node: Node) -> None:
     answer = node.call("POST", "/access:check", {"client": client})
     assert answer["allowed"] is False
     assert "the token ended 3" in answer["authentication"]["why"]
+    client["password"] = token(kid="made-up")
+    answer = node.call("POST", "/access:check", {"client": client})
+    assert answer["authentication"]["why"] == "the token is signed with a key that is not among those published"
     client["password"] = token(acl={"pub": ["a"]})
     answer = node.call("POST", "/access:check", {"client": client, "action": "publish", "topic": "b"})
     assert answer["allowed"] is False
