@@ -31,8 +31,8 @@ class ExpectedClaim:
         self.placeholders = [found for one in self._expected if isinstance(one, str) for found in _names_in(one)]
         for found in self.placeholders:
             if found not in _FACTS and not found.startswith("client_attrs."):
-                known = ", ".join(_FACTS)
-                raise ValueError(f"verify_claims, {name}: there is no ${{{found}}}; there are {known} and client_attrs.NAME")
+                known = f"{', '.join(_FACTS)} and client_attrs.NAME"
+                raise ValueError(f"verify_claims, {name}: there is no ${{{found}}}; there are {known}")
 
     @property
     def proves(self) -> frozenset[ClientName]:
