@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError, field_validator
@@ -12,6 +12,7 @@ from bridges.resource.contract import ConnectorType
 from bridges.resource.options import ActionOptions, ConnectorOptions, SourceOptions
 from bridges.resource.registry import Registry
 from bridges.resource.secret import has_unknown_stars
+from bridges.resource.templates import why_no_template
 from broker.config.model import Settings
 from broker.config.spec_problems import spec_problems
 from broker.config.units import Size
@@ -167,6 +168,7 @@ def check_connector(what: str, spec: ActionSpec | SourceSpec, connectors: Mappin
 def _with_parameters(what: str, model: type[Any], own: type[Any], given: Spec) -> Any:
     problems: list[Problem] = []
     parameters = _checked(own, given.get("parameters", {}), "/parameters", problems)
+    problems += _stray_placeholders(given.get("parameters"), "/parameters")
     found = _checked(model, {name: value for name, value in given.items() if name != "parameters"}, "", problems)
     _refuse(what, problems, parameters)
     return found.model_copy(update={"parameters": parameters})
@@ -190,6 +192,20 @@ def _checked(model: type[Any], value: Any, pointer: str, problems: list[Problem]
     except ValidationError as error:
         problems += spec_problems(error, model, ("reference", "republish"), pointer)
         return None
+
+
+def _stray_placeholders(value: Any, pointer: str) -> Iterator[Problem]:
+    if isinstance(value, str):
+        if why := why_no_template(value):
+            yield Problem(why, pointer)
+        return
+    members: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        members = value.items()
+    elif isinstance(value, list):
+        members = enumerate(value)
+    for name, member in members:
+        yield from _stray_placeholders(member, f"{pointer}/{name}")
 
 
 def _refuse(what: str, problems: list[Problem], parameters: Any) -> None:

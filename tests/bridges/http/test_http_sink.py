@@ -283,7 +283,7 @@ def test_a_wait_that_is_asked_for_holds_for_all_lanes(form: str) -> None:
         await bridges.until(lambda: times)
         for number in range(1, 9):
             bridges.send({"n": number}, ACTION, client=f"c{number}")
-        await bridges.until(lambda: "asks to wait" in bridges.actions.get("out")["last_error"]["text"])
+        await bridges.until(lambda: "asks to wait" in str(bridges.actions.get("out")["last_error"]))
         await sent(bridges, 9)
 
     run(check, {}, answer)

@@ -47,6 +47,11 @@ def test_what_cannot_be_used_is_refused_with_its_place() -> None:
             assert problems_of(lambda: bridges.actions.create({**action, "parameters": {"topik": "t"}})) == [
                 "/parameters/topik: topik is not known; did you mean 'topic'?"
             ]
+            for text, shown in (("a/${b", "'${b'"), ("${b c}/d", "'${b c}/d'"), ("${payload.a-b}", "'${payload.a-b}'")):
+                [line] = problems_of(
+                    lambda text=text: bridges.actions.create({**action, "parameters": {"topic": text}})
+                )
+                assert line.startswith(f"/parameters/topic: {text!r} has {shown}, which is no placeholder")
             fallback = [{"kind": "republish", "args": {"topic": "a/#"}}]
             found = problems_of(lambda: bridges.actions.create({**action, "fallback_actions": fallback}))
             assert found[0].startswith("/fallback_actions/0/args/topic")
