@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from broker.admin.times import moment
 from broker.core.objects import Spec
 from broker.core.subscription import Subscription
-from broker.session.session import NEVER_S, Delivery, Session
+from broker.session.delivery import Delivery
+from broker.session.session import NEVER_S, Session
 
 
 def session_row(session: Session) -> Spec:

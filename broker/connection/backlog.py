@@ -17,7 +17,8 @@ from broker.core.stream import StreamRecord
 from broker.observe.metrics import Metrics
 from broker.routing.router import Target
 from broker.routing.shared import ShareGroup
-from broker.session.session import Delivery, Session
+from broker.session.delivery import Delivery
+from broker.session.session import Session
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 

@@ -60,7 +60,8 @@ from broker.routing.settings import RetainedSettings
 from broker.session.inbound import Inbound
 from broker.session.outbox import Turn
 from broker.session.registry import SessionRegistry
-from broker.session.session import NEVER_S, Session, SessionServices
+from broker.session.services import SessionServices
+from broker.session.session import NEVER_S, Session
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 

@@ -37,8 +37,9 @@ from broker.core.errors import PeerError
 from broker.core.message import Message
 from broker.pipeline.plan import TopicPlan
 from broker.routing.router import Routes
+from broker.session.delivery import RAW
 from broker.session.late import Late
-from broker.session.session import RAW, Session
+from broker.session.session import Session
 
 if TYPE_CHECKING:
     from broker.connection.connection import Connection

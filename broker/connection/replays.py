@@ -28,7 +28,8 @@ from broker.core.subscription import Subscription
 from broker.routing.retained import Entry, Retained
 from broker.routing.router import Target
 from broker.routing.topic_keys import FilterWalk
-from broker.session.session import Delivery, Session
+from broker.session.delivery import Delivery
+from broker.session.session import Session
 from broker.storage.writer import Writer
 
 PREFIX: Final = b"replay/"

@@ -21,7 +21,8 @@ from broker.session.record import (
     restore_session,
     restore_subscriptions,
 )
-from broker.session.session import Session, SessionServices
+from broker.session.services import SessionServices
+from broker.session.session import Session
 from broker.session.will import Will
 
 if TYPE_CHECKING:

@@ -17,8 +17,10 @@ from broker.codec.outgoing import Outgoing
 from broker.connection.settings import MqttSettings
 from broker.connection.zone_settings import ZoneSettings, ZonesSettings
 from broker.routing.router import Target
+from broker.session.delivery import Delivery
 from broker.session.limits import QueueLimits
-from broker.session.session import DEFAULT_ZONE, Delivery, Session, SessionServices
+from broker.session.services import SessionServices
+from broker.session.session import DEFAULT_ZONE, Session
 
 if TYPE_CHECKING:
     from broker.connection.hub import Hub

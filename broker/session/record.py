@@ -9,7 +9,8 @@ import msgspec
 from broker.core.client import Client
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.session.session import DEFAULT_ZONE, Delivery, Session
+from broker.session.delivery import Delivery
+from broker.session.session import DEFAULT_ZONE, Session
 from broker.session.shared_delivery import Claim, SharedDelivery
 from broker.session.will import Will
 

@@ -21,25 +21,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from dataclasses import replace
+from typing import Final
 
 from broker.codec.outgoing import Outgoing
 from broker.codec.wire import PACKET_ID_BYTES
 from broker.core.client import Client
-from broker.core.clock import Clock
-from broker.core.events import Events
 from broker.core.message import Message, Properties
 from broker.core.nothing import NOTHING, filled
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.core.topic_index import TopicIndex
-from broker.observe.metrics import Counter
+from broker.session.delivery import RAW, Delivery
 from broker.session.holder import Holder
 from broker.session.inbound import Inbound
 from broker.session.late import Late, LateQueue
-from broker.session.limits import QueueLimits
 from broker.session.outbox import Outbox
+from broker.session.services import Owner, SessionServices
 from broker.session.share import LogShare
 from broker.session.will import Will
 
@@ -60,84 +58,6 @@ DEFAULT_ZONE: Final = "default"
 """The zone of listeners that name none."""
 _FEW: Final = 8
 """So many subscriptions are looked through one by one, more have an index."""
-
-
-class Delivery:
-    """One QoS 1 or 2 message for one session, waiting or in flight. ``offset`` is -1 when it is not in the log.
-
-    ``holder`` is set on messages of share groups, see ``broker.session.shared_delivery``.
-    """
-
-    __slots__ = ("holder", "identifiers", "is_released", "offset", "outgoing", "qos", "retain", "sent_ns")
-
-    def __init__(
-        self, outgoing: Outgoing | None, qos: int, retain: bool, identifiers: tuple[int, ...], offset: int = -1
-    ) -> None:
-        self.outgoing, self.qos, self.retain, self.identifiers = outgoing, qos, retain, identifiers
-        self.offset = offset
-        self.holder: Holder | None = None
-        self.is_released = False  # QoS 2: PUBREC has come, PUBREL goes out until PUBCOMP
-        self.sent_ns = 0
-
-
-RAW: Final = Delivery(None, 1, False, ())
-"""In flight for a session that ends with its connection, on the fast path: nothing of it will be needed again but its
-identifier."""
-
-
-class OnEvent(Protocol):
-    """Told of a delivery's event by name, with a reason or the properties of the client's answer."""
-
-    def __call__(
-        self, name: str, session: Session, message: Message, why: str, properties: Properties | None = None, /
-    ) -> None: ...
-
-
-@dataclass(slots=True)
-class SessionServices:
-    """What all sessions of a node share.
-
-    ``changed`` is told of a durable session whose record has to be written, ``moved`` of one for whose record there is
-    time, since the one on disk foretells what is sent; ``refill`` of one that has room and is behind, ``later`` is to
-    call ``pump`` in another turn of the loop, ``crowded`` is told of a session whose queue or connection fills up,
-    ``relieved`` when it has room again. ``on_event`` is told of what somebody wants to know. ``max_late_bytes`` bounds
-    what waits of QoS 0. ``resends`` tells that 3.1.1 clients are sent on a timer what they do not acknowledge. ``shed``
-    is told of messages in the log that a session passes over: why, the offset from which it would have read, how many
-    of its messages after that to leave out of account, and how many follow that it passes over. ``on_dropped`` is told
-    of every other message that a session does not get, and why.
-    """
-
-    clock: Clock
-    changed: Callable[[Session], None]
-    moved: Callable[[Session], None]
-    refill: Callable[[Session], None]
-    later: Callable[[Session], object]
-    crowded: Callable[[Session], None]
-    relieved: Callable[[Session], None]
-    on_event: OnEvent
-    events: Events
-    sent: tuple[Counter, Counter, Counter]
-    dropped: Callable[[str], Counter]
-    max_queue: int
-    max_queue_bytes: int
-    max_late_bytes: int
-    window: int
-    resends: bool = False
-    limits: QueueLimits = field(default_factory=QueueLimits)
-    shed: Callable[[Session, str, int, int, int], None] | None = None
-    on_dropped: Callable[[Session, Message, str], None] | None = None
-
-
-class Owner(Protocol):
-    """The connection that a session is attached to."""
-
-    def fail(self, error: BaseException) -> None:
-        """Close: what the session must send cannot be stored."""
-        ...
-
-    def overrun(self) -> None:
-        """Close, soon: more waits than may, and the settings say so."""
-        ...
 
 
 class Session:

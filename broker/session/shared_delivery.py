@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.codec.outgoing import Outgoing
-from broker.session.session import Delivery
+from broker.session.delivery import Delivery
 
 Claim = tuple[str, int, int, int]
 """Where a share group has a message from: the group's key, log, shard and offset."""

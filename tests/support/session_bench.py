@@ -10,7 +10,8 @@ from broker.core.events import Events
 from broker.core.message import Message, Properties
 from broker.observe.metrics import Metrics
 from broker.session.outbox import Outbox, Turn
-from broker.session.session import Session, SessionServices
+from broker.session.services import SessionServices
+from broker.session.session import Session
 from tests.support.mqtt_server import MovedClock
 
 

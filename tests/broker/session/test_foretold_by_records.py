@@ -10,7 +10,7 @@ from broker.codec.packets import Publish, PubRel
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.session import session as sessions
-from broker.session.session import Delivery
+from broker.session.delivery import Delivery
 from broker.session.shared_delivery import NO_PLACE, SharedDelivery
 from tests.support.session_bench import SessionBench, outgoing
 
