@@ -118,13 +118,8 @@ class Node:
         storing = config.get("store", StoreSettings)
         self.store: Store = RocksStore(data_dir, storing.durability) if store is None else store
         self.writer = Writer(self.store, asyncio.get_running_loop(), storing, self.metrics)
-        self.overload = Overload(
-            config.get("overload", OverloadSettings),
-            asyncio.get_running_loop(),
-            self.clock,
-            self.alarms,
-            self.metrics,
-        )
+        loop, overload = asyncio.get_running_loop(), config.get("overload", OverloadSettings)
+        self.overload = Overload(overload, loop, self.clock, self.alarms, self.metrics)
         alarm_settings = config.get("alarms", AlarmSettings)
         self.store_health = StoreHealth(self.writer, data_dir, self.alarms, alarm_settings, self.metrics)
         self.ranges = RangesProcess(data_dir)
@@ -139,7 +134,31 @@ class Node:
             data_dir=data_dir,
             ssrf=self.config.get("rule_engine").ssrf,
         )
-        self.server = Server(
+        self.server = self._server(allow_anonymous=allow_anonymous)
+        hub = self.server.hub
+        hub.pipeline.on_refusal, hub.queue_watch.alarms = self.refusals.note, self.alarms
+        self.access.attributes = hub.client_attributes
+        hub.delayed.settings = config.get("delayed", DelayedSettings)
+        hub.sys_topics.settings = config.get("sys_topics", SysTopicSettings)
+        hub.sys_topics.show_node(self.name, product_version())
+        self.delayed = DelayedDesk(hub.delayed, self.clock)
+        self.rewrites = RewriteService(sections.section("rewrites"), hub.rewrites)
+        self.auto_subscriptions = AutoSubscriptionService(sections.section("auto_subscriptions"), hub.automatic)
+        users_of_stream: list[Any] = []
+        self.streams = self._stream_service(users_of_stream)
+        hub.shares.starts = self.streams.starts
+        users_of_stream.append(hub.shares.users_of_stream)
+        self.services = self._contract(users_of_stream)
+        self.services.origin = hub.origin = origin_of(self.name, self.services.values)
+        self._load_features()
+        self.quarantine = QuarantineDesk(self.streams, self.writer, self.server.publisher, self._quarantines)
+        self.health = NodeHealth(self)
+        self.health.react()
+        self.pipeline = PipelineView(self.services.path, self._ends_of, self.clock)
+
+    def _server(self, *, allow_anonymous: bool) -> Server:
+        config = self.config
+        return Server(
             listeners=named_of(config),
             settings=config.get("mqtt", MqttSettings),
             zones=config.get("zones", ZonesSettings),
@@ -154,30 +173,22 @@ class Node:
             allow_anonymous=allow_anonymous,
             access=self.access.access,
         )
-        self.server.hub.pipeline.on_refusal = self.refusals.note
-        self.server.hub.queue_watch.alarms = self.alarms
-        self.access.attributes = self.server.hub.client_attributes
-        hub = self.server.hub
-        hub.delayed.settings = config.get("delayed", DelayedSettings)
-        hub.sys_topics.settings = config.get("sys_topics", SysTopicSettings)
-        hub.sys_topics.show_node(self.name, product_version())
-        self.delayed = DelayedDesk(hub.delayed, self.clock)
-        self.rewrites = RewriteService(sections.section("rewrites"), hub.rewrites)
-        self.auto_subscriptions = AutoSubscriptionService(sections.section("auto_subscriptions"), hub.automatic)
-        users_of_stream: list[Any] = []
-        self.streams = StreamService(
+
+    def _stream_service(self, users: list[Any]) -> StreamService:
+        return StreamService(
             self.writer,
-            sections.section("streams"),
+            self.sections.section("streams"),
             self.server.plans,
-            settings=config.get("stream_defaults", StreamSettings),
-            users=users_of_stream,
+            settings=self.config.get("stream_defaults", StreamSettings),
+            users=users,
             access=self.ranges.access,
             clock=self.clock,
             metrics=self.metrics,
         )
-        self.server.hub.shares.starts = self.streams.starts
-        users_of_stream.append(self.server.hub.shares.users_of_stream)
-        self.services = Services(
+
+    def _contract(self, users_of_stream: list[Any]) -> Services:
+        """What features see of the broker."""
+        return Services(
             node=self.name,
             clock=self.clock,
             events=self.events,
@@ -186,15 +197,17 @@ class Node:
             streams=self.streams.appender,
             history=self.streams.reader,
             schemas=NoSchemas(),
-            section=sections.section,
+            section=self.sections.section,
             metrics=self.metrics,
-            data_dir=data_dir,
+            data_dir=self.data_dir,
             queues=StoredQueues(self.writer, self.clock, self.metrics),
             values=StoredValues(self.writer),
             users_of_stream=users_of_stream,
-            tell_state=hub.sys_topics.set_state,
+            tell_state=self.server.hub.sys_topics.set_state,
         )
-        self.services.origin = hub.origin = origin_of(self.name, self.services.values)
+
+    def _load_features(self) -> None:
+        """Make the features, each with those that it needs, and have them on the way of every message."""
         self.schema_validation = features.load(features.SCHEMA_VALIDATION)(
             self.services,
             self.config.get("schema_validation"),
@@ -206,17 +219,13 @@ class Node:
         self.rules.offer_backtests(self.streams.positions, [sys.executable, "-m", "broker.app.backtest"])
         self.lake = features.load(features.LAKE)(
             self.services,
-            config.get("lake"),
-            data_dir=data_dir,
+            self.config.get("lake"),
+            data_dir=self.data_dir,
             columns_of=self._columns_of_stream,
             positions=self.streams.positions,
             rule_of=self.rules.service.for_spark,
         )
         self.bridges = features.load(features.BRIDGES)(self.services, self.config.get("rule_engine").ssrf)
-        self.quarantine = QuarantineDesk(self.streams, self.writer, self.server.publisher, self._quarantines)
-        self.health = NodeHealth(self)
-        self.health.react()
-        self.pipeline = PipelineView(self.services.path, self._ends_of, self.clock)
         self.features: Sequence[Feature] = (
             self.schema_validation,
             self.transforms,
