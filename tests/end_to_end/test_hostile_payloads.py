@@ -10,16 +10,16 @@ import gzip
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.end_to_end.clients import Client
-from tests.support.node import Node, running
+from tests.support.node import Node, eventually, running
 from tests.support.processor import Stopwatch
 
 WORST_LATENCY_S = 1.5
@@ -37,8 +37,7 @@ class Bystander:
     """
 
     def __init__(self, node: Node) -> None:
-        assert node.process is not None
-        self._pids = os.getpid(), node.process.pid
+        self._pids = os.getpid(), node.pid
         self._client = Client(node, "bystander")
         self._client.subscribe("bystander", 1)
         self._is_over = threading.Event()
@@ -343,9 +342,9 @@ SCHEMAS: dict[str, tuple[str, Any, str]] = {
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_hostile_schema_is_refused_in_one_sentence(node: Node, name: str) -> None:
     kind, source, says = SCHEMAS[name]
-    start = time.monotonic()
+    watch = Stopwatch(node.pid)
     problem = node.call("POST", "/schemas", {"name": "bomb", "type": kind, "source": source}, expect=422)
-    assert time.monotonic() - start < 10
+    assert watch.elapsed_s() < 10
     assert says in problem["detail"]
     assert "\n" not in problem["detail"]
     assert len(problem["detail"]) < 1000
@@ -365,9 +364,13 @@ def test_an_archive_that_unpacks_to_a_gigabyte_is_refused(node: Node) -> None:
 
 @pytest.mark.parametrize("verb", ["decode", "validate"])
 def test_the_calls_that_try_a_schema_are_not_stalled_either(node: Node, verb: str) -> None:
+    def tried(body: dict[str, Any]) -> float:
+        watch = Stopwatch(node.pid)
+        node.call("POST", f"/schemas:{verb}", body, expect=(200, 422))
+        return watch.elapsed_s()
+
     for name in ("alternatives at every level", "300,000 items wrong either way", "a list of 900,000 nodes"):
         case = PAYLOADS[name]
         body = {"type": case.kind, "source": json.dumps(case.source), "payload": case.payload.decode()}
-        start = time.monotonic()
-        node.call("POST", f"/schemas:{verb}", body, expect=(200, 422))
-        assert time.monotonic() - start < 5
+        # Again while it is 503: what was tried before may still have all the threads.
+        assert eventually(partial(tried, body)) < 5

@@ -77,7 +77,7 @@ class Coder:
         self.requests.append({**asked, "data": data})
         self.headers.append({name.lower(): value for name, value in handler.headers.items()})
         if b"slow" in data:
-            self._released.wait(30)
+            self._released.wait(60)
         if b"break" in data or self.breaks_left or self._is_gone:
             self.breaks_left = max(self.breaks_left - 1, 0)
             handler.connection.shutdown(socket.SHUT_RDWR)

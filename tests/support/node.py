@@ -98,6 +98,12 @@ class Node:
         assert response.status_code in wanted, f"{method} {path}: {response.status_code} {response.text[:2000]}"
         return response.json() if response.content else None
 
+    @property
+    def pid(self) -> int:
+        """Its process identifier."""
+        assert self.process is not None
+        return self.process.pid
+
     def children(self) -> list[psutil.Process]:
         """Every process that this broker started, however deep."""
         assert self.process is not None
