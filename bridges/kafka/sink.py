@@ -145,13 +145,14 @@ class KafkaSink(Sink):
             while (await asyncio.wait(doing, timeout=_PATIENCE_S))[1]:
                 async with asyncio.timeout(_PATIENCE_S):
                     await self._connector.check()
-        except TimeoutError:
-            raise ReconnectFirst(f"{self._connector.settings.bootstrap_hosts}: no answer") from None
-        finally:
+        except BaseException as error:
             for task in doing:
                 task.cancel()
-            results = await asyncio.gather(*doing, return_exceptions=True)
-        return results
+            await asyncio.gather(*doing, return_exceptions=True)
+            if isinstance(error, TimeoutError):
+                raise ReconnectFirst(f"{self._connector.settings.bootstrap_hosts}: no answer") from None
+            raise
+        return [asyncio.CancelledError() if task.cancelled() else task.exception() for task in doing]
 
     async def _cause(self, topic: str, error: BridgeError) -> BridgeError:
         """A producer that has no connection says that there is no topic: the cluster knows."""

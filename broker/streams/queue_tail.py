@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-_MAX_RECORDS: Final = 16_384
-_MAX_BYTES: Final = 8 << 20
+_MAX_RECORDS: Final = 4096
+_MAX_BYTES: Final = 2 << 20
 """Of payloads; what the values take in memory is that and some hundred bytes each."""
 
 
