@@ -46,7 +46,7 @@ def create_app(context: ApiContext) -> FastAPI:
         title="Sluice management API",
         version=context.version,
         summary="Schemas, validations, transformations, rules, streams and tables of a Sluice broker.",
-        openapi_url=f"{BASE}/openapi.json",
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -61,9 +61,17 @@ def create_app(context: ApiContext) -> FastAPI:
     if isinstance(schemas, SchemaVerbs):
         app.mount(registry.PATH, registry.registry_app(schemas, context))
     pages.add_pages(app)
-    install_document(app)
+    install_document(app, f"{BASE}/openapi.json")
     app.add_middleware(Edge)
+    _work_out_routes(app)
     return app
+
+
+def _work_out_routes(app: FastAPI) -> None:
+    """Look for a path that there is none of. FastAPI works out the routes of routers when it first looks through them:
+    with the first request that would be a fifth of a second of the event loop, which serves MQTT clients too."""
+    for route in app.routes:
+        route.matches({"type": "http", "method": "GET", "path": "/\0", "root_path": "", "headers": []})
 
 
 def _operations(context: ApiContext) -> APIRouter:
