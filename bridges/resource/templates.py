@@ -33,7 +33,7 @@ def why_no_template(text: str) -> str:
         return ""
     found = text[at.start() : at.start() + _SHOWN]
     return (
-        f"{text!r} has {found!r}, which is no placeholder: '${{a.b}}' has letters, digits, '.' and '_' in it, and ends; "
+        f"{text!r} has {found!r}, which is no placeholder: '${{a.b}}' has letters, digits, '.' and '_' in it and ends; "
         "write '${$}{' for the signs themselves"
     )
 
