@@ -134,7 +134,7 @@ class Node:
             data_dir=data_dir,
             ssrf=self.config.get("rule_engine").ssrf,
         )
-        self.server = self._server(allow_anonymous=allow_anonymous)
+        self.server = self._make_server(allow_anonymous=allow_anonymous)
         hub = self.server.hub
         hub.pipeline.on_refusal, hub.queue_watch.alarms = self.refusals.note, self.alarms
         self.access.attributes = hub.client_attributes
@@ -145,10 +145,10 @@ class Node:
         self.rewrites = RewriteService(sections.section("rewrites"), hub.rewrites)
         self.auto_subscriptions = AutoSubscriptionService(sections.section("auto_subscriptions"), hub.automatic)
         users_of_stream: list[Any] = []
-        self.streams = self._stream_service(users_of_stream)
+        self.streams = self._make_streams(users_of_stream)
         hub.shares.starts = self.streams.starts
         users_of_stream.append(hub.shares.users_of_stream)
-        self.services = self._contract(users_of_stream)
+        self.services = self._make_services(users_of_stream)
         self.services.origin = hub.origin = origin_of(self.name, self.services.values)
         self._load_features()
         self.quarantine = QuarantineDesk(self.streams, self.writer, self.server.publisher, self._quarantines)
@@ -156,7 +156,7 @@ class Node:
         self.health.react()
         self.pipeline = PipelineView(self.services.path, self._ends_of, self.clock)
 
-    def _server(self, *, allow_anonymous: bool) -> Server:
+    def _make_server(self, *, allow_anonymous: bool) -> Server:
         config = self.config
         return Server(
             listeners=named_of(config),
@@ -174,7 +174,7 @@ class Node:
             access=self.access.access,
         )
 
-    def _stream_service(self, users: list[Any]) -> StreamService:
+    def _make_streams(self, users: list[Any]) -> StreamService:
         return StreamService(
             self.writer,
             self.sections.section("streams"),
@@ -186,7 +186,7 @@ class Node:
             metrics=self.metrics,
         )
 
-    def _contract(self, users_of_stream: list[Any]) -> Services:
+    def _make_services(self, users_of_stream: list[Any]) -> Services:
         """What features see of the broker."""
         return Services(
             node=self.name,
@@ -284,16 +284,16 @@ def named_of(config: Config, *, also_disabled: bool = False) -> list[NamedListen
     Raises:
         ConfigError: a sentence for each that is in a zone that there is not.
     """
-    found = named_listeners(
+    every = named_listeners(
         config.get("listeners.tcp.default", ListenerSettings),
         config.get("listeners.tcp", TcpListeners),
         config.get("listeners.ssl", SslListeners),
         config.get("listeners.ws", WsListeners),
         config.get("listeners.wss", WssListeners),
-        also_disabled=also_disabled,
+        also_disabled=True,
     )
-    check_zones(found, config.get("zones", ZonesSettings).by_name)
-    return found
+    check_zones(every, config.get("zones", ZonesSettings).by_name)
+    return [named for named in every if also_disabled or named.settings.enable]
 
 
 def _listener(status: ListenerStatus, host: str, port: int) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from broker.auth.access import Access
 from broker.auth.client_attributes import ClientAttributes
-from broker.codec import packets
 from broker.connection.authentication.expiry import Expiries
 from broker.connection.authentication.permits import apply_rules, close_banned
 from broker.connection.authentication.waiting import WaitingLogins
@@ -30,6 +29,7 @@ from broker.connection.publish_rate import Later, PublishRates
 from broker.connection.queue_watch import QueueWatch
 from broker.connection.replays import Replays
 from broker.connection.restore import restore
+from broker.connection.session_events import SessionEvents
 from broker.connection.session_records import SessionRecords
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.losses import GroupLosses
@@ -41,13 +41,11 @@ from broker.connection.wills import Wills
 from broker.connection.zone_settings import ZonesSettings
 from broker.connection.zones import Zone, Zones
 from broker.core.clock import Clock
-from broker.core.events import Events, property_columns
-from broker.core.message import Message, Properties
+from broker.core.events import Events
 from broker.core.stage import Gate, Tap
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Metrics
-from broker.pipeline.columns import delivery_columns, session_columns
 from broker.pipeline.lanes import LaneBounds
 from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import Plans
@@ -127,16 +125,7 @@ class Hub:
         self.brake = Brake(settings.slow_subscriber_wait, later, metrics)
         self.sessions = SessionRegistry()
         self.inbounds: dict[str, Inbound] = {}
-        self.shares = Shares(
-            settings=shared or SharedSettings(),
-            writer=writer,
-            backlog=lambda: self.backlog,
-            brake=self.brake,
-            clock=clock,
-            metrics=metrics,
-            dropped=lambda why: self.figures.delivery_dropped(why),
-            defer=defer,
-        )
+        self.shares = self._make_shares(shared or SharedSettings(), metrics, defer)
         self.router: Router[Session] = Router(self._keep, self._forget, self.shares)
         self.shares.router = self.router
         self.plans: Plans[Routes[Session]] = Plans(
@@ -153,16 +142,10 @@ class Hub:
         self.parking = Parking(self.pipeline, metrics)
         self.rewrites = Rewrites(self.plans.invalidate)
         self.automatic = AutoSubscriptions(metrics)
-        self.delayed = Delayed(
-            settings=DelayedSettings(),
-            writer=writer,
-            clock=clock,
-            metrics=metrics,
-            publish=self.pipeline.publish,
-            outcome_of_last=self.pipeline.lanes.outcome_of_last,
-        )
+        self.delayed = self._make_delayed(metrics)
         Entrance(self.plans, self.rewrites, self.delayed)
         self.figures = Figures(metrics, self.pipeline.dropped)
+        self.session_events = SessionEvents(events)
         self.sys_topics = SysTopics(self, metrics, session_log)
         self.is_stopping = False
         self.restricts_publish = settings.maximum_qos < MOST_QOS or not settings.retain_available
@@ -174,15 +157,7 @@ class Hub:
         if self.access.authorizer.settings.check_retain_source:
             self.replays.is_wanted = self.access.authorizer.may_retain
         self.wills = Wills(writer.put, self.pipeline.publish_for_client, clock)
-        self.dead_letters = DeadLetters(
-            dead_letter or DeadLetterSettings(),
-            self.pipeline,
-            self.backlog,
-            clock,
-            metrics,
-            self.figures.delivery_dropped,
-            self.pipeline.dropped,
-        )
+        self.dead_letters = self._make_dead_letters(dead_letter or DeadLetterSettings(), metrics)
         self.pipeline.on_unwanted = self.dead_letters.take_unwanted
         self.shares.tell_of_losses(GroupLosses(events, self.dead_letters))
         self.queue_watch = QueueWatch(
@@ -192,12 +167,45 @@ class Hub:
         self.housekeeping = Housekeeping(self.sessions, self.inbounds, self.backlog, writer, self._forget_inbound)
         self.due = Due(self)
         self._ticks = 0
-        self._services = self._session_services(defer)
+        self._services = self._make_services(defer)
         self.zones = Zones(zones, settings, self._services)
         writer.on_relief(self._on_relief)
         show_sizes(self, metrics)
 
-    def _session_services(self, defer: Defer) -> SessionServices:
+    def _make_shares(self, settings: SharedSettings, metrics: Metrics, defer: Defer) -> Shares:
+        return Shares(
+            settings=settings,
+            writer=self.writer,
+            backlog=lambda: self.backlog,
+            brake=self.brake,
+            clock=self.clock,
+            metrics=metrics,
+            dropped=lambda why: self.figures.delivery_dropped(why),
+            defer=defer,
+        )
+
+    def _make_delayed(self, metrics: Metrics) -> Delayed:
+        return Delayed(
+            settings=DelayedSettings(),
+            writer=self.writer,
+            clock=self.clock,
+            metrics=metrics,
+            publish=self.pipeline.publish,
+            outcome_of_last=self.pipeline.lanes.outcome_of_last,
+        )
+
+    def _make_dead_letters(self, settings: DeadLetterSettings, metrics: Metrics) -> DeadLetters:
+        return DeadLetters(
+            settings,
+            self.pipeline,
+            self.backlog,
+            self.clock,
+            metrics,
+            self.figures.delivery_dropped,
+            self.pipeline.dropped,
+        )
+
+    def _make_services(self, defer: Defer) -> SessionServices:
         settings = self.settings
         return SessionServices(
             clock=self.clock,
@@ -207,7 +215,7 @@ class Hub:
             later=lambda session: defer(session.pump),
             crowded=self.brake.crowded,
             relieved=self.brake.relieved,
-            on_event=self._on_session_event,
+            on_event=self.session_events.delivery,
             events=self.events,
             sent=self.figures.sent,
             dropped=self.figures.delivery_dropped,
@@ -389,23 +397,3 @@ class Hub:
         paused, self.paused = self.paused, set()
         for connection in paused:
             connection.let_go(self.writer)
-
-    # -- events --
-
-    def _on_session_event(
-        self, name: str, session: Session, message: Message, why: str, properties: Properties | None = None
-    ) -> None:
-        columns = delivery_columns(message, session.client)
-        if name == "message.acked":
-            columns["puback_props"] = property_columns(properties)
-        if why:
-            columns["reason"] = why
-        self.events.emit(name, columns, message)
-
-    def emit_subscription(
-        self, name: str, session: Session, topic: str, qos: int, properties: packets.Properties
-    ) -> None:
-        """``session.subscribed`` and ``session.unsubscribed``; the caller has asked whether somebody wants it."""
-        member = "sub_props" if name == "session.subscribed" else "unsub_props"
-        columns = {"topic": topic, "qos": qos, member: property_columns(properties)}
-        self.events.emit(name, {**session_columns(session.client), **columns})

@@ -226,7 +226,7 @@ def _unsubscribe_one(c: Connection, asked: str, packet: Unsubscribe, removed: li
     c.hub.router.unsubscribe(session, subscription.filter)
     removed.append(subscription)
     if "session.unsubscribed" in c.hub.events.wanted:
-        c.hub.emit_subscription("session.unsubscribed", session, text, subscription.qos, packet.properties)
+        c.hub.session_events.subscription("session.unsubscribed", session, text, subscription.qos, packet.properties)
     return reason.SUCCESS
 
 
@@ -308,7 +308,7 @@ def _subscribe(c: Connection, subscription: Subscription, is_new: bool, packet: 
     session.subscriptions[text] = subscription
     c.hub.router.subscribe(session, subscription, is_new)
     if "session.subscribed" in c.hub.events.wanted:
-        c.hub.emit_subscription("session.subscribed", session, text, subscription.qos, packet.properties)
+        c.hub.session_events.subscription("session.subscribed", session, text, subscription.qos, packet.properties)
 
 
 def _send_retained(c: Connection, granted: Sequence[_Granted]) -> None:

@@ -15,7 +15,7 @@ from broker.connection.sharing.waiting import Waiting
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.routing.strategies import Keyed, Strategy
-from broker.session.shared_delivery import SharedDelivery
+from broker.session.shared_delivery import NO_PLACE, SharedDelivery
 
 if TYPE_CHECKING:
     from broker.connection.sharing.group import ShareGroup
@@ -121,6 +121,21 @@ class Giving:
         if member is not None:
             self.release(oldest, member)
         self.finish(oldest)
+
+    def drop_oldest(self, is_excessive: Callable[[], bool], oldest_ns: int, least_offset: int) -> bool:
+        """Drop what is too much or too old, or stands too low in a log, from the front of what waits; whether nothing
+        was left there."""
+        waiting, message_of = self._waiting, self._places.message_of
+        while waiting.fresh:
+            delivery = waiting.fresh[0]
+            is_full = is_excessive() or NO_PLACE < delivery.place < least_offset
+            if not is_full and message_of(delivery).received_ns >= oldest_ns:
+                return False
+            waiting.fresh.popleft()
+            waiting.let_go(delivery)
+            self.lost(partial(message_of, delivery), "group_full" if is_full else "group_expired")
+            self.finish(delivery)
+        return True
 
     def give_out(self) -> None:
         """Give what waits for anybody, as far as members have room."""

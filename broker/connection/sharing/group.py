@@ -251,19 +251,18 @@ class ShareGroup:
         What stands in the session log below ``least_offset`` goes as well: all together have too much waiting there.
         """
         settings, waiting = self._services.settings, self._waiting
-        if not self.is_durable or not (also_old or self._is_full):
+        if not self.is_durable or not (also_old or self._is_excessive()):
             return
         oldest_ns = now_ns - int(min(settings.max_waiting_age, _FOREVER_S) * _NS)
         for _ in range(_PIECES_A_TICK):
             if not waiting.fresh:
                 waiting.fresh.extend(self._read_and_hold())
-            if not waiting.fresh or not self._drop_from_waiting(oldest_ns, least_offset):
+            if not waiting.fresh or not self._giving.drop_oldest(self._is_excessive, oldest_ns, least_offset):
                 break
         if self.is_away:
             self._waiting.rest()
 
-    @property
-    def _is_full(self) -> bool:
+    def _is_excessive(self) -> bool:
         settings = self._services.settings
         return self.outstanding > settings.max_waiting_messages or self.outstanding_bytes > settings.max_waiting_bytes
 
@@ -386,20 +385,6 @@ class ShareGroup:
         if not self.is_private:
             return True
         return not any(m.no_local and m.client_id == message.client.client_id for m in self.members.values())
-
-    def _drop_from_waiting(self, oldest_ns: int, least_offset: int) -> bool:
-        """Drop what is too much or too old from the front; whether nothing was left there."""
-        waiting, giving, message_of = self._waiting, self._giving, self._places.message_of
-        while waiting.fresh:
-            delivery = waiting.fresh[0]
-            is_full = self._is_full or NO_PLACE < delivery.place < least_offset
-            if not is_full and message_of(delivery).received_ns >= oldest_ns:
-                return False
-            waiting.fresh.popleft()
-            waiting.let_go(delivery)
-            giving.lost(partial(message_of, delivery), "group_full" if is_full else "group_expired")
-            giving.finish(delivery)
-        return True
 
     def _read_and_hold(self) -> Iterator[SharedDelivery]:
         for delivery in self._places.read(self._is_meant):
