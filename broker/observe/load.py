@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-_STEP_S: Final = 0.1
+_STEP_S: Final = 0.02
+"""How often the loop's lateness is measured. So exactly is known, too, how much of it was the loop's own work: 50 times
+a second cost 0.05 % of a processor."""
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _NO_LIMIT: Final = 1 << 60
 """Control groups of version 1 say a number near 2^63 when there is no limit."""
@@ -26,17 +28,26 @@ class Load(NamedTuple):
 
 class LoopLag:
     """By how much the event loop is late. Measured on the loop; ``worst_s`` may be asked from any thread, also while
-    the loop does not turn at all."""
+    the loop does not turn at all.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._loop, self._now_s = loop, now_s
-        self._worst_s = 0.0
+    ``own_s`` is what the loop's own work was of that, in the time up to the last call of ``worst_s``: its thread cannot
+    have worked for longer than it used a processor. The rest was spent waiting for one that others had.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        now_s: Callable[[], float] = time.monotonic,
+        used_s: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._loop, self._now_s, self._used_s = loop, now_s, used_s
+        self._worst_s = self._worst_own_s = self.own_s = self._used_before_s = 0.0
         self._expected_s = now_s() + _STEP_S
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to measure, ten times a second."""
-        self._expected_s = self._now_s() + _STEP_S
+        """Begin to measure, fifty times a second."""
+        self._expected_s, self._used_before_s = self._now_s() + _STEP_S, self._used_s()
         self._timer = self._loop.call_later(_STEP_S, self._tick)
 
     def stop(self) -> None:
@@ -47,10 +58,13 @@ class LoopLag:
     def worst_s(self) -> float:
         """The most it was late since the last call, or is now."""
         worst_s, self._worst_s = max(self._worst_s, self._now_s() - self._expected_s, 0.0), 0.0
+        self.own_s, self._worst_own_s = self._worst_own_s, 0.0
         return worst_s
 
     def _tick(self) -> None:
-        self._worst_s = max(self._worst_s, self._now_s() - self._expected_s)
+        late_s = self._now_s() - self._expected_s
+        self._worst_s = max(self._worst_s, late_s)
+        self._worst_own_s = max(self._worst_own_s, min(late_s, self._used_s() - self._used_before_s))
         self.start()
 
 

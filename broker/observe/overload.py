@@ -87,6 +87,11 @@ class Overload:
         metrics.gauge(
             "event_loop_lag_seconds", lambda: self.load.loop_lag_s, "the most the event loop was late, lately"
         )
+        metrics.gauge(
+            "event_loop_own_lag_seconds",
+            lambda: self._lag.own_s,
+            "what of that was its own work; the rest it waited for a processor",
+        )
         metrics.gauge("memory_bytes", self._machine.memory_bytes, "resident memory of the process")
         metrics.gauge("memory_limit_bytes", lambda: self._machine.memory_limit_bytes, "memory that the process may use")
         metrics.gauge("run_queue", self._machine.run_queue, "runnable threads of the machine for each CPU")

@@ -129,6 +129,15 @@ class Attacker:
         await self.as_client(4, b"".join(taken), b"".join(left))
         return 81
 
+    async def long_lists(self) -> int:
+        """Single packets that are a lot of work: of thousands of filters, and of 100,000 user properties."""
+        ends = self.chance.choice(("", "/+", "/#"))
+        names = [f"h/{number}{ends}" for number in range(self.chance.randint(1000, 10_000))]
+        taken = subscribe(5, 1, *((name, 1) for name in names))
+        await self.as_client(5, taken, unsubscribe(5, 2, *names[::2]), PINGREQ)
+        await self.as_client(5, publish(5, "h/p", b"x", b"\x26\0\0\0\0" * 100_000))
+        return 6
+
     def _filter(self) -> str:
         levels = [self.chance.choice(("+", "a", "b", "h")) for _ in range(self.chance.randint(1, 12))]
         return "/".join([*levels, "#"] if self.chance.random() < 0.3 else levels)
@@ -213,6 +222,7 @@ ATTACKS: Final[list[tuple[Attack, int]]] = [
     (Attacker.connect_storm, 3),
     (Attacker.damaged_connects, 4),
     (Attacker.subscribe_flood, 2),
+    (Attacker.long_lists, 1),
     (Attacker.alias_abuse, 3),
     (Attacker.properties, 2),
     (Attacker.open_exchanges, 3),

@@ -25,11 +25,16 @@ from tests.support.processor import Stopwatch
 
 ROOT = Path(__file__).parents[2]
 WORST_LAG_S = 0.1
-"""By which the event loop may be late, what the system let its thread wait for a processor left out of account."""
+"""By which the event loop may be late by what it did itself. What the system let its thread wait for a processor, which
+the attackers and whatever else this machine runs had, is left out of account: no broker can do anything about that, and
+it is several times as long. How late the loop was with it is printed."""
 WORST_LATENCY_S = 1.5
 """Of another client's ping or QoS 1 publish; what it and the broker waited for a processor is left out as well."""
-MOST_GROWTH = 48 * 1024 * 1024
-"""Bytes of memory between the first tenth of the packets and the last."""
+MOST_GROWTH = 16 * 1024 * 1024
+"""Bytes of memory between the first tenth of the packets and the last, beside the store's write buffer: RocksDB keeps
+there what it has logged since it last wrote a table, up to 64 MiB, some 25 MB in a million of these packets."""
+BUFFERED = 1.6
+"""Bytes of the write buffer for a byte of the log, with room: 1.45 was measured."""
 CONFIG = """
 lake.run_spark = false
 overload {{ interval = 500ms, max_loop_lag = 0, max_run_queue = 0, max_memory = 0 }}
@@ -43,7 +48,7 @@ class Seen:
     """What was seen of the broker while it was attacked; times in seconds."""
 
     worst_lag_s: float = 0.0
-    plain_lag_s: float = 0.0
+    raw_lag_s: float = 0.0
     """The same with what its thread waited for a processor."""
     worst_latency_s: float = 0.0
     exchanges: int = 0
@@ -56,7 +61,7 @@ class Watch:
     def __init__(self, node: Node) -> None:
         assert node.process is not None
         self._pids = os.getpid(), node.process.pid
-        self._node, self._schedule = node, Path(f"/proc/{node.process.pid}/schedstat")
+        self._node = node
         self._is_over = threading.Event()
         self.seen = Seen()
         self._threads = [threading.Thread(target=one, daemon=True) for one in (self._look, self._talk)]
@@ -65,17 +70,10 @@ class Watch:
 
     def _look(self) -> None:
         with httpx.Client(trust_env=False, timeout=20, verify=NO_TLS) as client:
-            waited_s = [self._waited_s()] * 3  # what is read tells of the look before, which began one earlier
             while not self._is_over.wait(0.5):
                 text = client.get(f"{self._node.url}/metrics").text
-                waited_s = [*waited_s[1:], self._waited_s()]
-                lag_s = _metric(text, "sluice_event_loop_lag_seconds")
-                self.seen.plain_lag_s = max(self.seen.plain_lag_s, lag_s)
-                self.seen.worst_lag_s = max(self.seen.worst_lag_s, lag_s - (waited_s[-1] - waited_s[0]))
-
-    def _waited_s(self) -> float:
-        """How long the loop's thread has waited for a processor that others had."""
-        return int(self._schedule.read_text().split()[1]) / 1e9
+                self.seen.raw_lag_s = max(self.seen.raw_lag_s, _metric(text, "sluice_event_loop_lag_seconds"))
+                self.seen.worst_lag_s = max(self.seen.worst_lag_s, _metric(text, "sluice_event_loop_own_lag_seconds"))
 
     def _talk(self) -> None:
         try:
@@ -138,26 +136,33 @@ def _memory(node: Node) -> int:
     return int(psutil.Process(node.process.pid).memory_info().rss)
 
 
+def _logged(directory: Path) -> int:
+    """Bytes in the logs that the store has not written tables of."""
+    return sum(path.stat().st_size for path in directory.glob("rocksdb/*.log"))
+
+
 def _survives(directory: Path, packets: int) -> None:
     ports = [free_port(), free_port()]
     with running(directory / "node", config=CONFIG.format(ws=ports[0], proxy=ports[1])) as node, watched(node) as watch:
         before = _memory(node)
         first = _attack(node, ports, packets // 10, seed=1)
-        warm = _memory(node)
+        warm, logged = _memory(node), _logged(directory / "node")
         began_s = time.monotonic()
         rest = _attack(node, ports, packets - packets // 10, seed=2)
         took_s, growth = time.monotonic() - began_s, _memory(node) - warm
+        buffered = int(BUFFERED * max(0, _logged(directory / "node") - logged))
         seen = watch.close()
         text = httpx.get(f"{node.url}/metrics", trust_env=False, timeout=20, verify=NO_TLS).text
         print(
             f"{sum(first.values()) + sum(rest.values()):,} hostile packets, {sum(rest.values()) / took_s:,.0f}/s; "
-            f"memory {before / 1e6:.0f} MB, {warm / 1e6:.0f} MB after a tenth, then {growth / 1e6:+.1f} MB; "
+            f"memory {before / 1e6:.0f} MB, {warm / 1e6:.0f} MB after a tenth, then {growth / 1e6:+.1f} MB, "
+            f"of which the write buffer may have {buffered / 1e6:.1f} MB; "
             f"{seen}\n{rest}"
         )
         assert seen.error is None, repr(seen.error)
         assert seen.worst_lag_s < WORST_LAG_S
         assert seen.worst_latency_s < WORST_LATENCY_S
-        assert growth < MOST_GROWTH
+        assert growth < MOST_GROWTH + buffered
         _check_counted(text)
         assert node.process is not None
         assert node.process.poll() is None

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,6 +98,26 @@ async def test_a_loop_that_stands_still_is_noticed_from_outside() -> None:
     watcher.join()
     lag.stop()
     assert found[0] > 0.2
+
+
+class HeldLoop:
+    """A loop whose only timer the test lets run."""
+
+    def call_later(self, _delay_s: float, run: Callable[[], None]) -> None:
+        self.run = run
+
+
+def test_what_the_loop_waited_for_a_processor_is_told_apart_from_its_own_work() -> None:
+    now_s, used_s, loop = 100.0, 5.0, HeldLoop()
+    lag = LoopLag(cast(asyncio.AbstractEventLoop, loop), lambda: now_s, lambda: used_s)
+    lag.start()
+    for late_s, worked_s in ((0.3, 0.05), (0.1, 0.11), (0.2, 0.0)):
+        now_s, used_s = now_s + 0.02 + late_s, used_s + worked_s
+        loop.run()
+    assert lag.worst_s() == pytest.approx(0.3)
+    assert lag.own_s == pytest.approx(0.1)
+    assert lag.worst_s() == 0
+    assert lag.own_s == 0
 
 
 @on_loop
