@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # it has no types
 
 # How long an example takes says how busy the machine is; a test that hangs is ended by pytest's own time-out.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("suite")
 
-LONGEST_FIRST = (
+SPARK = (
     "docs/test_tutorial.py",
-    "docs/test_how_to.py",
     "end_to_end/test_kill_nine.py",
+    "end_to_end/test_no_orphans.py",
+    "bridges/spark/test_lake_job.py",
+    "bridges/spark/test_java.py",
     "differential/test_spark_sql.py",
-    "contracts/test_connectors.py",
     "bridges/spark/test_source.py",
     "bridges/spark/test_rule_job.py",
-    "bridges/spark/test_lake_job.py",
+)
+"""Files that start a Spark. One process has them all: two Sparks at once take longer than one after the other."""
+
+LONGEST_FIRST = (
+    *SPARK,
+    "docs/test_how_to.py",
     "bridges/mqtt/test_mqtt_loops.py",
+    "contracts/test_connectors.py",
     "end_to_end/test_random_kills.py",
     "end_to_end/test_hostile_packets.py",
     "end_to_end",
@@ -29,7 +38,7 @@ LONGEST_FIRST = (
     "broker/cli",
     "bridges",
 )
-"""Files and folders that take longest. Those that share a Spark stand together, so that one process starts it."""
+"""Files and folders that take longest."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -44,6 +53,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             around = {item.path, *item.path.parents}
             ranks[item.path] = next((rank for rank, place in enumerate(places) if place in around), len(places))
     items.sort(key=lambda item: ranks[item.path])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """With ``--dist loadfile``, what needs a Spark stays together as if it were one file."""
+    return SparkTogether(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+class SparkTogether(LoadFileScheduling):  # type: ignore[misc]  # as above
+    """Gives out tests by file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "spark" if file.removeprefix("tests/") in SPARK else file
 
 
 def pytest_collection_finish() -> None:
