@@ -162,7 +162,10 @@ def test_credentials_that_are_refused_are_named_and_never_shown(certified: Certi
         shown = made.bridges.connectors.get
         await made.bridges.until(lambda: shown("plant")["status"] == "disconnected" and shown("plant")["status_reason"])
         probed = await made.bridges.connectors.test("plant")
-        assert not probed["ok"]
+        failed = [step for step in probed["steps"] if step["result"] == "failed"]
+        assert len(failed) == 1
+        assert failed[0]["name"] in ("authenticate", "request"), "HTTP has no login of its own"
+        assert failed[0]["message"]
         seen = json.dumps([shown("plant"), probed])
         assert not [value for value in _texts(members) if "wrong" in value and value in seen]
 
