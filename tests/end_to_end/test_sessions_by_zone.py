@@ -113,9 +113,10 @@ def test_zones_change_while_the_broker_runs(node: Node) -> None:
         assert client.flags.session_present
 
 
-def test_a_zone_that_is_not_there_is_told(node: Node) -> None:
+@pytest.mark.parametrize("more", ["", ", enable = false"], ids=["enabled", "disabled"])
+def test_a_zone_that_is_not_there_is_told(node: Node, more: str) -> None:
     config = node.data_dir / "sluice.conf"
-    config.write_text(CONFIG.replace("zone = telemetry", "zone = telemtry"))
+    config.write_text(CONFIG.replace("zone = telemetry", f"zone = telemtry{more}"))
     told = node.call("POST", "/config:reload", expect=422)
     said = "listener 'tcp:telemetry' is in zone 'telemtry', which is not there; did you mean 'telemetry'?"
     assert said in json.dumps(told)
