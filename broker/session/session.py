@@ -31,11 +31,11 @@ from broker.core.message import Message, Properties
 from broker.core.nothing import NOTHING, filled
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.core.topic_index import TopicIndex
 from broker.session.delivery import RAW, Delivery
 from broker.session.holder import Holder
 from broker.session.inbound import Inbound
 from broker.session.late import Late, LateQueue
+from broker.session.matching import FEW, Matching, matching_filters, matching_subscriptions
 from broker.session.outbox import Outbox
 from broker.session.services import Owner, SessionServices
 from broker.session.share import LogShare
@@ -56,8 +56,6 @@ _LOOK_UPS_S: Final = 0.002
 """After so long no more of them are begun."""
 DEFAULT_ZONE: Final = "default"
 """The zone of listeners that name none."""
-_FEW: Final = 8
-"""So many subscriptions are looked through one by one, more have an index."""
 
 
 class Session:
@@ -153,7 +151,7 @@ class Session:
         self._late = LateQueue()
         self._ahead: deque[Iterator[Delivery]] = NOTHING
         self._unsent: deque[int] = NOTHING  # in flight from before, and beyond the receive maximum of this connection
-        self._index: TopicIndex[Subscription] | None = None
+        self._index: Matching[Subscription] | None = None
 
     # -- connection --
 
@@ -366,15 +364,15 @@ class Session:
         if not (self.queue and given_up):
             return
         waiting, self.queue, self._queue_bytes = self.queue, deque(), 0
+        was_asked = matching_filters({topic_filter.text: True for topic_filter in given_up})
         for delivery in waiting:
-            if delivery.outgoing is not None and self._is_given_up(delivery.outgoing.message.topic, given_up):
+            if delivery.outgoing is not None and self._is_given_up(delivery.outgoing.message.topic, was_asked):
                 self.drop(delivery.outgoing, "unsubscribed")
             else:
                 self._push(delivery)
 
-    def _is_given_up(self, topic: str, given_up: Sequence[TopicFilter]) -> bool:
-        is_one = any(topic_filter.matches(topic) for topic_filter in given_up)
-        return is_one and not any(item.qos for item in self._matching(topic))
+    def _is_given_up(self, topic: str, was_asked: Matching[bool]) -> bool:
+        return any(was_asked(topic)) and not any(item.qos for item in self._matching(topic))
 
     def take_back_offsets(self, next_offset: int) -> None:
         """The log's next record gets this offset after all: what was to begin behind it begins with it."""
@@ -675,11 +673,11 @@ class Session:
 
     def _matching(self, topic: str) -> Iterable[Subscription]:
         """The subscriptions whose filters match a topic name, shared ones among them."""
-        if len(self.subscriptions) <= _FEW:
+        if len(self.subscriptions) <= FEW:
             return [item for item in self.subscriptions.values() if item.filter.matches(topic)]
         if self._index is None:
-            self._index = TopicIndex((item, (item.filter.levels,)) for item in self.subscriptions.values())
-        return self._index.matching(topic)
+            self._index = matching_subscriptions(self.subscriptions)
+        return self._index(topic)
 
     def _emit_again(self, packet_id: int, delivery: Delivery, now_ns: int) -> bool:
         """Send on a new connection what the one before was sent; False when this client takes no packet so large."""
