@@ -148,7 +148,8 @@ class Sender:
     async def halt(self) -> None:
         """Give up the requests that are on the way; returns when none is. Their rows are retried."""
         for timeout in self._under_way:
-            timeout.reschedule(asyncio.get_running_loop().time())
+            if not timeout.expired():
+                timeout.reschedule(asyncio.get_running_loop().time())
         await self._quiet.wait()
 
     # The feeder

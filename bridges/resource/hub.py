@@ -336,7 +336,7 @@ class Hub:
 
     async def _detach(self, member: Member) -> None:
         """From whichever connector it stands on."""
-        for owner in self.owners.values():
+        for owner in list(self.owners.values()):  # which may change while one is waited for
             if owner.members.get(member.key) is member:
                 await owner.detach(member.key)
 

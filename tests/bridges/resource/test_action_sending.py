@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from bridges.resource.contract import Answers
 from bridges.resource.errors import NeverAgain, TryAgain
 from broker.core.action import PushedBack
 from broker.core.client import Client
@@ -280,6 +282,36 @@ def test_a_target_that_does_not_answer_is_given_up_and_the_rows_are_sent_again()
             assert bridges.counts()["retried"] == 10
 
     run(check())
+
+
+class Tidy(Outside):
+    """Takes a moment to end what it is no longer wanted for, as libraries do."""
+
+    async def take(self, records: Sequence[tuple[str, str, Any]]) -> Answers:
+        try:
+            return await super().take(records)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.01 * (records[0][2] % 4))
+            raise
+
+
+def test_requests_that_are_ending_when_the_connection_is_given_up_are_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The time of all is over at once; the first to end has the connection given up, which ends the others."""
+
+    async def check() -> None:
+        outside = Tidy()
+        outside.answers.clear()
+        async with scripted_bridges(outside, {"request_timeout": "50ms"}) as bridges:
+            bridges.send_many(40, keys=40)
+            await bridges.until(lambda: bridges.feature.hub.owners["plant"].epoch >= 4)
+            outside.answers.set()
+            await bridges.until_sent(40)
+        assert outside.connections == 0
+
+    run(check())
+    assert "bridge.member_failed" not in caplog.text
 
 
 def test_rows_that_wait_are_sent_as_the_action_is_after_it_was_changed() -> None:

@@ -73,6 +73,20 @@ def test_what_is_used_is_not_deleted() -> None:
     run(check())
 
 
+def test_connectors_may_go_while_their_actions_are_being_ended(caplog: pytest.LogCaptureFixture) -> None:
+    async def check() -> None:
+        async with scripted_bridges(Outside()) as bridges:
+            await bridges.until(lambda: bridges.actions.get("out")["status"] == "connected")
+            bridges.actions.delete("out")
+            await asyncio.sleep(0)
+            bridges.connectors.delete("plant")
+            await bridges.feature.hub.chores.all_done()
+            assert not [task for task in asyncio.all_tasks() if "scripted:out" in task.get_name()]
+
+    run(check())
+    assert "bridge.chore_failed" not in caplog.text
+
+
 def test_what_is_missing_says_what_to_install() -> None:
     async def check() -> None:
         bridges = Bridges(scripted(Outside(), requires=("no_such_module",), extra="scripted"))
