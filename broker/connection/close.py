@@ -56,6 +56,8 @@ def take_disconnect(c: Connection, packet: Disconnect) -> None:
     if c.connack:
         c.box.chunks.clear()
         welcome(c)
+    if not c.unacknowledged:
+        c.hub.settle_inbound(c.session)
     end(c, "normal", is_will_due=packet.reason_code != reason.SUCCESS, properties=packet.properties)
 
 

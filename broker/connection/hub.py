@@ -309,6 +309,14 @@ class Hub:
             session.inbound = self.inbounds.setdefault(session.client_id, Inbound())
         return session.inbound
 
+    def settle_inbound(self, session: Session) -> None:
+        """The client said goodbye and nothing of what it sent waits for an answer: it will send none of it again."""
+        inbound = session.inbound
+        if inbound is not None and inbound.settle():
+            self.records.inbound_changed(session.client_id, inbound)
+            if not session.expiry_s:
+                self.inbounds.pop(session.client_id, None)
+
     def subscriptions_changed(self, session: Session, given_up: Sequence[Subscription] = ()) -> None:
         """Write the subscriptions of a durable session with the commit group at hand; ``given_up`` are those that were
         removed, or asked for QoS 1 or 2 and do no more."""

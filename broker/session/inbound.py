@@ -7,8 +7,10 @@ sent. A broker that is killed between its commit and its PUBACK sees the message
 identifier, and without memory of it would store a second row. So the identifiers taken last are kept with a digest of
 topic and payload: a PUBLISH with DUP whose identifier and digest are both known was taken before and is acknowledged
 again, not processed again. Without DUP it always is a new message. The entries are kept for clients that start clean
-too, since those also resend over a new connection. A message that was refused and left something behind, as a row in
-quarantine, is remembered with the reason code it was refused with, and is refused again.
+too, since those also resend over a new connection; they go when the client says goodbye after its last answer, so that
+a device that connects for each message, always with the same identifier, is not taken to repeat itself. A message that
+was refused and left something behind, as a row in quarantine, is remembered with the reason code it was refused with,
+and is refused again.
 """
 
 from __future__ import annotations
@@ -104,6 +106,14 @@ class Inbound:
             self.recent.pop(packet_id, None)
             self.open_qos2.discard(packet_id)
         self.is_changed = True
+
+    def settle(self) -> bool:
+        """Nothing will be sent again, unless QoS 2 is open; returns whether there was something to forget."""
+        if self.open_qos2 or not self.recent:
+            return False
+        self.recent.clear()
+        self._kept, self.is_changed = RECENT_MIN, True
+        return True
 
     def restart(self) -> None:
         """A new session begins under the client identifier."""

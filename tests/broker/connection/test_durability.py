@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from broker.codec.packets import (
+    Disconnect,
     PubAck,
     PubComp,
     Publish,
@@ -510,3 +511,19 @@ async def test_the_subscriptions_of_a_session_are_written_once_in_a_group_and_ag
         session = node.server.hub.sessions.get("d")
         assert session is not None
         assert list(session.subscriptions) == [*(f"t/{n}" for n in range(1, 101)), "last"]
+
+
+@on_loop
+async def test_a_device_that_says_goodbye_after_each_message_is_not_taken_to_repeat_itself() -> None:
+    async with running() as node:
+        watcher = await node.client("watcher")
+        await watcher.subscribe(SubscriptionRequest("door", 1))
+        for _ in range(2):  # the second time its first attempt is lost on the way, and sent again
+            async with await node.client("device") as device:
+                device.send(Publish("door", b"open", 1, packet_id=1, dup=True))
+                await device.expect(PubAck)
+                device.send(Disconnect())
+                await device.closed()
+            assert (await watcher.expect(Publish)).payload == b"open"
+            watcher.send(PubAck(1))
+        assert "device" not in node.server.hub.inbounds

@@ -69,3 +69,16 @@ def test_what_was_stored_before_refusals_were_remembered_is_restored() -> None:
     first_version = bytes.fromhex("010000000000000007000100090005") + digest(b"t", b"x")
     inbound = Inbound.decode(first_version)
     assert (inbound.open_qos2, inbound.taken_with(5, digest(b"t", b"x"), 8)) == ({9}, 0)
+
+
+def test_who_says_goodbye_with_nothing_open_will_send_nothing_again() -> None:
+    inbound = Inbound()
+    assert not inbound.settle()
+    inbound.remember(1, digest(b"t", b"a"), now_ns=0)
+    inbound.open(2)
+    assert not inbound.settle(), "an exchange is open"
+    inbound.release(2, forget=True)
+    assert inbound.settle()
+    assert inbound.taken_with(1, digest(b"t", b"a"), 0) is None
+    assert inbound.is_changed
+    assert inbound.encode() is None
