@@ -222,7 +222,8 @@ class Backtests:
             return
         try:
             async with asyncio.timeout(timeout_s + _GRACE_S):
-                await self._follow(job, process, document)
+                if job.state == "running":  # not cancelled while the process was started
+                    await self._follow(job, process, document)
         except TimeoutError:
             self._finish(job, "failed", f"it did not end in {timeout_s:g} s")
         except (OSError, ValueError) as error:
@@ -245,6 +246,7 @@ class Backtests:
                 self._finish(job, "failed", told["failed"])
             else:
                 job.done = told["done"]
+        await process.wait()  # killed while it ends, its status would be lost
 
     def _finish(self, job: Backtest, state: str, error: str | None = None) -> None:
         if job.state == "running":

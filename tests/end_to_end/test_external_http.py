@@ -116,6 +116,7 @@ def test_a_validation_waits_for_the_server_and_only_its_clients_do(
     coder.release()
     eventually(lambda: len(slow.acks) == 4, what="an answer for each publish")
     assert slow.acks == [(sent[0], 0), (sent[1], 0), (sent[2], 0x99), (sent[3], 0)]
+    reader.payloads(203)
     passed = [payload for topic, payload in reader.got if topic == "f/a"]
     assert passed == [b"1", b"slow 2", b"4"]
     counted = node.call("GET", "/validations/v/metrics")

@@ -266,3 +266,14 @@ async def test_the_oldest_jobs_are_forgotten(monkeypatch: pytest.MonkeyPatch) ->
         ids.append(backtests.start(wanted())["id"])
         await backtests.over(ids[-1])
     assert [job["id"] for job in backtests.known()] == [ids[3], ids[2]]
+
+
+@on_a_loop
+async def test_one_that_is_cancelled_while_its_process_starts_leaves_none() -> None:
+    backtests = jobs([sys.executable, "-c", "import time; print('{\"done\": 1}', flush=True); time.sleep(600)"])
+    job = backtests.start(wanted(timeout_s=300))
+    await asyncio.sleep(0)  # its process is being started
+    assert backtests.cancel(job["id"])["state"] == "cancelled"
+    async with asyncio.timeout(30):
+        over = await backtests.over(job["id"])
+    assert (over["state"], over["progress"]["done"]) == ("cancelled", 0)

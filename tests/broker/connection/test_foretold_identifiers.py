@@ -129,7 +129,10 @@ async def test_messages_have_the_identifiers_they_had(seed: int) -> None:
         await client.subscribe(SubscriptionRequest("t/#", 2), SubscriptionRequest("$share/g/s/#", 1))
         publisher = Publisher(await node.client("p", 5), random, is_qos2=seed % 2 == 1, is_shared=seed % 4 >= 2)
         if seed % 3 == 0:
-            node.server.hub.sessions.by_client_id["s"]._next_id = 65_530
+            session = node.server.hub.sessions.by_client_id["s"]
+            session._next_id = 65_530
+            node.server.hub.records.changed(session)
+            await node.written()
         for _ in range(random.randrange(20)):
             publisher.send()
             await publisher.acknowledged()
