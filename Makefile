@@ -10,7 +10,7 @@ STARTED := $(shell date +%s.%N)
 DATA   ?= demo-data
 # Most tests wait for processes of their own, so two at a time take half as long also on one core; files stay together,
 # since their tests share brokers and Spark sessions, in the order of tests/conftest.py: the long ones first.
-PYTEST  = $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST  = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo format check test test-all bench docs clean servers

@@ -51,7 +51,7 @@ CASES = (
     Case("QoS 0, 1 to 1, 100 topics", {MOSQUITTO: 3}, _RATE, ("--topics", "100", "--count", "400000")),
     Case("QoS 1, 1 to 1", {MOSQUITTO: 3}, _RATE, (*_QOS_1, "--count", "60000")),
     Case("QoS 1, 10 to 1", {MOSQUITTO: 3}, _RATE, (*_QOS_1, "--pubs", "10", "--count", "100000")),
-    Case("QoS 2, 1 to 1", {MOSQUITTO: 2}, _RATE, ("--qos", "2", "--subqos", "2", "--count", "30000")),
+    Case("QoS 2, 1 to 1", {MOSQUITTO: 2}, _RATE, ("--qos", "2", "--subqos", "2", "--count", "60000")),
 )
 DURABLE = Case("QoS 1, persistent session, fsync", {NATS: 2}, _RATE, (*_QOS_1, "--persistent", "--count", "40000"))
 LATENCY = Case(

@@ -54,6 +54,7 @@ from broker.observe.settings import AlarmSettings, LogSettings, OverloadSettings
 from broker.routing.delayed import DelayedSettings
 from broker.routing.settings import RetainedSettings
 from broker.storage.health import StoreHealth
+from broker.storage.rocksdb.options import Memory
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.settings import StoreSettings
 from broker.storage.store import LogShard, Store
@@ -116,7 +117,8 @@ class Node:
         self.started_ns = self.clock.now_ns()
         sections = self.sections = Sections(config)
         storing = config.get("store", StoreSettings)
-        self.store: Store = RocksStore(data_dir, storing.durability) if store is None else store
+        memory = Memory(storing.write_buffer, storing.block_cache)
+        self.store: Store = RocksStore(data_dir, storing.durability, memory) if store is None else store
         self.writer = Writer(self.store, asyncio.get_running_loop(), storing, self.metrics)
         loop, overload = asyncio.get_running_loop(), config.get("overload", OverloadSettings)
         self.overload = Overload(overload, loop, self.clock, self.alarms, self.metrics)

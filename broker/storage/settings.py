@@ -28,3 +28,15 @@ class StoreSettings(Settings):
         ge=1000,
         description="Records that may wait for their commit; above it, publishers are slowed by not reading.",
     )
+    write_buffer: Size = Field(
+        default=32 * 1024 * 1024,
+        ge=1024 * 1024,
+        le=1024 * 1024 * 1024,
+        description="Memory in which RocksDB collects what it writes as a table; up to four are in use where the disk "
+        "is behind. Larger ones write less often what is deleted soon. Needs a restart.",
+    )
+    block_cache: Size = Field(
+        default=64 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="Memory for blocks of tables that were read: retained messages, backlogs. Needs a restart.",
+    )

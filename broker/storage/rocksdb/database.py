@@ -34,13 +34,13 @@ _ROOM_BYTES: Final = 1024 * 1024
 class Database:
     """One read-write RocksDB. Blocking; writes come from one thread at a time."""
 
-    def __init__(self, path: Path, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path, memory: options.Memory, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         """Open, creating what is missing.
 
         Raises:
             ConfigError: the directory cannot be used, a log is damaged in its middle, or a newer release wrote it.
         """
-        self._path = path
+        self._path, self._memory = path, memory
         self._monotonic_s = monotonic_s
         self._write_options = options.without_stalls()
         self._is_broken = False
@@ -159,7 +159,7 @@ class Database:
             ConfigError: a log is damaged and holds whole records behind that.
         """
         try:
-            return Rdict(str(self._path), options.primary())
+            return Rdict(str(self._path), options.primary(self._memory))
         except Exception as error:
             damage = wal.find_damage(self._path) if "Corruption" in str(error) else None
             if damage is None:
@@ -173,7 +173,7 @@ class Database:
             dropped_bytes=damage.lost_bytes,
             effect="the last commit was written in part, and is taken as not made",
         )
-        return Rdict(str(self._path), options.primary(tolerates_torn_tail=True))
+        return Rdict(str(self._path), options.primary(self._memory, tolerates_torn_tail=True))
 
     def _check_format(self) -> None:
         stored = self.get(keys.FORMAT)

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options, WriteOptions
 
 _MIB = 1024 * 1024
+_WRITE_BUFFERS = 4
+"""One that is written to, and others that are being written out as tables."""
 
 
-def primary(*, tolerates_torn_tail: bool = False) -> Options:
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What RocksDB may take, in bytes: of each write buffer, mostly two of four, and of blocks that were read."""
+
+    write_buffer: int = 32 * _MIB
+    block_cache: int = 64 * _MIB
+
+
+USUAL_MEMORY = Memory()
+
+
+def primary(memory: Memory, *, tolerates_torn_tail: bool = False) -> Options:
     """Options of the broker's own instance. It opens logs that read back whole; what is wrong with others is looked at
     before it is told to go on without their end, since by itself it would do so wherever the damage is."""
-    options = _common()
+    options = _common(memory.block_cache)
     options.set_wal_recovery_mode(
         DBRecoveryMode.point_in_time() if tolerates_torn_tail else DBRecoveryMode.absolute_consistency()
     )
     options.create_if_missing(True)
     options.set_max_background_jobs(2)
-    options.set_write_buffer_size(64 * _MIB)
-    options.set_max_write_buffer_number(4)
+    options.set_write_buffer_size(memory.write_buffer)
+    options.set_max_write_buffer_number(_WRITE_BUFFERS)
     options.set_max_total_wal_size(256 * _MIB)
     options.set_target_file_size_base(64 * _MIB)
     options.set_max_bytes_for_level_base(512 * _MIB)
@@ -30,7 +45,7 @@ def primary(*, tolerates_torn_tail: bool = False) -> Options:
 def secondary() -> Options:
     """Options of an instance that follows the primary. It keeps every file open: the primary's compactions delete files
     that are still being read here."""
-    options = _common()
+    options = _common(USUAL_MEMORY.block_cache)
     options.set_max_open_files(-1)
     options.set_keep_log_file_num(2)
     return options
@@ -44,11 +59,11 @@ def without_stalls() -> WriteOptions:
     return options
 
 
-def _common() -> Options:
+def _common(block_cache: int) -> Options:
     options = Options(raw_mode=True)
     options.set_compression_type(DBCompressionType.lz4())
     tables = BlockBasedOptions()
-    tables.set_block_cache(Cache(64 * _MIB))
+    tables.set_block_cache(Cache(block_cache))
     tables.set_block_size(32 * 1024)
     tables.set_bloom_filter(10, False)
     options.set_block_based_table_factory(tables)

@@ -26,6 +26,7 @@ from broker.storage.rocksdb import keys
 from broker.storage.rocksdb.changes import Changes
 from broker.storage.rocksdb.database import Database, DatabaseCursor
 from broker.storage.rocksdb.keys import ShardState
+from broker.storage.rocksdb.options import USUAL_MEMORY, Memory
 from broker.storage.rocksdb.reclaim import Reclaim
 from broker.storage.store import Batch, Committed, FrameEntry, KeyCursor, LogShard
 
@@ -38,7 +39,9 @@ DATABASE_FOLDER = "rocksdb"
 class RocksStore:
     """Implements ``broker.storage.store.Store`` in one directory, which it locks."""
 
-    def __init__(self, directory: Path, durability: Literal["fsync", "os"] = "fsync") -> None:
+    def __init__(
+        self, directory: Path, durability: Literal["fsync", "os"] = "fsync", memory: Memory = USUAL_MEMORY
+    ) -> None:
         """Open, or make, the store of a data directory.
 
         Raises:
@@ -52,7 +55,7 @@ class RocksStore:
         self._undo: Changes | None = None
         began_s = time.monotonic()
         try:
-            self._db = Database(directory / DATABASE_FOLDER)
+            self._db = Database(directory / DATABASE_FOLDER, memory)
             self._reclaim = Reclaim(self._db.compact)
             self._states = self._load_states()
             self._log_opened(time.monotonic() - began_s)

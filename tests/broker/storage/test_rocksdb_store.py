@@ -22,8 +22,10 @@ from broker.core.errors import ConfigError, Unavailable
 from broker.core.stream import StreamRecord
 from broker.storage.frames import CorruptFrame
 from broker.storage.rocksdb import database, keys
+from broker.storage.rocksdb.options import Memory
 from broker.storage.rocksdb.store import DATABASE_FOLDER, RocksStore
 from broker.storage.store import Batch, LogShard
+from tests.support.node import eventually
 
 ROOT = Path(__file__).parents[3]
 LOG = LogShard(16)
@@ -53,6 +55,15 @@ def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
     append(store, 4)
     assert store.range_of(LOG).next_offset == 5
     assert store.offset_at(LOG, 4) == 4
+    store.close()
+
+
+def test_what_fills_the_write_buffer_is_written_as_a_table(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path, "os", Memory(write_buffer=64 * 1024))
+    chance = random.Random(1)
+    for number in range(256):
+        store.commit(Batch(puts={b"%d" % number: chance.randbytes(1024)}))
+    assert eventually(lambda: list((tmp_path / DATABASE_FOLDER).glob("*.sst")), what="a table")
     store.close()
 
 
