@@ -157,7 +157,7 @@ class Sender:
     async def _feed(self) -> None:
         while True:
             room = self._pace.depth - self._buffer.taken
-            if room <= 0:
+            if room <= 0 or self._buffer.is_ahead:
                 self._room.clear()
                 await self._room.wait()
                 continue

@@ -76,6 +76,28 @@ def test_rows_wait_while_the_target_is_away_and_arrive_in_order(mode: str) -> No
     run(check())
 
 
+def test_what_waits_on_disk_for_a_target_that_is_away_is_not_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridges.resource.buffer._AHEAD_BYTES", 200_000)
+
+    async def check() -> None:
+        outside = Outside()
+        outside.is_there = False
+        options = {"buffer_mode": "disk", "batch_size": 100, "inflight_window": 100}
+        async with scripted_bridges(outside, options, is_pipelined=True) as bridges:
+            for _ in range(12):
+                bridges.send_many(1000)
+                await asyncio.sleep(0)
+            await bridges.until(lambda: bridges.counts()["inflight"] > 0)
+            await bridges.until(lambda: "connection refused" in bridges.actions.get("out")["status_reason"])
+            assert bridges.counts()["inflight"] < 6000
+            assert bridges.counts()["queuing"] + bridges.counts()["inflight"] == 12_000
+            outside.is_there = True
+            await bridges.until_sent(12_000)
+            assert len(outside.arrived) == 12_000
+
+    run(check())
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("pipelined", [False, True])
 def test_a_connection_that_breaks_again_and_again_loses_nothing(mode: str, pipelined: bool) -> None:
