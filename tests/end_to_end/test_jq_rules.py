@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,19 +107,28 @@ def test_a_crash_inside_jq_costs_its_own_message(node: Node) -> None:
     )
     with Publisher(node, "p") as publisher:
         publisher.publish_all("odd/a", [f'{{"n":{number}}}' for number in range(10)])
-        worker = eventually(lambda: busy_worker(node), what="a worker on the endless program")
-        assert worker is not None
+        worker = busy_worker(node)
         worker.kill()
         eventually(lambda: metrics(node)["passed"] == 9)
     assert values(node) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
     assert metrics(node)["failed.exception"] == 1
 
 
-def busy_worker(node: Node) -> psutil.Process | None:
-    for process in workers(node):
-        if process.cpu_percent(0.2) > 10:
-            return process
-    return None
+def busy_worker(node: Node) -> psutil.Process:
+    """The one on the endless program: it works for longer than it takes to start."""
+    seen: dict[int, float] = {}
+
+    def look() -> psutil.Process | None:
+        for process in workers(node):
+            with suppress(psutil.NoSuchProcess):
+                worked_s = process.cpu_times().user
+                if worked_s - seen.setdefault(process.pid, worked_s) > 1.5:
+                    return process
+        return None
+
+    found = eventually(look, what="a worker on the endless program")
+    assert found is not None
+    return found
 
 
 def workers(node: Node) -> list[psutil.Process]:
@@ -139,8 +149,7 @@ def test_others_are_served_while_a_program_runs(node: Node) -> None:
     with Publisher(node, "p") as publisher:
         assert subscribed.wait(10)
         publisher.publish("odd/a", "1")
-        worker = eventually(lambda: busy_worker(node))
-        assert worker is not None
+        worker = busy_worker(node)
         for _ in range(20):
             arrived.clear()
             publisher.publish("other/b", "x")
@@ -200,7 +209,7 @@ def test_stopping_takes_no_longer_for_a_program_that_runs(node: Node) -> None:
     define(node, sql("last(range(infinite))", 60_000))
     with Publisher(node, "p") as publisher:
         publisher.publish("odd/a", "1")
-        eventually(lambda: busy_worker(node))
+        busy_worker(node)
     family = node.children()
     assert node.stop(20) == 0
     eventually(lambda: not any(map(_lives, family)))

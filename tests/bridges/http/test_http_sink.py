@@ -280,10 +280,9 @@ def test_a_wait_that_is_asked_for_holds_for_all_lanes(form: str) -> None:
 
     async def check(bridges: Bridges, _service: Service) -> None:
         bridges.send({"n": 0}, ACTION)
-        await bridges.until(lambda: times)
+        await bridges.until(lambda: "asks to wait" in str(bridges.actions.get("out")["last_error"]))
         for number in range(1, 9):
             bridges.send({"n": number}, ACTION, client=f"c{number}")
-        await bridges.until(lambda: "asks to wait" in str(bridges.actions.get("out")["last_error"]))
         await sent(bridges, 9)
 
     run(check, {}, answer)

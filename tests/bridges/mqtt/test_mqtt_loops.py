@@ -122,7 +122,7 @@ def test_bridge_that_mosquitto_knows_as_one_has_one_copy_each(tmp_path: Path, st
     one_copy_each(ends(stack, node.mqtt[1], remote.port))
 
 
-@pytest.mark.parametrize("version", ["v4", "v5"])
+@pytest.mark.parametrize("version", [pytest.param("v4", marks=pytest.mark.heavy), "v5"])
 def test_two_sluices_bridged_both_ways_by_one_of_them(tmp_path: Path, stack: ExitStack, version: str) -> None:
     far = configured(stack, tmp_path / "far", "")
     node = configured(stack, tmp_path / "node", BOTH_WAYS.format(port=far.mqtt[1], version=version, name="node"))
@@ -130,7 +130,7 @@ def test_two_sluices_bridged_both_ways_by_one_of_them(tmp_path: Path, stack: Exi
     one_copy_each(ends(stack, node.mqtt[1], far.mqtt[1]))
 
 
-@pytest.mark.parametrize("how", [PUSH, PULL], ids=["push", "pull"])
+@pytest.mark.parametrize("how", [pytest.param(PUSH, id="push", marks=pytest.mark.heavy), pytest.param(PULL, id="pull")])
 def test_two_sluices_that_each_bridge_to_the_other(tmp_path: Path, stack: ExitStack, how: str) -> None:
     far = configured(stack, tmp_path / "far", "")
     node = configured(stack, tmp_path / "node", how.format(port=far.mqtt[1], name="node"))
@@ -139,7 +139,7 @@ def test_two_sluices_that_each_bridge_to_the_other(tmp_path: Path, stack: ExitSt
     one_copy_each(ends(stack, node.mqtt[1], far.mqtt[1]))
 
 
-@pytest.mark.parametrize("how", [PUSH, PULL], ids=["push", "pull"])
+@pytest.mark.parametrize("how", [pytest.param(PUSH, id="push"), pytest.param(PULL, id="pull", marks=pytest.mark.heavy)])
 def test_ring_of_three_sluices(tmp_path: Path, stack: ExitStack, how: str) -> None:
     first = configured(stack, tmp_path / "n1", "")
     second = configured(stack, tmp_path / "n2", how.format(port=first.mqtt[1], name="n2"))

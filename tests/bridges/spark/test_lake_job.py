@@ -130,6 +130,7 @@ def test_a_table_that_fails_says_why_and_the_broker_away_fails_nothing(
     assert good.report()["last_error"] is None
 
 
+@pytest.mark.heavy
 def test_killed_driver_and_killed_worker_lose_and_double_nothing(server: StreamServer, tmp_path: Path) -> None:
     add_table(server, tmp_path / "lake")
     local = LocalSpark(LakeSettings(trigger=0.2), tmp_path / "lake", tmp_path / "logs" / "lake.log")
