@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Sequence
+from functools import partial
 from logging import CRITICAL, getLogger
 from typing import Any, Final, Protocol
 
 from aiokafka.abc import AbstractTokenProvider
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import NewTopic
 from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, StaleMetadata, for_code
 
+from bridges.kafka.admin import Admin, first_answer
 from bridges.kafka.errors import meant
 from bridges.kafka.settings import KafkaSettings, OauthAuthentication, PasswordAuthentication
 from bridges.resource.contract import Connector, Context, ProbeStep, Sink, Source
@@ -51,19 +53,22 @@ class KafkaConnector(Connector):
     def __init__(self, settings: KafkaSettings, context: Context) -> None:
         self.settings, self._context = settings, context
         self._ssl: ssl.SSLContext | None = None
-        self._admin: AIOKafkaAdminClient | None = None
+        self._admin: Admin | None = None
+        self._host = ""
+        """The one that answered when the connection was made."""
 
     async def open(self) -> None:
         """Find a broker and log in."""
         await self._resolve()
         self._ssl = await asyncio.to_thread(client_context, self.settings.ssl)
-        admin = AIOKafkaAdminClient(**self.reach("admin"))
+        self._host = await self._reachable()
+        admin = Admin(**self.reach("admin"))
         try:
             await admin.start()
         except BaseException as error:
             await _closed(admin)
             if isinstance(error, Exception):
-                raise await self._why_not(error) from error
+                raise meant(error, self._host) from error
             raise
         if not admin._client.cluster.brokers():  # aiokafka would wait for ever for the first one
             await _closed(admin)
@@ -119,7 +124,7 @@ class KafkaConnector(Connector):
         settings, name = self.settings, self._context.name.partition(":")[2]
         authentication = settings.authentication
         arguments: dict[str, Any] = {
-            "bootstrap_servers": [f"{host}:{port}" for host, port in settings.addresses],
+            "bootstrap_servers": self._host,
             "client_id": f"{settings.client_id or f'sluice-{name}'}-{purpose}",
             "metadata_max_age_ms": int(settings.metadata_max_age * 1000),
             "request_timeout_ms": int(self._context.request_timeout_s * 1000),
@@ -156,6 +161,13 @@ class KafkaConnector(Connector):
             raise meant(for_code(code)(), f"the topic {topic!r}")
         return [partition["partition"] for partition in found["partitions"]]
 
+    async def leader(self, topic: str, partition: int) -> int | None:
+        """The number of the broker that leads a partition, as the cluster says; None where it has no leader."""
+        [found] = await self._ask(lambda admin: admin.describe_topics([topic]))
+        leaders = {one["partition"]: one["leader"] for one in found["partitions"]}
+        number: int = leaders.get(partition, -1)
+        return number if number >= 0 else None
+
     async def _create(self, topic: str, new: NewTopicSettings) -> None:
         cluster = await self._ask(lambda admin: admin.describe_cluster())
         copies = new.new_topic_replication_factor or min(len(cluster["brokers"]), _COPIES)
@@ -171,7 +183,8 @@ class KafkaConnector(Connector):
         try:
             return await work(self._admin)
         except (NodeNotReadyError, KafkaConnectionError, StaleMetadata) as error:
-            raise await self._why_not(error) from error
+            await self._reachable()  # aiokafka keeps the cause to itself, the hosts say it
+            raise meant(error, self.settings.bootstrap_hosts) from error
         except Exception as error:
             raise meant(error, self.settings.bootstrap_hosts) from error
 
@@ -189,25 +202,26 @@ class KafkaConnector(Connector):
                 return
         raise last
 
-    async def _why_not(self, error: Exception) -> BridgeError:
-        """aiokafka says of a cluster that it cannot be reached, and keeps the cause to itself: ask the hosts."""
-        arguments = self.reach("test")
+    async def _reachable(self) -> str:
+        """The first host that can be connected to: aiokafka would wait for one that does not answer before it asks the
+        next. Raises what is wrong where there is none."""
+        return await first_answer(partial(self.reached, host, port) for host, port in self.settings.addresses)
+
+    async def reached(self, host: str, port: int) -> str:
+        """``host:port`` of a broker that can be connected to; raises why it cannot."""
         names = ("client_id", "request_timeout_ms", "security_protocol", "ssl_context")
-        known = {name: value for name, value in arguments.items() if name in names or name.startswith("sasl_")}
-        settings = self.settings
-        cause = meant(error, settings.bootstrap_hosts)
-        for host, port in settings.addresses:
-            try:
-                connection = await create_conn(host, port, **known)
-            except Exception as found:  # noqa: BLE001 - whatever it is, it is what is told
-                cause = meant(found, f"{host}:{port}")
-                if isinstance(cause, BadSettings):
-                    return cause
-                if settings.ssl.enable and settings.ssl.certfile is None and isinstance(found, KafkaError):
-                    cause = ReconnectFirst(f"{cause}; it may want a certificate of the client: ssl.certfile")
-            else:
-                connection.close()
-        return cause
+        arguments = {key: value for key, value in self.reach("test").items() if key in names or key.startswith("sasl_")}
+        where = f"{host}:{port}"
+        try:
+            connection = await create_conn(host, port, **arguments)
+        except Exception as error:
+            cause, ssl_options = meant(error, where), self.settings.ssl
+            is_unsaid = isinstance(error, KafkaError) and not isinstance(cause, BadSettings)
+            if ssl_options.enable and ssl_options.certfile is None and is_unsaid:
+                raise ReconnectFirst(f"{cause}; it may want a certificate of the client: ssl.certfile") from error
+            raise cause from error
+        connection.close()
+        return where
 
 
 class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types

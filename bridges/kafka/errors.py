@@ -77,6 +77,8 @@ def said(error: BaseException) -> str:
     """An error in words: Kafka's own without its number, else the name of what it is."""
     if isinstance(error, kafka.BrokerResponseError) and not error.args:
         return str(error.description or error.message.lower().replace("_", " "))
+    if isinstance(error, TimeoutError):
+        return "no answer"
     text = _REASON.sub("", str(error)).strip()
     if isinstance(error, OSError) and error.errno and error.errno > 0:
         text = os.strerror(error.errno).lower()  # asyncio says "connect call failed" there

@@ -8,11 +8,12 @@ idempotence the broker refuses what would come out of order.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import OutOfOrderSequenceNumber
+from aiokafka.structs import TopicPartition
 
 from bridges.kafka.batches import Batch, Packing
 from bridges.kafka.client import KafkaConnector
@@ -31,8 +32,12 @@ _START_S: Final = 8.0
 _ACKS: Final = {"all_isr": "all", "leader_only": 1, "none": 0}
 _OVERHEAD_BYTES: Final = 512
 """Of a batch and its request beside the records."""
-_PATIENCE_S: Final = 3.0
-"""A batch that takes longer has the cluster asked whether it is there, and it has as long to answer."""
+_PATIENCE_S: Final = 1.0
+"""A batch that takes longer has the cluster asked whether it is there."""
+_ANSWER_S: Final = 4.0
+"""Longest wait for that answer."""
+_CONNECT_S: Final = 2.0
+"""Longest wait for one broker to take a connection."""
 
 
 class KafkaSink(Sink):
@@ -136,15 +141,22 @@ class KafkaSink(Sink):
 
     async def _results(self, producer: AIOKafkaProducer, batches: Sequence[Batch]) -> Sequence[BaseException | None]:
         """What became of each."""
-        return await self._patiently([asyncio.create_task(batch.send(producer)) for batch in batches])
+        doing = {asyncio.create_task(batch.send(producer)): batch for batch in batches}
+        return await self._patiently(list(doing), lambda task: self._why_slow(producer, doing[task]))
 
-    async def _patiently(self, doing: Sequence[asyncio.Task[None]]) -> Sequence[BaseException | None]:
-        """The errors of tasks. aiokafka tries on for as long as a request may take; whether the cluster is there at all
-        is asked for meanwhile, so that people learn of it sooner."""
+    async def _patiently(
+        self,
+        doing: Sequence[asyncio.Task[None]],
+        why_slow: Callable[[asyncio.Task[None]], Awaitable[str]] | None = None,
+    ) -> Sequence[BaseException | None]:
+        """The errors of tasks. aiokafka tries on for as long as a request may take; whether the cluster is there at
+        all, and what holds the first task up, is asked meanwhile, so that people learn of it sooner."""
         try:
-            while (await asyncio.wait(doing, timeout=_PATIENCE_S))[1]:
-                async with asyncio.timeout(_PATIENCE_S):
+            while slow := (await asyncio.wait(doing, timeout=_PATIENCE_S))[1]:
+                async with asyncio.timeout(_ANSWER_S):
                     await self._connector.check()
+                if why_slow is not None:
+                    self.held_up = await why_slow(min(slow, key=doing.index))
         except BaseException as error:
             for task in doing:
                 task.cancel()
@@ -152,7 +164,33 @@ class KafkaSink(Sink):
             if isinstance(error, TimeoutError):
                 raise ReconnectFirst(f"{self._connector.settings.bootstrap_hosts}: no answer") from None
             raise
+        finally:
+            self.held_up = ""
         return [asyncio.CancelledError() if task.cancelled() else task.exception() for task in doing]
+
+    async def _why_slow(self, producer: AIOKafkaProducer, batch: Batch) -> str:
+        """What is wrong with the leader that a batch goes to, as far as can be seen; empty where it can be reached.
+
+        Raises ``ReconnectFirst`` where that is the leader no more, and aiokafka still waits for its answer.
+        """
+        place = f"partition {batch.partition} of {batch.topic!r}"
+        cluster = producer.client.cluster
+        number = cluster.leader_for_partition(TopicPartition(batch.topic, batch.partition))
+        leader = cluster.broker_metadata(number)
+        if leader is None:
+            return f"{place} has no leader"
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                await self._connector.reached(leader.host, leader.port)
+        except BridgeError as error:
+            return f"broker {number}, the leader of {place}: {error}"
+        except TimeoutError:
+            if await self._connector.leader(batch.topic, batch.partition) not in (number, None):
+                raise ReconnectFirst(
+                    f"{leader.host}:{leader.port}: no answer, and {place} has another leader"
+                ) from None
+            return f"broker {number}, the leader of {place}: {leader.host}:{leader.port}: no answer"
+        return ""
 
     async def _cause(self, topic: str, error: BridgeError) -> BridgeError:
         """A producer that has no connection says that there is no topic: the cluster knows."""

@@ -29,6 +29,7 @@ from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, Reconn
 _SHORTEST_MS: Final = 10_000
 _LONGEST_MS: Final = 60_000
 """Of a transaction, before Kafka gives it up; until then who reads what is committed waits for it."""
+_NEEDS_DISK: Final = "exactly_once needs buffer_mode = disk"
 _FENCED: Final = (ProducerFenced, InvalidProducerEpoch, InvalidTxnState)
 
 
@@ -47,7 +48,7 @@ class TransactionalSink(KafkaSink):
     def __init__(self, connector: KafkaConnector, settings: KafkaActionSettings, context: Context) -> None:
         super().__init__(connector, settings, context)
         if context.place is None:
-            raise BadSettings("exactly_once needs buffer_mode = disk")
+            raise BadSettings(_NEEDS_DISK)
         self._place = context.place
         name = settings.transactional_id or f"sluice-{context.name.partition(':')[2]}"
         self._id = f"{name}-{context.place.id}"
@@ -76,8 +77,8 @@ class TransactionalSink(KafkaSink):
         self._is_open = False
 
     async def send(self, records: Sequence[Record]) -> Answers:
-        """Not used: positions are needed."""
-        raise NotImplementedError
+        """Rows without positions cannot be told from those sent before."""
+        raise BadSettings(_NEEDS_DISK)
 
     async def send_at(self, records: Sequence[Record], positions: Sequence[int]) -> Answers:
         """Send what is not in Kafka yet, in one transaction with the cursor."""

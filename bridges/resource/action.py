@@ -126,6 +126,7 @@ class Action:
         The caller has it served anew where they had been others.
         """
         self.options, self._pace, self._make_sink, self._hide = options, pace, make_sink, hide
+        self._state = self._state[0], ""
 
     # What rules see
 
@@ -146,11 +147,19 @@ class Action:
         connector = self.line.state
         if connector[0] != CONNECTED:
             return connector[0], f"connector: {connector[1]}" if connector[1] else ""
-        if self._state[0] == CONNECTED and self._sender is not None and (slow_s := self._sender.slowest_s) > SLOW_S:
-            return CONNECTING, f"no answer from the target for {slow_s:.0f} s"
+        if self._state[0] == CONNECTED and (slow := self._slow):
+            return CONNECTING, slow
         if self.is_paused:
             return self._state[0], self._state[1] or "paused: rows wait in the buffer"
         return self._state
+
+    @property
+    def _slow(self) -> str:
+        """What is wrong while all that is known is that answers do not come; empty where they do."""
+        if self._sink is not None and self._sink.held_up:
+            return self._hide(self._sink.held_up)
+        slow_s = self._sender.slowest_s if self._sender is not None else 0.0
+        return f"no answer from the target for {slow_s:.0f} s" if slow_s > SLOW_S else ""
 
     def write(self, row: Row, message: Message, settle: Settle | None) -> None:
         """Take a row of a rule. See ``broker.core.action.Sink``; ``settle`` is None where nobody waits."""
@@ -257,7 +266,7 @@ class Action:
         assert self.line is not None
         epoch = self.line.epoch
         backoff = Backoff(self.options.retry_interval, self.options.health_check_interval)
-        self._state = CONNECTING, ""
+        self._state = CONNECTING, self._state[1]  # what was wrong is, until it is known to be mended
         sink: Sink | None = None
         try:
             while True:

@@ -154,6 +154,10 @@ class Connector(ABC):
 class Sink(ABC):
     """Where the rows of one action go. ``open`` is called after the connector's, ``close`` before it."""
 
+    held_up: str = ""
+    """What keeps the outside system from answering, where the sink found out while a batch waits; shown as the reason
+    of the state ``connecting`` until it is empty again."""
+
     @abstractmethod
     def record(self, row: Row, message: Message) -> Any:
         """The record of a row; plain and quick, it runs for each. The row must not be changed.
@@ -174,7 +178,7 @@ class Sink(ABC):
         Batches come one at a time and in order; what must be tried again comes before what is behind it, and everything
         again that was on the way when the broker ended. A row that the sink knows to be sent it confirms.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no use for positions")
+        return await self.send(records)
 
     async def open(self) -> None:  # noqa: B027 - the connection may be all there is
         """Get ready; the connector is connected. May look whether the target is there (raises ``TargetMissing``)."""

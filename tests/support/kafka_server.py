@@ -25,6 +25,7 @@ from aiokafka.errors import KafkaError
 
 from bridges.spark.java import find_java
 from tests.support.certificates import Authority
+from tests.support.network import Network
 from tests.support.processes import ServerProcess, free_port, is_open
 
 VERSION = "4.2.1"
@@ -79,6 +80,7 @@ class Node:
 
     number: int
     process: ServerProcess
+    host: str = "127.0.0.1"
     port: int = 0
     """Where clients connect to; 0 for a controller."""
     ports: dict[str, int] = field(default_factory=dict)
@@ -92,6 +94,7 @@ class Kafka:
     ``sasl`` names the mechanisms of the listeners ``SASL_PLAINTEXT`` and, where there is ``tls``, ``SASL_SSL``; the
     users are alice (password ``wonder:land``) and bob (``builder``). With ``needs_client_certificate`` the listener
     ``SSL`` asks for one. ``settings`` are added to every node's; what they keep lies in ``data``, where that is given.
+    In a ``network`` each broker has an address of its own there.
     """
 
     def __init__(
@@ -104,8 +107,10 @@ class Kafka:
         sasl: Sequence[str] = (),
         settings: dict[str, str] | None = None,
         data: Path | None = None,
+        network: Network | None = None,
     ) -> None:
-        self._data = data or directory
+        self._data, self._network = data or directory, network
+        self._hosts = network.addresses if network else ["127.0.0.1"]
         self._directory, self._tls, self._sasl = directory, tls, tuple(sasl)
         self._needs_client_certificate = needs_client_certificate
         self._settings = settings or {}
@@ -127,7 +132,7 @@ class Kafka:
     @property
     def bootstrap(self) -> str:
         """``host:port,…`` of the plain listeners."""
-        return ",".join(f"127.0.0.1:{node.port}" for node in self.brokers)
+        return ",".join(f"{node.host}:{node.port}" for node in self.brokers)
 
     def secured(self, listener: str) -> str:
         """``host:port,…`` of a secured listener, by name."""
@@ -169,7 +174,8 @@ class Kafka:
         directory = self._directory / f"node-{number}"
         directory.mkdir(parents=True)
         is_broker = "broker" in roles
-        node = Node(number, _NOT_STARTED, free_port() if is_broker else 0)
+        host = self._hosts[len(self.brokers) % len(self._hosts)]
+        node = Node(number, _NOT_STARTED, host, free_port() if is_broker else 0)
         if is_broker:
             for listener in self._secured_listeners():
                 node.ports[listener] = free_port()
@@ -184,9 +190,10 @@ class Kafka:
         )
 
         def is_ready() -> bool:
-            return _answers(node.port) if is_broker else is_open(self._controller_port)
+            return _answers(host, node.port) if is_broker else is_open(self._controller_port, self._hosts[0])
 
-        node.process = ServerProcess(command, directory, is_ready, deadline_s=120)
+        inside = self._network.command(command) if self._network else command
+        node.process = ServerProcess(inside, directory, is_ready, deadline_s=120)
         return node
 
     def _secured_listeners(self) -> list[str]:
@@ -200,7 +207,7 @@ class Kafka:
         return {
             "process.roles": roles,
             "node.id": str(number),
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "controller.quorum.voters": f"1@{self._hosts[0]}:{self._controller_port}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": _PROTOCOLS,
             "log.dirs": str(self._data / directory.name / "data"),
@@ -220,13 +227,13 @@ class Kafka:
         }
 
     def _listeners(self, node: Node, roles: str) -> dict[str, str]:
-        bound = {"PLAINTEXT": f"127.0.0.1:{node.port}"} if node.port else {}
-        bound.update((listener, f"127.0.0.1:{port}") for listener, port in node.ports.items())
+        bound = {"PLAINTEXT": f"{node.host}:{node.port}"} if node.port else {}
+        bound.update((listener, f"{node.host}:{port}") for listener, port in node.ports.items())
         shown = {name: address.replace("127.0.0.1", "localhost") for name, address in bound.items()}
         shown.update({name: address for name, address in bound.items() if name == "PLAINTEXT"})
         all_bound = dict(bound)
         if "controller" in roles:
-            all_bound["CONTROLLER"] = f"127.0.0.1:{self._controller_port}"
+            all_bound["CONTROLLER"] = f"{self._hosts[0]}:{self._controller_port}"
         lines = {"listeners": ",".join(f"{name}://{address}" for name, address in all_bound.items())}
         if shown:
             lines["advertised.listeners"] = ",".join(f"{name}://{address}" for name, address in shown.items())
@@ -290,14 +297,14 @@ class Kafka:
         assert done.returncode == 0, f"Kafka's storage cannot be formatted:\n{done.stdout}{done.stderr}"
 
 
-def _answers(port: int) -> bool:
+def _answers(host: str, port: int) -> bool:
     """Whether a broker takes part in its cluster: its port is open before."""
     with ThreadPoolExecutor(1) as thread:  # the caller's may run an event loop
-        return is_open(port) and thread.submit(asyncio.run, _has_brokers(port)).result()
+        return is_open(port, host) and thread.submit(asyncio.run, _has_brokers(host, port)).result()
 
 
-async def _has_brokers(port: int) -> bool:
-    client = AIOKafkaClient(bootstrap_servers=f"127.0.0.1:{port}")
+async def _has_brokers(host: str, port: int) -> bool:
+    client = AIOKafkaClient(bootstrap_servers=f"{host}:{port}")
     try:
         await client.bootstrap()
         return any(broker.port == port for broker in client.cluster.brokers())

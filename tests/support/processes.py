@@ -22,11 +22,11 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def is_open(port: int) -> bool:
-    """Whether somebody listens on that port of 127.0.0.1."""
+def is_open(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether somebody listens on that port."""
     with socket.socket() as asking:
         asking.settimeout(1)
-        return asking.connect_ex(("127.0.0.1", port)) == 0
+        return asking.connect_ex((host, port)) == 0
 
 
 class ServerProcess:

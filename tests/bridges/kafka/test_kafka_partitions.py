@@ -1,0 +1,70 @@
+"""A Kafka behind a network in which packets vanish: all of it, or one broker of several."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.kafka_bridge import CONFIG, sending
+from tests.support.kafka_server import Kafka
+from tests.support.kafka_topic import Topic
+from tests.support.network import Network, network
+from tests.support.node import Node, eventually, running
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def wires() -> Iterator[Network]:
+    with network(2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory, wires: Network) -> Iterator[Kafka]:
+    """Two brokers, each with an address of its own, and their controller."""
+    with Kafka(tmp_path_factory.mktemp("kafka") / "cluster", brokers=2, network=wires) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running(tmp_path_factory.mktemp("node") / "data", config=CONFIG) as started:
+        yield started
+
+
+def test_a_cluster_that_is_partitioned_off_is_told_of_and_loses_nothing(
+    kafka: Kafka, wires: Network, node: Node
+) -> None:
+    topic = asyncio.run(Topic(kafka, partitions=3, copies=2).make())
+    with sending(node, topic) as bridge:
+        wires.part()
+        try:
+            bridge.await_cause("no answer", "no connection within")
+            eventually(lambda: bridge.waiting >= 500, what="rows that wait")
+        finally:
+            wires.heal()
+        bridge.await_more(600)
+        bridge.await_drained()
+        bridge.assert_all_there()
+
+
+def test_a_leader_that_is_partitioned_off_is_named_and_loses_nothing(kafka: Kafka, wires: Network, node: Node) -> None:
+    """The other broker and the controller see it, so it stays the leader; only we do not."""
+    topic = asyncio.run(Topic(kafka, copies=2).make())
+    with sending(node, topic) as bridge:
+        leader = asyncio.run(topic.leader())
+        [lost] = [one for one in kafka.brokers if one.number == leader]
+        wires.part(lost.host)
+        try:
+            bridge.await_cause(
+                f"broker {leader}, the leader of partition 0 of '{topic.name}': {lost.host}:{lost.port}: no answer"
+            )
+            eventually(lambda: bridge.waiting >= 500, what="rows that wait")
+        finally:
+            wires.heal()
+        bridge.await_more(600)
+        bridge.await_drained()
+        bridge.assert_all_there()
