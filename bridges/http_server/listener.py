@@ -35,6 +35,8 @@ _ANSWER_S: Final = 10.0
 """Whoever does not read its answer within this time is cut off."""
 _DRAIN_S: Final = 2.0
 """So long is read on behind a request that was refused before its end, so that the answer arrives."""
+_LOOK_S: Final = 10.0
+"""Files of certificates are looked at so often."""
 _END_S: Final = 2.0
 """Requests that run when the listener ends have so long."""
 
@@ -53,8 +55,9 @@ class Answer(NamedTuple):
 class PostListener:
     """See the module."""
 
-    def __init__(self, settings: ListenSettings, find: Find) -> None:
-        self._settings, self._find = settings, find
+    def __init__(self, settings: ListenSettings, find: Find, look_s: float = _LOOK_S) -> None:
+        self._settings, self._find, self._look_s = settings, find, look_s
+        self._renewing: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -72,6 +75,26 @@ class PostListener:
             self._server = await asyncio.start_server(self._serve, host, port, ssl=tls, **timeouts)
         except OSError as error:
             raise BadSettings(f"cannot listen on {settings.bind}: {_why(error)}") from None
+        if tls is not None:
+            self._renewing = asyncio.create_task(self._renew(tls), name=f"certificates of {settings.bind}")
+
+    async def _renew(self, used: ssl.SSLContext) -> None:
+        """Read files of certificates again when they are others; those who are connected keep what they began with."""
+        tls, where = self._settings.ssl, self._settings.bind
+        seen = await asyncio.to_thread(lambda: tls.seen)
+        while True:
+            await asyncio.sleep(self._look_s)
+            now = await asyncio.to_thread(lambda: tls.seen)
+            if now == seen:
+                continue
+            seen = now
+            try:
+                await asyncio.to_thread(tls.context)  # one that fits, before the one in use is touched
+                tls.load(used)
+            except BadSettings as error:
+                _log.error("http_server.certificate_not_reloaded", listener=where, reason=str(error))
+            else:
+                _log.info("http_server.certificate_reloaded", listener=where)
 
     async def stop(self) -> None:
         """Listen no more; requests that run have a moment."""
@@ -79,6 +102,8 @@ class PostListener:
         if server is None:
             return
         server.close()
+        if self._renewing is not None:
+            self._renewing.cancel()
         if self._serving:
             await asyncio.wait(self._serving, timeout=_END_S)
         for task in self._serving:

@@ -114,6 +114,17 @@ class ServerTls(Settings):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         spoken = [_VERSIONS[name] for name in self.versions]
         context.minimum_version, context.maximum_version = min(spoken), max(spoken)
+        self.load(context)
+        return context
+
+    def load(self, context: ssl.SSLContext) -> None:
+        """Put what the files hold into a context; those who connect from then on see it.
+
+        Raises:
+            BadSettings: a file cannot be used; says which and why.
+        """
+        if self.certfile is None or self.keyfile is None:
+            return
         password = self.password.reveal() if self.password is not None else ""  # never asks on a terminal
         certificate, key = self.certfile, self.keyfile
         load_pem(
@@ -124,7 +135,19 @@ class ServerTls(Settings):
         if authorities := self.cacertfile:
             load_pem(lambda: context.load_verify_locations(authorities), "ssl.cacertfile", authorities)
             context.verify_mode = ssl.CERT_REQUIRED
-        return context
+
+    @property
+    def seen(self) -> Sequence[object]:
+        """Another whenever a file is another. Asks the file system."""
+        return [_state_of(file) for file in (self.certfile, self.keyfile, self.cacertfile) if file is not None]
+
+
+def _state_of(file: Path) -> object:
+    try:
+        found = file.stat()
+    except OSError as error:
+        return error.errno
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 class ListenSettings(Settings):

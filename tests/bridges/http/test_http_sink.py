@@ -23,7 +23,7 @@ from tests.support.certificates import Authority
 from tests.support.http_service import Received, Reply, Service
 
 ACTION = "http:out"
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 @asynccontextmanager
