@@ -41,11 +41,10 @@ class Entrance:
 
     def for_clients(self, topic: str) -> Resolve[SessionRoutes] | None:
         """How clients that publish to a topic get their plan; None for the topic's own."""
-        if topic.startswith(RESERVED_PREFIXES):
-            text = "clients may not publish to topics that begin so; they are the broker's"
-            refused = self._refusing(topic, Refusal("topic", "topic", "reserved_topic", reason.NOT_AUTHORIZED, text))
-            return lambda client: refused
         prefix, inner = _split_delay(topic)
+        if inner.startswith(RESERVED_PREFIXES):
+            refused = self._reserved(topic)
+            return lambda client: refused
         rewrite = self._rewrites.of_topic(inner)
         if rewrite is None:
             return None
@@ -65,12 +64,19 @@ class Entrance:
         self, topic: str, prefix: str, inner: str, rewrite: Rewrite, client: Client
     ) -> TopicPlan[SessionRoutes]:
         try:
-            return self._plans.final((prefix + rewrite.apply(inner, client)).encode())
+            meant = rewrite.apply(inner, client)
+            if meant.startswith(RESERVED_PREFIXES):  # captured from what the client wrote
+                return self._reserved(topic)
+            return self._plans.final((prefix + meant).encode())
         except (UnsafeName, PeerError) as error:
             text = f"rewrite {rewrite.name!r} makes no topic of it: {error}"
             return self._refusing(
                 topic, Refusal("rewrite", rewrite.name, "rewrite_failed", reason.TOPIC_NAME_INVALID, text)
             )
+
+    def _reserved(self, topic: str) -> TopicPlan[SessionRoutes]:
+        text = "clients may not publish to topics that begin so, now or later; they are the broker's"
+        return self._refusing(topic, Refusal("topic", "topic", "reserved_topic", reason.NOT_AUTHORIZED, text))
 
     def _refusing(self, topic: str, refusal: Refusal) -> TopicPlan[SessionRoutes]:
         return TopicPlan(topic, topic.encode(), (("entrance", lambda message: refusal),), (), self._taken)

@@ -47,6 +47,15 @@ async def test_messages_due_at_one_time_come_in_the_order_in_which_they_were_sen
         assert [(await watcher.expect(Publish)).topic for _ in range(5)] == [f"t/{number}" for number in range(5)]
 
 
+@pytest.mark.parametrize("inner", ["$SYS/broker/version", "$events/client_connected", "$share/g/t"])
+@on_loop
+async def test_what_clients_may_not_publish_now_they_may_not_publish_later(inner: str) -> None:
+    async with running() as node:
+        assert await _send(node, f"$delayed/1/{inner}") == 0x87
+        assert node.dropped("reserved_topic") == 1
+        assert len(node.server.hub.delayed) == 0
+
+
 @on_loop
 async def test_retain_counts_when_the_message_is_due() -> None:
     async with running() as node:

@@ -141,3 +141,15 @@ async def test_a_will_on_a_reserved_topic_is_dropped() -> None:
     async with running() as node:
         (await node.client("dying", will=Will("$SYS/broker/version", b"false"))).abort()
         await node.until(lambda: node.dropped("reserved_topic") == 1)
+
+
+@on_loop
+async def test_a_client_cannot_write_itself_into_a_reserved_topic() -> None:
+    async with running() as node:
+        _use(node, {"action": "publish", "source_topic": "in/#", "re": "^in/(.+)$", "dest_topic": "$1"})
+        publisher = await node.client("p", 5)
+        for number, topic in enumerate(
+            ["in/$SYS/broker/version", "in/$events/client_connected", "$delayed/1/in/$SYS/x"], 1
+        ):
+            publisher.send(Publish(topic, b"x", 1, packet_id=number))
+            assert (await publisher.expect(PubAck)).reason_code == 0x87
