@@ -16,7 +16,7 @@ from tests.support.certified import ALL, Certified
 
 CONNECTOR_OPTS = {"health_check_interval": "200ms", "reconnect_interval": "20ms", "start_timeout": "5s"}
 ACTION_OPTS = {"health_check_interval": "200ms", "retry_interval": "10ms", "resume_interval": "200ms"}
-OUT_S = 60.0
+OUT_S = 180.0
 CAUSE_S = 10.0
 """An outage must be told within this time."""
 

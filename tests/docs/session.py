@@ -11,13 +11,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from socket import socket
 from typing import Final
 
 import psutil
+
+from tests.support.processes import free_port
 
 ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_S: Final = 480.0
@@ -90,7 +91,7 @@ def run(chosen: Sequence[Block], directory: Path, servers: Mapping[str, int] | N
 
 
 def _script(chosen: Sequence[Block], servers: Mapping[str, int]) -> str:
-    ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True)) | dict(servers)
+    ports = {name: free_port() for name in _PORTS} | dict(servers)
     pieces = [_BEGIN]
     for number, block in enumerate(chosen):
         text = _INSTALLS.sub("", block.text)
@@ -101,14 +102,6 @@ def _script(chosen: Sequence[Block], servers: Mapping[str, int]) -> str:
         pieces.append(text)
     script = re.sub(rf"\b({'|'.join(ports)})\b", lambda found: str(ports[found[1]]), "\n".join(pieces))
     return script.replace("MQTT_PORT", str(ports["1883"]))
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        probes = [held.enter_context(socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def _bash(script: str, directory: Path) -> tuple[int, str]:

@@ -23,7 +23,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from tests.support.node import Node, eventually
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 Properties: Any = UntypedProperties
 _NAMES = itertools.count(1)
 

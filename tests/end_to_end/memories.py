@@ -254,7 +254,7 @@ class Subscriber(Lasting):
         """Subscribe and wait for the SUBACK, which grants what was asked for."""
         self._subscribing = asyncio.get_running_loop().create_future()
         self.send(Subscribe(1, list(requests)))
-        suback = await asyncio.wait_for(self._subscribing, 10)
+        suback = await asyncio.wait_for(self._subscribing, 60)
         assert suback.reason_codes == [request.qos for request in requests], suback
 
     def resume(self) -> None:

@@ -470,7 +470,7 @@ def test_what_a_table_needs_is_named_and_the_broker_works_without(
             table = node.call("GET", "/lake/tables/readings")
             return table if table["state"] == "failed" else None
 
-        reason = eventually(failed, 30, what=f"the table to say that {missing} is missing")["reason"]
+        reason = eventually(failed, what=f"the table to say that {missing} is missing")["reason"]
         for words in says:
             assert words in reason
         assert "\n" not in reason

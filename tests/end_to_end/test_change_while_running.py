@@ -21,14 +21,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 from broker.cli import exit_codes
 from tests.support.certificates import Authority
 from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.processes import free_port
 
 BASE = 'listeners.tcp.default.bind = "127.0.0.1:0"\n'
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def _cli(node: Node, *arguments: str, status: int = 0) -> str:
@@ -54,7 +49,7 @@ class Client:
         self.paho.on_message = lambda client, data, message: self.payloads.append(bytes(message.payload))
         self.paho.connect("127.0.0.1", port)
         self.paho.loop_start()
-        assert self._is_connected.wait(20)
+        assert self._is_connected.wait(60)
 
     def close(self) -> None:
         self.paho.disconnect()
@@ -68,7 +63,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def test_a_listener_is_added_retuned_moved_and_removed_by_the_command_line(node: Node) -> None:
-    first, second = _free_port(), _free_port()
+    first, second = free_port(), free_port()
     _cli(node, "listeners", "add", "tcp:extra", "--bind", f"127.0.0.1:{first}")
     client = Client(first, "stays")
     _cli(node, "listeners", "update", "tcp:extra", "--set", "max_connections=1")
@@ -87,7 +82,7 @@ def test_a_listener_is_added_retuned_moved_and_removed_by_the_command_line(node:
 
 
 def test_a_listener_is_stopped_and_started_and_may_drain(node: Node) -> None:
-    port = _free_port()
+    port = free_port()
     node.call("POST", "/listeners/tcp:pause", {"bind": f"127.0.0.1:{port}"})
     client = Client(port, "drains")
     assert node.call("POST", "/listeners/tcp:pause:stop?drain=true")["state"] == "stopped"
@@ -133,7 +128,7 @@ def test_an_address_that_is_taken_is_refused_and_nothing_is_written(node: Node) 
 
 def test_a_changed_file_is_put_in_force_and_a_bad_one_changes_nothing(tmp_path: Path) -> None:
     with running(tmp_path / "data", config=BASE) as node:
-        port, file = _free_port(), node.data_dir / "sluice.conf"
+        port, file = free_port(), node.data_dir / "sluice.conf"
         file.write_text(
             BASE
             + f'listeners.tcp.more.bind = "127.0.0.1:{port}"\n'
@@ -182,7 +177,7 @@ def test_certificates_are_read_again_and_more_of_them_added_while_clients_stay(t
     authority = Authority(tmp_path)
     old = authority.sign("server", {"CN": "old"}, ["localhost"])
     other = authority.sign("other", {"CN": "other"}, ["b.example"])
-    port = _free_port()
+    port = free_port()
     with running(tmp_path / "data", config=BASE) as node:
         settings = {"bind": f"127.0.0.1:{port}", "ssl_options": old.settings}
         node.call("POST", "/listeners/ssl:tls", settings)

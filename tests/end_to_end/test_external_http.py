@@ -35,7 +35,7 @@ class Client:
         if topics:
             eventually(self._client.is_connected)
             self._client.subscribe([(topic, 1) for topic in topics])
-            assert ready.wait(10)
+            assert ready.wait(60)
 
     def publish(self, topic: str, payload: bytes | str, qos: int = 1) -> int:
         return self._client.publish(topic, payload, qos).mid

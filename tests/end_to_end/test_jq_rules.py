@@ -147,13 +147,13 @@ def test_others_are_served_while_a_program_runs(node: Node) -> None:
     subscriber.subscribe("other/#", 1)
     subscriber.loop_start()
     with Publisher(node, "p") as publisher:
-        assert subscribed.wait(10)
+        assert subscribed.wait(60)
         publisher.publish("odd/a", "1")
         worker = busy_worker(node)
         for _ in range(20):
             arrived.clear()
             publisher.publish("other/b", "x")
-            assert arrived.wait(10)
+            assert arrived.wait(30)
         assert worker.is_running()
         assert metrics(node)["failed.exception"] == 0
     subscriber.loop_stop()
@@ -169,7 +169,7 @@ def test_kill_nine_with_a_backlog_gives_each_row_once(node: Node) -> None:
         expected += [number for number in numbers if number >= 0]
         _kill(node)
         node.start()
-    eventually(lambda: len(values(node)) >= 900, 90, what="all rows of the backlog")
+    eventually(lambda: len(values(node)) >= 900, 120, what="all rows of the backlog")
     assert values(node) == expected
 
 
@@ -211,7 +211,7 @@ def test_stopping_takes_no_longer_for_a_program_that_runs(node: Node) -> None:
         publisher.publish("odd/a", "1")
         busy_worker(node)
     family = node.children()
-    assert node.stop(20) == 0
+    assert node.stop(30) == 0
     eventually(lambda: not any(map(_lives, family)))
 
 

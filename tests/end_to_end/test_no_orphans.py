@@ -13,8 +13,6 @@ import pytest
 from tests.end_to_end.clients import Client, publish
 from tests.support.node import Node, eventually, running
 
-GONE_WITHIN_S = 20.0
-
 
 def _alive(processes: Iterable[psutil.Process]) -> list[str]:
     """Those that still run, by their command lines; a zombie that nobody has waited for does not."""
@@ -38,12 +36,12 @@ def _with_directory(directory: Path) -> list[psutil.Process]:
 
 
 def _check_ended(family: list[psutil.Process]) -> None:
-    eventually(lambda: not _alive(family), GONE_WITHIN_S, what=f"the end of {_alive(family)}")
+    eventually(lambda: not _alive(family), what=f"the end of {_alive(family)}")
 
 
 def _check_nothing_left(node: Node, family: list[psutil.Process]) -> None:
     _check_ended(family)
-    eventually(lambda: not _alive(_with_directory(node.data_dir)), GONE_WITHIN_S, what="no process in the directory")
+    eventually(lambda: not _alive(_with_directory(node.data_dir)), what="no process in the directory")
 
 
 def _commands(node: Node) -> str:
@@ -78,7 +76,7 @@ def _kill_range_server(node: Node) -> None:
         with node.client(follow_redirects=True) as client:
             return client.get("/streams/s/records", params={"from": 0, "to": 1}).status_code == 200
 
-    eventually(is_read, 20, what="records to be served again")
+    eventually(is_read, what="records to be served again")
 
 
 @pytest.mark.spark
@@ -91,7 +89,7 @@ def test_no_spark_no_jvm_and_no_python_worker_outlives_its_broker(tmp_path: Path
         node.call("POST", "/lake/tables", {"name": "s", "stream": "s", "format": "delta"})
         with Client(node) as client:
             client.publish("s/1", json.dumps({"n": 1}))
-        eventually(lambda: node.call("GET", "/lake/tables/s")["rows"], 120, 0.5, "the first row in the table")
+        eventually(lambda: node.call("GET", "/lake/tables/s")["rows"], 180, 0.5, "the first row in the table")
         assert node.call("GET", "/lake/tables/s/preview")["rows"][0]["n"] == 1
         commands = _commands(node)
         assert "bridges.spark.job" in commands
@@ -102,7 +100,7 @@ def test_no_spark_no_jvm_and_no_python_worker_outlives_its_broker(tmp_path: Path
         _check_nothing_left(node, family)
         node.start()
         publish(node, "s/1", '{"n": 2}', "-q", "1")
-        eventually(lambda: "bridges.spark.job" in _commands(node), 20, what="the job to be started again")
+        eventually(lambda: "bridges.spark.job" in _commands(node), what="the job to be started again")
         family = node.children()
         assert node.stop() == 0
         _check_nothing_left(node, family)

@@ -9,7 +9,7 @@ from typing import Any
 import paho.mqtt.client as paho
 import pytest
 
-from tests.end_to_end.clients import Client, MosquittoSub, Raw, publish
+from tests.end_to_end.clients import DEADLINE_S, Client, MosquittoSub, Raw, publish
 from tests.support.node import Node, eventually, running
 
 VERSIONS = ["mqttv311", "mqttv5"]
@@ -159,7 +159,7 @@ def _let_pass(client: Client, seconds: int) -> None:
             assert client.take().payload == b"probe"
         return payload == b"probe"
 
-    eventually(is_gone, seconds + 5, 0.2, "a retained message to expire")
+    eventually(is_gone, what="a retained message to expire")
 
 
 def test_a_refused_publish_is_told_0x99_and_why(node: Node) -> None:
@@ -196,7 +196,7 @@ def test_a_session_lasts_as_long_as_its_expiry_says(node: Node) -> None:
     with Client(node, "keeper", is_clean=False, expiry_s=1) as second:
         assert second.flags.session_present
     sessions = node.call("GET", "/status")["sessions"]
-    eventually(lambda: node.call("GET", "/status")["sessions"] < sessions, 10, what="the session to expire")
+    eventually(lambda: node.call("GET", "/status")["sessions"] < sessions, what="the session to expire")
     with Client(node, "keeper", is_clean=False) as third:
         assert not third.flags.session_present
     with Client(node, "keeper", is_clean=False) as fourth:
@@ -207,7 +207,7 @@ def test_a_second_client_of_the_same_name_takes_over_and_the_first_is_told(node:
     with Client(node, "twin", expiry_s=600) as first:
         first.subscribe("twins", 1)
         with Client(node, "twin", is_clean=False) as second:
-            reason, _ = first.farewell.get(timeout=10)
+            reason, _ = first.farewell.get(timeout=DEADLINE_S)
             assert reason.value == 0x8E
             assert second.flags.session_present
             second.publish("twins", "for the second")

@@ -15,7 +15,7 @@ import paho.mqtt.client as paho
 import pyarrow as pa
 import pytest
 
-from tests.end_to_end.clients import Client, MosquittoSub, publish
+from tests.end_to_end.clients import DEADLINE_S, Client, MosquittoSub, publish
 from tests.support.node import TOKEN, Node, eventually, running
 
 STOP_DEADLINE_S = 10.0
@@ -82,7 +82,7 @@ def restarted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         seen = Restarted(node, request.param, _objects(node), next_offset=_next_offset(node, "rows"))
         ports = (node.mqtt, node.api)
         _end(seen)
-        seen.farewells = [client.farewell.get(timeout=10)[0] for client in (watcher, old)]
+        seen.farewells = [client.farewell.get(timeout=DEADLINE_S)[0] for client in (watcher, old)]
         began = time.monotonic()
         node.start()
         seen.start_s = time.monotonic() - began
@@ -101,7 +101,7 @@ def _leave_something(node: Node) -> None:
         client.subscribe("gate/#", 2)
     for number in range(3):
         publish(node, "gate/1", json.dumps({"n": number}), "-q", "2", "-V", "mqttv5", "-i", "sender")
-    eventually(lambda: _next_offset(node, "rows") == 3, 5)
+    eventually(lambda: _next_offset(node, "rows") == 3)
 
 
 def _session(version: str) -> list[str]:
@@ -115,7 +115,7 @@ def _end(seen: Restarted) -> None:
     assert process.stdout is not None
     began = time.monotonic()
     process.terminate() if seen.how == "SIGTERM" else process.kill()
-    rest, _ = process.communicate(timeout=30)
+    rest, _ = process.communicate(timeout=DEADLINE_S)
     seen.stop_s, seen.exit_status, seen.stdout = time.monotonic() - began, process.returncode, rest.decode()
 
 

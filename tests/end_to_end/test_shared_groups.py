@@ -117,10 +117,8 @@ def test_a_durable_group_survives_kill_nine_with_everything_that_was_acknowledge
                     number += 1
             node.kill()
             node.start()
-        eventually(lambda: set(acknowledged) <= set(taken), 30, what="every acknowledged message to be taken")
-        eventually(
-            lambda: group(node)["waiting"] == 0 and group(node)["inflight"] == 0, 30, what="the group to be idle"
-        )
+        eventually(lambda: set(acknowledged) <= set(taken), what="every acknowledged message to be taken")
+        eventually(lambda: group(node)["waiting"] == 0 and group(node)["inflight"] == 0, what="the group to be idle")
     finally:
         over.set()
         for worker in workers:

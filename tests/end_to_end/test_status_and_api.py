@@ -61,8 +61,8 @@ def test_an_invalid_message_reaches_no_subscriber_no_rule_and_no_stream_but_the_
         publish(node, "gate/attic", '{"temp": "hot"}', "-q", "1", "-i", "liar")
         publish(node, "gate/attic", '{"temp": 21.5}', "-q", "1", "-i", "honest")
         assert subscriber.take(1) == ['{"temp": 21.5}']
-    eventually(lambda: _next_offset(node, "passed") == passed + 1, 5)
-    eventually(lambda: _next_offset(node, "refused") == refused + 1, 5)
+    eventually(lambda: _next_offset(node, "passed") == passed + 1)
+    eventually(lambda: _next_offset(node, "refused") == refused + 1)
     (row,) = _records(node, "passed", passed)
     assert json.loads(row["payload"]) == {"temp": 21.5, "client": "honest", "topic": "gate/attic"}
     (event,) = _records(node, "refused", refused)
@@ -139,7 +139,7 @@ def test_the_console_action_writes_rows_to_the_log_and_not_to_standard_output(no
         "name": "look", "sql": 'SELECT upper(payload.word) AS loud FROM "console/+"', "actions": [{"type": "console"}],
     })  # fmt: skip
     publish(node, "console/1", '{"word": "hello-console"}', "-q", "1")
-    line = eventually(lambda: [line for line in node.log.read_text().splitlines() if "HELLO-CONSOLE" in line], 5)[0]
+    line = eventually(lambda: [line for line in node.log.read_text().splitlines() if "HELLO-CONSOLE" in line])[0]
     assert "look" in line
 
 
@@ -167,7 +167,7 @@ def test_a_stream_of_topics_keeps_messages_as_they_came(node: Node) -> None:
         client.publish("raw/1/data", b"\x00\xff", 2, retain=True, UserProperty=[("a", "1"), ("a", "2")])
         client.publish("raw/1/other", "not captured")
         client.publish("raw/2/data", "", 1)
-    eventually(lambda: _next_offset(node, "raw") == 2, 5)
+    eventually(lambda: _next_offset(node, "raw") == 2)
     first, second = _records(node, "raw")
     assert (first["topic"], first["payload"], first["qos"], first["client_id"]) == (
         "raw/1/data",
@@ -185,7 +185,7 @@ def test_records_are_read_over_http_by_positions_and_ticket(node: Node) -> None:
     with Client(node) as client:
         for number in range(20):
             client.publish("ranges", str(number))
-    eventually(lambda: _next_offset(node, "ranges") == 20, 5)
+    eventually(lambda: _next_offset(node, "ranges") == 20)
     where = node.call("GET", "/streams/ranges/positions")
     shard = where["shards"][0]
     assert (where["kind"], shard["first_offset"]) == ("topics", "0")
@@ -207,9 +207,9 @@ def test_a_time_is_turned_into_an_offset(node: Node) -> None:
     with Client(node) as client:
         client.publish("times", "before")
         before_ms = time.time_ns() // 1_000_000
-        between_ms = eventually(lambda: _later_than(before_ms), 1)
+        between_ms = eventually(lambda: _later_than(before_ms))
         client.publish("times", "after")
-    eventually(lambda: _next_offset(node, "times") == 2, 5)
+    eventually(lambda: _next_offset(node, "times") == 2)
 
     def offset_at(at: str) -> str:
         return str(node.call("GET", f"/streams/times/positions?at={at}")["shards"][0]["at_offset"])

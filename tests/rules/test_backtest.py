@@ -274,6 +274,6 @@ async def test_one_that_is_cancelled_while_its_process_starts_leaves_none() -> N
     job = backtests.start(wanted(timeout_s=300))
     await asyncio.sleep(0)  # its process is being started
     assert backtests.cancel(job["id"])["state"] == "cancelled"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         over = await backtests.over(job["id"])
     assert (over["state"], over["progress"]["done"]) == ("cancelled", 0)

@@ -26,6 +26,7 @@ from rules.rule import Statement, compile_statement
 from rules.sql.columns import Occurrence
 from rules.sql.compiler import Program, Result, Surroundings
 from rules.sql.values import defined, json_bytes
+from tests.support.waiting import until
 
 ROWS = LogShard(20)
 SQL = """SELECT jq('if .n < 0 then last(range(infinite)) else .n, ([splits(",")?] | length) end', payload, 300)[1] AS n,
@@ -94,9 +95,7 @@ class World:
         await done
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
-            while not condition():  # noqa: ASYNC110 - what a store and processes do
-                await asyncio.sleep(0.01)
+        await until(condition)
 
     async def end(self) -> None:
         await self.deferrals.end()

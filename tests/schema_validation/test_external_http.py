@@ -20,6 +20,7 @@ from schema_validation.external_http.spec import parse_parameters
 from schema_validation.serdes.external_http import ExternalHttpSerde
 from tests.support.coder import Coder
 from tests.support.mqtt_server import on_loop
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -125,9 +126,7 @@ async def test_a_server_that_is_not_there(coder: Coder) -> None:
 async def test_calls_share_the_connections_and_too_many_are_refused(coder: Coder) -> None:
     made = serde(coder.url, pool_size=2, enable_pipelining=1)
     calls = [asyncio.create_task(settled(lambda: made.decode(b"slow"))) for _ in range(140)]
-    async with asyncio.timeout(5):
-        while len(coder.requests) < 2:  # noqa: ASYNC110  no event tells it
-            await asyncio.sleep(0.01)
+    await until(lambda: len(coder.requests) >= 2)
     assert counted("busy") == 12
     assert sum(call.done() for call in calls) == 12
     coder.release()
@@ -140,9 +139,7 @@ async def test_connections_are_closed_when_nobody_calls(coder: Coder) -> None:
     made = serde(coder.url)
     for _ in range(2):
         await settled(lambda: made.decode(b"x"))
-        async with asyncio.timeout(5):
-            while made.caller.is_open:  # noqa: ASYNC110  no event tells it
-                await asyncio.sleep(0.01)
+        await until(lambda: not made.caller.is_open)
 
 
 @on_loop

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from schema_validation.confluent import ConfluentRegistry, ConfluentSpec
 from schema_validation.feature import EXTERNAL, SchemaValidationFeature
 from tests.support.features import make_services
 from tests.support.plain_http import NO_TLS
+from tests.support.waiting import until
 from tests.ui.api_node import TOKEN, Node, Running
 
 PLACE = {"type": "record", "name": "Place", "fields": [{"name": "lat", "type": "double"}]}
@@ -61,18 +61,11 @@ def test_a_schema_is_fetched_by_its_number_with_what_it_refers_to(registry: Conf
     assert registry.serde(number) is serde
 
 
-def _known(registry: ConfluentRegistry) -> None:
-    until = time.monotonic() + 10
-    while registry.known == 0:
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def test_the_event_loop_never_waits_and_is_served_a_moment_later(registry: ConfluentRegistry, number: int) -> None:
     async def asked() -> Any:
         with pytest.raises(SchemaError, match="is being fetched"):
             registry.serde(number)
-        await asyncio.to_thread(_known, registry)
+        await until(lambda: registry.known)
         return registry.serde(number)
 
     assert asyncio.run(asked()).decode(struct.pack("<d", 1.5)) == {"at": {"lat": 1.5}}

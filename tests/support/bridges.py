@@ -42,8 +42,7 @@ from broker.storage.writer import Writer
 from broker.streams.queues import StoredQueues
 from broker.streams.values import StoredValues
 from tests.support.features import make_services
-
-DEADLINE_S = 30.0
+from tests.support.waiting import until
 
 
 class Outside:
@@ -290,16 +289,18 @@ class Bridges:
 
     async def until(self, condition: Callable[[], Any], what: str = "") -> Any:
         """The first true value of a condition. The counters of all actions must add up all the while."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + DEADLINE_S
-        while not (found := condition()):
-            for name in self.feature.hub.actions:
+
+        def found_while_adding_up() -> Any:
+            found = condition()
+            for name in () if found else self.feature.hub.actions:
                 self.assert_adds_up(name)
-            if loop.time() > deadline:
-                states = [self.actions.get(name) for name in self.feature.hub.actions]
-                raise AssertionError(f"{what or condition} did not come true; {states}")
-            await asyncio.sleep(0.002)
-        return found
+            return found
+
+        try:
+            return await until(found_while_adding_up, what or str(condition))
+        except AssertionError as error:
+            error.add_note(f"actions: {[self.actions.get(name) for name in self.feature.hub.actions]}")
+            raise
 
     async def until_sent(self, count: int, action: str = "out") -> None:
         await self.until(lambda: self.counts(action)["success"] >= count, f"{count} rows sent")

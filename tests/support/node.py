@@ -18,13 +18,14 @@ import httpx
 import psutil
 
 from tests.support.plain_http import NO_TLS
+from tests.support.processes import free_port
 
 TOKEN = "test-token-0123456789abcdef"
 READY = re.compile(r"mqtt=(?P<mqtt>[^ ]+:\d+) api=(?P<api>[^ ]+:\d+)")
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], timeout_s: float = 30.0, every_s: float = 0.05, what: str = "") -> T:
+def eventually(condition: Callable[[], T], timeout_s: float = 60.0, every_s: float = 0.05, what: str = "") -> T:
     """The first true value of ``condition``, which may raise until then; AssertionError with the last answer after."""
     deadline = time.monotonic() + timeout_s
     last: Any = None
@@ -53,8 +54,10 @@ class Node:
         self.process: subprocess.Popen[bytes] | None = None
         self.log = data_dir.parent / f"{data_dir.name}.log"
 
-    def start(self, timeout_s: float = 60.0) -> Node:
+    def start(self, timeout_s: float = 120.0) -> Node:
         """Start and wait for the line that says ready."""
+        if not self.mqtt[1]:
+            self.mqtt, self.api = ("127.0.0.1", free_port()), ("127.0.0.1", free_port())
         self.data_dir.mkdir(parents=True, exist_ok=True)
         if self.config:
             (self.data_dir / "sluice.conf").write_text(self.config)
@@ -117,10 +120,10 @@ class Node:
         """``kill -9``."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
         self._close()
 
-    def stop(self, timeout_s: float = 30.0) -> int:
+    def stop(self, timeout_s: float = 60.0) -> int:
         """SIGTERM, and the exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)

@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 _POLL_S = 0.02
+_FIRST_PORT, _PORTS = 20_000, 12_000
+"""Below those that Linux gives to outgoing connections (from 32,768), one of which could have the port of a server that
+is being started again."""
+_WORKERS = 12
+
+
+def _ports() -> Iterator[int]:
+    """The share of this test process, beginning anywhere: other runs on this machine have the same."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
+    share = _PORTS // _WORKERS
+    first = _FIRST_PORT + worker * share
+    for number in itertools.count(os.getpid() * 101):
+        yield first + number % share
+
+
+_PORTS_OF_THIS_PROCESS = _ports()
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    """A port of 127.0.0.1 that nobody listens on and that no other test process gives."""
+    for port in _PORTS_OF_THIS_PROCESS:
+        with socket.socket() as taken, suppress(OSError):
+            taken.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("there are always more")
 
 
 def is_open(port: int, host: str = "127.0.0.1") -> bool:

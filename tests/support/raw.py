@@ -9,7 +9,7 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 PINGREQ, PINGRESP = b"\xc0\0", b"\xd0\0"
 
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = 0x20, 0x30, 0x40, 0x50, 0x62, 0x70

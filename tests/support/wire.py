@@ -31,7 +31,7 @@ from broker.codec.packets import (
     Will,
 )
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 P = TypeVar("P")
 

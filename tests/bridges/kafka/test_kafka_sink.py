@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import struct
@@ -24,6 +23,7 @@ from tests.support.bridges import FAST, FAST_CONNECTOR, Bridges
 from tests.support.kafka_server import Kafka
 from tests.support.kafka_topic import Topic
 from tests.support.mqtt_server import on_loop
+from tests.support.waiting import until
 
 PUBLISHED_MS = 1_700_000_000_000
 PROPERTIES: dict[str, Any] = {
@@ -79,12 +79,12 @@ class Writing:
     async def letters(self, count: int = 1) -> list[str]:
         """Why rows were given up."""
         await self.bridges.until(lambda: self.bridges.counts()["failed"] >= count)
-        async with asyncio.timeout(10):
-            while True:
-                shown = await self.bridges.actions.dead_letters("out", 100)
-                if len(shown["items"]) >= count:
-                    return [item["reason"] for item in shown["items"]]
-                await asyncio.sleep(0.01)
+
+        async def reasons() -> list[str]:
+            shown = await self.bridges.actions.dead_letters("out", 100)
+            return [item["reason"] for item in shown["items"]] if len(shown["items"]) >= count else []
+
+        return await until(reasons, f"{count} dead letters")
 
 
 @asynccontextmanager
@@ -307,9 +307,14 @@ def test_batches_are_read_back_however_they_are_sent(
             for number in range(500):
                 made.put({"n": number})
             await made.bridges.until_sent(500)
-            async with asyncio.timeout(10):
-                while len(records := await topic.records()) < 500:
-                    assert acks == "none", "Kafka has what it has confirmed"
+            records = await topic.records()
+            assert len(records) == 500 or acks == "none", "Kafka has what it has confirmed"
+
+            async def all_there() -> list[ConsumerRecord]:
+                found = await topic.records()
+                return found if len(found) >= 500 else []
+
+            records = await until(all_there)
         assert [int(one.value) for one in records] == list(range(500))
 
     check()

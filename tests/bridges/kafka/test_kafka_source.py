@@ -18,6 +18,7 @@ from tests.support.bridges import FAST_CONNECTOR, Bridges
 from tests.support.kafka_server import Kafka
 from tests.support.kafka_topic import Topic
 from tests.support.mqtt_server import on_loop
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +80,11 @@ async def test_records_are_published_in_order_and_told_to_kafka_when_they_are_ke
     async with reading(topic) as bridges:
         assert await payloads(bridges, 500) == [b"%d" % number for number in range(500)]
         assert {message.topic for message in bridges.published.messages} == {topic.name}
-        async with asyncio.timeout(10):
-            while await topic.committed_offset(f"g-{topic.name}") != 500:
-                pass
+
+        async def are_committed() -> bool:
+            return await topic.committed_offset(f"g-{topic.name}") == 500
+
+        await until(are_committed)
         shown = bridges.sources.get("in")
         assert (shown["status"], shown["metrics"]["success"]) == ("connected", 500)
 

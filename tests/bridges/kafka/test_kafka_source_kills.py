@@ -112,11 +112,11 @@ def test_each_record_is_in_the_stream_once_over_kills_of_the_broker(kafka: Kafka
         writing.start()
         for _ in range(3):
             before = row_count(node)
-            eventually(lambda before=before: row_count(node) > before + 100, timeout_s=60)  # type: ignore[misc]
+            eventually(lambda before=before: row_count(node) > before + 100)  # type: ignore[misc]
             node.kill()
             node.start()
         count = writing.stop()
-        eventually(lambda: row_count(node) >= count, timeout_s=60)
+        eventually(lambda: row_count(node) >= count)
         assert_each_once_in_order(rows(node), count)
 
 
@@ -125,15 +125,15 @@ def test_each_record_is_in_the_stream_once_when_leaders_move(kafka: Kafka, tmp_p
     with reading(tmp_path, topic) as node:
         writing = Writing(topic)
         writing.start()
-        eventually(lambda: row_count(node) > 100, timeout_s=60)
+        eventually(lambda: row_count(node) > 100)
         leader = asyncio.run(topic.leader())
         [broker] = [one for one in kafka.nodes if one.number == leader]
         broker.process.kill()
         try:
             before = row_count(node)
-            eventually(lambda: row_count(node) > before + 200, timeout_s=60)
+            eventually(lambda: row_count(node) > before + 200)
             count = writing.stop()
-            eventually(lambda: row_count(node) >= count, timeout_s=60)
+            eventually(lambda: row_count(node) >= count)
         finally:
             broker.process.start()
         assert_each_once_in_order(rows(node), count)
@@ -143,7 +143,7 @@ def test_a_record_that_cannot_be_read_holds_up_no_others(kafka: Kafka, tmp_path:
     topic = asyncio.run(Topic(kafka, PARTITIONS, copies=2).make())
     asyncio.run(topic.send(b'{"n": 0}', b"{", b"\xff\x00", None, b'{"n": 1}', key=b"k"))
     with reading(tmp_path, topic) as node:
-        eventually(lambda: row_count(node) == 5, timeout_s=60)
+        eventually(lambda: row_count(node) == 5)
         found = rows(node)
         assert [row.get("n") for row in found] == [0, None, None, None, 1]
         assert [bool(row.get("error")) for row in found] == [False, True, True, False, False]

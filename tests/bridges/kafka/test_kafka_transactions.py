@@ -63,11 +63,7 @@ class Node:
         await self._until(lambda: self.bridges.counts()["success"] >= count)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Longer than a restart of Kafka takes."""
-        async with asyncio.timeout(60):
-            while not condition():
-                self.bridges.assert_adds_up()
-                await asyncio.sleep(0.02)
+        await self.bridges.until(condition)
 
     async def seen(self) -> list[int]:
         """What who reads what is committed sees."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ from tests.support.forwarder import Forwarder
 from tests.support.mqtt_server import on_loop, running
 from tests.support.peers import Peer, mosquitto, nats
 from tests.support.processes import free_port
+from tests.support.waiting import until
 
 PROPERTIES: dict[str, Any] = {
     "Payload-Format-Indicator": 1,
@@ -203,9 +203,7 @@ async def test_nothing_is_lost_and_qos_2_comes_once_while_connections_break(qos:
 async def _all(seen: Any, qos: int) -> list[bytes]:
     """What came, and what comes until a message sent behind it; paho keeps the order of each QoS."""
     await seen.publish("cut/end", b"-1", qos)
-    async with asyncio.timeout(10):
-        while b"-1" not in seen.payloads:  # noqa: ASYNC110 - paho tells on a thread of its own
-            await asyncio.sleep(0.005)
+    await until(lambda: b"-1" in seen.payloads)
     return [payload for payload in seen.payloads if payload != b"-1"]
 
 
@@ -283,9 +281,12 @@ def _came(bridges: Bridges) -> list[Message]:
 
 async def _subscribed(bridges: Bridges, sender: Any, topic: str) -> None:
     """The source reads: something came through."""
-    while not bridges.published.messages:
+
+    async def is_read() -> bool:
         await sender.publish(topic, b"first", 0)
-        await asyncio.sleep(0.01)
+        return bool(bridges.published.messages)
+
+    await until(is_read)
 
 
 @on_loop

@@ -26,6 +26,7 @@ from tests.support.mqtt_server import on_loop
 from tests.support.node import running as running_node
 from tests.support.peers import mosquitto
 from tests.support.processes import free_port
+from tests.support.waiting import until
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
@@ -76,9 +77,12 @@ async def bridging() -> AsyncIterator[Bridges]:
 
 async def subscribed(bridges: Bridges, sender: Watcher, topic: str) -> None:
     """The source reads: something came through."""
-    while not bridges.published.messages:
+
+    async def is_read() -> bool:
         await sender.publish(topic, b"first", 0)
-        await asyncio.sleep(0.01)
+        return bool(bridges.published.messages)
+
+    await until(is_read)
 
 
 def came(bridges: Bridges) -> list[bytes]:

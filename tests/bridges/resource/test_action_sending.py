@@ -19,7 +19,7 @@ MODES = ["memory_only", "disk"]
 
 
 def run(test: Any) -> None:
-    asyncio.run(asyncio.wait_for(test, 30))
+    asyncio.run(asyncio.wait_for(test, 120))
 
 
 def by_key(outside: Outside) -> dict[str, list[int]]:

@@ -17,7 +17,7 @@ PASSWORD = "tr0ub4dor&3"
 
 
 def run(test: Any) -> None:
-    asyncio.run(asyncio.wait_for(test, 30))
+    asyncio.run(asyncio.wait_for(test, 120))
 
 
 def problems_of(call: Any) -> list[str]:

@@ -44,7 +44,7 @@ class Lake:
 
     @property
     def client(self) -> StreamClient:
-        return StreamClient(self.server.url, TOKEN, "hot", deadline_s=1)
+        return StreamClient(self.server.url, TOKEN, "hot", deadline_s=30)
 
     def positions(self) -> Positions:
         return self.client.positions()

@@ -25,6 +25,7 @@ from broker.core.objects import MemorySection, ObjectService
 from pyspark_sluice.client import Positions
 from tests.bridges.spark.batches import records, tasks
 from tests.bridges.spark.conftest import ROOT
+from tests.support.waiting import until
 
 COLUMNS = [{"name": "a", "type": "double"}]
 
@@ -213,7 +214,7 @@ def test_without_spark_the_broker_works_and_the_table_says_what_to_install(tmp_p
         "    while local.state()['state'] != 'failed': await asyncio.sleep(0.01)\n"
         "    print(local.state()['reason'])\n"
         "    await local.stop()\n"
-        "asyncio.run(asyncio.wait_for(live(), 30))\n"
+        "asyncio.run(asyncio.wait_for(live(), 120))\n"
     )
     run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
     assert run.stdout.strip() == (
@@ -229,9 +230,7 @@ def test_a_job_that_cannot_start_fails_with_its_last_words(tmp_path: Path) -> No
     async def live() -> str:
         local.want(True)
         await local.start("http://127.0.0.1:1", "token")
-        async with asyncio.timeout(60):
-            while local.state()["state"] != "failed":  # noqa: ASYNC110 - there is nothing to wait on but the state
-                await asyncio.sleep(0.02)
+        await until(lambda: local.state()["state"] == "failed")
         reason = local.state()["reason"]
         await local.stop()
         return str(reason)

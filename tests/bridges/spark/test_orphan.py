@@ -45,7 +45,7 @@ def test_nothing_that_the_job_started_outlives_it(victim: str) -> None:
         family = [job, *job.children(recursive=True)]
         assert int(pids["child"]) in [process.pid for process in family]
         os.kill(broker.pid if victim == "broker" else job.pid, 9)
-        eventually(lambda: not any(map(_runs, family)), GRACE_S + 20, what="the end of the job's family")
+        eventually(lambda: not any(map(_runs, family)), GRACE_S + 60, what="the end of the job's family")
     finally:
         broker.kill()
         broker.communicate()

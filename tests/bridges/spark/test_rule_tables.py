@@ -130,13 +130,13 @@ def kept(server: StreamServer, tmp_path: Path) -> dict[str, Any]:
         "rule_text": {"name": "hot", "sql": HOT, "node": "node-1"},
     }
     server.tables["readings"] = api_spec
-    spec = TableSpec.of_api(api_spec, StreamClient(server.url, TOKEN, "raw", deadline_s=1).positions())
+    spec = TableSpec.of_api(api_spec, StreamClient(server.url, TOKEN, "raw", deadline_s=30).positions())
     TableWriter(spec, "job").write(tasks(records(0, PAYLOADS)))
     return api_spec
 
 
 def positions(server: StreamServer) -> Positions:
-    return StreamClient(server.url, TOKEN, "raw", deadline_s=1).positions()
+    return StreamClient(server.url, TOKEN, "raw", deadline_s=30).positions()
 
 
 def test_an_audit_counts_what_the_rule_filtered(kept: dict[str, Any], server: StreamServer) -> None:

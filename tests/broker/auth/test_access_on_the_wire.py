@@ -412,7 +412,7 @@ class Blocker:
         link.authenticator._pool._threads.submit(self)
 
     def __call__(self) -> None:
-        self._event.wait(10)
+        self._event.wait(60)
 
     def go_on(self) -> None:
         """Let it end."""

@@ -23,6 +23,7 @@ from tests.support.certificates import Authority
 from tests.support.http_service import Reply
 from tests.support.mqtt_server import MovedClock, on_loop
 from tests.support.tokens import SECRET, Issuer, jwk, of_issuer, signed
+from tests.support.waiting import until
 
 
 class Site:
@@ -59,9 +60,7 @@ class Site:
         asked = self.metrics.value("jwks_requests", outcome="success") + self.failures
         self.clock.move(seconds)
         self.authenticator.tick()
-        async with asyncio.timeout(10):
-            while self.metrics.value("jwks_requests", outcome="success") + self.failures == asked:  # noqa: ASYNC110  counters
-                await asyncio.sleep(0.002)
+        await until(lambda: self.metrics.value("jwks_requests", outcome="success") + self.failures > asked)
 
     @property
     def failures(self) -> float:

@@ -41,7 +41,7 @@ class StuckSubscriber:
     async def read_until(self, last: int) -> list[int]:
         """Read again: the numbers of the messages up to that one."""
         found: list[int] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not found or found[-1] != last:
                 data = await asyncio.get_running_loop().sock_recv(self._link, 1 << 16)
                 assert data, "closed by the server"

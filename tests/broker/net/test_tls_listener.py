@@ -173,7 +173,7 @@ async def test_plain_bytes_silence_and_hangups_at_a_tls_port_are_ended_and_count
 
 async def _end(client: WireClient) -> bytes:
     """What comes until the end."""
-    return await asyncio.wait_for(client._reader.read(), 5)
+    return await asyncio.wait_for(client._reader.read(), 60)
 
 
 @on_loop

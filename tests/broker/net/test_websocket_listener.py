@@ -32,7 +32,7 @@ _REQUEST = (
     b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n"
 )
-_DEADLINE_S = 30.0
+_DEADLINE_S = 60.0
 
 
 @asynccontextmanager

@@ -163,7 +163,7 @@ def test_a_broker_does_not_start_on_a_damaged_log_and_says_where_in_one_sentence
     with pytest.raises(AssertionError, match="no ready line"):
         node.start()
     assert node.process is not None
-    assert node.process.wait(20) == 1
+    assert node.process.wait(60) == 1
     said = node.log.read_text()
     assert f"{log} is damaged at byte" in said
     assert "Traceback" not in said

@@ -33,7 +33,7 @@ class GatedStore(MemoryStore):
         self.batches: list[Batch] = []
 
     def commit(self, batch: Batch) -> Committed:
-        assert self.may_commit.wait(10)
+        assert self.may_commit.wait(60)
         if self.error is not None:
             raise self.error
         self.batches.append(batch)
@@ -45,7 +45,7 @@ def record(number: int, size: int = 8) -> StreamRecord:
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 120))
 
 
 async def committed(writer: Writer) -> BaseException | None:

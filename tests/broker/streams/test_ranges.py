@@ -65,14 +65,14 @@ class Running:
     def get(self, start: int, end: int, ticket: str | None = None, **where: int) -> pa.Table:
         ticket = ticket or self.ranges.access(where.get("log", 16))["ticket"]
         request = urllib.request.Request(self.url(start, end, **where), headers={"Authorization": f"Bearer {ticket}"})
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             assert answer.headers["content-type"] == "application/vnd.apache.arrow.stream"
             return pa.ipc.open_stream(answer).read_all()
 
     def refused(self, start: int | str, end: int | str, ticket: str) -> tuple[int, dict[str, Any]]:
         request = urllib.request.Request(self.url(start, end), headers={"Authorization": f"Bearer {ticket}"})
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(request, timeout=20)
+            urllib.request.urlopen(request, timeout=60)
         with refused.value as error:
             assert error.headers["content-type"] == "application/problem+json"
             return error.code, json.load(error)
@@ -157,7 +157,7 @@ def test_only_a_good_ticket_for_the_log_opens_it(store: RocksStore, tmp_path: Pa
         expired = tickets.issue(server.ranges._secret, 16, int(time.time()) - 1)
         for bad in ("", "x", tampered, expired, server.ranges.access(17)["ticket"], tickets.issue(secret, 16, 2**40)):
             assert server.refused(0, 1, bad)[0] == 401
-        with urllib.request.urlopen(f"{server.url(0, 1)}&ticket={good}", timeout=20) as answer:
+        with urllib.request.urlopen(f"{server.url(0, 1)}&ticket={good}", timeout=60) as answer:
             assert pa.ipc.open_stream(answer).read_all().num_rows == 1
 
 

@@ -18,6 +18,7 @@ from broker.storage.store import LogShard, Store
 from broker.storage.writer import Writer
 from broker.streams.service import StreamService
 from broker.streams.settings import StreamSettings
+from tests.support.waiting import until
 
 
 class CountingPlans:
@@ -76,13 +77,7 @@ class Bench:
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 30))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - the store has no event for what background work did
-            await asyncio.sleep(0.01)
+    asyncio.run(asyncio.wait_for(test(), 120))
 
 
 def test_a_stream_is_made_shown_changed_and_deleted() -> None:

@@ -178,7 +178,6 @@ def test_the_schema_is_built_in_under_a_name_no_user_can_take() -> None:
     assert name_problem(SPARKPLUG_B) is not None
 
 
-@pytest.mark.timeout(60)
 def test_a_broker_learns_from_births_that_no_rule_reads(tmp_path: Path) -> None:
     sql = 'SELECT spb_decode(payload) AS d FROM "spBv1.0/+/NDATA/#"'
     action = {"type": "republish", "topic": "names", "payload": "${d.metrics}"}
@@ -199,7 +198,7 @@ def test_a_broker_learns_from_births_that_no_rule_reads(tmp_path: Path) -> None:
         client.connect(*node.mqtt)
         client.loop_start()
         try:
-            first, second = json.loads(heard.get(timeout=20))
+            first, second = json.loads(heard.get(timeout=60))
         finally:
             client.loop_stop()
     assert (first["name"], first["float_value"]) == ("temp", 21.5)

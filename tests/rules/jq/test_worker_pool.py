@@ -11,6 +11,7 @@ import psutil
 from broker.observe.metrics import Metrics
 from rules.jq.evaluation import Answer, Request
 from rules.jq.pool import WorkerPool
+from tests.support.waiting import until
 
 GOOD = Request('test("a")', '"abc"', 10.0)
 TRUE = Answer("[true]")
@@ -72,9 +73,8 @@ def test_a_program_that_must_be_ended_costs_its_own_request() -> None:
 def test_a_worker_that_is_killed_from_outside_costs_one_request() -> None:
     async def check(pool: WorkerPool, metrics: Metrics) -> None:
         running = asyncio.ensure_future(pool.run([GOOD, Request("last(range(infinite))", "1", 60.0), GOOD]))
-        while not (found := _workers()) or found[0].cpu_times().user < 0.3:  # noqa: ASYNC110 - another process's clock
-            await asyncio.sleep(0.01)
-        found[0].terminate()
+        [worker] = await until(lambda: [one for one in _workers() if one.cpu_times().user >= 0.3])
+        worker.terminate()
         answers = await running
         assert answers[0] == answers[2] == TRUE
         assert answers[1].error == "the program crashed its worker (SIGTERM)"
@@ -108,8 +108,7 @@ def test_requests_of_a_caller_that_gave_up_are_not_begun() -> None:
 def test_closing_does_not_wait_for_programs() -> None:
     async def check(pool: WorkerPool, metrics: Metrics) -> None:
         running = asyncio.ensure_future(pool.run([Request("last(range(infinite))", "1", 600.0)]))
-        while not _workers():  # noqa: ASYNC110 - another process
-            await asyncio.sleep(0.01)
+        await until(_workers)
         running.cancel()
 
     in_a_pool(check)

@@ -1,0 +1,36 @@
+"""Waiting on a loop for what has no event of its own; ``node.eventually`` does the same where there is no loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
+
+DEADLINE_S = 60.0
+"""For what a quiet machine does in a moment. A condition that is met earlier costs nothing."""
+T = TypeVar("T")
+
+
+async def until(
+    condition: Callable[[], T | Awaitable[T]],
+    what: str = "",
+    *,
+    timeout_s: float = DEADLINE_S,
+    tolerated: tuple[type[Exception], ...] = (),
+) -> T:
+    """The first true value of ``condition``, which may raise what is tolerated until then; AssertionError after."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + timeout_s
+    last: T | Exception
+    while True:
+        try:
+            asked = condition()
+            last = found = cast("T", await asked if inspect.isawaitable(asked) else asked)
+            if found:
+                return found
+        except tolerated as error:
+            last = error
+        if loop.time() > deadline_s:
+            raise AssertionError(f"{what or condition} did not come true in {timeout_s:g} s; last: {last!r}")
+        await asyncio.sleep(0.002)
