@@ -46,15 +46,19 @@ def response_information(settings: MqttSettings, asked: packets.Properties, clie
     return {"Response-Information": settings.response_information.replace("${clientid}", client_id)}
 
 
-def check_will(settings: MqttSettings, will: packets.Will) -> int:
-    """The reason code to refuse the CONNECT with, 0 when the will can be published."""
+def check_will(settings: MqttSettings, will: packets.Will) -> None:
+    """Refuse a will that could not be published.
+
+    Raises:
+        PeerError: 0x9B [MQTT-3.2.2-12], 0x9A [MQTT-3.2.2-13] or 0x99.
+    """
     if will.qos > settings.maximum_qos:
-        return reason.QOS_NOT_SUPPORTED  # [MQTT-3.2.2-12]
+        raise PeerError(reason.QOS_NOT_SUPPORTED, f"the will has QoS {will.qos}; the maximum is {settings.maximum_qos}")
     if will.retain and not settings.retain_available:
-        return reason.RETAIN_NOT_SUPPORTED  # [MQTT-3.2.2-13]
+        raise PeerError(reason.RETAIN_NOT_SUPPORTED, "the will has RETAIN; retained messages are switched off")
     if settings.check_payload_format and not is_as_claimed(will.payload, will.properties):
-        return reason.PAYLOAD_FORMAT_INVALID
-    return reason.SUCCESS
+        text = "the payload of the will is not UTF-8, as its Payload Format Indicator says"
+        raise PeerError(reason.PAYLOAD_FORMAT_INVALID, text)
 
 
 def check_publish(settings: MqttSettings, qos: int, *, retain: bool) -> None:

@@ -110,9 +110,10 @@ def refuse_silently(c: Connection, why: str, text: str) -> None:
     end(c, why, is_will_due=False)
 
 
-def refuse_connect(c: Connection, code: int, text: str = "", client_id: str = "") -> None:
-    """CONNACK with the reason, then the end [MQTT-3.2.2-6, -7]."""
-    _note_refused(c, reason.name_of(code), text, client_id)
+def refuse_connect(c: Connection, code: int, text: str = "", client_id: str = "", *, detail: str = "") -> None:
+    """CONNACK with the reason, then the end [MQTT-3.2.2-6, -7]. ``detail`` is for the log, where the client is not to
+    know it."""
+    _note_refused(c, reason.name_of(code), detail or text, client_id)
     if c.is_v5:
         properties = {"Reason-String": text} if text else {}
         if code == reason.USE_ANOTHER_SERVER and c.hub.server_reference is not None:

@@ -16,8 +16,8 @@ from broker.connection.acknowledge import answer
 from broker.connection.announce import Greeting
 from broker.connection.authentication import logins
 from broker.connection.authentication.permits import grant, recheck
-from broker.connection.capabilities import announced, check_will, response_information
-from broker.connection.connect_limits import over_limit
+from broker.connection.capabilities import announced, response_information
+from broker.connection.connect_limits import ConnectRefusal, banned, over_limit
 from broker.connection.due import TICK_S
 from broker.connection.settings import CertificateName, MqttSettings
 from broker.connection.subscribe import subscribe_for
@@ -55,26 +55,27 @@ def take_connect(c: Connection, packet: Connect) -> None:
         settled = attempt.after(decision)
         client = _client(settled)
         announce.authenticated(c, settled, decision)
-        if code := _why_not_after(c, packet, settled, client, decision):
-            _refuse(c, packet, client, code)
+        if (refusal := _why_not_after(c, packet, settled, client, decision)) is not None:
+            _refuse(c, packet, client, refusal)
         else:
             _accept_in_turn(c, packet, client, told)
 
     logins.begin(c, attempt, properties, decided)
 
 
-def _why_not_after(c: Connection, packet: Connect, attempt: ConnectAttempt, client: Client, decision: Decision) -> int:
-    """The reason code that a client is refused with once it is known who it is, else 0. Leaves its permits."""
-    hub = c.hub
+def _why_not_after(
+    c: Connection, packet: Connect, attempt: ConnectAttempt, client: Client, decision: Decision
+) -> ConnectRefusal | None:
+    """What a client is refused with once it is known who it is. Leaves its permits."""
     if not decision.is_allowed:
-        return decision.reason_code
-    if hub.access.bans.of(attempt) is not None:  # by the name that the authenticator knows
-        return reason.BANNED
+        return ConnectRefusal(decision.reason_code, detail=decision.why)
+    if (ban := c.hub.access.bans.of(attempt)) is not None:  # by the name that the authenticator knows
+        return banned(ban)
     logins.let_in(c, attempt, decision)
     grant(c, client)
     if c.permits is None or packet.will is None or c.permits.may_leave(Will.of(packet.will, client)):
-        return reason.SUCCESS
-    return reason.NOT_AUTHORIZED
+        return None
+    return ConnectRefusal(reason.NOT_AUTHORIZED, detail=f"it may not publish its will to {packet.will.topic!r}")
 
 
 def _accept_in_turn(c: Connection, packet: Connect, client: Client, told: dict[str, Any]) -> None:
@@ -88,9 +89,9 @@ def _accept_in_turn(c: Connection, packet: Connect, client: Client, told: dict[s
         accept()
 
 
-def _refuse(c: Connection, packet: Connect, client: Client, code: int) -> None:
-    announce.connack(c, packet, client, code, _session_expiry(c, packet, {}))
-    close.refuse_connect(c, code, client_id=client.client_id)
+def _refuse(c: Connection, packet: Connect, client: Client, refusal: ConnectRefusal) -> None:
+    announce.connack(c, packet, client, refusal.code, _session_expiry(c, packet, {}))
+    close.refuse_connect(c, refusal.code, refusal.text, client.client_id, detail=refusal.detail)
 
 
 def _accept(c: Connection, packet: Connect, client: Client, told: dict[str, Any]) -> None:
@@ -183,19 +184,20 @@ def _client(attempt: ConnectAttempt) -> Client:
     )
 
 
-def _why_not(c: Connection, packet: Connect, attempt: ConnectAttempt) -> int | None:
+def _why_not(c: Connection, packet: Connect, attempt: ConnectAttempt) -> ConnectRefusal | None:
     if c.link.refusal:
-        return c.link.refusal
+        return ConnectRefusal(c.link.refusal)
     if not packet.client_id and (packet.version == 3 or (packet.version == 4 and not packet.clean_start)):
-        return reason.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8] of 3.1.1
-    if code := over_limit(c, packet):
-        return code
-    if c.hub.access.bans.of(attempt) is not None:
-        return reason.BANNED
-    if _refuses_keep_alive(c, packet):
-        return reason.KEEP_ALIVE_TIMEOUT  # the nearest that 3.1.1 can say is return code 2
-    if packet.will is not None and (code := check_will(c.hub.settings, packet.will)):
-        return code
+        return ConnectRefusal(
+            reason.CLIENT_IDENTIFIER_NOT_VALID, "an empty client identifier"
+        )  # [MQTT-3.1.3-8] of 3.1.1
+    if (refusal := over_limit(c, packet)) is not None:
+        return refusal
+    if (ban := c.hub.access.bans.of(attempt)) is not None:
+        return banned(ban)
+    if _refuses_keep_alive(c, packet):  # the nearest that 3.1.1 can say is return code 2
+        text = f"keep alive is {packet.keep_alive_s or 'off'}; it may be 1 to {c.terms.max_keep_alive} seconds"
+        return ConnectRefusal(reason.KEEP_ALIVE_TIMEOUT, text)
     return None
 
 

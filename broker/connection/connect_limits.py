@@ -1,10 +1,12 @@
-"""What a CONNECT may hold: lengths and counts, each a setting."""
+"""What a CONNECT may hold: lengths and counts, each a setting; and who is refused for it, in words."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from broker.auth.bans import Ban
 from broker.codec.packets import Connect, Will
+from broker.connection.capabilities import check_will
 from broker.connection.settings import MqttSettings
 from broker.connection.user_properties import check_user_properties
 from broker.core import reason
@@ -15,21 +17,41 @@ if TYPE_CHECKING:
     from broker.connection.connection import Connection
 
 
-def over_limit(c: Connection, packet: Connect) -> int:
-    """The reason code that a CONNECT is refused with since something in it is too long or too many, else 0."""
-    settings = c.hub.settings
-    if len(packet.client_id.encode()) > settings.max_client_id_bytes:
-        return reason.CLIENT_IDENTIFIER_NOT_VALID
+class ConnectRefusal(NamedTuple):
+    """Why a CONNECT is not taken: ``text`` is told to the client, ``detail`` to the log alone."""
+
+    code: int
+    text: str = ""
+    detail: str = ""
+
+
+def over_limit(c: Connection, packet: Connect) -> ConnectRefusal | None:
+    """What is too long or too many in a CONNECT, or in a will that could never be published."""
+    settings, will = c.hub.settings, packet.will
+    size = len(packet.client_id.encode())
+    if size > settings.max_client_id_bytes:
+        text = f"the client identifier has {size} bytes; it may have {settings.max_client_id_bytes}"
+        return ConnectRefusal(reason.CLIENT_IDENTIFIER_NOT_VALID, text)
     try:
-        check_user_properties(c, packet.properties, {} if packet.will is None else packet.will.properties)
-        if packet.will is not None:
-            _check_will(packet.will, settings)
+        check_user_properties(c, packet.properties, {} if will is None else will.properties)
+        if will is not None:
+            _check_will_size(will, settings)
+            check_will(settings, will)
     except PeerError as error:
-        return error.reason_code
-    return 0
+        return ConnectRefusal(error.reason_code, str(error))
+    return None
 
 
-def _check_will(will: Will, settings: MqttSettings) -> None:
+def banned(ban: Ban) -> ConnectRefusal:
+    """Of a client that is banned; it is not told who banned it, nor why."""
+    shown = ban.as_shown()
+    about = f" ({ban.reason})" if ban.reason else ""
+    return ConnectRefusal(reason.BANNED, detail=f"banned as {ban.kind} {ban.who!r} until {shown['until']}{about}")
+
+
+def _check_will_size(will: Will, settings: MqttSettings) -> None:
     check_topic_name(will.topic, settings.max_topic_levels, settings.max_topic_bytes)
-    if len(will.payload) > settings.max_will_payload:
-        raise PeerError(reason.QUOTA_EXCEEDED, f"the payload of a will may have {settings.max_will_payload} bytes")
+    size = len(will.payload)
+    if size > settings.max_will_payload:
+        text = f"the payload of the will has {size} bytes; it may have {settings.max_will_payload}"
+        raise PeerError(reason.QUOTA_EXCEEDED, text)
