@@ -13,7 +13,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.support.node import TOKEN, Node, running
+from tests.support.node import TOKEN, Node, eventually, running
 
 CONFIG = """
 authentication = [ { mechanism = builtin } ]
@@ -52,10 +52,12 @@ def login(node: Node, name: str | None, password: str | None, client_id: str = "
     codes: list[int] = []
     client.on_connect = lambda client, userdata, flags, code, properties: codes.append(code.value)
     client.connect(*node.mqtt)
-    for _ in range(100):
+
+    def is_told() -> bool:
         client.loop(0.1)
-        if codes:
-            break
+        return bool(codes)
+
+    eventually(is_told, every_s=0)
     client.disconnect()
     return codes[0]
 
@@ -145,20 +147,20 @@ def test_rules_hold_for_real_clients_and_change_at_once(node: Node) -> None:
     client.connect(*node.mqtt)
     client.loop_start()
     try:
-        _until(client.is_connected)
+        eventually(client.is_connected)
         client.subscribe([("u/ann/#", 0), ("u/bob/#", 0), ("open/#", 0)])
-        _until(lambda: len(codes) >= 3)
+        eventually(lambda: len(codes) >= 3)
         assert codes[:3] == [0, 0x87, 0]
         published = client.publish("u/ann/x", b"1", 1)
         client.publish("u/bob/x", b"2", 1)
-        _until(lambda: bool(got))
-        published.wait_for_publish(5)
+        eventually(lambda: bool(got))
+        published.wait_for_publish(60)
         assert got == [("u/ann/x", b"1")]
         node.call("POST", "/access/rules", {"name": "closed", "permission": "deny", "topics": ["u/#"]})
         node.call("POST", "/access/rules:reorder", {"order": ["closed", "own"]})
         client.publish("u/ann/x", b"3", 1)
         client.publish("open/x", b"4", 1)
-        _until(lambda: len(got) == 2)
+        eventually(lambda: len(got) == 2)
         assert got[1] == ("open/x", b"4")
         node.call("POST", "/access/rules:reorder", {"order": ["own", "closed"]})
     finally:
@@ -218,15 +220,6 @@ def test_everything_is_there_after_a_kill(tmp_path: Path) -> None:
         assert login(node, "meter", made["password"]) == 0
         assert login(node, "ann", "x") == 0x8A
         assert [rule["name"] for rule in node.call("GET", "/access/rules")["items"]] == ["own"]
-
-
-def _until(is_so: Any) -> None:
-    from time import monotonic, sleep
-
-    ends = monotonic() + 10
-    while not is_so():
-        assert monotonic() < ends
-        sleep(0.01)
 
 
 def test_authenticators_and_sources_change_while_the_broker_runs(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_changed_file_is_put_in_force_and_a_bad_one_changes_nothing(tmp_path: 
         ):  # fmt: skip
             assert line in done
         client = Client(port, "c")
-        client.paho.publish("a", b"x", 1).wait_for_publish(10)
+        client.paho.publish("a", b"x", 1).wait_for_publish(60)
         eventually(lambda: node.call("GET", "/streams/all/positions")["shards"][0]["next_offset"] == "1")
         file.write_text(BASE + "mqtt.max_packet_size = many\nlisteners.tcp.more.bind = 5\n")
         told = str(node.call("POST", "/config:reload", expect=422))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,8 @@ import pytest
 from broker.codec.packets import Connect, PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest
 from tests.support.node import Node, eventually
 from tests.support.plain_http import NO_TLS
+from tests.support.small_disk import SmallDisk, small_disk
+from tests.support.waiting import until
 from tests.support.wire import WireClient
 
 CONFIG: Final = "lake.run_spark = false\noverload.enable = false\nalarms { interval = 200ms, disk_free_min = 0 }\n"
@@ -26,21 +27,15 @@ ROOM_LEFT: Final = 400_000
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 48 MB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a small file system")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "small", 48) as mounted:
+        yield mounted
 
 
 @pytest.fixture
-def node(small_disk: Path, tmp_path: Path) -> Iterator[Node]:
+def node(disk: SmallDisk, tmp_path: Path) -> Iterator[Node]:
     """A broker on it; its log is elsewhere."""
-    node = Node(small_disk / "data", config=CONFIG)
+    node = Node(disk.path / "data", config=CONFIG)
     node.log = tmp_path / "node.log"
     node.start()
     yield node
@@ -130,27 +125,19 @@ def metric(node: Node, line: str) -> float:
     return 0
 
 
-def fill(disk: Path) -> Path:
-    """Leave a little room on the disk; the file that takes the rest."""
-    ballast = disk / "ballast"
-    ballast.write_bytes(b"\0" * (shutil.disk_usage(disk).free - ROOM_LEFT))
-    return ballast
-
-
-@pytest.mark.timeout(180)
 def test_a_full_disk_refuses_what_it_cannot_keep_loses_nothing_and_goes_on_with_space(
-    node: Node, small_disk: Path
+    node: Node, disk: SmallDisk
 ) -> None:
-    asyncio.run(_fill_and_free(node, small_disk))
+    asyncio.run(_fill_and_free(node, disk))
 
 
-async def _fill_and_free(node: Node, disk: Path) -> None:
+async def _fill_and_free(node: Node, disk: SmallDisk) -> None:
     told, once = Told(), Told()
     kept = {"r/1": b"one", "r/2": b"two"}
     await _prepare(node, kept)
     live = await connected(node, "live")
     await live.subscribe(SubscriptionRequest("loose", 0))
-    ballast = fill(disk)
+    disk.fill(left_bytes=ROOM_LEFT)
     new = await connected(node, "new", is_clean=False)
     following = await until_refused(new, told, 1, qos=1)
     await until_refused(new, once, following, qos=2)
@@ -161,7 +148,7 @@ async def _fill_and_free(node: Node, disk: Path) -> None:
     new.send(Publish("loose", b"still there"))
     assert (await live.expect(Publish)).payload == b"still there"
     assert await retained(node) == kept
-    ballast.unlink()
+    disk.free()
     await _goes_on(node, new, told)
     assert (told.taken, told.refused, once.refused) != ([], [], [])
     await _account(node, told.taken + once.taken, kept)
@@ -193,10 +180,12 @@ async def _old_client_is_cut_off(node: Node) -> None:
 
 async def _goes_on(node: Node, client: WireClient, told: Told) -> None:
     """There is room again: without a restart, publishes are taken after a moment, and the alarm is over."""
-    number = 1000
-    while await publish(client, told, number, qos=1, size=10) >= 0x80:
-        number += 1
-        await asyncio.sleep(0.05)
+    numbers = itertools.count(1000)
+
+    async def is_taken() -> bool:
+        return await publish(client, told, next(numbers), qos=1, size=10) < 0x80
+
+    await until(is_taken)
     client.send(Publish("r/3", b"three", 1, True, packet_id=1))
     assert (await client.expect(PubAck)).reason_code < 0x80
     eventually(lambda: alarms(node) == [] and "store_not_writable" in alarms(node, "/history"))

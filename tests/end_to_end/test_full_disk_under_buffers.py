@@ -52,7 +52,7 @@ def publish(node: Node, numbers: range) -> tuple[list[int], list[int]]:
     for number in numbers:
         info = client.publish(f"n/{number % 3}", json.dumps({"n": number, "pad": PAD}), 1)
         sent[info.mid] = number
-        info.wait_for_publish(30)
+        info.wait_for_publish(60)
     eventually(lambda: len(codes) == len(numbers))
     client.disconnect()
     client.loop_stop()

@@ -39,11 +39,11 @@ class Publisher:
         self._client.disconnect()
 
     def publish(self, topic: str, payload: str, qos: int = 1) -> None:
-        self._client.publish(topic, payload, qos).wait_for_publish(20)
+        self._client.publish(topic, payload, qos).wait_for_publish(60)
 
     def publish_all(self, topic: str, payloads: list[str]) -> None:
         for info in [self._client.publish(topic, payload, 1) for payload in payloads]:
-            info.wait_for_publish(20)
+            info.wait_for_publish(60)
 
 
 def define(node: Node, sql: str, name: str = "odd") -> None:
@@ -66,7 +66,7 @@ def metrics(node: Node, name: str = "odd") -> dict[str, Any]:
     return found
 
 
-def sql(program: str, timeout_ms: int = 500) -> str:
+def sql(program: str, timeout_ms: int = 3_000) -> str:
     return f"SELECT jq('{program}', payload, {timeout_ms})[1].n AS n FROM \"odd/#\""
 
 
@@ -92,7 +92,7 @@ def test_endless_and_memory_eating_programs_cost_their_own_message(node: Node) -
 
 
 def test_the_text_of_an_endless_program_says_so(node: Node) -> None:
-    define(node, sql("last(range(infinite))"))
+    define(node, sql("last(range(infinite))", 500))
     with Publisher(node, "p") as publisher:
         publisher.publish("odd/a", "1")
         found = eventually(lambda: node.call("GET", "/rules/odd")["last_error"])

@@ -132,7 +132,7 @@ def test_properties_of_mqtt_5_arrive_as_they_were_sent(node: Node) -> None:
     assert properties.CorrelationData == b"\x00\x01\xff"
     assert properties.ResponseTopic == "answers/here"
     assert properties.PayloadFormatIndicator == 1
-    assert 3590 <= properties.MessageExpiryInterval <= 3600
+    assert 3500 <= properties.MessageExpiryInterval <= 3600
 
 
 def test_a_message_that_expired_while_its_subscriber_was_away_is_not_delivered(node: Node) -> None:
@@ -195,8 +195,7 @@ def test_a_session_lasts_as_long_as_its_expiry_says(node: Node) -> None:
         assert not first.flags.session_present
     with Client(node, "keeper", is_clean=False, expiry_s=1) as second:
         assert second.flags.session_present
-    sessions = node.call("GET", "/status")["sessions"]
-    eventually(lambda: node.call("GET", "/status")["sessions"] < sessions, what="the session to expire")
+    eventually(lambda: node.call("GET", "/sessions/keeper", expect=404), what="the session to expire")
     with Client(node, "keeper", is_clean=False) as third:
         assert not third.flags.session_present
     with Client(node, "keeper", is_clean=False) as fourth:

@@ -53,7 +53,6 @@ def _store_messages(data_dir: Path, count: int) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(300)
 def test_a_start_on_a_million_stored_messages_takes_seconds_and_its_time_is_logged(tmp_path: Path) -> None:
     with running(tmp_path / "node", config=CONFIG + "mqtt.max_stored_messages = 2000000\n") as node:
         asyncio.run(_leave_session(node, "s", "much/#"))
@@ -85,7 +84,6 @@ def _disk_bytes(node: Node) -> int:
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(180)
 def test_deleted_sessions_give_the_room_of_what_waited_for_them_back(tmp_path: Path) -> None:
     with running(tmp_path / "node", config=CONFIG + "store.durability = os\n") as node:
         asyncio.run(_leave_session(node, "gone", "room/#"))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-import pytest
-
 from tests.support.node import Node, running
 
 
@@ -20,7 +18,6 @@ def _held(node: Node) -> dict[str, str]:
     return {item["topic"]: item["payload"]["data"] for item in items}
 
 
-@pytest.mark.timeout(180)
 def test_what_was_acknowledged_is_there_and_what_was_deleted_never_comes_back(tmp_path: Path) -> None:
     random, expected = Random(7), dict[str, str]()
     with running(tmp_path / "data") as node:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from copy import copy
 from pathlib import Path
+from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
@@ -72,7 +73,12 @@ def test_both_keep_sessions_over_a_reconnect_and_one_over_a_kill(node: Node, ver
 
 def test_people_see_where_sessions_are(node: Node) -> None:
     leave_and_publish(node, *map(str, range(8)))
-    seen = {one["client_id"]: one for one in node.call("GET", "/sessions")["items"]}
+
+    def sessions() -> dict[str, Any]:
+        found = {one["client_id"]: one for one in node.call("GET", "/sessions")["items"]}
+        return found if len(found) == len(DOORS) else {}
+
+    seen = eventually(sessions, what="the publishers to have left")
     shown = {name: (one["zone"], one["durable"], one["queued"]) for name, one in seen.items()}
     assert shown == {"in-default": ("default", True, 8), "in-telemetry": ("telemetry", False, 5)}
     assert seen["in-telemetry"]["dropped_by_reason"] == {"queue_full": 3}

@@ -18,7 +18,15 @@ class SmallDisk:
     def fill(self, *, left_bytes: int = 0) -> None:
         """Take all the room but a little, or what others leave of it."""
         with suppress(OSError):
-            (self.path / "ballast").write_bytes(bytes(max(0, self.free_bytes - left_bytes)))
+            self._ballast.write_bytes(bytes(max(0, self.free_bytes - left_bytes)))
+
+    def free(self) -> None:
+        """Give back what ``fill`` took."""
+        self._ballast.unlink()
+
+    @property
+    def _ballast(self) -> Path:
+        return self.path / "ballast"
 
     @property
     def free_bytes(self) -> int:

@@ -54,7 +54,7 @@ class Ends:
         self._is_subscribed = True
 
     def publish(self, payload: str) -> None:
-        self._client.publish("plant/a", payload, 1).wait_for_publish(10)
+        self._client.publish("plant/a", payload, 1).wait_for_publish(60)
 
     def close(self) -> None:
         self._client.disconnect()

@@ -22,18 +22,13 @@ from bridges.spark.query import QuerySettings, TableQuery
 from bridges.spark.settings import LakeSettings
 from tests.bridges.spark.conftest import ROOT
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
+from tests.support.node import eventually
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
 
-DEADLINE_S = 120.0
+DEADLINE_S = 180.0
 COLUMNS = [{"name": "n", "type": "double"}]
-
-
-def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
-    until = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < until, what
-        time.sleep(0.1)
 
 
 def add_table(server: StreamServer, directory: Path, name: str = "readings", **spec: Any) -> dict[str, Any]:
@@ -70,7 +65,7 @@ def step_until(query: TableQuery, condition: Callable[[dict[str, Any]], bool]) -
         query.step()
         return condition(query.report())
 
-    wait_until(reached, f"the query did not get there: {query.report()}")
+    eventually(reached, DEADLINE_S, what=f"the query did not get there: {query.report()}")
     return query.report()
 
 
@@ -123,7 +118,7 @@ def test_a_table_that_fails_says_why_and_the_broker_away_fails_nothing(
     server.append("readings", [{"n": 1}])
     step_until(good, reaches(1))
     server.stop()
-    wait_until(lambda: not server.is_serving, "the server did not stop")
+    eventually(lambda: not server.is_serving, DEADLINE_S, what="the server did not stop")
     server.start()
     server.append("readings", [{"n": 2}])
     step_until(good, reaches(2))
@@ -140,13 +135,13 @@ def test_killed_driver_and_killed_worker_lose_and_double_nothing(server: StreamS
         await local.start(server.url, TOKEN)
         for stage, harm in enumerate((_kill_driver, _kill_workers, lambda _: None), start=1):
             server.append("readings", [{"n": n} for n in range(30_000)] + [b"bad"])
-            await asyncio.to_thread(wait_until, lambda end=stage * 30_001: covered(server) == end, _log(tmp_path))
+            await until(lambda end=stage * 30_001: covered(server) == end, _log(tmp_path), timeout_s=DEADLINE_S)  # type: ignore[misc] # the default binds now
             server.append("readings", [])
             harm(local.state()["pid"])
         pid = local.state()["pid"]
         family = psutil.Process(pid).children(recursive=True)
         await local.stop()
-        await asyncio.to_thread(wait_until, lambda: not any(_alive(one) for one in family), "not all ended", 10)
+        await until(lambda: not any(_alive(one) for one in family), f"the end of {family}")
 
     asyncio.run(live())
     assert local.state()["state"] == "stopped"
@@ -160,13 +155,13 @@ def test_nothing_outlives_a_broker_that_was_killed(server: StreamServer, tmp_pat
     server.append("readings", [{"n": 1}])
     parent = subprocess.Popen([sys.executable, "-c", _PARENT, server.url, str(tmp_path)], cwd=ROOT)
     try:
-        wait_until(lambda: covered(server) == 1, _log(tmp_path))
+        eventually(lambda: covered(server) == 1, DEADLINE_S, what=_log(tmp_path))
         family = psutil.Process(parent.pid).children(recursive=True)
         assert {one.name() for one in family} >= {"java"}
     finally:
         parent.kill()
         parent.wait()
-    wait_until(lambda: not any(_alive(one) for one in family), f"still there: {family}", 5)
+    eventually(lambda: not any(_alive(one) for one in family), what=f"the end of {family}")
 
 
 _PARENT = """

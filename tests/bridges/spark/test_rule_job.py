@@ -16,9 +16,9 @@ from bridges.spark.replay import Range, Replayed, in_spark
 from tests.bridges.spark.batches import rows_of
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.bridges.spark.test_rule_tables import HOT, OUTPUT
+from tests.support.node import eventually
 
 pytestmark = pytest.mark.spark
-DEADLINE_S = 120.0
 
 
 def test_a_rule_fills_its_table_and_a_corrected_one_rebuilds_it(
@@ -30,11 +30,12 @@ def test_a_rule_fills_its_table_and_a_corrected_one_rebuilds_it(
     server.tables["readings"] = wrong
     api = LakeApi(server.url, TOKEN)
     query = TableQuery(spark, api, wrong, QuerySettings(tmp_path, 0.2, 300, 2, "test"), time.monotonic)
-    until = time.monotonic() + DEADLINE_S
-    while query.report()["offsets"].get("0") != "1000":
+
+    def is_written() -> bool:
         query.step()
-        assert time.monotonic() < until, query.report()
-        time.sleep(0.1)
+        return query.report()["offsets"].get("0") == "1000"
+
+    eventually(is_written, 180)
     query.stop()
     assert (query.report()["rows"], query.report()["dead_letters"]) == (979, 0)
 

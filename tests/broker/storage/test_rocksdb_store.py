@@ -26,6 +26,7 @@ from broker.storage.rocksdb.options import Memory
 from broker.storage.rocksdb.store import DATABASE_FOLDER, RocksStore
 from broker.storage.store import Batch, LogShard
 from tests.support.node import eventually
+from tests.support.small_disk import SmallDisk, small_disk
 
 ROOT = Path(__file__).parents[3]
 LOG = LogShard(16)
@@ -193,16 +194,9 @@ def test_a_damaged_frame_is_an_error_that_names_its_offset(tmp_path: Path, damag
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("needs the right to mount a small file system")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "small", 24) as mounted:
+        yield mounted
 
 
 def append_until_full(store: RocksStore, kept: StreamRecord) -> int:
@@ -217,26 +211,25 @@ def append_until_full(store: RocksStore, kept: StreamRecord) -> int:
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_a_full_disk_refuses_whole_groups_and_recovers_with_space(
-    small_disk: Path, durability: str, monkeypatch: pytest.MonkeyPatch
+    disk: SmallDisk, durability: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "_REOPEN_INTERVAL_S", 0.0)
-    store = RocksStore(small_disk / "data", durability)  # type: ignore[arg-type]  # one of the two
+    store = RocksStore(disk.path / "data", durability)  # type: ignore[arg-type]  # one of the two
     append(store, 0, 1)
     store.commit(Batch(puts={b"k": b"before"}))
-    ballast = small_disk / "ballast"
-    ballast.write_bytes(b"\0" * (shutil.disk_usage(small_disk).free - 200_000))
+    disk.fill(left_bytes=200_000)
     big = StreamRecord(2, "t", os.urandom(60_000), 1, False, "c")
     count = append_until_full(store, big)
     for _ in range(3):
         with pytest.raises(Unavailable, match=r"cannot be written: .*No space left"):
             store.commit(Batch({LOG: [big]}, {b"k": b"never"}))
-    ballast.unlink()
+    disk.free()
     append(store, 99)
     expected = [(0, record(0)), (1, record(1)), *((2 + n, big) for n in range(count)), (2 + count, record(99))]
     assert list(store.read(LOG, 0, 100)) == expected
     assert store.get(b"k") == (b"%d" % (count - 1) if count else b"before")
     store.close()
-    store = RocksStore(small_disk / "data")
+    store = RocksStore(disk.path / "data")
     assert list(store.read(LOG, 0, 100)) == expected
     store.close()
 

@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from broker.storage.store import Batch, LogShard
 from broker.streams import tickets
 from broker.streams.ranges_process import RangesProcess
 from broker.streams.sealer import Sealer
+from tests.support.node import eventually
 
 ROOT = Path(__file__).parents[3]
 LOG = LogShard(16)
@@ -92,13 +93,6 @@ def store(tmp_path: Path) -> Iterator[RocksStore]:
     opened = RocksStore(tmp_path, "os")
     yield opened
     opened.close()
-
-
-def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 20) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
-        time.sleep(0.01)
 
 
 def is_alive(pid: int) -> bool:
@@ -167,8 +161,8 @@ def test_the_server_comes_back_on_its_port_when_it_dies(store: RocksStore, tmp_p
         address, pid = server.ranges.address, server.ranges.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: server.ranges.pid not in (None, pid), "a new child")
-        wait_until(lambda: answers(server), "an answer")
+        eventually(lambda: server.ranges.pid not in (None, pid), what="a new child")
+        eventually(lambda: answers(server), what="an answer")
         assert server.ranges.address == address
         assert server.ranges.restarts == 1
         child = server.ranges.pid
@@ -208,7 +202,7 @@ def test_the_server_dies_with_a_killed_broker(tmp_path: Path) -> None:
         assert is_alive(child)
         broker.kill()
         broker.wait()
-        wait_until(lambda: not is_alive(child), "the child is gone", 5)
+        eventually(lambda: not is_alive(child), what="the child is gone")
 
 
 WRITE = """

@@ -134,7 +134,6 @@ def test_rules_outside_a_node_call_it_too(installed_example: Path, monkeypatch: 
     assert evaluate("meters.fahrenheit(10)", standard_with_plugins()) == 50.0
 
 
-@pytest.mark.timeout(120)
 def test_a_broker_lists_it_and_its_rules_call_it(installed_example: Path, tmp_path: Path) -> None:
     environ = {"PYTHONPATH": f"{installed_example}{os.pathsep}{ROOT}"}
     with running(tmp_path / "data", environ=environ) as node:
