@@ -134,7 +134,7 @@ def client_row(session: Session) -> Spec:
         "expiry_s": session.expiry_s,
         "attributes": dict(client.attributes),
         "subscriptions_count": len(session.subscriptions),
-        "inflight": len(session.inflight),
+        "inflight": len(session.window.inflight),
         "queued": session.waiting_messages,
         "queue_bytes": session.waiting_bytes,
         "dropped": sum((session.dropped or {}).values()),
@@ -154,7 +154,7 @@ def _connection_row(connection: Connection) -> Spec:
     return {
         "user_properties": [list(pair) for pair in user_properties],
         "connect_properties": properties,
-        "receive_maximum": session.window,
+        "receive_maximum": session.window.size,
         "local_address": link.sock_name,
         "tls": _tls(connection),
         "is_slow": session.is_slow,
@@ -187,7 +187,7 @@ def _subscriptions(session: Session) -> list[Spec]:
 def _in_flight(session: Session) -> list[dict[str, Any]]:
     """The oldest deliveries that are not acknowledged."""
     shown = []
-    for packet_id, delivery in list(session.inflight.items())[:_SHOWN_IN_FLIGHT]:
+    for packet_id, delivery in list(session.window.inflight.items())[:_SHOWN_IN_FLIGHT]:
         message = delivery.outgoing.message if delivery.outgoing is not None else None
         shown.append(
             {

@@ -92,7 +92,7 @@ ORDERS: Final[Mapping[str, Callable[[Session], int]]] = {
     "connected_at": lambda session: 0 if session.is_away else session.connected_ns,
     "queued": lambda session: session.waiting_messages,
     "queue_bytes": lambda session: session.waiting_bytes,
-    "inflight": lambda session: len(session.inflight),
+    "inflight": lambda session: len(session.window.inflight),
     "subscriptions": lambda session: len(session.subscriptions),
 }
 """The numbers that sessions may be put in the order of."""

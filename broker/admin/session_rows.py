@@ -30,7 +30,7 @@ def session_row(session: Session) -> Spec:
         "expires_at": moment(session.ends_at_ns),
         "protocol_version": session.client.protocol_version,
         "subscriptions_count": len(session.subscriptions),
-        "inflight": len(session.inflight),
+        "inflight": len(session.window.inflight),
         "queued": session.waiting_messages,
         "queue_bytes": session.waiting_bytes,
         "total_payload_bytes": 0 if session.is_durable else _payload_bytes(session),
@@ -69,7 +69,7 @@ def subscription_row(session: Session, subscription: Subscription) -> Spec:
 
 def _payload_bytes(session: Session) -> int:
     """Of all payloads that wait in memory or are in flight."""
-    return _sum(session.queue) + _sum(session.inflight.values())
+    return _sum(session.queue) + _sum(session.window.inflight.values())
 
 
 def _sum(deliveries: Iterable[Delivery]) -> int:

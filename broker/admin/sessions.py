@@ -106,17 +106,18 @@ class SessionDesk:
 
 def _queue(session: Session) -> Mapping[str, int]:
     """What waits for a session: in memory, and in the log where that has not been read yet."""
+    in_log = session.log.messages if session.log is not None else 0
     return {
         "queued": session.waiting_messages,
         "queued_bytes": session.waiting_bytes,
-        "queued_in_memory": session.waiting_messages - session.share.messages,
-        "queued_in_log": session.share.messages,
+        "queued_in_memory": session.waiting_messages - in_log,
+        "queued_in_log": in_log,
     }
 
 
 def _add(counts: dict[str, int], session: Session) -> None:
     counts["sessions"] += 1
     counts["subscriptions"] += len(session.subscriptions)
-    counts["inflight"] += len(session.inflight)
+    counts["inflight"] += len(session.window.inflight)
     counts["queued"] += session.waiting_messages
     counts["queued_bytes"] += session.waiting_bytes

@@ -15,6 +15,7 @@ from broker.connection import close
 from broker.core import reason
 from broker.core.message import Properties
 from broker.core.nothing import filled
+from broker.session import answers
 
 if TYPE_CHECKING:
     from broker.connection.connection import Connection
@@ -58,16 +59,18 @@ def seal(c: Connection) -> None:
 
 def take_puback(c: Connection, packet: PubAck) -> None:
     """A delivery is done, or refused with a code of 0x80 and above; it is not sent again either way [MQTT-4.4.0-2]."""
-    is_refused = packet.reason_code >= reason.UNSPECIFIED_ERROR
-    session, packet_id = c.session, packet.packet_id
-    if not (session.on_refused(packet_id) if is_refused else session.on_puback(packet_id, packet.properties)):
+    if packet.reason_code >= reason.UNSPECIFIED_ERROR:
+        is_known = answers.refusal(c.session, packet.packet_id)
+    else:
+        is_known = answers.puback(c.session, packet.packet_id, packet.properties)
+    if not is_known:
         c.hub.figures.unknown_acknowledgements.value += 1
 
 
 def take_pubrec(c: Connection, packet: PubRec) -> None:
     """A QoS 2 delivery is owned by the client; an identifier that is not in flight is told so."""
     if packet.reason_code >= reason.UNSPECIFIED_ERROR:
-        if not c.session.on_refused(packet.packet_id):
+        if not answers.refusal(c.session, packet.packet_id):
             c.hub.figures.unknown_acknowledgements.value += 1
     else:
         received(c, packet.packet_id)
@@ -75,7 +78,7 @@ def take_pubrec(c: Connection, packet: PubRec) -> None:
 
 def received(c: Connection, packet_id: int) -> None:
     """PUBREC with success."""
-    if not c.session.on_pubrec(packet_id):
+    if not answers.pubrec(c.session, packet_id):
         code = reason.PACKET_IDENTIFIER_NOT_FOUND if c.is_v5 else reason.SUCCESS
         c.reply(encode_fitting(PubRel(packet_id, code), c.version, c.max_sent_bytes))
     else:
@@ -89,7 +92,7 @@ def take_pubcomp(c: Connection, packet: PubComp) -> None:
 
 def completed(c: Connection, packet_id: int, properties: Properties | None = None) -> None:
     """PUBCOMP."""
-    if not c.session.on_pubcomp(packet_id, properties):
+    if not answers.pubcomp(c.session, packet_id, properties):
         c.hub.figures.unknown_acknowledgements.value += 1
 
 

@@ -65,7 +65,7 @@ def connected(c: Connection) -> None:
     columns = {
         **_greeting_columns(c, c.client, c.greeting),
         "mountpoint": None,
-        "receive_maximum": c.session.window,
+        "receive_maximum": c.session.window.size,
         "is_bridge": False,
         "connected_at": c.connected_ns // _NS_PER_MS,
         "client_attrs": dict(c.client.attributes),

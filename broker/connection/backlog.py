@@ -17,6 +17,7 @@ from broker.core.stream import StreamRecord
 from broker.observe.metrics import Metrics
 from broker.routing.router import Target
 from broker.routing.shared import ShareGroup
+from broker.session import in_log
 from broker.session.delivery import Delivery
 from broker.session.session import Session
 from broker.storage.store import LogShard
@@ -77,7 +78,7 @@ class Backlog:
 
     def load_inflight(self, session: Session) -> None:
         """Fetch the messages of deliveries that a restart left with their offsets only."""
-        for packet_id, delivery in list(session.inflight.items()):
+        for packet_id, delivery in list(session.window.inflight.items()):
             if delivery.outgoing is not None or delivery.is_released or delivery.offset < 0:
                 continue
             self._reads.value += 1
@@ -85,7 +86,7 @@ class Backlog:
             if found and found[0][0] == delivery.offset:
                 delivery.outgoing = Outgoing(message_of(found[0][1]))
             else:  # forgotten, since all sessions together had too much waiting
-                del session.inflight[packet_id]
+                del session.window.inflight[packet_id]
                 session.count_dropped("queue_full", 1)
 
     def trim(self, before: int) -> None:
@@ -188,7 +189,7 @@ class Backlog:
                 deliveries.append(delivery)
         if len(found) < REFILL_RECORDS:
             following = self.log_next
-        session.accept_backlog(session.pass_over(deliveries), following, is_end=following >= self.log_next)
+        in_log.take_backlog(session, deliveries, following, is_end=following >= self.log_next)
 
 
 def _ignore_offset(_next_offset: int) -> None:
@@ -198,7 +199,7 @@ def _ignore_offset(_next_offset: int) -> None:
 def _match(session: Session, offset: int, record: StreamRecord) -> Delivery | None:
     if record.rule is not None and record.rule != session.client_id:
         return None
-    return session.match_logged(offset, message_of(record), record.rule)
+    return session.subscriptions.match_logged(offset, message_of(record), session.client_id, record.rule)
 
 
 def _record(message: Message, addressee: str | None) -> StreamRecord:

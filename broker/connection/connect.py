@@ -25,9 +25,11 @@ from broker.connection.zones import settle
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.origin import MARK
+from broker.session import resending
 from broker.session.aliases import AliasingOutbox
-from broker.session.session import MAX_PACKET_ID, Session
+from broker.session.session import Session
 from broker.session.will import Will
+from broker.session.window import MAX_PACKET_ID
 
 if TYPE_CHECKING:
     from broker.connection.connection import Connection
@@ -134,7 +136,7 @@ def _accept(c: Connection, packet: Connect, client: Client, told: dict[str, Any]
             return
         close.welcome(c)
         c.hub.shares.here(session)
-        session.resume()
+        resending.resume(session)
         c.hub.replays.resumed(session)
 
     answer(c, welcome, waits=c.hub.writer.appended != before)

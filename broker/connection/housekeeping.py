@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from broker.connection import replays
 from broker.connection.backlog import Backlog
-from broker.session import record
+from broker.session import in_log, record
 from broker.session.inbound import Inbound
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
@@ -70,7 +70,7 @@ class Housekeeping:
             after = found[-1].client_id
             durable = [session for session in found if session.is_durable]
             for session in durable:
-                session.shed_below(least)
+                in_log.shed_below(session, least)
             before = min(before, min((self._low(session) for session in durable), default=before))
             if len(found) < _AT_ONCE:
                 break
@@ -78,7 +78,7 @@ class Housekeeping:
         self._backlog.trim(max(before, least))
 
     def _low(self, session: Session) -> int:
-        return session.low_offset(self._backlog.log_next)
+        return in_log.low_offset(session, self._backlog.log_next)
 
     def _sweep_records(self, _now_ns: int) -> Iterator[None]:
         store = self._writer.store

@@ -55,6 +55,7 @@ from broker.routing.retained import Retained
 from broker.routing.rewrite import Rewrites
 from broker.routing.router import Router, Routes
 from broker.routing.settings import RetainedSettings
+from broker.session import in_log, resending
 from broker.session.inbound import Inbound
 from broker.session.outbox import Turn
 from broker.session.registry import SessionRegistry
@@ -269,13 +270,12 @@ class Hub:
         if old is not None:
             self.end_session(old)
         zone = zone or self.zones.default
-        session = Session(client_id, zone.services, is_durable=is_durable)
+        session = Session(client_id, zone.services, is_durable=is_durable, next_offset=self.backlog.since_offset)
         session.zone = zone.name
         session.inbound = self.inbounds.get(client_id)
         if session.inbound is not None:
             session.inbound.restart()
             self.records.inbound_changed(client_id, session.inbound)
-        session.next_offset = self.backlog.since_offset
         self.sessions.add(session)
         return session
 
@@ -357,8 +357,7 @@ class Hub:
     def _take_back_offsets(self, next_offset: int) -> None:
         """Records that were appended could not be stored: those that follow get their offsets."""
         for session in self.sessions:
-            if session.is_durable:
-                session.take_back_offsets(next_offset)
+            in_log.take_back_offsets(session, next_offset)
         self.shares.take_back_offsets(next_offset)
 
     # -- time --
@@ -394,8 +393,8 @@ class Hub:
 
     def _resend(self, sent_before_ns: int) -> None:
         for session in self.sessions:
-            if session.inflight and not session.is_away:
-                session.resend(sent_before_ns)
+            if session.window.inflight and not session.is_away:
+                resending.resend(session, sent_before_ns)
 
     def _forget_inbound(self, client_id: str) -> None:
         del self.inbounds[client_id]

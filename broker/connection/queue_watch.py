@@ -65,7 +65,7 @@ class QueueWatch:
             waiting_bytes = session.waiting_bytes
             messages += session.waiting_messages
             size_bytes += waiting_bytes
-            inflight += len(session.inflight)
+            inflight += len(session.window.inflight)
             if self._watermark and waiting_bytes > self._watermark:
                 high.append(session)
             if number % _AT_ONCE == 0:
@@ -81,7 +81,7 @@ class QueueWatch:
                 client_id=session.client_id,
                 messages=session.waiting_messages,
                 size_bytes=session.waiting_bytes,
-                inflight=len(session.inflight),
+                inflight=len(session.window.inflight),
             )
         if self.alarms is not None:
             self.alarms.set(

@@ -37,6 +37,7 @@ from broker.core.errors import PeerError
 from broker.core.message import Message
 from broker.pipeline.plan import TopicPlan
 from broker.routing.router import Routes
+from broker.session import answers, qos0
 from broker.session.delivery import RAW
 from broker.session.late import Late
 from broker.session.session import Session
@@ -134,7 +135,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
             packets += 1
             if first == 0x40 and length == 2:
                 pubacks += 1
-                if not c.session.on_puback(data[body] << 8 | data[body + 1]):
+                if not answers.puback(c.session, data[body] << 8 | data[body + 1]):
                     hub.figures.unknown_acknowledgements.value += 1
             elif first & 0xF0 == 0x30:
                 published_bytes += stop - position
@@ -232,7 +233,7 @@ def _hand_out_carefully(c: Connection, session: Session, chunk: bytes, count: in
         return 0
     waits, is_whole = session.has_to_wait, box.is_plain and session.max_packet_bytes >= len(chunk)
     if waits and is_whole:
-        session.take_late(Late(chunk, count))
+        qos0.keep(session, Late(chunk, count))
         return 0
     position = sent = 0
     while position < len(chunk):
@@ -240,7 +241,7 @@ def _hand_out_carefully(c: Connection, session: Session, chunk: bytes, count: in
         if stop - position > session.max_packet_bytes:  # [MQTT-3.1.2-24, -25]
             figures.delivery_dropped("packet_too_large").value += 1
         elif waits:
-            session.take_late(Late(chunk[position:stop], 1))
+            qos0.keep(session, Late(chunk[position:stop], 1))
         else:
             box.add(chunk[position:stop])
             box.messages_out += 1
@@ -318,8 +319,8 @@ def _forward_qos1(
     head = tail = b""
     for entry in routes.entries:
         session = entry.subscriber
-        box = session.fast
-        if not (entry.qos and box is not None and session.quota > 0 and session.is_v5 is is_v5) or session.queue:
+        box, window = session.fast, session.window
+        if not (entry.qos and box is not None and window.quota > 0 and session.is_v5 is is_v5) or session.queue:
             if outgoing is None:
                 payload = data[tail_at + 1 if is_v5 else tail_at : stop]
                 outgoing = Outgoing(Message(plan.topic, payload, 1, False, c.client, c.now_ns), topic)
@@ -327,9 +328,9 @@ def _forward_qos1(
             continue
         if not head:
             head, tail = data[position:topic_end], data[tail_at:stop]
-        new_id = session.next_packet_id()
-        session.inflight[new_id] = RAW
-        session.quota -= 1
+        new_id = window.next_packet_id()
+        window.inflight[new_id] = RAW
+        window.quota -= 1
         box.chunks += (head, PACKET_ID_BYTES[new_id], tail)
         if not box.is_dirty:
             box.mark()

@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from broker.routing.router import Router
+from broker.session import in_log
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 from broker.storage.records import SCHEMA
@@ -116,8 +117,8 @@ class Recount:
         if not behind:
             return
         for session in behind:
-            if session.inflight:
-                self._in_flight[session] = frozenset(delivery.offset for delivery in session.inflight.values())
+            if session.window.inflight:
+                self._in_flight[session] = frozenset(delivery.offset for delivery in session.window.inflight.values())
         begin = min(session.next_offset for session in behind)
         for piece in self._pieces(begin):
             self._count(piece)
@@ -152,7 +153,7 @@ class Recount:
             self._count_group(group, piece, tallies)
             group.rows = []
         for session, tally in tallies.items():
-            session.count_logged(tally.first, tally.messages, tally.size_bytes)
+            in_log.count(session, tally.first, tally.messages, tally.size_bytes)
 
     def _count_group(self, group: _Group, piece: _Piece, tallies: dict[Session, _Tally]) -> None:
         rows = group.rows

@@ -12,6 +12,7 @@ from typing import Final
 
 from broker.connection.backlog import Backlog
 from broker.connection.publish_rate import Later
+from broker.session.foretelling import Foretelling
 from broker.session.inbound import Inbound
 from broker.session.outbox import Outbox
 from broker.session.record import (
@@ -27,7 +28,7 @@ from broker.storage.writer import Writer
 _MOVED_S: Final = 0.02
 """Records of sessions that moved on are written after so many seconds at the latest."""
 
-_Held = tuple[Session, Outbox | None, list[bytes]]
+_Held = tuple[Session, Outbox | None, Foretelling, list[bytes]]
 """A session whose record is being written, its connection's box, and what leaves there when the record is committed."""
 
 
@@ -113,15 +114,17 @@ class SessionRecords:
             self._writer.put(_key(SUBSCRIPTIONS_PREFIX, session.client_id), encode_subscriptions(session))
         for session in sessions:
             self._writer.put(_key(SESSION_PREFIX, session.client_id), encode_session(session, log_next))
-            waiting.append((session, session.box, session.take_held(number)))
+            foretelling = session.foretelling
+            if foretelling is not None:
+                waiting.append((session, session.box, foretelling, foretelling.take_held(number)))
 
         def committed(error: BaseException | None) -> None:
             if error is not None:
                 again = (one for one in sessions if one.is_durable and not one.is_ended)
                 self._changed = dict.fromkeys(again) | self._changed
                 self._subscriptions = dict.fromkeys(one for one in changed if not one.is_ended) | self._subscriptions
-            for session, box, held in waiting:
-                session.recorded(number, is_written=error is None)
+            for session, box, foretelling, held in waiting:
+                foretelling.recorded(number, is_written=error is None)
                 if held and box is not None and session.box is box:
                     _release(session, box, held, error)
 

@@ -17,6 +17,7 @@ from broker.codec.outgoing import Outgoing
 from broker.connection.settings import MqttSettings
 from broker.connection.zone_settings import ZoneSettings, ZonesSettings
 from broker.routing.router import Target
+from broker.session import in_log
 from broker.session.delivery import Delivery
 from broker.session.limits import QueueLimits
 from broker.session.services import SessionServices
@@ -99,15 +100,15 @@ def _to_disk(hub: Hub, session: Session) -> None:
     """Write all of a session in memory with the commit group at hand; when that fails it is in memory as before."""
     backlog = hub.backlog
     log = "session.moved_to_disk client_id=%s zone=%s inflight=%d queued=%d"
-    _log.info(log, session.client_id, session.zone, len(session.inflight), len(session.queue))
+    _log.info(log, session.client_id, session.zone, len(session.window.inflight), len(session.queue))
     hub.shares.part_with(session)
-    flying, waiting = session.enter_log(backlog.since_offset)
+    flying, waiting = in_log.enter(session, backlog.since_offset)
     for delivery in [*flying, *waiting]:
         backlog.keep(_addressed(delivery), [_target(session, delivery)], True)
 
     def stored(error: BaseException | None) -> None:
         if error is not None and not session.is_ended:
-            session.leave_log(waiting)
+            in_log.leave(session, waiting)
 
     hub.writer.when_committed(stored)
     hub.shares.member_is_durable(session)

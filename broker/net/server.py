@@ -240,7 +240,7 @@ def _status(session: Session) -> ClientStatus:
         session.connected_ns,
         session.ends_at_ns,
         len(session.subscriptions),
-        len(session.inflight),
+        len(session.window.inflight),
         len(session.queue),
         session.is_behind,
     )

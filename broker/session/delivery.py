@@ -25,6 +25,11 @@ class Delivery:
         self.is_released = False  # QoS 2: PUBREC has come, PUBREL goes out until PUBCOMP
         self.sent_ns = 0
 
+    @property
+    def size_bytes(self) -> int:
+        """What it counts for in the bound of a queue."""
+        return self.outgoing.size_bytes if self.outgoing is not None else 0
+
 
 RAW: Final = Delivery(None, 1, False, ())
 """In flight for a session that ends with its connection, on the fast path: nothing of it will be needed again but its

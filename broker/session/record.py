@@ -9,8 +9,10 @@ import msgspec
 from broker.core.client import Client
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
+from broker.session import in_log
 from broker.session.delivery import Delivery
 from broker.session.session import DEFAULT_ZONE, Session
+from broker.session.share import LogShare
 from broker.session.shared_delivery import Claim, SharedDelivery
 from broker.session.will import Will
 
@@ -98,11 +100,11 @@ def encode_session(session: Session, log_next: int) -> bytes:
             session.expiry_s,
             not session.is_away,
             session.ends_at_ns,
-            session.position(log_next),
-            session.next_id,
+            in_log.position(session, log_next),
+            session.window.next_id,
             [
                 _Flight(packet_id, d.offset, d.qos, d.retain, d.is_released, d.identifiers, _claim_of(d))
-                for packet_id, d in session.inflight.items()
+                for packet_id, d in session.window.inflight.items()
                 if d.offset >= 0 or d.is_released or _claim_of(d) is not None  # others could not be sent again
             ],
             session.client.username,
@@ -180,7 +182,8 @@ def restore_session(session: Session, value: bytes) -> bool:
             delivery = Delivery(None, flight.qos, flight.retain, flight.identifiers, flight.offset)
         delivery.is_released = flight.is_released
         inflight[flight.packet_id] = delivery
-    session.restore_window(inflight, record.next_id, record.position)
+    session.window.inflight, session.window.next_id = inflight, record.next_id
+    session.log = LogShare(record.position, is_behind=True)
     return record.is_connected
 
 

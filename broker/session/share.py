@@ -1,5 +1,8 @@
 """What of the session log waits for one session: how many messages, how many bytes, and where the oldest stand.
 
+A session that takes messages as they are committed has nothing waiting there. When it is away or its queue is full it
+falls *behind*, and is refilled from the log at ``next_offset``.
+
 The log holds each message once, whoever waits for it, so a session cannot drop one by removing it: it passes over it,
 when it next reads. Marks along the way say where it may begin to read once all before them has been passed over, so
 that the log can be trimmed without being read. Counts are exact; bytes are so at the marks.
@@ -8,9 +11,10 @@ that the log can be trimmed without being read. Counts are exact; bytes are so a
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.core.nothing import NOTHING, filled
+from broker.session.delivery import Delivery
 
 _PART: Final = 16
 """A mark is for this part of what waits when it is made, so that the oldest are for few messages."""
@@ -25,14 +29,45 @@ class _Mark:
         self.offset, self.messages, self.size_bytes = offset, messages, size_bytes
 
 
+class Shed(NamedTuple):
+    """Messages in the log that were passed over: so many from ``begin`` on, after ``skipped`` that were before."""
+
+    messages: int
+    begin: int
+    skipped: int
+    moved_on: bool
+    """Whether the session is to read on at another offset."""
+
+
 class LogShare:
     """See the module. ``to_skip`` counts messages that are to be passed over, from where the session reads on."""
 
-    __slots__ = ("_marks", "messages", "size_bytes", "to_skip")
+    __slots__ = ("_marks", "is_behind", "messages", "next_offset", "size_bytes", "to_skip")
 
-    def __init__(self) -> None:
+    def __init__(self, next_offset: int = 0, *, is_behind: bool = False) -> None:
+        self.next_offset, self.is_behind = next_offset, is_behind
         self._marks: deque[_Mark] = NOTHING
         self.messages = self.size_bytes = self.to_skip = 0
+
+    def fall_behind(self, offset: int) -> None:
+        """The session takes nothing from this offset on as it is committed."""
+        self.is_behind, self.next_offset = True, offset
+
+    def read_on(self, deliveries: list[Delivery], next_offset: int, *, is_end: bool) -> list[Delivery]:
+        """The session's messages below ``next_offset`` were read; ``is_end`` tells that there are no more.
+
+        Returns:
+            Those that were not to be passed over: they wait in the log no more.
+        """
+        skipped = min(self.to_skip, len(deliveries))
+        self.to_skip -= skipped
+        wanted = deliveries[skipped:]
+        self.next_offset, self.is_behind = next_offset, not is_end
+        if is_end:
+            self.clear()
+        else:
+            self.take(len(wanted), sum(delivery.size_bytes for delivery in wanted))
+        return wanted
 
     def add(self, offset: int, size_bytes: int, messages: int = 1) -> None:
         """A message was committed at ``offset``, or several from there on, behind all others."""
@@ -48,6 +83,7 @@ class LogShare:
 
     def put_back(self, offset: int, messages: int, size_bytes: int) -> None:
         """Messages from ``offset`` on wait again, before all others; nothing was to be passed over."""
+        self.next_offset = offset
         self._marks = filled(self._marks)
         self._marks.appendleft(_Mark(offset, messages, size_bytes))
         self.messages += messages
@@ -72,13 +108,9 @@ class LogShare:
         self._marks = NOTHING
         self.messages = self.size_bytes = self.to_skip = 0
 
-    def shed(self, max_messages: int, max_bytes: int) -> tuple[int, int | None]:
-        """Pass over the oldest until no more waits than that, but for the newest message.
-
-        Returns:
-            How many were passed over, and the offset to read on from, None where it stays.
-        """
-        shed, offset = 0, None
+    def shed(self, max_messages: int, max_bytes: int) -> Shed:
+        """Pass over the oldest until no more waits than that, but for the newest message."""
+        shed, begin, skipped = 0, self.next_offset, self.to_skip
         while self.messages > max(max_messages, 1) or (self.size_bytes > max_bytes and self.messages > 1):
             first = self._marks[0]
             over = self.messages - max_messages
@@ -89,28 +121,28 @@ class LogShare:
                 self._pass_over(first, count)
             else:
                 count = first.messages
-                offset = self._drop_first()
+                self._drop_first()
             shed += count
-        return shed, offset
+        return Shed(shed, begin, skipped, self.next_offset != begin)
 
-    def shed_below(self, offset: int) -> tuple[int, int | None]:
-        """Pass over all that waits below ``offset``, and what stands before the mark after it; as ``shed``."""
-        shed, begin = 0, None
+    def shed_below(self, offset: int) -> Shed:
+        """Pass over all that waits below ``offset``, and what stands before the mark after it."""
+        shed, begin, skipped = 0, self.next_offset, self.to_skip
         while len(self._marks) > 1 and self._marks[0].offset < offset:
             shed += self._marks[0].messages
-            begin = self._drop_first()
+            self._drop_first()
         if self._marks and self._marks[0].offset < offset:
             shed += self._marks[0].messages
             self.clear()
-            begin = offset
-        return shed, begin
+            self.next_offset = offset
+        return Shed(shed, begin, skipped, self.next_offset != begin)
 
-    def _drop_first(self) -> int:
-        """Pass over all up to the second mark; where that stands."""
+    def _drop_first(self) -> None:
+        """Pass over all up to the second mark, and read on there."""
         self._marks.popleft()
         self.to_skip = 0
         self._count_anew()
-        return self._marks[0].offset
+        self.next_offset = self._marks[0].offset
 
     def _pass_over(self, mark: _Mark, count: int) -> None:
         """Pass over some of a mark's messages, which count as of equal size."""

@@ -128,7 +128,7 @@ async def test_acknowledgements_for_nothing_are_ignored(version: int, kind: int)
         await client.silence()
         session = node.server.hub.sessions.get("c")
         assert session is not None
-        assert list(session.inflight) == [1]
+        assert list(session.window.inflight) == [1]
 
 
 @pytest.mark.statement("5:4.4.0-2")

@@ -131,7 +131,7 @@ async def test_qos_2_is_whole_in_every_version_and_both_directions(version: int)
             client.send(PubComp(delivery.packet_id))
         await client.silence()
         session = node.server.hub.sessions.by_client_id["s"]
-        assert not session.inflight
+        assert not session.window.inflight
         assert session.inbound is not None
         assert not session.inbound.open_qos2
 

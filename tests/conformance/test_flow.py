@@ -241,7 +241,7 @@ async def test_identifiers_go_round_without_meeting_those_that_are_open(is_lasti
         await publishing
         session = node.server.hub.sessions.by_client_id["s"]
         await client.silence()
-        assert set(session.inflight) == kept
+        assert set(session.window.inflight) == kept
 
 
 async def _publish_fast(node: Node, count: int) -> None:

@@ -262,7 +262,7 @@ async def _finishes(node: Node, version: int, step: str, first: Publish) -> None
         assert (await client.expect(PubRel)).packet_id == first.packet_id
         client.send(PubComp(first.packet_id))
     await client.silence()
-    assert not node.server.hub.sessions.by_client_id["s"].inflight
+    assert not node.server.hub.sessions.by_client_id["s"].window.inflight
 
 
 @VERSIONS

@@ -98,7 +98,7 @@ async def test_deliveries_begun_are_finished_and_no_new_ones_made(version: int, 
         await client.silence()
         session = node.server.hub.sessions.get("c")
         assert session is not None
-        assert not session.inflight
+        assert not session.window.inflight
 
 
 @pytest.mark.statement("5:3.11.2-1", "5:3.11.2-2", "5:3.1.2-24")

@@ -110,9 +110,9 @@ class Peer:
                 self._open.add(packet.packet_id)
         session = self._node.server.hub.sessions.get(self._client_id)
         if session is not None:
-            assert len(session.inflight) <= WINDOW
-            assert session.quota <= session.window <= WINDOW
-            assert all(packet_id > 0 for packet_id in session.inflight)
+            assert len(session.window.inflight) <= WINDOW
+            assert session.window.quota <= session.window.size <= WINDOW
+            assert all(packet_id > 0 for packet_id in session.window.inflight)
 
     def answered(self, packet: Packet) -> None:
         """The client has sent an acknowledgement: the identifier may be used for another message."""

@@ -9,6 +9,8 @@ from broker.core.client import Client
 from broker.core.events import Events
 from broker.core.message import Message, Properties
 from broker.observe.metrics import Metrics
+from broker.session import resending
+from broker.session.foretelling import Foretelling
 from broker.session.outbox import Outbox, Turn
 from broker.session.services import SessionServices
 from broker.session.session import Session
@@ -52,7 +54,7 @@ class SessionBench:
         """A connection takes the session, and its CONNACK has left."""
         box = Outbox(self.turn, self._write)
         self.session.attach(self, Client("s", protocol_version=4), box, 65_535, max_packet_bytes)
-        self.session.resume()
+        resending.resume(self.session)
 
     def fail(self, error: BaseException) -> None:
         raise error
@@ -74,22 +76,28 @@ class SessionBench:
         written, self._written = self._written, b""
         return [packet for packet in Decoder(4).feed(written) if isinstance(packet, Publish | PubRel)]
 
+    @property
+    def _foretelling(self) -> Foretelling:
+        assert self.session.foretelling is not None, "the session is durable"
+        return self.session.foretelling
+
     def make_record(self) -> tuple[int, list[bytes]]:
         """Make the record: its number, and what leaves when it is committed."""
         self.records += 1
-        return self.records, self.session.take_held(self.records)
+        return self.records, self._foretelling.take_held(self.records)
 
     def commit(self, record: tuple[int, list[bytes]], *, is_written: bool = True) -> None:
         """The record was committed, or could not be written."""
         number, held = record
-        self.session.recorded(number, is_written=is_written)
+        self._foretelling.recorded(number, is_written=is_written)
         for data in held if is_written else ():
             assert self.session.box is not None
             self.session.box.add(data)
 
     def take(self) -> list[Publish | PubRel]:
         """Packets that leave at once, and those that do with the next record."""
-        self.commit(self.make_record())
+        if self.session.is_durable:
+            self.commit(self.make_record())
         return self.left()
 
 

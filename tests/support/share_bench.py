@@ -20,6 +20,7 @@ from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Metrics
+from broker.session import answers, resending
 from broker.session.outbox import Outbox
 from broker.session.session import Session
 from broker.storage.memory import MemoryStore
@@ -49,7 +50,7 @@ class Player:
             hub.records.changed(found)
         hub.backlog.load_inflight(found)
         hub.shares.here(found)
-        found.resume()
+        resending.resume(found)
 
     def fail(self, error: BaseException) -> None:
         raise AssertionError(error)
@@ -151,7 +152,7 @@ class ShareBench:
 
     def ack(self, player: Player, packet: Publish) -> None:
         player.got.remove(packet)
-        player.session.on_puback(packet.packet_id)
+        answers.puback(player.session, packet.packet_id)
         self.settle()
 
     def ack_all(self, player: Player) -> list[str]:
@@ -161,7 +162,7 @@ class ShareBench:
             packet = player.got.pop(0)
             taken.append(packet.payload.decode())
             if packet.qos == 1:
-                player.session.on_puback(packet.packet_id)
+                answers.puback(player.session, packet.packet_id)
             if not player.got:
                 self.settle()
         return taken

@@ -15,6 +15,7 @@ from broker.connection.sharing.waiting import Waiting
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.routing.strategies import Keyed, Strategy
+from broker.session import sending
 from broker.session.shared_delivery import NO_PLACE, SharedDelivery
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ class Giving:
                 services.changed(group)
         if self._ack_ns:
             delivery.given_ns = services.clock.now_ns()
-        if session.send_shared(delivery, dup=delivery.may_be_seen):
+        if sending.send_shared(session, delivery, dup=delivery.may_be_seen):
             delivery.may_be_seen = True
             self.claim(member)
         else:
@@ -225,7 +226,7 @@ class Giving:
         self.finish(delivery)
         delivery.cursor, delivery.holder = None, member  # counted as in flight until it is acknowledged
         self.claim(member)
-        session.quota -= 1
+        session.window.quota -= 1
 
         def send(error: BaseException | None) -> None:
             is_queued = session.owner is not owner and not session.is_durable and not session.is_ended
@@ -233,8 +234,8 @@ class Giving:
                 self.unclaim(member, delivery)
                 session.deliver(outgoing, delivery.qos, delivery.retain, delivery.identifiers)
                 return
-            session.quota += session.owner is owner
-            if error is not None or session.is_ended or not session.send_shared(delivery, dup=False):
+            session.window.quota += session.owner is owner
+            if error is not None or session.is_ended or not sending.send_shared(session, delivery, dup=False):
                 self.unclaim(member, delivery)
                 if delivery.outgoing is not None:
                     session.drop(delivery.outgoing, "packet_too_large" if error is None else "not_stored")
@@ -249,7 +250,7 @@ class Giving:
                 continue
             delivery.qos = min(self._places.message_of(delivery).qos, other.qos)
             delivery.identifiers = other.identifiers
-            if delivery.qos and other.session.fits(delivery):
+            if delivery.qos and sending.fits(other.session, delivery):
                 if self._keyed is not None and delivery.key is not None:
                     self._keyed.hold(delivery.key, other)
                 self._into_lane(delivery, other)

@@ -346,7 +346,7 @@ class ShareGroup:
         self._leaving.discard(member)
         self._take_back(member)
         if for_good:
-            for delivery in cast(list[SharedDelivery], member.session.give_up(member)):
+            for delivery in cast(list[SharedDelivery], member.session.window.give_up(member)):
                 self.settled(member, delivery)
 
     def _take_back(self, member: Member, sent_before_ns: int | None = None) -> None:

@@ -35,7 +35,7 @@ class Member:
     def has_room(self) -> bool:
         """Whether it can take a message now."""
         session = self.session
-        return session.quota > 0 and not session.is_slow
+        return session.window.quota > 0 and not session.is_slow
 
     def describe(self, subscription: Subscription) -> None:
         """Take the options of its latest SUBSCRIBE."""

@@ -127,7 +127,7 @@ class Shares:
         subscriber.memberships[topic_filter.text] = member
         if not subscriber.is_away:
             group.came(member)
-            if subscriber.quota > 0:
+            if subscriber.window.quota > 0:
                 member.offer_room()
 
     def leave(self, subscriber: Session, text: str) -> bool:
@@ -149,7 +149,7 @@ class Shares:
 
     def away(self, session: Session, *, for_good: bool = False) -> None:
         """The session's connection is lost, or the session ends: others get what it leaves."""
-        holders = {delivery.holder: None for delivery in session.inflight.values()} | dict.fromkeys(
+        holders = {delivery.holder: None for delivery in session.window.inflight.values()} | dict.fromkeys(
             session.memberships.values()
         )
         for holder in holders:
@@ -162,7 +162,7 @@ class Shares:
 
     def part_with(self, session: Session) -> None:
         """A session in memory is about to go to disk, with what is in flight and no group has a record of."""
-        for delivery in session.inflight.values():
+        for delivery in session.window.inflight.values():
             if isinstance(delivery, SharedDelivery) and isinstance(delivery.holder, Member):
                 delivery.holder.group.part_with(delivery.holder, delivery)
 
@@ -222,13 +222,13 @@ class Shares:
 
     def adopt(self, session: Session) -> None:
         """Give a restored session what it has in flight for groups, or let it forget that."""
-        for packet_id, delivery in list(session.inflight.items()):
+        for packet_id, delivery in list(session.window.inflight.items()):
             if not isinstance(delivery, SharedDelivery) or delivery.claim is None:
                 continue
             group = self.groups.get(delivery.claim[0])
             member = None if group is None else group.members.get(session.client_id)
             if group is None or member is None or not group.adopt(member, delivery):
-                del session.inflight[packet_id]
+                del session.window.inflight[packet_id]
 
     def loaded(self) -> None:
         """All sessions are back: groups whose members all ended with the process end as well."""

@@ -130,7 +130,7 @@ async def test_messages_have_the_identifiers_they_had(seed: int) -> None:
         publisher = Publisher(await node.client("p", 5), random, is_qos2=seed % 2 == 1, is_shared=seed % 4 >= 2)
         if seed % 3 == 0:
             session = node.server.hub.sessions.by_client_id["s"]
-            session._next_id = 65_530
+            session.window.next_id = 65_530
             node.server.hub.records.changed(session)
             await node.written()
         for _ in range(random.randrange(20)):

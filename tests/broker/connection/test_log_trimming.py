@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.codec.packets import PubAck, Publish, SubscriptionRequest
+from broker.session import in_log
 from broker.session.record import SESSION_PREFIX, restore_session
 from broker.storage.memory import MemoryStore
 from broker.storage.store import LogShard
@@ -25,7 +26,7 @@ class TrimmedStore(MemoryStore):
         record = self.get(SESSION_PREFIX + b"s")
         assert record is not None
         restore_session(session, record)
-        self.trims.append((before_offset, session.low_offset(1 << 62)))
+        self.trims.append((before_offset, in_log.low_offset(session, 1 << 62)))
         super().trim(shard, before_offset)
 
 
@@ -35,7 +36,7 @@ async def deliver(node: Node, subscriber: WireClient, publisher: WireClient, num
         publisher.send(Publish("t", b"x", 1, packet_id=number))
         subscriber.send(PubAck((await subscriber.expect(Publish)).packet_id))
         await publisher.expect(PubAck)
-    await node.until(lambda: not node.server.hub.sessions.by_client_id["s"].inflight)
+    await node.until(lambda: not node.server.hub.sessions.by_client_id["s"].window.inflight)
 
 
 @on_loop

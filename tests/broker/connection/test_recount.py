@@ -38,7 +38,7 @@ async def away(node: Node, *clients: WireClient) -> None:
 
 def waiting(node: Node) -> dict[str, tuple[int, int]]:
     """Messages and bytes that wait for each session that is away."""
-    shares = {one.client_id: one.share for one in node.server.hub.sessions if one.is_away and one.is_durable}
+    shares = {one.client_id: one.log for one in node.server.hub.sessions if one.is_away and one.log is not None}
     return {client_id: (share.messages, share.size_bytes) for client_id, share in shares.items()}
 
 
@@ -72,7 +72,7 @@ async def test_counts_are_those_from_before(at_once: int, monkeypatch: pytest.Mo
         await publish(publisher, 35)
         await node.written()
         before = waiting(node)
-        in_flight = {one.client_id: len(one.inflight) for one in node.server.hub.sessions if one.is_durable}
+        in_flight = {one.client_id: len(one.window.inflight) for one in node.server.hub.sessions if one.is_durable}
     assert before["lower"] == (0, 0)
     assert in_flight["all"] == in_flight["late"] == 3
     assert len({messages for messages, _ in before.values()}) == len(before)

@@ -123,7 +123,7 @@ async def test_a_stuck_subscriber_with_qos_1_has_its_window_its_queue_and_no_mor
             publisher.send(Publish("t", b"%08d" % number, 1, packet_id=number))
             await publisher.expect(PubAck)
         session = node.server.hub.sessions.by_client_id["stuck"]
-        assert (len(session.inflight), session.waiting_messages, lost(node)) == (10, 50, 940)
+        assert (len(session.window.inflight), session.waiting_messages, lost(node)) == (10, 50, 940)
         stuck.close()
 
 

@@ -103,7 +103,7 @@ async def test_nothing_is_lost_on_the_way_between_zones(seed: int, qos: int) -> 
     async with zoned(store, max_inflight=4) as there:
         assert await journey.come(there, journey.chance.choice(("default", "memory")))
         session = there.node.server.hub.sessions.by_client_id["s"]
-        while session.inflight or session.waiting_messages or session.is_behind:
+        while session.window.inflight or session.waiting_messages or session.is_behind:
             await journey.read(all_of_it=True)
         await journey.leave(there)
     assert journey.received == list(range(1, journey.published + 1))

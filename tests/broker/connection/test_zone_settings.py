@@ -85,7 +85,7 @@ async def test_general_settings_that_change_reach_zones_that_do_not_set_them() -
                 await publisher.expect(PubAck)
         assert session.waiting_messages == 2
         assert (await there.client("memory", "s")).connack.session_present
-        assert (session.window, session.expiry_s) == (1, HOUR_S)
+        assert (session.window.size, session.expiry_s) == (1, HOUR_S)
 
 
 @on_loop
@@ -97,4 +97,4 @@ async def test_clients_of_a_zone_that_is_taken_away_are_in_the_default_one() -> 
         client = await there.client("memory", "s")
         assert client.connack.session_present
         session = hub.sessions.by_client_id["s"]
-        assert (session.zone, session.is_durable, session.window) == ("default", True, hub.settings.max_inflight)
+        assert (session.zone, session.is_durable, session.window.size) == ("default", True, hub.settings.max_inflight)

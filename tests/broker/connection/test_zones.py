@@ -279,7 +279,7 @@ async def test_what_goes_to_disk_keeps_its_qos_and_its_retain_flag() -> None:
         async with await there.node.client("p") as publisher:
             publisher.send(Publish("t", b"", 2, True, packet_id=1), Publish("kept", b"x", 2, True, packet_id=2))
             assert [await publisher.expect(PubRec) for _ in range(2)] == [PubRec(1), PubRec(2)]
-        there.node.server.hub.sessions.by_client_id["s"].inflight.clear()
+        there.node.server.hub.sessions.by_client_id["s"].window.inflight.clear()
         await there.away(await there.client("default", "s"), "s")
         await there.node.written()
     async with zoned(store) as there:
@@ -301,7 +301,7 @@ async def test_a_session_that_cannot_be_stored_stays_in_memory_with_all_it_has()
         refused.send(Connect("s", 5, clean_start=False, properties={"Session-Expiry-Interval": 3600}))
         await refused.closed()
         session = there.node.server.hub.sessions.by_client_id["s"]
-        assert (session.is_durable, len(session.inflight), len(session.queue)) == (False, 1, 2)
+        assert (session.is_durable, len(session.window.inflight), len(session.queue)) == (False, 1, 2)
         store.fails = False
         client = await there.client("default", "s")
         assert client.connack.session_present

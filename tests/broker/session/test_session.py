@@ -9,16 +9,19 @@ import pytest
 from broker.codec.packets import Publish, PubRel
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
+from broker.session import answers
+from broker.session.delivery import RAW
 from broker.session.record import encode_session, encode_subscriptions, restore_session, restore_subscriptions
-from broker.session.session import MAX_PACKET_ID
+from broker.session.subscriptions import Subscriptions
+from broker.session.window import MAX_PACKET_ID, Window
 from tests.support.session_bench import SessionBench, outgoing
 
 
 def test_identifiers_go_round_and_skip_those_in_flight() -> None:
-    session = SessionBench(window=5).session
-    session.inflight = {MAX_PACKET_ID: None, 1: None}  # type: ignore[dict-item]  # only the keys matter
-    session._next_id = MAX_PACKET_ID - 1
-    assert [session.next_packet_id() for _ in range(2)] == [MAX_PACKET_ID - 1, 2]
+    window = Window(5)
+    window.inflight = dict.fromkeys((MAX_PACKET_ID, 1), RAW)
+    window.next_id = MAX_PACKET_ID - 1
+    assert [window.next_packet_id() for _ in range(2)] == [MAX_PACKET_ID - 1, 2]
 
 
 def test_a_full_queue_of_a_clean_session_loses_its_oldest() -> None:
@@ -29,7 +32,7 @@ def test_a_full_queue_of_a_clean_session_loses_its_oldest() -> None:
     assert [packet.payload for packet in bench.take() if isinstance(packet, Publish)] == [b"0"]
     assert bench.metrics.value("dropped", why="queue_full") == 2
     for _ in range(3):
-        bench.session.on_puback(next(iter(bench.session.inflight), 0))
+        answers.puback(bench.session, next(iter(bench.session.window.inflight), 0))
     assert [packet.payload for packet in bench.take() if isinstance(packet, Publish)] == [b"3", b"4"]
 
 
@@ -42,7 +45,7 @@ def test_a_durable_session_with_a_full_queue_falls_behind_and_asks_for_the_rest(
     assert bench.session.is_behind
     assert bench.session.next_offset == 3
     for _ in range(3):
-        bench.session.on_puback(next(iter(bench.session.inflight)))
+        answers.puback(bench.session, next(iter(bench.session.window.inflight)))
     assert bench.refills == 1
     assert bench.metrics.value("dropped", why="queue_full") == 0
 
@@ -63,7 +66,7 @@ def test_what_was_released_is_resent_as_pubrel() -> None:
         bench.session.accept_logged(offset, outgoing(offset), 2, False, ())
     bench.session.pump()
     first, second = bench.take()
-    assert bench.session.on_pubrec(first.packet_id)
+    assert answers.pubrec(bench.session, first.packet_id)
     bench.session.detach(2)
     bench.connect()
     resent = bench.take()
@@ -71,7 +74,7 @@ def test_what_was_released_is_resent_as_pubrel() -> None:
     assert isinstance(resent[1], Publish)
     assert isinstance(second, Publish)
     assert resent[1] == replace(second, dup=True)
-    assert not bench.session.on_pubrec(999)
+    assert not answers.pubrec(bench.session, 999)
 
 
 def test_a_session_is_restored_as_it_was_stored() -> None:
@@ -86,21 +89,21 @@ def test_a_session_is_restored_as_it_was_stored() -> None:
     assert restore_session(restored, encode_session(bench.session, 21)) is True
     restore_subscriptions(restored, encode_subscriptions(bench.session))
     assert restored.subscriptions == {"a/+": subscription}
-    [(packet_id, delivery)] = restored.inflight.items()
+    [(packet_id, delivery)] = restored.window.inflight.items()
     assert (packet_id, delivery.offset, delivery.qos, delivery.identifiers) == (1, 20, 2, (5,))
-    assert (restored.next_offset, restored.is_behind, restored.expiry_s, restored.next_id) == (21, True, 60, 2)
+    assert (restored.next_offset, restored.is_behind, restored.expiry_s, restored.window.next_id) == (21, True, 60, 2)
 
 
 @pytest.mark.parametrize(("since", "offset", "expected"), [(5, 4, False), (5, 5, True)])
 def test_a_subscription_holds_for_the_log_from_its_offset_on(since: int, offset: int, expected: bool) -> None:
     session = SessionBench(is_durable=True).session
     session.subscriptions["t"] = Subscription(TopicFilter.parse("t"), 1, since_offset=since)
-    assert (session.match_logged(offset, outgoing(1).message, None) is not None) is expected
+    assert (session.subscriptions.match_logged(offset, outgoing(1).message, "s", None) is not None) is expected
 
 
 def test_a_record_for_another_session_is_passed_over() -> None:
-    session = SessionBench(is_durable=True).session
-    session.subscriptions["$share/g/t"] = Subscription(TopicFilter.parse("$share/g/t"), 1)
-    assert session.match_logged(0, outgoing(1).message, None) is None
-    assert session.match_logged(0, outgoing(1).message, "other") is None
-    assert session.match_logged(0, outgoing(1).message, "s") is not None
+    subscriptions = Subscriptions()
+    subscriptions["$share/g/t"] = Subscription(TopicFilter.parse("$share/g/t"), 1)
+    assert subscriptions.match_logged(0, outgoing(1).message, "s", None) is None
+    assert subscriptions.match_logged(0, outgoing(1).message, "s", "other") is None
+    assert subscriptions.match_logged(0, outgoing(1).message, "s", "s") is not None

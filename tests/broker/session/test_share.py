@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.session.share import LogShare
+from broker.session.share import LogShare, Shed
 
 _MOST = 20
 _STEPS = st.lists(
@@ -20,37 +20,35 @@ _STEPS = st.lists(
 
 @given(_STEPS)
 def test_a_share_counts_what_a_list_would_hold_and_never_more_than_may(steps: list[tuple[str, int]]) -> None:
-    """``waiting`` holds the offsets that wait, ``read_at`` is where the session would read on."""
-    share, waiting, offset, read_at, lost, shed_in_all = LogShare(), [], 0, 0, 0, 0
+    """``waiting`` holds the offsets that wait."""
+    share, waiting, offset, lost, shed_in_all = LogShare(), [], 0, 0, 0
     for verb, number in steps:
         if verb == "add":
             offset += number  # messages for others stand in between
             share.add(offset, 10)
             waiting.append(offset)
-            shed, begin = share.shed(_MOST, 1 << 30)
-            read_at = read_at if begin is None else begin
+            shed = share.shed(_MOST, 1 << 30)
             lost += max(0, len(waiting) - _MOST)
             waiting = waiting[-_MOST:]
-            shed_in_all += shed
+            shed_in_all += shed.messages
         elif verb == "take":
-            read = [one for one in waiting if one >= read_at][:number]
+            read = [one for one in waiting if one >= share.next_offset][:number]
             share.to_skip = 0
             share.take(len(read), 10 * len(read))
             waiting = waiting[len(read) :]
-            read_at = waiting[0] if waiting else offset + 1
+            share.next_offset = waiting[0] if waiting else offset + 1
         else:
-            shed, begin = share.shed_below(min(number, offset + 1))  # the log's end is the most that is asked for
-            read_at = read_at if begin is None else begin
-            shed_in_all += shed
-            lost += shed
-            waiting = waiting[shed:]
+            shed = share.shed_below(min(number, offset + 1))  # the log's end is the most that is asked for
+            shed_in_all += shed.messages
+            lost += shed.messages
+            waiting = waiting[shed.messages :]
             assert not waiting or waiting[0] >= min(number, offset)
         assert share.messages == len(waiting)
         assert shed_in_all == lost
         assert share.messages <= _MOST
         if waiting:
-            assert read_at <= waiting[0]
-            between = [one for one in range(read_at, waiting[0]) if one]
+            assert share.next_offset <= waiting[0]
+            between = [one for one in range(share.next_offset, waiting[0]) if one]
             assert share.to_skip <= len(between) + lost
 
 
@@ -58,7 +56,8 @@ def test_bytes_are_a_bound_too_and_the_newest_message_always_stays() -> None:
     share = LogShare()
     for offset in range(10):
         share.add(offset, 100)
-    assert share.shed(1000, 250) == (8, 8)
+    assert share.shed(1000, 250) == Shed(8, begin=0, skipped=0, moved_on=True)
+    assert share.next_offset == 8
     assert (share.messages, share.size_bytes, share.to_skip) == (2, 200, 0)
     share.add(10, 10_000)
     share.shed(1000, 250)
@@ -69,5 +68,6 @@ def test_what_is_put_back_is_the_oldest() -> None:
     share = LogShare()
     share.add(10, 5)
     share.put_back(3, 2, 10)
-    assert share.shed_below(4) == (2, 10)
+    assert share.shed_below(4) == Shed(2, begin=3, skipped=0, moved_on=True)
+    assert share.next_offset == 10
     assert (share.messages, share.size_bytes) == (1, 5)

@@ -1,0 +1,143 @@
+"""A durable session and the session log: what of its messages waits there, and from where it still needs the log.
+
+Of a session in memory there is nothing in the log; all but ``enter`` leave it as it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.core.nothing import NOTHING
+from broker.session.delivery import Delivery
+from broker.session.foretelling import Foretelling
+from broker.session.share import LogShare, Shed
+
+if TYPE_CHECKING:
+    from broker.session.session import Session
+
+
+def wait(session: Session, share: LogShare, offset: int, size_bytes: int, messages: int = 1) -> None:
+    """A message waits in the log, or several; when there are too many the oldest are passed over."""
+    share.add(offset, size_bytes, messages)
+    limits = session.services.limits
+    if share.messages > limits.stored_messages or share.size_bytes > limits.stored_bytes:
+        _pass_over(session, share.shed(limits.stored_messages, limits.stored_bytes))
+
+
+def take_backlog(session: Session, deliveries: list[Delivery], next_offset: int, *, is_end: bool) -> None:
+    """Take what a refill read from the log below ``next_offset``; ``is_end`` tells that there is no more."""
+    share = session.log
+    if share is None:
+        return
+    wanted = share.read_on(deliveries, next_offset, is_end=is_end)
+    for delivery in wanted:
+        session.push(delivery)
+    session.pump()
+
+
+def count(session: Session, offset: int, messages: int, size_bytes: int) -> None:
+    """So many messages from ``offset`` on were found to wait in the log, when what waits is counted anew."""
+    share = session.log
+    if share is not None and share.is_behind:
+        wait(session, share, offset, size_bytes, messages)
+
+
+def shed_below(session: Session, offset: int) -> None:
+    """Pass over what waits in the log below ``offset``: all sessions together have too much waiting there."""
+    share = session.log
+    if share is not None and share.is_behind:
+        _pass_over(session, share.shed_below(offset))
+
+
+def _pass_over(session: Session, shed: Shed) -> None:
+    if not shed.messages:
+        return
+    services = session.services
+    session.count_dropped("queue_full", shed.messages)
+    if services.shed is not None:
+        services.shed(session, "queue_full", shed.begin, shed.skipped, shed.messages)
+    if shed.moved_on:
+        services.changed(session)
+
+
+def put_back(session: Session, share: LogShare, log_next: int) -> None:
+    """The connection is gone: what waited in memory is in the log, whose next offset is ``log_next``."""
+    queue = session.queue
+    if queue and share.to_skip:  # later ones were passed over since too many wait: these are older
+        for delivery in queue:
+            session.drop_delivery(delivery, "queue_full")
+    elif queue:
+        share.put_back(queue[0].offset, len(queue), session.queue_bytes)
+    elif not share.is_behind:
+        share.next_offset = max(share.next_offset, log_next)
+    share.is_behind = True
+    session.queue, session.queue_bytes = NOTHING, 0
+
+
+def drop(session: Session, why: str) -> None:
+    """Count all that waits there as dropped: the session is over."""
+    share, services = session.log, session.services
+    if share is None:
+        return
+    if share.messages:
+        session.count_dropped(why, share.messages)
+        if services.shed is not None:
+            services.shed(session, why, share.next_offset, share.to_skip, share.messages)
+    share.clear()
+
+
+def low_offset(session: Session, log_next: int) -> int:
+    """The lowest offset of the log that the session still needs; ``log_next`` is the log's next one."""
+    share, low = session.log, log_next
+    if share is not None and share.is_behind:
+        low = share.next_offset
+    if session.queue:
+        low = min(low, session.queue[0].offset)
+    flying = session.window.inflight.values()
+    return min((delivery.offset for delivery in flying if delivery.offset >= 0), default=low)
+
+
+def position(session: Session, log_next: int) -> int:
+    """Where to go on reading after a restart: all before it is in flight or done."""
+    if session.queue:
+        return session.queue[0].offset
+    share = session.log
+    if share is None:
+        return log_next
+    return share.next_offset if share.is_behind else max(share.next_offset, log_next)
+
+
+def take_back_offsets(session: Session, next_offset: int) -> None:
+    """The log's next record gets this offset after all: what was to begin behind it begins with it."""
+    share = session.log
+    if share is not None:
+        share.next_offset = min(share.next_offset, next_offset)
+        session.subscriptions.take_back_offsets(next_offset)
+
+
+def enter(session: Session, next_offset: int) -> tuple[list[Delivery], list[Delivery]]:
+    """Have a session in memory be durable from now on, while it is away. Returns what is in flight and what waits:
+    both are to be appended to the log in this order, addressed to it, from ``next_offset`` on. What waits comes back
+    from there.
+    """
+    flying = [
+        delivery
+        for delivery in session.window.inflight.values()
+        if delivery.outgoing is not None and delivery.holder is None and not delivery.is_released
+    ]
+    for offset, delivery in enumerate(flying, next_offset):
+        delivery.offset = offset
+    waiting, session.queue, session.queue_bytes = list(session.queue), NOTHING, 0
+    session.is_durable = True
+    session.log, session.foretelling = LogShare(next_offset + len(flying)), Foretelling(session.window, is_true=False)
+    return flying, waiting
+
+
+def leave(session: Session, waiting: list[Delivery]) -> None:
+    """As before ``enter``: what it had could not be stored, and is in memory still."""
+    session.is_durable, session.log, session.foretelling = False, None, None
+    for delivery in session.window.inflight.values():
+        delivery.offset = -1
+    session.queue, session.queue_bytes = NOTHING, 0
+    for delivery in waiting:
+        session.push(delivery)

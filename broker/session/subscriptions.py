@@ -1,0 +1,74 @@
+"""The subscriptions of one session, and which of them a topic is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from broker.codec.outgoing import Outgoing
+from broker.core.message import Message
+from broker.core.subscription import Subscription
+from broker.core.topic import TopicFilter
+from broker.session.delivery import Delivery
+from broker.session.matching import FEW, Matching, matching_filters, matching_subscriptions
+
+
+class Subscriptions(dict[str, Subscription]):
+    """By the text of their filters, shared ones among them. After a change ``changed`` has to be called, once for as
+    many as there are."""
+
+    __slots__ = ("_index",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._index: Matching[Subscription] | None = None
+
+    def changed(self) -> None:
+        """Some were added, replaced or removed."""
+        self._index = None
+
+    def matching(self, topic: str) -> Iterable[Subscription]:
+        """Those whose filters match a topic name."""
+        if len(self) <= FEW:
+            return [item for item in self.values() if item.filter.matches(topic)]
+        if self._index is None:
+            self._index = matching_subscriptions(self)
+        return self._index(topic)
+
+    def without(self, waiting: Iterable[Delivery], given_up: Sequence[TopicFilter]) -> list[Delivery]:
+        """Which of the messages that wait matched a filter that was given up, and are asked for by no other."""
+        was_asked = matching_filters({topic_filter.text: True for topic_filter in given_up})
+        return [
+            delivery
+            for delivery in waiting
+            if delivery.outgoing is not None
+            and any(was_asked(topic := delivery.outgoing.message.topic))
+            and not any(item.qos for item in self.matching(topic))
+        ]
+
+    def match_logged(self, offset: int, message: Message, client_id: str, addressee: str | None) -> Delivery | None:
+        """Whether a record of the session log is for the client, by the subscriptions that held when it was appended;
+        ``addressee`` is the one it is for alone."""
+        if addressee is not None and addressee != client_id:
+            return None
+        is_addressed = addressee is not None
+        found = [
+            subscription
+            for subscription in self.matching(message.topic)
+            if is_addressed or (not subscription.is_membership and subscription.since_offset <= offset)
+        ]
+        if not is_addressed and message.client.client_id == client_id:
+            found = [subscription for subscription in found if not subscription.no_local]
+        qos = min(message.qos, max((subscription.qos for subscription in found), default=0))
+        if qos == 0:
+            return None
+        retain = message.retain and (is_addressed or any(item.retain_as_published for item in found))
+        identifiers = tuple(item.identifier for item in found if item.identifier)
+        return Delivery(Outgoing(message), qos, retain, identifiers, offset)
+
+    def take_back_offsets(self, next_offset: int) -> None:
+        """The log's next record gets this offset after all: what was to hold from behind it on holds with it."""
+        for text, item in self.items():
+            if item.since_offset > next_offset:
+                self[text] = replace(item, since_offset=next_offset)
+        self.changed()
