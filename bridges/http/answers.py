@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from bridges.http.connection import Answer
 from bridges.http.settings import RowAnswers
-from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, TargetMissing, TryAgain
+from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, TargetMissing, TargetUnusable, TryAgain
 from broker.core import jsontext
 
 _TOLD_BYTES: Final = 200
@@ -46,8 +46,10 @@ class Judge:
             return None
         if status in self._again:
             return TryAgain(said, after_s)
-        if status == HTTPStatus.UNAUTHORIZED or (status == HTTPStatus.FORBIDDEN and self._is_one_place):
+        if status == HTTPStatus.UNAUTHORIZED:
             return BadSettings(said)
+        if status == HTTPStatus.FORBIDDEN and self._is_one_place:
+            return TargetUnusable(said)
         if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE) and self._is_one_place:
             return TargetMissing(said)
         return NeverAgain(said)

@@ -12,7 +12,7 @@ from bridges.http_server.listener import PostListener
 from bridges.http_server.receiver import PostReceiver
 from bridges.http_server.settings import HttpServerSettings, HttpServerSourceSettings
 from bridges.resource.contract import Connector, ConnectorType, Context, Feed, ProbeStep, Source
-from bridges.resource.errors import BadSettings, ReconnectFirst, TargetMissing
+from bridges.resource.errors import ReconnectFirst, TargetMissing, TargetUnusable
 from broker.core.errors import NotFound
 from broker.core.receivers import Post, PostRefused, Receiver, Receivers
 from broker.core.schema import WaitingSchemas
@@ -125,7 +125,7 @@ class HttpServerSource(Source):
         except NotFound as error:
             raise TargetMissing(str(error)) from None
         if isinstance(schemas, WaitingSchemas) and schemas.waits(name):
-            raise BadSettings(f"schema {name!r} asks another process; decode with it in a rule, or in a validation")
+            raise TargetUnusable(f"schema {name!r} asks another process; decode with it in a rule, or in a validation")
 
 
 HTTP_SERVER = ConnectorType(

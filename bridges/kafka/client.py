@@ -15,10 +15,10 @@ from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, StaleMetadata, for_code
 
 from bridges.kafka.admin import Admin, first_answer
-from bridges.kafka.errors import meant
+from bridges.kafka.errors import meant, said
 from bridges.kafka.settings import KafkaSettings, OauthAuthentication, PasswordAuthentication
 from bridges.resource.contract import Connector, Context, ProbeStep, Sink, Source
-from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, TargetMissing
+from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, TargetMissing, TargetUnusable
 from bridges.resource.oauth import Tokens
 from bridges.resource.probe import connect_step, resolve, resolve_step
 from bridges.resource.tls import client_context
@@ -147,7 +147,7 @@ class KafkaConnector(Connector):
 
         Raises:
             TargetMissing: there is no such topic.
-            BadSettings: the user may not see it.
+            TargetUnusable: the user may not see it; it cannot be made.
         """
         [found] = await self._ask(lambda admin: admin.describe_topics([topic]))
         code = found["error_code"]
@@ -173,9 +173,9 @@ class KafkaConnector(Connector):
         copies = new.new_topic_replication_factor or min(len(cluster["brokers"]), _COPIES)
         made = NewTopic(topic, new.new_topic_partitions, copies, topic_configs=new.new_topic_config)
         answer = await self._ask(lambda admin: admin.create_topics([made]))
-        for _, code, *_rest in answer.topic_errors:
+        for _, code, *why in answer.topic_errors:
             if code not in (0, _TOPIC_ALREADY_EXISTS):
-                raise meant(for_code(code)(), f"the topic {topic!r} cannot be made")
+                raise _not_made(topic, for_code(code)(), *why)
 
     async def _ask(self, work: Any) -> Any:
         if self._admin is None:
@@ -238,6 +238,14 @@ class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no
     def extensions(self) -> dict[str, str]:
         """SASL extensions."""
         return self._extensions
+
+
+def _not_made(topic: str, error: KafkaError, why: str | None = None) -> BridgeError:
+    """Why a topic could not be made, in Kafka's words where it has some. Nothing but this topic has to do with it."""
+    where = f"the topic {topic!r} cannot be made"
+    if error.retriable:
+        return meant(error, where)
+    return TargetUnusable(f"{where}: {why or said(error)}")
 
 
 async def _closed(client: Any) -> None:

@@ -15,6 +15,7 @@ from bridges.resource.errors import (
     NeverAgain,
     ReconnectFirst,
     TargetMissing,
+    TargetUnusable,
     TryAgain,
     understood,
 )
@@ -28,11 +29,14 @@ _NEVER: Final = (
     kafka.PolicyViolationError,
 )
 _MISSING: Final = (kafka.UnknownTopicOrPartitionError, kafka.InvalidTopicError)
-_BAD_SETTINGS: Final = (
+_UNUSABLE: Final = (
     kafka.TopicAuthorizationFailedError,
     kafka.GroupAuthorizationFailedError,
-    kafka.ClusterAuthorizationFailedError,
     kafka.TransactionalIdAuthorizationFailed,
+)
+"""Rights on one thing; what else the login may do goes on."""
+_BAD_SETTINGS: Final = (
+    kafka.ClusterAuthorizationFailedError,
     kafka.SaslAuthenticationFailed,
     kafka.AuthenticationFailedError,
     kafka.AuthenticationMethodNotSupported,
@@ -62,6 +66,8 @@ def meant(error: BaseException, where: str) -> BridgeError:
         return NeverAgain(text)
     if isinstance(error, _MISSING):
         return TargetMissing(text)
+    if isinstance(error, _UNUSABLE):
+        return TargetUnusable(f"{where}: {_words(type(error).__name__)}; grant the login what it needs")
     if isinstance(error, _BAD_SETTINGS):
         return BadSettings(text)
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -23,7 +23,7 @@ from bridges.kafka.partition import Partitions
 from bridges.kafka.record import Record, Renderer
 from bridges.kafka.settings import KafkaActionSettings
 from bridges.resource.contract import ALL_DONE, Answers, Context, Sink
-from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst, TargetMissing
+from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst, TargetMissing, TargetUnusable
 from broker.core.action import Row
 from broker.core.message import Message
 
@@ -38,6 +38,14 @@ _ANSWER_S: Final = 4.0
 """Longest wait for that answer."""
 _CONNECT_S: Final = 2.0
 """Longest wait for one broker to take a connection."""
+
+
+class _Held(Exception):
+    """Batches that are to be sent again later, and why; those sent beside them are in Kafka."""
+
+    def __init__(self, error: BridgeError, batches: Sequence[Batch]) -> None:
+        super().__init__(str(error))
+        self.error, self.batches = error, batches
 
 
 class KafkaSink(Sink):
@@ -104,19 +112,26 @@ class KafkaSink(Sink):
         self._forget_old_topics()
         answers: list[BridgeError | None] = [None] * len(records)
         batches = await self._packed(self._producer, enumerate(records), answers)
-        try:
-            while batches:
-                # one for each partition at a time: what follows one that must be split may not overtake it
-                heads = list({(one.topic, one.partition): one for one in reversed(batches)}.values())
-                later = [one for one in batches if one not in heads]
+        while batches:
+            # one for each partition at a time: what follows one that must be split may not overtake it
+            heads = list({(one.topic, one.partition): one for one in reversed(batches)}.values())
+            later = [one for one in batches if one not in heads]
+            try:
                 batches = [*await self._sent(heads, answers), *later]
-        except BridgeError:
-            self._topics.clear()  # partitions may have moved, topics gone
-            raise
+            except _Held as held:
+                self._topics.clear()  # partitions may have moved, topics gone
+                for batch in (*held.batches, *later):
+                    for at, _ in batch.records:
+                        answers[at] = held.error
+                break
         return answers if any(answers) else ALL_DONE
 
     async def _sent(self, batches: Sequence[Batch], answers: list[BridgeError | None]) -> list[Batch]:
-        """Send batches; gives those to send next, parts of what Kafka has refused as a whole."""
+        """Send batches; gives those to send next, parts of what Kafka has refused as a whole.
+
+        Raises:
+            _Held: some are to be sent again later.
+        """
         assert self._producer is not None
         results = await self._results(self._producer, batches)
         failed = [(batch, result) for batch, result in zip(batches, results, strict=True) if result is not None]
@@ -124,19 +139,25 @@ class KafkaSink(Sink):
             return []
         known = [(batch, meant(error, f"the topic {batch.topic!r}")) for batch, error in failed]
         if not any(isinstance(error, NeverAgain) for _, error in known):
-            raise await self._cause(known[0][0].topic, known[0][1])
+            batch, error = next((one for one in known if isinstance(one[1], ReconnectFirst)), known[0])
+            raise _Held(await self._cause(batch.topic, error), [one for one, _ in failed])
         # aiokafka has counted the refused batch, so that Kafka refuses what follows it by its number
-        await self._renew()
+        try:
+            await self._renew()
+        except BridgeError as gone:
+            raise _Held(gone, [one for one, _ in failed]) from gone
         again: list[Batch] = []
+        held: BridgeError | None = None
         for (batch, error), (_, cause) in zip(known, failed, strict=True):
             if isinstance(error, NeverAgain) and len(batch.records) == 1:
                 answers[batch.records[0][0]] = error
             elif isinstance(error, NeverAgain):
                 again += batch.halves(self._producer)  # one record may be too large, not all
-            elif isinstance(cause, OutOfOrderSequenceNumber):
-                again.append(batch.copy(self._producer, batch.records))
             else:
-                raise error
+                again.append(batch.copy(self._producer, batch.records))
+                held = held or (None if isinstance(cause, OutOfOrderSequenceNumber) else error)
+        if held is not None:
+            raise _Held(held, again)
         return again
 
     async def _results(self, producer: AIOKafkaProducer, batches: Sequence[Batch]) -> Sequence[BaseException | None]:
@@ -150,23 +171,25 @@ class KafkaSink(Sink):
         why_slow: Callable[[asyncio.Task[None]], Awaitable[str]] | None = None,
     ) -> Sequence[BaseException | None]:
         """The errors of tasks. aiokafka tries on for as long as a request may take; whether the cluster is there at
-        all, and what holds the first task up, is asked meanwhile, so that people learn of it sooner."""
+        all, and what holds the first task up, is asked meanwhile, so that people learn of it sooner; those that are not
+        over when it is not have that as their error."""
+        gone: BridgeError | None = None
         try:
             while slow := (await asyncio.wait(doing, timeout=_PATIENCE_S))[1]:
                 async with asyncio.timeout(_ANSWER_S):
                     await self._connector.check()
                 if why_slow is not None:
                     self.held_up = await why_slow(min(slow, key=doing.index))
-        except BaseException as error:
+        except BridgeError as error:
+            gone = error
+        except TimeoutError:
+            gone = ReconnectFirst(f"{self._connector.settings.bootstrap_hosts}: no answer")
+        finally:
+            self.held_up = ""
             for task in doing:
                 task.cancel()
             await asyncio.gather(*doing, return_exceptions=True)
-            if isinstance(error, TimeoutError):
-                raise ReconnectFirst(f"{self._connector.settings.bootstrap_hosts}: no answer") from None
-            raise
-        finally:
-            self.held_up = ""
-        return [asyncio.CancelledError() if task.cancelled() else task.exception() for task in doing]
+        return [gone or asyncio.CancelledError() if task.cancelled() else task.exception() for task in doing]
 
     async def _why_slow(self, producer: AIOKafkaProducer, batch: Batch) -> str:
         """What is wrong with the leader that a batch goes to, as far as can be seen; empty where it can be reached.
@@ -216,7 +239,7 @@ class KafkaSink(Sink):
     async def _packed(
         self, producer: AIOKafkaProducer, records: Iterable[tuple[int, Record]], answers: list[BridgeError | None]
     ) -> list[Batch]:
-        packings: dict[str, Packing | TargetMissing] = {}
+        packings: dict[str, Packing | BridgeError] = {}
         all_batches: list[Batch] = []
         largest = self._settings.max_batch_bytes
         for at, record in records:
@@ -227,21 +250,19 @@ class KafkaSink(Sink):
             packing = packings.get(topic)
             if packing is None:
                 packing = packings[topic] = await self._packing(producer, topic, all_batches)
-            if isinstance(packing, TargetMissing):
+            if isinstance(packing, BridgeError):
                 answers[at] = packing
             elif not packing.put(at, record):
                 answers[at] = NeverAgain(f"the topic {topic!r} has no partition {record.partition}")
         return all_batches
 
-    async def _packing(
-        self, producer: AIOKafkaProducer, topic: str, all_batches: list[Batch]
-    ) -> Packing | TargetMissing:
-        """Where the records of a topic are put, or that there is no such topic."""
+    async def _packing(self, producer: AIOKafkaProducer, topic: str, all_batches: list[Batch]) -> Packing | BridgeError:
+        """Where the records of a topic are put, or that there is no such topic, or that it is closed to us."""
         partitions = self._topics.get(topic)
         if partitions is None:
             try:
                 partitions = await self._look_up(topic)
-            except TargetMissing as error:
+            except (TargetMissing, TargetUnusable) as error:
                 if topic == self._fixed_topic:
                     raise
                 return error

@@ -24,7 +24,15 @@ from bridges.kafka.record import Record
 from bridges.kafka.settings import KafkaActionSettings
 from bridges.kafka.sink import KafkaSink
 from bridges.resource.contract import ALL_DONE, Answers, Context
-from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, ReconnectFirst, TargetMissing, TryAgain
+from bridges.resource.errors import (
+    BadSettings,
+    BridgeError,
+    NeverAgain,
+    ReconnectFirst,
+    TargetMissing,
+    TargetUnusable,
+    TryAgain,
+)
 
 _SHORTEST_MS: Final = 10_000
 _LONGEST_MS: Final = 60_000
@@ -159,4 +167,4 @@ class TransactionalSink(KafkaSink):
         if isinstance(error, _FENCED):
             return TryAgain("another producer took over the transactional id; this one takes it back")
         known = await self._cause(topic, meant(error, f"the topic {topic!r}"))
-        return known if isinstance(known, (BadSettings, TargetMissing)) else ReconnectFirst(str(known))
+        return known if isinstance(known, (BadSettings, TargetMissing, TargetUnusable)) else ReconnectFirst(str(known))

@@ -15,7 +15,7 @@ from bridges.postgresql.errors import meant, refuses_rows
 from bridges.postgresql.settings import PostgresActionSettings, PostgresSettings
 from bridges.postgresql.table import COLUMNS, RIGHTS, Table, Values, creation, described, quoted_table
 from bridges.resource.contract import ALL_DONE, Answers, Connector, ConnectorType, Context, ProbeStep, Sink
-from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, ReconnectFirst, TargetMissing
+from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst, TargetMissing, TargetUnusable
 from bridges.resource.probe import connect_step, resolve, resolve_step
 from bridges.resource.templates import value_template
 from bridges.resource.tls import client_context
@@ -145,7 +145,7 @@ class PostgresSink(Sink):
                 self._table = None
                 raise TargetMissing(f"the table {self._settings.table} is not there any more")
             if not found:
-                raise BadSettings(f"the user may not {right} on the table {self._settings.table}; grant it")
+                raise TargetUnusable(f"the user may not {right} on the table {self._settings.table}; grant it")
 
     def record(self, row: Row, message: Message) -> Mapping[str, Any]:
         """The row's values by column."""
@@ -177,7 +177,7 @@ class PostgresSink(Sink):
             return
         try:
             await self._connector.run(lambda connection: _insert(connection, table, values))
-        except TargetMissing:
+        except (TargetMissing, TargetUnusable):
             self._table = None
             raise
         except BridgeError:

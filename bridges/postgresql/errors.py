@@ -5,12 +5,22 @@ from __future__ import annotations
 from typing import Final
 
 from bridges.postgresql.settings import PostgresSettings
-from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, TargetMissing, TryAgain, understood
+from bridges.resource.errors import (
+    BadSettings,
+    BridgeError,
+    ReconnectFirst,
+    TargetMissing,
+    TargetUnusable,
+    TryAgain,
+    understood,
+)
 
 _ABOUT_ROWS: Final = ("22", "23")
 """Classes of SQLSTATE: data exceptions, and integrity that would be violated."""
-_BAD_SETTINGS: Final = ("28", "3D", "42501", "42P10", "42703")
-"""Logins, databases that are not there, rights, keys that are not unique, columns that are not there."""
+_BAD_SETTINGS: Final = ("28", "3D")
+"""Logins, databases that are not there."""
+_UNUSABLE: Final = ("42501", "42P10", "42703")
+"""Rights, keys that are not unique, columns that are not there."""
 _MISSING: Final = ("42P01", "3F000")
 _TRY_AGAIN: Final = ("40", "53", "55", "57014", "25006")
 """Conflicts, resources such as a full disk, locks, a statement that took too long, a server that only reads."""
@@ -38,6 +48,7 @@ def meant(error: BaseException, settings: PostgresSettings) -> BridgeError:
     for begins, kind in (
         (_MISSING, TargetMissing),
         (_BAD_SETTINGS, BadSettings),
+        (_UNUSABLE, TargetUnusable),
         (_TRY_AGAIN, TryAgain),
         (_RECONNECT, ReconnectFirst),
     ):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from bridges.postgresql.settings import PostgresActionSettings
 from bridges.postgresql.values import Convert, as_text, column_type, converter
-from bridges.resource.errors import BadSettings, NeverAgain
+from bridges.resource.errors import NeverAgain, TargetUnusable
 from broker.core.schema import FieldType
 
 COLUMNS: Final = """
@@ -97,15 +97,17 @@ def described(settings: PostgresActionSettings, rows: Sequence[Mapping[str, Any]
     """The table of what ``COLUMNS`` gave.
 
     Raises:
-        BadSettings: columns that the settings name are not there, or there is no key.
+        TargetUnusable: columns that the settings name are not there, or there is no key.
     """
     columns = {row["name"]: Column(row["name"], row["shown"], converter(row["type"])) for row in rows}
     key = settings.key or [row["name"] for row in rows if row["is_key"]]
     for name in (*settings.columns, *settings.key):
         if name not in columns:
-            raise BadSettings(f"the table {settings.table} has no column {name!r}; it has {', '.join(columns)}")
+            raise TargetUnusable(f"the table {settings.table} has no column {name!r}; it has {', '.join(columns)}")
     if settings.mode == "upsert" and not key:
-        raise BadSettings(f"the table {settings.table} has no primary key; name the columns of a unique key in 'key'")
+        raise TargetUnusable(
+            f"the table {settings.table} has no primary key; name the columns of a unique key in 'key'"
+        )
     return Table(settings, columns, key)
 
 
@@ -113,15 +115,15 @@ def creation(settings: PostgresActionSettings, columns: Mapping[str, FieldType])
     """The statement that makes the table for what rules give.
 
     Raises:
-        BadSettings: no rule gives columns yet, or none gives one of the key.
+        TargetUnusable: no rule gives columns yet, or none gives one of the key.
     """
     kinds = {name: columns.get(name, FieldType("string")) for name in settings.columns} or dict(columns)
     if not kinds:
-        raise BadSettings(
+        raise TargetUnusable(
             f"the table {settings.table} is not there and cannot be made: no rule hands rows to this action yet"
         )
     if absent := [name for name in settings.key if name not in kinds]:
-        raise BadSettings(
+        raise TargetUnusable(
             f"the table {settings.table} cannot be made: no rule gives {absent[0]!r}, a column of its key"
         )
     parts = [f"{quoted(name)} {column_type(kind)}" for name, kind in kinds.items()]

@@ -17,7 +17,15 @@ from bridges.resource.backoff import Backoff
 from bridges.resource.batch import Pace, Sender
 from bridges.resource.buffer import Buffer
 from bridges.resource.contract import Sink
-from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst, TargetMissing, TryAgain, understood
+from bridges.resource.errors import (
+    BridgeError,
+    NeverAgain,
+    ReconnectFirst,
+    TargetMissing,
+    TargetUnusable,
+    TryAgain,
+    understood,
+)
 from bridges.resource.figures import ActionFigures
 from bridges.resource.item import Item
 from bridges.resource.options import ActionOptions
@@ -109,6 +117,7 @@ class Action:
         self._open = asyncio.Event()
         self._state: State = (CONNECTING, "")
         self._success_s = -float("inf")
+        self._has_sent_back = False
         self._nudged = asyncio.Event()
         self._moved = asyncio.Event()
         self.last_error: dict[str, Any] | None = None
@@ -297,8 +306,14 @@ class Action:
                 backoff.reset()
             await self._pause(interval_s if is_fine else backoff.pause_s())
             recent = self._clock.monotonic_s() - self._success_s < interval_s
-            if (not recent or self._state[0] != CONNECTED) and await self._is_well(sink.check, epoch):
+            is_asked = not recent or self._state[0] != CONNECTED
+            if is_asked and await self._is_well(sink.check, epoch) and not self._is_refused:
                 self._state = CONNECTED, ""
+
+    @property
+    def _is_refused(self) -> bool:
+        """Whether rows wait that the target has sent back: a check that goes well does not say that they go through."""
+        return self._has_sent_back and bool(self.backlog) and not self.is_paused
 
     async def _is_well(self, ask: Callable[[], Any], epoch: int) -> bool:
         try:
@@ -315,7 +330,7 @@ class Action:
 
     def _unwell(self, error: BridgeError, epoch: int) -> None:
         reason = self._hide(str(error))
-        if isinstance(error, TargetMissing):
+        if isinstance(error, (TargetMissing, TargetUnusable)):
             self._state = DISCONNECTED, f"unhealthy target: {reason}"
         elif isinstance(error, TryAgain):
             self._state = CONNECTING, reason
@@ -346,6 +361,7 @@ class Action:
         """Confirmed."""
         self.figures.success.value += len(items)
         self._success_s = self._clock.monotonic_s()
+        self._has_sent_back = False
         if self._state[0] != CONNECTED and self._sink is not None:
             self._state = CONNECTED, ""
         if self.line is not None:
@@ -377,6 +393,7 @@ class Action:
         """To be sent again."""
         self.figures.retried.value += sum(1 for item in items if item.attempts == 1)
         self._note(error)
+        self._has_sent_back = True
         if self.line is not None:
             self._unwell(error, self.line.epoch)
         self._nudged.set()

@@ -115,7 +115,7 @@ class Connector(ABC):
         """Connect. Ends, well or with an error, within the settings' ``start_timeout``; leaves nothing when it fails.
 
         Raises:
-            BadSettings: credentials, certificates or rights are wrong.
+            BadSettings: credentials or certificates are wrong.
             ReconnectFirst: nobody there, or anything else that may mend itself.
         """
 
@@ -181,7 +181,8 @@ class Sink(ABC):
         return await self.send(records)
 
     async def open(self) -> None:  # noqa: B027 - the connection may be all there is
-        """Get ready; the connector is connected. May look whether the target is there (raises ``TargetMissing``)."""
+        """Get ready; the connector is connected. May look whether the target is there (raises ``TargetMissing``,
+        ``TargetUnusable``)."""
 
     async def close(self) -> None:  # noqa: B027 - likewise
         """Give up what ``open`` made. No ``send`` runs then. Does not raise."""

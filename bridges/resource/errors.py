@@ -7,8 +7,10 @@
         ├── TryAgain        the same records may go through later: busy, throttled, a leader is being elected
         ├── ReconnectFirst  nothing goes through before the connection is made anew
         ├── TargetMissing   the connection is fine, and what is written to is not there: topic, table, queue
+        ├── TargetUnusable  the connection is fine, and what is written to or read may not be, or is not as it should:
+        │                   rights on it, its columns; nothing goes there until somebody mends it
         ├── NeverAgain      these records will never be taken: too large, refused, of the wrong type
-        └── BadSettings     nothing goes through until somebody changes the settings: credentials, certificate, rights
+        └── BadSettings     nothing goes through until somebody changes the settings: credentials, certificate, address
 
 A connector raises one for a whole batch, or returns one for each record it is about. Texts name the cause and the
 address; secrets that stand in the settings are taken out of them before anybody sees them.
@@ -47,6 +49,13 @@ class TargetMissing(BridgeError):
     code = "target_missing"
 
 
+class TargetUnusable(BridgeError):
+    """What is written to or read is closed to us, or is not as the settings say. Its records wait for people; whatever
+    else stands on the connection goes on."""
+
+    code = "target_unusable"
+
+
 class NeverAgain(BridgeError):
     """The records are given up: counted, given to the fallbacks, kept as dead letters."""
 
@@ -54,7 +63,7 @@ class NeverAgain(BridgeError):
 
 
 class BadSettings(ReconnectFirst):
-    """As ``ReconnectFirst``, for what only people can mend: credentials, certificate, rights."""
+    """As ``ReconnectFirst``, for what only people can mend, of the connection itself: credentials, certificate."""
 
     code = "bad_settings"
 

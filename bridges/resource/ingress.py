@@ -13,7 +13,7 @@ from typing import Any, Final
 from bridges.resource.action import Line, State
 from bridges.resource.backoff import Backoff
 from bridges.resource.contract import Feed, Incoming, Source
-from bridges.resource.errors import BridgeError, ReconnectFirst, TargetMissing, TryAgain, understood
+from bridges.resource.errors import BridgeError, ReconnectFirst, TargetMissing, TargetUnusable, TryAgain, understood
 from bridges.resource.figures import SOURCE_LABEL, rates
 from bridges.resource.options import SourceOptions
 from bridges.resource.waiting import ended
@@ -180,7 +180,7 @@ class Ingress(Feed):
     def _unwell(self, error: BridgeError, epoch: int) -> None:
         reason = self._hide(str(error))
         self.last_error = {"text": reason, "time_ms": self._services.clock.now_ns() // 1_000_000}
-        if isinstance(error, TargetMissing):
+        if isinstance(error, (TargetMissing, TargetUnusable)):
             self._state = DISCONNECTED, f"unhealthy target: {reason}"
         else:
             self._state = CONNECTING if isinstance(error, TryAgain) else DISCONNECTED, reason

@@ -31,6 +31,11 @@ from tests.support.processes import ServerProcess, free_port, is_open
 VERSION = "4.2.1"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sluice-tests"
 _PROTOCOLS = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
+WITH_RIGHTS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+"""Settings of a cluster where users may do what is granted to them; who does not log in may do everything."""
 _UNSECURED = "org.apache.kafka.common.security.oauthbearer"
 _LOGIN = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule required {users};",

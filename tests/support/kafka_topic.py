@@ -11,10 +11,16 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
+from aiokafka.protocol.admin import CreateAclsRequest
 
 from tests.support.kafka_server import Kafka
 
-Headers = Sequence[tuple[str, bytes]]
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+READ, WRITE, DESCRIBE = 3, 4, 8
+"""Operations that are granted, as numbers of Kafka's protocol."""
+_TOPIC, _LITERAL, _ALLOW = 2, 3, 3
 
 
 class Topic:
@@ -45,6 +51,13 @@ class Topic:
         """Delete it and make it again."""
         await self.delete()
         await self.make()
+
+    async def grant(self, user: str, operation: int) -> None:
+        """Allow a user something with it, as ``DESCRIBE``; the cluster has ``settings=WITH_RIGHTS``."""
+        asked = CreateAclsRequest(_TOPIC, self.name, _LITERAL, f"User:{user}", "*", operation, _ALLOW)
+        async with self.admin() as admin:
+            answer = await admin._send_request(asked)
+        assert answer.creation_responses[0][0] == 0, answer
 
     async def send(self, *values: bytes | None, partition: int = 0, headers: Headers = (), **record: Any) -> None:
         """Write records."""

@@ -12,7 +12,7 @@ import pytest
 from bridges.postgresql.connector import POSTGRESQL, PostgresConnector
 from bridges.postgresql.settings import PostgresActionSettings, PostgresSettings
 from bridges.resource.contract import ALL_DONE, Context, Sink
-from bridges.resource.errors import BadSettings, NeverAgain, ReconnectFirst, TargetMissing, TryAgain
+from bridges.resource.errors import BadSettings, NeverAgain, ReconnectFirst, TargetMissing, TargetUnusable, TryAgain
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.client import Client
 from broker.core.message import Message
@@ -177,9 +177,9 @@ async def test_types_of_the_database_are_cast_by_it(postgres: Postgres) -> None:
     ("prepare", "action", "error", "says"),
     [
         ("SELECT 1", {}, TargetMissing, "the table readings is not there"),
-        ("SELECT 1", {"create_table": True}, BadSettings, "no rule hands rows to this action yet"),
-        ("CREATE TABLE readings (id int)", {"mode": "upsert"}, BadSettings, "has no primary key"),
-        ("CREATE TABLE readings (id int)", {"columns": {"nix": "x"}}, BadSettings, "has no column 'nix'"),
+        ("SELECT 1", {"create_table": True}, TargetUnusable, "no rule hands rows to this action yet"),
+        ("CREATE TABLE readings (id int)", {"mode": "upsert"}, TargetUnusable, "has no primary key"),
+        ("CREATE TABLE readings (id int)", {"columns": {"nix": "x"}}, TargetUnusable, "has no column 'nix'"),
     ],
     ids=["no table", "nothing to make it of", "no key", "no column"],
 )
@@ -200,7 +200,7 @@ async def test_rights_that_are_missing_are_named(postgres: Postgres) -> None:
     postgres.psql("GRANT USAGE ON SCHEMA public TO guest; GRANT INSERT ON readings TO guest")
     async with connected(postgres, username="guest", password="guest") as connector:
         await opened(connector)
-        with pytest.raises(BadSettings, match="may not UPDATE on the table readings"):
+        with pytest.raises(TargetUnusable, match="may not UPDATE on the table readings"):
             await opened(connector, mode="upsert")
     postgres.psql("DROP OWNED BY guest; DROP ROLE guest")
 
