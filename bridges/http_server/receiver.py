@@ -9,7 +9,7 @@ from typing import Any, Final
 from bridges.http_server.authentication import Guard
 from bridges.http_server.body import Part, parts_of, unpacked
 from bridges.http_server.keys import RememberedKeys
-from bridges.http_server.settings import HttpServerSettings, HttpServerSourceSettings
+from bridges.http_server.settings import HttpServerSettings, HttpServerSourceSettings, TokenAuthentication
 from bridges.resource.contract import Feed, Incoming
 from bridges.resource.errors import NeverAgain
 from bridges.resource.ingress import POSITIONS
@@ -27,6 +27,7 @@ _TOLD: Final = 100
 """Refused messages whose reasons are told."""
 _READY_S: Final = 2.0
 _LONGEST_KEY: Final = 256
+_LONGEST_PROPERTY_BYTES: Final = 65_535
 _HIDDEN: Final = frozenset(("authorization", "cookie", "proxy-authorization"))
 _REFUSED_HELP: Final = "requests to a source that were answered with an error, by its code"
 
@@ -49,6 +50,8 @@ class PostReceiver:
         prefix = f"{POSITIONS}http_server:{name}/key-"
         self._keys = RememberedKeys(services.values, prefix, settings.idempotency_keys)
         self._under_way = 0
+        way_in = limits.authentication
+        self._secret_headers = _HIDDEN | ({way_in.header} if isinstance(way_in, TokenAuthentication) else set())
 
     async def receive(self, post: Post) -> Mapping[str, Any]:
         """See ``Receiver``."""
@@ -112,7 +115,7 @@ class PostReceiver:
         self, post: Post, content_type: str, parts: Sequence[Part], remember: Any = None
     ) -> Mapping[str, Any]:
         """Hand the messages over, in order, and wait for what they lead to."""
-        common = _columns(post, content_type, self._services.clock.now_ns())
+        common = _columns(post, content_type, self._services.clock.now_ns(), self._secret_headers)
         refused: list[tuple[int, str]] = []
         handed: list[tuple[int, Incoming]] = []
         commits: list[asyncio.Future[None]] = []
@@ -218,7 +221,7 @@ class _Messages:
         if columns["content_type"] and self._settings.body_format in ("auto", "message"):
             found["Content-Type"] = columns["content_type"]
         pairs = [(name, value_of(dict(columns))) for name, value_of in self._pairs]
-        texts = [(name, _as_text(value)) for name, value in pairs if value is not None]
+        texts = [(name, _property(name, _as_text(value))) for name, value in pairs if value is not None]
         return {**found, "User-Property": texts} if texts else found
 
 
@@ -232,12 +235,12 @@ def _checked(topic: str) -> str:
     return topic
 
 
-def _columns(post: Post, content_type: str, now_ns: int) -> dict[str, Any]:
+def _columns(post: Post, content_type: str, now_ns: int, secret: frozenset[str]) -> dict[str, Any]:
     """What all messages of a request have in common. Names of headers have ``_`` for ``-``, as templates take them."""
     return {
         "path": post.path,
         "query": dict(post.query),
-        "headers": {name.replace("-", "_"): text for name, text in post.headers.items() if name not in _HIDDEN},
+        "headers": {name.replace("-", "_"): text for name, text in post.headers.items() if name not in secret},
         "content_type": content_type,
         "peerhost": post.peer_host,
         "ts": now_ns // 1_000_000,
@@ -268,6 +271,15 @@ def _text(payload: bytes) -> str | bytes:
         return payload.decode()
     except UnicodeDecodeError:
         return payload
+
+
+def _property(name: str, text: str) -> str:
+    """The text of a user property, which a packet of MQTT 5 must be able to hold (section 1.5.4)."""
+    if "\0" in text:
+        raise NeverAgain(f"the user property {name!r} would hold the character U+0000, which MQTT forbids")
+    if len(text.encode()) > _LONGEST_PROPERTY_BYTES:
+        raise NeverAgain(f"the user property {name!r} would be longer than {_LONGEST_PROPERTY_BYTES} bytes")
+    return text
 
 
 def _as_text(value: Any) -> str:

@@ -27,7 +27,8 @@ from broker.core.errors import PeerError
 from broker.core.message import Message
 from broker.core.topic import check_topic_name
 
-Headers = Sequence[tuple[str, bytes]]
+Headers = Sequence[tuple[str, bytes | None]]
+"""As a record has them; null is as empty."""
 
 _CONTENT_TYPE: Final = "content-type"
 _CORRELATION: Final = "correlation-id"
@@ -41,6 +42,13 @@ RESERVED: Final = frozenset((_CONTENT_TYPE, _CORRELATION, _RESPONSE_TOPIC))
 
 _CLIENT: Final = ("mqtt.clientid", "mqtt.username")
 _LONGEST_S: Final = 0xFFFFFFFF
+_LONGEST_BYTES: Final = 0xFFFF
+"""Of a property; a packet with a longer one could not be written, and headers of Kafka may be."""
+_LONGEST_NAME: Final = _LONGEST_BYTES // 4
+"""In characters, each of which is four bytes at most."""
+_LONGEST_BINARY: Final = _LONGEST_BYTES // 4 * 3
+"""Before it is written in base64."""
+_MOST_DIGITS: Final = 19
 _DIGITS: Final = (b"0", b"1", b"2")
 _FLAGS: Final = (b"0", b"1")
 
@@ -101,6 +109,8 @@ class Restored(NamedTuple):
     qos: int | None
     retain: bool
     properties: dict[str, Any]
+    left_out: int
+    """Headers that no property can hold, or that are not wanted."""
 
 
 def to_message(headers: Headers, now_ns: int, *, with_client: bool, with_binary: bool) -> Restored | None:
@@ -110,16 +120,20 @@ def to_message(headers: Headers, now_ns: int, *, with_client: bool, with_binary:
     """
     topic, qos, retain, properties = "", None, False, dict[str, Any]()
     pairs: list[tuple[str, str]] = []
-    for name, value in headers:
+    left_out = 0
+    for name, given in headers:
+        value = b"" if given is None else given
         if name == _TOPIC:
             topic = value.decode(errors="replace")
+        elif len(value) > _LONGEST_BYTES or len(name) > _LONGEST_NAME or "\0" in name:
+            left_out += 1
         elif name == "mqtt.qos":
             qos = _DIGITS.index(value) if value in _DIGITS else None
         elif name == "mqtt.retain":
             retain = value == b"1"
         elif name == _CORRELATION:
             properties["Correlation-Data"] = value
-        elif name == _EXPIRES_AT and value.isdigit():
+        elif name == _EXPIRES_AT and value.isdigit() and len(value) <= _MOST_DIGITS:
             left_s = int(value) // 1000 - now_ns // 1_000_000_000
             if left_s <= 0:
                 return None
@@ -129,8 +143,10 @@ def to_message(headers: Headers, now_ns: int, *, with_client: bool, with_binary:
         elif name in _CLIENT and not with_client:
             continue
         elif (text := _text(value)) is None:
-            if with_binary:
+            if with_binary and len(value) <= _LONGEST_BINARY:
                 pairs.append((f"{_plain_name(name)};b64", b64encode(value).decode()))
+            else:
+                left_out += 1
         elif name == _CONTENT_TYPE:
             properties["Content-Type"] = text
         elif name == _RESPONSE_TOPIC and _is_topic(text):
@@ -139,7 +155,7 @@ def to_message(headers: Headers, now_ns: int, *, with_client: bool, with_binary:
             pairs.append((_plain_name(name), text))
     if pairs:
         properties["User-Property"] = pairs
-    return Restored(topic, qos, retain, properties)
+    return Restored(topic, qos, retain, properties, left_out)
 
 
 def _is_topic(text: str) -> bool:

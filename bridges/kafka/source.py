@@ -186,6 +186,16 @@ class _Incoming:
         self._decode = _decoder(settings, context.services.schemas)
         self._name, self._told_s = context.name, -_TELL_EVERY_S
         self._good_topics: set[str] = set()
+        count = context.services.metrics.counter
+        self._over = count(
+            "source_expired", "records whose message's life was over; rules have them", source=context.name
+        )
+        self._left_out = count(
+            "source_headers_left_out", "headers that no property of MQTT can hold, or not wanted", source=context.name
+        )
+        self._no_topic = count(
+            "source_no_topic", "records that no message could be made of: their topic is none", source=context.name
+        )
         publish = settings.publish or PublishSettings()
         self._topic_of = text_template(publish.topic) if publish.topic else None
         self._payload_of = bytes_template(publish.payload) if publish.payload else None
@@ -208,7 +218,9 @@ class _Incoming:
             with_binary=publish.binary_headers == "base64",
         )
         if restored is None:
-            return  # its life is over
+            self._over.value += 1
+            return
+        self._left_out.value += restored.left_out
         topic = self._topic_of(incoming.columns) if self._topic_of is not None else restored.topic or record.topic
         if topic not in self._good_topics and not self._is_good(topic, record):
             return
@@ -224,6 +236,7 @@ class _Incoming:
         try:
             check_topic_name(topic)
         except PeerError as error:
+            self._no_topic.value += 1
             now_s = self._clock.monotonic_s()
             if now_s >= self._told_s + _TELL_EVERY_S:
                 self._told_s = now_s

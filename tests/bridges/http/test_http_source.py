@@ -171,6 +171,27 @@ def test_every_part_is_a_template() -> None:
     run(check, parameters)
 
 
+@pytest.mark.parametrize("text", ["a\\u0000b", "x" * 65_536], ids=["null character", "long"])
+def test_a_user_property_that_no_packet_can_hold_is_refused(text: str) -> None:
+    async def check(made: Site) -> None:
+        answer = await made.post(b'{"v": "%s"}' % text.encode())
+        assert answer.status_code == 422
+        assert "the user property 'v' would" in answer.json()["detail"]
+        assert made.payloads == []
+
+    run(check, {"topic": "in", "user_properties": {"v": "${payload.v}"}})
+
+
+def test_a_token_in_a_header_of_its_own_is_in_no_column() -> None:
+    async def check(made: Site) -> None:
+        answer = await made.post(b"hello", headers={"X-Api-Key": TOKEN, "X-Unit": "C"})
+        assert answer.status_code == 200
+        assert made.payloads == [b"C undefined"]
+
+    way_in = {"mechanism": "token", "tokens": [TOKEN], "header": "X-Api-Key"}
+    run(check, {"topic": "in", "payload": "${headers.x_unit} ${headers.x_api_key}"}, authentication=way_in)
+
+
 @pytest.mark.parametrize(
     ("form", "kind", "body", "payloads"),
     [

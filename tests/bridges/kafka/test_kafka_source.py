@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from broker.codec.encode import encode_packet
+from broker.codec.packets import Publish
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.storage.memory import MemoryStore
@@ -126,6 +128,39 @@ async def test_headers_become_the_properties_they_were(kafka: Kafka) -> None:
             ("raw;b64", "/wA="),
         ],
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "left"),
+    [
+        ("mqtt.topic", None, {}),
+        ("mqtt.expires-at", None, {"User-Property": [("mqtt.expires-at", "")]}),
+        ("mqtt.expires-at", b"9" * 5000, {"User-Property": [("mqtt.expires-at", "9" * 5000)]}),
+        ("correlation-id", None, {"Correlation-Data": b""}),
+        ("k", None, {"User-Property": [("k", "")]}),
+        ("correlation-id", b"c" * 65_536, {}),
+        ("content-type", b"c" * 65_536, {}),
+        ("k", b"v" * 65_536, {}),
+        ("k", b"\xff" * 60_000, {}),
+        ("n" * 65_536, b"v", {}),
+        ("a\0b", b"v", {}),
+    ],
+    ids=[
+        *("null topic", "null expiry", "endless expiry", "null correlation", "null property", "long correlation"),
+        *("long content type", "long property", "long binary", "long name", "null character in a name"),
+    ],
+)
+@on_loop
+async def test_headers_that_no_property_can_hold_stop_nothing(
+    kafka: Kafka, name: str, value: bytes | None, left: dict[str, Any]
+) -> None:
+    topic = await Topic(kafka).make()
+    await topic.send(b"odd", headers=[(name, value)])
+    async with reading(topic, publish={"topic": "in"}) as bridges:
+        message = await only(bridges)
+        found = dict(message.properties or {})
+        assert (message.payload, found) == (b"odd", left)
+        assert encode_packet(Publish("in", b"odd", properties=found), 5)
 
 
 @on_loop
