@@ -23,6 +23,8 @@ from tests.support.processes import free_port
 ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_S: Final = 480.0
 _INSTALLS: Final = re.compile(r"^(make install|\. \.venv/bin/activate|make install && \. \.venv/bin/activate)$", re.M)
+_MOMENTS: Final = re.compile(r"(?<![\w-])(sleep|-W|--timeout) (\d+)(?![.\d])")
+"""Waits of whole seconds, enough for a reader, are three times as long here: this machine may be busy."""
 _PORTS: Final = ("18083", "1883", "1884", "8883", "9009")
 """The ports that pages name; free ones are used instead."""
 _MARK: Final = "=====8<===== block"
@@ -94,7 +96,7 @@ def _script(chosen: Sequence[Block], servers: Mapping[str, int]) -> str:
     ports = {name: free_port() for name in _PORTS} | dict(servers)
     pieces = [_BEGIN]
     for number, block in enumerate(chosen):
-        text = _INSTALLS.sub("", block.text)
+        text = _MOMENTS.sub(lambda found: f"{found[1]} {3 * int(found[2])}", _INSTALLS.sub("", block.text))
         pieces.append(f"echo; echo '{_MARK}'")
         if block.info == "sh background":
             log = f"background-{number}.log"

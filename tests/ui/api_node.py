@@ -9,10 +9,13 @@ from datetime import UTC, datetime
 from threading import Thread
 from typing import Any
 
+import httpx
+
 from broker.core.errors import AlreadyExists, InUse, Invalid, NotFound, Problem, ReadOnly, Unavailable
 from broker.core.message import Message
 from broker.core.objects import MemorySection, Spec
 from broker.core.stage import Outcome, Refusal
+from tests.support.plain_http import NO_TLS
 from ui.api.application import create_app
 from ui.api.context import ApiContext
 from ui.api.gates import GATES
@@ -234,7 +237,7 @@ _KINDS_OF_SHELVES: dict[str, type[Shelf]] = {
 class Node:
     """What a server would pass, with handles for tests."""
 
-    def __init__(self) -> None:
+    def __init__(self, verb_timeout_s: float = 10.0) -> None:
         self.pipeline, self.tables = Pipeline(), Tables()
         self.shelves: dict[str, Shelf] = {
             path: _KINDS_OF_SHELVES.get(path, EchoingShelf)(kind) for path, kind in SHELVES.items()
@@ -248,7 +251,7 @@ class Node:
             streams=Logs(),
             lake=self.tables,
             functions=lambda: [{"name": "upper", "signature": "upper(text)"}],
-            verb_timeout_s=0.5,
+            verb_timeout_s=verb_timeout_s,
         )
 
     def reset(self) -> None:
@@ -293,14 +296,19 @@ class Running:
         self._started: Future[tuple[str, int]] = Future()
         self._thread = Thread(target=lambda: asyncio.run(self._serve()), name="api under test")
         self._thread.start()
-        self.host, self.port = self._started.result(timeout=20)
+        self.host, self.port = self._started.result(timeout=60)
         self.url = f"http://{self.host}:{self.port}"
+
+    def client(self) -> httpx.Client:
+        """A client with the token, at the API's root."""
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        return httpx.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=60, verify=NO_TLS)
 
     def stop(self) -> None:
         """Stop the server; returns when its thread has ended."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     async def _serve(self) -> None:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.support.plain_http import NO_TLS
-from tests.ui.api_node import TOKEN, Node, Running
+from tests.ui.api_node import Node, Running
 
 
 @pytest.fixture(scope="session")
@@ -35,13 +35,12 @@ def node(running: Running) -> Node:
 @pytest.fixture
 def http(running: Running) -> Iterator[httpx.Client]:
     """A client without credentials, at the server's root."""
-    with httpx.Client(base_url=running.url, timeout=20, verify=NO_TLS) as client:
+    with httpx.Client(base_url=running.url, timeout=60, verify=NO_TLS) as client:
         yield client
 
 
 @pytest.fixture
 def api(running: Running) -> Iterator[httpx.Client]:
     """A client with the token, at the API's root."""
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=f"{running.url}/api/v1", headers=headers, timeout=20, verify=NO_TLS) as client:
+    with running.client() as client:
         yield client

@@ -19,7 +19,7 @@ from broker.core.objects import Spec
 from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
 from tests.support.plain_http import NO_TLS
-from tests.ui.api_node import TOKEN, Node, Running
+from tests.ui.api_node import Node, Running
 from ui.api.backtests import BacktestVerbs, add_backtests
 from ui.api.deadline import BoundedCalls
 
@@ -43,8 +43,7 @@ def alarmed() -> Iterator[AlarmedServer]:
 
 @pytest.fixture
 def api(alarmed: AlarmedServer) -> Iterator[httpx.Client]:
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=f"{alarmed.url}/api/v1", headers=headers, timeout=20, verify=NO_TLS) as client:
+    with alarmed.client() as client:
         yield client
 
 

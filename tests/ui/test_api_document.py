@@ -64,7 +64,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 @EVERY_OPERATION
 def test_an_operation_does_what_the_document_says(running: Running, operation: Operation) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}", "Origin": running.url}
-    with httpx.Client(base_url=running.url, headers=headers, timeout=20, verify=NO_TLS) as client:
+    with httpx.Client(base_url=running.url, headers=headers, timeout=60, verify=NO_TLS) as client:
         many, slash, _ = operation.path.partition("/{name}")
         if slash and operation.method != "put":
             client.put(f"{many}/{operation.name}", json={})

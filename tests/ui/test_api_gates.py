@@ -10,8 +10,7 @@ import pytest
 
 from schema_validation.feature import SchemaValidationFeature
 from tests.support.features import make_services
-from tests.support.plain_http import NO_TLS
-from tests.ui.api_node import TOKEN, Node, Running
+from tests.ui.api_node import Node, Running
 from transforms.feature import TransformsFeature
 
 READING = {"type": "object", "required": ["t"], "properties": {"t": {"type": "number"}}}
@@ -53,8 +52,7 @@ def server() -> Iterator[Running]:
 
 @pytest.fixture
 def api(server: Running) -> Iterator[httpx.Client]:
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=f"{server.url}/api/v1", headers=headers, timeout=20, verify=NO_TLS) as client:
+    with server.client() as client:
         for name, kind, source in (("reading", "json", READING), ("record", "avro", RECORD)):
             client.put(f"/schemas/{name}", json={"type": kind, "source": source})
         for spec in VALIDATIONS:

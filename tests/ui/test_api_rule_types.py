@@ -14,7 +14,6 @@ from broker.cli.main import main
 from rules.feature import RulesFeature
 from schema_validation.feature import SchemaValidationFeature
 from tests.support.features import make_services
-from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node, Running
 
 READING = {
@@ -49,8 +48,7 @@ def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[httpx.Clien
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SLUICE_URL", running.url)
     monkeypatch.setenv("SLUICE_API_TOKEN", TOKEN)
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=f"{running.url}/api/v1", headers=headers, timeout=20, verify=NO_TLS) as client:
+    with running.client() as client:
         yield client
     running.stop()
 

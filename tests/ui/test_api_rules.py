@@ -11,8 +11,7 @@ import pytest
 
 from rules.feature import RulesFeature
 from tests.support.features import make_services
-from tests.support.plain_http import NO_TLS
-from tests.ui.api_node import TOKEN, Node, Running
+from tests.ui.api_node import Node, Running
 
 SQL = "SELECT payload.t AS t FROM 'm/#' WHERE payload.t > 20"
 WARM = {"name": "warm", "event": {"topic": "m/1", "payload": '{"t": 21}'}, "expect": {"rows": [{"t": 21}]}}
@@ -33,8 +32,7 @@ def server() -> Iterator[Running]:
 @pytest.fixture
 def api(server: Running) -> Iterator[httpx.Client]:
     """A client, on a node without rules."""
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=f"{server.url}/api/v1", headers=headers, timeout=20, verify=NO_TLS) as client:
+    with server.client() as client:
         for rule in client.get("/rules").json()["items"]:
             client.delete(f"/rules/{rule['name']}?force=true")
         yield client

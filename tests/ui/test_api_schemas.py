@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 from broker.core.client import Client
@@ -15,8 +14,7 @@ from broker.core.objects import MemorySection
 from rules.feature import RulesFeature
 from schema_validation.feature import SchemaValidationFeature
 from tests.support.features import make_services
-from tests.support.plain_http import NO_TLS
-from tests.ui.api_node import TOKEN, Node, Running
+from tests.ui.api_node import Node, Running
 from transforms.feature import TransformsFeature
 
 V1 = {"type": "object", "required": ["t"], "properties": {"t": {"type": "number"}, "u": {"type": "string"}}}
@@ -49,8 +47,7 @@ class Api:
             "rules": rules.service,
         }
         self._running = Running(node)
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        self.http = httpx.Client(base_url=f"{self._running.url}/api/v1", headers=headers, timeout=20, verify=NO_TLS)
+        self.http = self._running.client()
 
     def close(self) -> None:
         self.http.close()

@@ -10,8 +10,7 @@ import pytest
 from rules.feature import RulesFeature
 from schema_validation.feature import SchemaValidationFeature
 from tests.support.features import make_services
-from tests.support.plain_http import NO_TLS
-from tests.ui.api_node import TOKEN, Node, Running
+from tests.ui.api_node import Node, Running
 from transforms.feature import TransformsFeature
 
 READING = '{"type": "object", "required": ["t"], "properties": {"t": {"type": "number"}}}'
@@ -32,8 +31,7 @@ def api() -> Iterator[httpx.Client]:
         "rules": rules.service,
     }
     running = Running(node)
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=f"{running.url}/api/v1", headers=headers, timeout=20, verify=NO_TLS) as client:
+    with running.client() as client:
         yield client
     running.stop()
 

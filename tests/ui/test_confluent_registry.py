@@ -35,7 +35,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def registry(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, auth=("any", TOKEN), timeout=20, verify=NO_TLS) as client:
+    with httpx.Client(base_url=url, auth=("any", TOKEN), timeout=60, verify=NO_TLS) as client:
         yield client
 
 

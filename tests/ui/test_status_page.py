@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.processes import free_port
 from tests.ui.api_node import TOKEN, Node, Running, status_of_a_young_node
 from ui.api.status import Status
 
@@ -99,7 +100,7 @@ def complaints() -> list[str]:
 def page(browser: Any, complaints: list[str]) -> Iterator[Any]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     yield page
@@ -169,7 +170,7 @@ def test_a_link_used_twice_says_so(page: Any, node: Node) -> None:
 
 
 def test_a_server_that_goes_away_is_said_to_be_away_and_comes_back(page: Any) -> None:
-    first = Running(Node())
+    first = Running(Node(), free_port())
     page.goto(first.node.context.new_sign_in_link())
     page.wait_for_selector("text=Live")
     first.stop()

@@ -216,11 +216,12 @@ def test_rows_that_wait_too_long_are_dropped_as_expired(mode: str) -> None:
         outside = Outside()
         outside.is_there = False
         action = {"dead_letters": {"causes": ["expired"]}}
-        async with scripted_bridges(outside, {"buffer_mode": mode, "request_ttl": "100ms"}, action=action) as bridges:
+        async with scripted_bridges(outside, {"buffer_mode": mode, "request_ttl": "500ms"}, action=action) as bridges:
             bridges.send_many(30)
             await bridges.until(lambda: bridges.counts()["dropped.expired"] == 30)
             assert bridges.counts()["dead_letters.expired"] == 30
             outside.is_there = True
+            await bridges.until(lambda: bridges.actions.get("out")["status"] == "connected")
             bridges.send_many(1, start=100)
             await bridges.until_sent(1)
             assert outside.values == [100]
