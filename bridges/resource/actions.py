@@ -36,6 +36,8 @@ class ActionService(ResourceService[ActionSpec]):
     async def drain(self, name: str, timeout_s: float = 30.0) -> dict[str, Any]:
         """Take no more rows, send those that wait, then stop. Gives how many are ``left`` when time is over."""
         running = self._enabled(name)
+        if running.action.is_paused:
+            raise Invalid(f"action {name!r} is paused, so that nothing of it is sent; resume it")
         left = await running.action.drain(timeout_s)
         await self._hub.switch_action(running, "drained" if not left else f"drained, and {left} rows are left")
         return {"name": name, "left": left, "drained": left == 0, "status": running.action.state}

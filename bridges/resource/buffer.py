@@ -159,13 +159,6 @@ class MemoryBuffer(_Taking):
         items.append(Item(row, message, settle, size_bytes, self._now_s(), -1, 0, False, is_fallback))
         self.size_bytes += size_bytes
 
-    def adopt(self, items: Iterable[Item]) -> None:
-        """Take items as they are, beyond the bounds if need be: from a buffer that is given up."""
-        for item in items:
-            self._items.append(item)
-            self.size_bytes += item.size_bytes
-        self._arrived.set()
-
     async def take(self, most: int) -> list[Item]:
         """See ``Buffer``."""
         if self._again:

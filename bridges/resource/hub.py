@@ -7,7 +7,7 @@ connecting) is done beside whoever makes it, in order for each object.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -20,16 +20,17 @@ from bridges.resource.buffer_ids import BufferIds
 from bridges.resource.chores import Chores
 from bridges.resource.contract import Connector, ConnectorType, Context, Sink, Source
 from bridges.resource.dead_letters import DeadLetters
-from bridges.resource.errors import ReconnectFirst
+from bridges.resource.errors import NeverAgain, ReconnectFirst
 from bridges.resource.figures import ActionFigures
 from bridges.resource.ingress import Ingress
+from bridges.resource.item import Item
 from bridges.resource.owner import Member, Owner
 from bridges.resource.registry import Registry
 from bridges.resource.secret import hider
 from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
 from broker.config.ssrf import AddressGuard
 from broker.core.action import DISABLED, STOPPED, Row
-from broker.core.errors import Invalid, Problem
+from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.feature import Services
 from broker.core.message import Message
 from broker.observe.log import get_logger
@@ -59,6 +60,16 @@ class RunningSource:
 
     spec: SourceSpec
     ingress: Ingress
+
+
+def _move(items: Iterable[Item], action: Action) -> None:
+    """Put rows that were in memory into an action's buffer on disk. Those on the way are sent again from there."""
+    for item in items:
+        item.is_done = True  # the answer to it, where one comes, is a late one
+        try:
+            action.buffer.put(item.row, item.message, item.settle, item.is_fallback)
+        except SluiceError as error:
+            action.failed((item,), NeverAgain(str(error)))
 
 
 class Hub:
@@ -179,8 +190,8 @@ class Hub:
             queue = self.services.queues.open(BUFFERS + spec.id, max_records=_BIG, max_bytes=_BIG)
             action.buffer = DiskBuffer(bounds, clock, dropped, queue, self.buffer_ids.of(spec.id))
             if isinstance(before, MemoryBuffer):
-                for item in before.all_items():
-                    action.buffer.put(item.row, item.message, item.settle, item.is_fallback)
+                action.buffer.bounds = Bounds(_BIG, _BIG, True)  # none of those that wait is lost by the move
+                _move(before.all_items(), action)
             else:
                 action.figures.matched.value += queue.records
         elif not options.is_on_disk and not isinstance(before, MemoryBuffer):
