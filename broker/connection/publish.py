@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _FIRST: Final = (b"", b"\x40", b"\x50")
 """The first byte of the answer, by QoS."""
+_RUN: Final = 64
+"""QoS 0 packets that are taken through stages between two looks at the time."""
 
 
 def take_run(
@@ -38,7 +40,7 @@ def take_run(
 
     They are on one topic and of one size, so nothing but their payloads is read: 0.5 µs a message less. The payload
     begins at ``head_end``, the plan is the topic's; what remains is to run its stages. Where these wait for another
-    process one packet is taken, and the connection parked.
+    process one packet is taken, and the connection parked. No more are taken than ``_RUN``: stages may take long.
 
     Returns:
         Where the first packet begins that was not taken.
@@ -54,6 +56,7 @@ def take_run(
     head, size, end, start = data[position:head_end], stop - position, len(data), position
     topic, client, now_ns, process = plan.topic, c.client, c.now_ns, c.hub.pipeline.process
     refusal: Refusal | None = None
+    end = min(end, start + _RUN * size)
     while True:
         refusal = process(Message(topic, data[head_end:stop], 0, False, client, now_ns), plan).refusal
         position = stop

@@ -50,7 +50,8 @@ _WATCHED: Final = frozenset(
 )
 """Events that are raised message by message: when one is wanted, nothing goes the short way."""
 _LOOK_EVERY: Final = 64
-"""So many PUBLISH and acknowledgements are taken between two looks at the time, other packets one by one."""
+"""So many PUBLISH and acknowledgements are taken between two looks at the time, other packets one by one. What goes the
+short way in one piece counts as one of them."""
 _LONG: Final = 4096
 """Bytes of a SUBSCRIBE or UNSUBSCRIBE from which on it is worked off in several turns of the loop, if need be: what is
 below has a thousand filters at most, some 10 ms."""
@@ -75,9 +76,19 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
     began_s = now_s()
     look_s = began_s + (LOOK_S if turns.left_s > LOOK_S else turns.left_s)
     run_routes: Routes[Session] | None = None
-    run_start = run_count = packets = pubacks = answered = published_bytes = 0
+    run_start = run_count = packets = pubacks = answered = published_bytes = rounds = 0
     try:
         while end - position > 1:
+            if rounds >= looks_at:
+                if c.is_parked:
+                    break
+                looks_at = rounds + _LOOK_EVERY
+                if (present_s := now_s()) > look_s:
+                    if turns.spend(present_s - began_s):
+                        turns.give_way(c)
+                        break
+                    began_s, look_s = present_s, present_s + LOOK_S
+            rounds += 1
             first, length, body = data[position], data[position + 1], position + 2
             if length > 127:
                 if body < end and 0 < data[body] < 128:
@@ -112,6 +123,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                             return end
                         if c.is_parked:
                             break
+                        looks_at = rounds
                         continue
                     if routes.is_plain:
                         if routes is not run_routes:
@@ -155,19 +167,10 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                     _LONG_TAKERS[first](c, data, body, stop)
                 else:
                     _dispatch(c, decode_packet(first, data, body, stop, c.version))
-                looks_at = packets
+                looks_at = rounds
             if c.is_closed:
                 return end
             position = stop
-            if packets >= looks_at:
-                if c.is_parked:
-                    break
-                looks_at = packets + _LOOK_EVERY
-                if (present_s := now_s()) > look_s:
-                    if turns.spend(present_s - began_s):
-                        turns.give_way(c)
-                        break
-                    began_s, look_s = present_s, present_s + LOOK_S
     finally:
         if run_routes is not None:
             _forward(c, run_routes, data[run_start:position], run_count)
@@ -176,6 +179,8 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
             hub.figures.published_bytes_received.value += published_bytes
         if pubacks or answered:
             hub.figures.note_pubacks(pubacks, answered)
+    if (took_s := now_s() - began_s) > LOOK_S and turns.spend(took_s) and not c.is_parked:
+        turns.give_way(c)  # the system may have more of this client to read in the same turn
     if c.session.is_slow:
         c.hold_back_if_unread()
     return position

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from broker.codec.packets import PingReq, PingResp, PubAck, Publish, SubscriptionRequest
 from broker.connection.turns import TURN_S
+from broker.core.stage import GateCall
 from tests.support.mqtt_server import MovedClock, on_loop, running
 
 
@@ -66,3 +69,39 @@ async def test_a_client_that_goes_meanwhile_is_gone() -> None:
         await node.until(lambda: connection.is_closed)
         await asyncio.sleep(0)
         assert node.server.hub.sessions.get("c") is None
+
+
+class _Passing:
+    """A gate on the topics below ``gated``, which lets everything pass."""
+
+    name = "passing"
+
+    def plan(self, topic: str) -> GateCall | None:
+        return (lambda message: message) if topic.startswith("gated/") else None
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        pytest.param([f"new/{number}" for number in range(2000)], id="topics never seen before"),
+        pytest.param(["gated/one"] * 2000, id="one topic with a gate"),
+        pytest.param([f"gated/{number}" for number in range(2000)], id="topics with a gate"),
+    ],
+)
+@on_loop
+async def test_qos_0_that_takes_long_does_not_keep_the_loop_either(topics: list[str]) -> None:
+    clock = LongClock()
+    async with running(clock=clock, gates=[_Passing()]) as node:
+        flood, other = await node.client("flood"), await node.client("other")
+        watcher = await node.client("watcher")
+        await watcher.subscribe(SubscriptionRequest("#", 0))
+        [connection] = [one for one in node.server.hub.connections if one.session.client_id == "flood"]
+        clock.is_long = True
+        flood.send(*[Publish(topic, b"%d" % number) for number, topic in enumerate(topics)])
+        await node.until(lambda: connection.is_parked)
+        await other.silence()
+        assert connection.is_parked
+        clock.is_long = False
+        received = [await watcher.expect(Publish) for _ in topics]
+        assert [(one.topic, one.payload) for one in received] == [(t, b"%d" % n) for n, t in enumerate(topics)]
+        assert not connection.is_parked
