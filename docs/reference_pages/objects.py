@@ -28,7 +28,7 @@ from schema_validation.confluent import ConfluentSpec
 from schema_validation.external_http.spec import Parameters
 from schema_validation.spec import ValidationSpec
 from transforms.messages.spec import TransformationSpec
-from ui.api.models import BanSpec, UserSpec
+from ui.api.models.access import BanSpec, UserSpec
 
 _OBJECTS: Final[tuple[tuple[str, str, type[BaseModel]], ...]] = (
     ("Schema registry elsewhere", "`/api/v1/schema-registries`.", ConfluentSpec),

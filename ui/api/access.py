@@ -8,8 +8,9 @@ from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from broker.core.errors import Invalid, NotFound, Problem
-from ui.api import models
 from ui.api.context import Access
+from ui.api.models.access import AccessCheck, BanSpec, UserImport, UserSpec
+from ui.api.models.shapes import Anything, Object, ObjectList
 from ui.api.objects import Cursor, Limit, page_of
 from ui.api.operation import described
 from ui.api.wire import answer, read_object
@@ -29,7 +30,7 @@ def add_access(router: APIRouter, access: Access) -> None:
         operation_id="checkAccess",
         tags=_TAGS,
         summary="Whether a client would be allowed something, and by what; nothing is stored",
-        **described(body=models.AccessCheck, answer=models.Anything),
+        **described(body=AccessCheck, answer=Anything),
     )
     async def check_access(request: Request) -> Response:
         return answer(await access.check(await read_object(request)))
@@ -43,7 +44,7 @@ def _add_users(router: APIRouter, access: Access) -> None:
         operation_id="listUsers",
         tags=_TAGS,
         summary="List users by name, without anything of their passwords",
-        **described(answer=models.ObjectList, problems=(422,)),
+        **described(answer=ObjectList, problems=(422,)),
     )
     async def list_users(limit: Limit = 100, cursor: Cursor = None) -> Response:
         return answer(page_of(users.list(), limit, cursor))
@@ -53,7 +54,7 @@ def _add_users(router: APIRouter, access: Access) -> None:
         operation_id="createUser",
         tags=_TAGS,
         summary="Create a user; without a password one is made, and is in this answer only",
-        **described(body=models.UserSpec, answer=models.Object, status=201, problems=(409,)),
+        **described(body=UserSpec, answer=Object, status=201, problems=(409,)),
     )
     async def create_user(request: Request) -> Response:
         return _unkept(answer(await users.create(await read_object(request)), 201))
@@ -63,7 +64,7 @@ def _add_users(router: APIRouter, access: Access) -> None:
         operation_id="importUsers",
         tags=_TAGS,
         summary="Take many users with hashes of their passwords, all or none, in place of those of their names",
-        **described(body=models.UserImport, answer=models.Anything),
+        **described(body=UserImport, answer=Anything),
     )
     async def import_users(request: Request) -> Response:
         return answer(await access.import_users(await read_object(request)))
@@ -77,7 +78,7 @@ def _add_one_user(router: APIRouter, access: Access) -> None:
         operation_id="rotateUserPassword",
         tags=_TAGS,
         summary="Make a new password, which is in this answer only; the old one is void. Safe to be repeated",
-        **described(answer=models.Object, problems=(404, 409, 422)),
+        **described(answer=Object, problems=(404, 409, 422)),
     )
     async def rotate(name: UserName) -> Response:
         return _unkept(answer(await users.rotate(name)))
@@ -87,7 +88,7 @@ def _add_one_user(router: APIRouter, access: Access) -> None:
         operation_id="getUser",
         tags=_TAGS,
         summary="Show a user, without anything of the password",
-        **described(answer=models.Object, problems=(404, 422)),
+        **described(answer=Object, problems=(404, 422)),
     )
     async def get_user(name: UserName) -> Response:
         return answer(users.get(name))
@@ -97,7 +98,7 @@ def _add_one_user(router: APIRouter, access: Access) -> None:
         operation_id="putUser",
         tags=_TAGS,
         summary="Create or replace a user; the password of one that is there stays unless one is given",
-        **described(body=models.UserSpec, answer=models.Object, problems=(409,), also_creates=True),
+        **described(body=UserSpec, answer=Object, problems=(409,), also_creates=True),
     )
     async def put_user(name: UserName, request: Request) -> Response:
         spec = await read_object(request)
@@ -127,7 +128,7 @@ def _add_bans(router: APIRouter, access: Access) -> None:
         operation_id="listBans",
         tags=_TAGS,
         summary="List the bans that hold, newest first",
-        **described(answer=models.ObjectList, problems=(422,)),
+        **described(answer=ObjectList, problems=(422,)),
     )
     async def list_bans(limit: Limit = 100, cursor: Cursor = None) -> Response:
         return answer(page_of([{"name": f"{ban['as']}/{ban['who']}", **ban} for ban in bans.list()], limit, cursor))
@@ -137,7 +138,7 @@ def _add_bans(router: APIRouter, access: Access) -> None:
         operation_id="createBan",
         tags=_TAGS,
         summary="Refuse clients by name, address or pattern, and close those that are connected",
-        **described(body=models.BanSpec, answer=models.Anything, status=201),
+        **described(body=BanSpec, answer=Anything, status=201),
     )
     async def create_ban(request: Request) -> Response:
         return answer(await access.ban(await read_object(request)), 201)

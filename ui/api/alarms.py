@@ -8,8 +8,8 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from broker.core.objects import Spec
-from ui.api import models
 from ui.api.context import Alarms
+from ui.api.models.node import AlarmList
 from ui.api.operation import described
 from ui.api.wire import answer
 
@@ -22,7 +22,7 @@ def add_alarms(router: APIRouter, alarms: Alarms) -> None:
         operation_id="listAlarms",
         tags=["System"],
         summary="What is wrong now, newest first",
-        **described(answer=models.AlarmList),
+        **described(answer=AlarmList),
     )
     async def list_alarms() -> Response:
         return _page(alarms.active())
@@ -32,7 +32,7 @@ def add_alarms(router: APIRouter, alarms: Alarms) -> None:
         operation_id="listPastAlarms",
         tags=["System"],
         summary="What was wrong lately and is over, newest first",
-        **described(answer=models.AlarmList),
+        **described(answer=AlarmList),
     )
     async def list_past_alarms() -> Response:
         return _page(alarms.history())

@@ -9,8 +9,9 @@ from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from broker.core.objects import Spec
-from ui.api import models
 from ui.api.deadline import BoundedCalls
+from ui.api.models.rules import Backtest
+from ui.api.models.shapes import Anything, ObjectList
 from ui.api.operation import described
 from ui.api.wire import answer, read_object
 
@@ -38,7 +39,7 @@ def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls
         operation_id="backtestRule",
         tags=_TAGS,
         summary="Run SQL over a range of a stream, beside the rule that runs now; Location is the job",
-        **described(body=models.Backtest, answer=models.Anything, status=202, problems=(404,)),
+        **described(body=Backtest, answer=Anything, status=202, problems=(404,)),
     )
     async def start(request: Request) -> Response:
         body = await read_object(request)
@@ -53,7 +54,7 @@ def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls
         operation_id="listBacktests",
         tags=_TAGS,
         summary="The back-tests that run or are over, newest first",
-        **described(answer=models.ObjectList),
+        **described(answer=ObjectList),
     )
     async def list_backtests() -> Response:
         jobs = service.backtests()
@@ -64,7 +65,7 @@ def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls
         operation_id="getBacktest",
         tags=_TAGS,
         summary="State, progress and result of a back-test",
-        **described(answer=models.Anything, problems=(404, 422)),
+        **described(answer=Anything, problems=(404, 422)),
     )
     async def get_backtest(id: JobPath) -> Response:
         return answer(service.backtest_of(id))
@@ -74,7 +75,7 @@ def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls
         operation_id="cancelBacktest",
         tags=_TAGS,
         summary="End a back-test",
-        **described(answer=models.Anything, problems=(404, 422)),
+        **described(answer=Anything, problems=(404, 422)),
     )
     async def cancel_backtest(id: JobPath) -> Response:
         return answer(service.cancel_backtest(id))

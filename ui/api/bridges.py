@@ -11,7 +11,9 @@ from starlette.responses import Response
 
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import ObjectService, Spec
-from ui.api import models
+from ui.api.models.bridges import Drain, ProbeResult
+from ui.api.models.gates import TakeAgain
+from ui.api.models.shapes import Anything, Object, ObjectList
 from ui.api.object_routes import ObjectRoutes
 from ui.api.objects import Kind, whole_list
 from ui.api.operation import described
@@ -82,7 +84,7 @@ def _add_verb(router: APIRouter, kind: Kind, verb: str, summary: str, method: Ca
         operation_id=f"{verb}{kind.singular}",
         tags=[kind.tag],
         summary=summary,
-        **described(answer=models.Object, problems=(404, 409, 422)),
+        **described(answer=Object, problems=(404, 409, 422)),
     )
     async def switched(name: NamePath) -> Response:
         found = method(checked_name(name))
@@ -98,7 +100,7 @@ def add_tests(router: APIRouter, kind: Kind, service: BridgeService) -> None:
         operation_id=f"test{kind.singular}",
         tags=[kind.tag],
         summary=f"Test {_a(word)} step by step, with a connection of its own",
-        **described(answer=models.ProbeResult, problems=(404, 422)),
+        **described(answer=ProbeResult, problems=(404, 422)),
     )
     async def test(name: NamePath) -> Response:
         return answer(await service.test(checked_name(name)))
@@ -108,7 +110,7 @@ def add_tests(router: APIRouter, kind: Kind, service: BridgeService) -> None:
         operation_id=f"probe{kind.singular}",
         tags=[kind.tag],
         summary=f"Test {_a(word)} that is not saved, step by step",
-        **described(body=kind.model, answer=models.ProbeResult),
+        **described(body=kind.model, answer=ProbeResult),
     )
     async def probe(request: Request) -> Response:
         return answer(await service.probe(await read_object(request)))
@@ -122,7 +124,7 @@ def add_types(router: APIRouter, types: Callable[[], Sequence[Spec]]) -> None:
         operation_id="listConnectorTypes",
         tags=["Bridges"],
         summary="The types of connectors, with the JSON Schemas of their settings",
-        **described(answer=models.ObjectList),
+        **described(answer=ObjectList),
     )
     async def list_types() -> Response:
         return answer(whole_list(types()))
@@ -136,7 +138,7 @@ def add_drain(router: APIRouter, kind: Kind, drain: Callable[[str, float], Await
         operation_id=f"drain{kind.singular}",
         tags=[kind.tag],
         summary="Take no more rows, send those that wait, then stop; answers when it is done, or timeout_s are over",
-        **described(body=models.Drain, answer=models.Anything, problems=(404, 422)),
+        **described(body=Drain, answer=Anything, problems=(404, 422)),
     )
     async def drained(name: NamePath, request: Request) -> Response:
         timeout_s = (await read_object(request)).get("timeout_s", 30)
@@ -157,7 +159,7 @@ def add_dead_letters(router: APIRouter, kind: Kind, service: Any) -> None:
         operation_id="listDeadLetters",
         tags=tags,
         summary="Rows that an action gave up and kept, oldest first, with the reasons",
-        **described(answer=models.Anything, problems=(404, 422)),
+        **described(answer=Anything, problems=(404, 422)),
     )
     async def show(
         name: NamePath, limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 20
@@ -169,7 +171,7 @@ def add_dead_letters(router: APIRouter, kind: Kind, service: Any) -> None:
         operation_id="redriveDeadLetters",
         tags=tags,
         summary="Hand dead letters to the action once more, oldest first",
-        **described(body=models.TakeAgain, answer=models.Anything, problems=(404,)),
+        **described(body=TakeAgain, answer=Anything, problems=(404,)),
     )
     async def redrive(name: NamePath, request: Request) -> Response:
         limit = (await read_object(request)).get("limit", 10_000)
@@ -182,7 +184,7 @@ def add_dead_letters(router: APIRouter, kind: Kind, service: Any) -> None:
         operation_id="purgeDeadLetters",
         tags=tags,
         summary="Forget all dead letters of an action",
-        **described(answer=models.Anything, problems=(404, 422)),
+        **described(answer=Anything, problems=(404, 422)),
     )
     async def purge(name: NamePath) -> Response:
         return answer(service.purge(checked_name(name)))

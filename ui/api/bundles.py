@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import ObjectService, Spec
-from ui.api import models
 from ui.api.deadline import BoundedCalls
+from ui.api.models.shapes import Object
 from ui.api.multipart import form_parts
 from ui.api.objects import created_answer
 from ui.api.operation import described
@@ -84,7 +84,7 @@ def add_bundles(router: APIRouter, service: Bundles, compiling: BoundedCalls) ->
 
 def _described(status: int) -> dict[str, Any]:
     problems = (409, 413, 422) if status == 201 else (404, 409, 413, 422)
-    made = described(answer=models.Object, status=status, problems=problems)
+    made = described(answer=Object, status=status, problems=problems)
     content = {"multipart/form-data": {"schema": _FORM}}
     made["openapi_extra"] = {"requestBody": {"required": True, "content": content}}
     return made

@@ -10,8 +10,9 @@ from starlette.responses import Response
 from broker.admin.clients import ClientDesk
 from broker.admin.listing import Selection
 from broker.codec.packets import SubscriptionRequest
-from ui.api import models
 from ui.api.members import Members
+from ui.api.models.clients import KickClients, SubscribeClient, UnsubscribeClient
+from ui.api.models.shapes import Anything, Page
 from ui.api.objects import Cursor, Limit
 from ui.api.operation import described
 from ui.api.parameters import decode_cursor
@@ -36,7 +37,7 @@ def _add_list(router: APIRouter, desk: ClientDesk) -> None:
         operation_id="listClients",
         tags=_TAGS,
         summary="Clients that are connected, or have a session that waits for them",
-        **described(answer=models.Page, problems=(422,)),
+        **described(answer=Page, problems=(422,)),
     )
     async def list_clients(
         limit: Limit = 100,
@@ -60,7 +61,7 @@ def _add_kick(router: APIRouter, desk: ClientDesk) -> None:
         operation_id="kickClients",
         tags=_TAGS,
         summary="Disconnect clients (0x98); their sessions stay as their expiry says",
-        **described(body=models.KickClients, answer=models.Anything),
+        **described(body=KickClients, answer=Anything),
     )
     async def kick(request: Request) -> Response:
         members = Members(await read_object(request))
@@ -75,7 +76,7 @@ def _add_subscribing(router: APIRouter, desk: ClientDesk) -> None:
         operation_id="subscribeClient",
         tags=_TAGS,
         summary="Subscribe a connected client, as if it had asked for that itself",
-        **described(body=models.SubscribeClient, answer=models.Anything, problems=(404, 409)),
+        **described(body=SubscribeClient, answer=Anything, problems=(404, 409)),
     )
     async def subscribe(request: Request) -> Response:
         members = Members(await read_object(request))
@@ -98,7 +99,7 @@ def _add_subscribing(router: APIRouter, desk: ClientDesk) -> None:
         operation_id="unsubscribeClient",
         tags=_TAGS,
         summary="End subscriptions of a connected client",
-        **described(body=models.UnsubscribeClient, answer=models.Anything, problems=(404, 409)),
+        **described(body=UnsubscribeClient, answer=Anything, problems=(404, 409)),
     )
     async def unsubscribe(request: Request) -> Response:
         members = Members(await read_object(request))
@@ -115,7 +116,7 @@ def _add_show(router: APIRouter, desk: ClientDesk) -> None:
         operation_id="getClient",
         tags=_TAGS,
         summary="A client with everything that is known of it",
-        **described(answer=models.Anything, problems=(404,)),
+        **described(answer=Anything, problems=(404,)),
     )
     async def show(client_id: ClientIdPath) -> Response:
         return answer(desk.show(client_id))

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
-from ui.api import models
 from ui.api.context import Delayed
+from ui.api.models.shapes import Anything, ObjectList
 from ui.api.operation import described
 from ui.api.wire import answer
 
@@ -23,7 +23,7 @@ def add_delayed(router: APIRouter, delayed: Delayed) -> None:
         operation_id="listDelayed",
         tags=["Delayed"],
         summary="Delayed messages in the order in which they are due, without their payloads",
-        **described(answer=models.ObjectList, problems=(422,)),
+        **described(answer=ObjectList, problems=(422,)),
     )
     async def list_delayed(
         limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
@@ -36,7 +36,7 @@ def add_delayed(router: APIRouter, delayed: Delayed) -> None:
         operation_id="getDelayed",
         tags=["Delayed"],
         summary="A delayed message with its payload",
-        **described(answer=models.Anything, problems=(404, 422)),
+        **described(answer=Anything, problems=(404, 422)),
     )
     async def get_delayed(id: Id) -> Response:
         return answer(delayed.get(id))

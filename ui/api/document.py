@@ -12,9 +12,10 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
-from ui.api import models
+from ui.api.models import access, bridges, clients, gates, messages, node, rules, schemas, shapes, streams
 from ui.api.status import Status
 
+_BODIES = (access, bridges, clients, gates, messages, node, rules, schemas, shapes, streams)
 _TAGS = {
     "System": "The node and the sessions of the status page",
     "Schemas": "Registered schemas",
@@ -71,8 +72,10 @@ def _build(app: FastAPI) -> dict[str, Any]:
 
 
 def _models() -> Iterable[type[BaseModel]]:
-    found = [item for item in vars(models).values() if isinstance(item, type) and issubclass(item, BaseModel)]
-    return [model for model in found if model is not BaseModel and not model.__name__.startswith("_")]
+    for module in _BODIES:
+        for item in vars(module).values():
+            if isinstance(item, type) and issubclass(item, BaseModel) and item is not BaseModel:
+                yield item
 
 
 def _schemas(described: Iterable[type[BaseModel]]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
-from ui.api import models
 from ui.api.context import Groups
+from ui.api.models.shapes import Anything, ObjectList
 from ui.api.operation import described
 from ui.api.wire import answer, read_object
 
@@ -25,7 +25,7 @@ def add_groups(router: APIRouter, groups: Groups) -> None:
         operation_id="listGroups",
         tags=["Share groups"],
         summary="Share groups with their members, and what waits for them",
-        **described(answer=models.ObjectList),
+        **described(answer=ObjectList),
     )
     async def list_groups() -> Response:
         items = list(groups.overview())
@@ -36,7 +36,7 @@ def add_groups(router: APIRouter, groups: Groups) -> None:
         operation_id="makeGroup",
         tags=["Share groups"],
         summary="Make a share group that outlives its members",
-        **described(body=models.Anything, answer=models.Anything, status=201, problems=(409, 422)),
+        **described(body=Anything, answer=Anything, status=201, problems=(409, 422)),
     )
     async def make(request: Request) -> Response:
         return answer(groups.make(await read_object(request)), 201)
@@ -46,7 +46,7 @@ def add_groups(router: APIRouter, groups: Groups) -> None:
         operation_id="getGroup",
         tags=["Share groups"],
         summary="One share group with its members and places",
-        **described(answer=models.Anything, problems=(404,)),
+        **described(answer=Anything, problems=(404,)),
     )
     async def show(group: GroupPath) -> Response:
         return answer(groups.show(group))

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from ui.api import models
 from ui.api.context import Lake
+from ui.api.models.shapes import Anything
+from ui.api.models.streams import Preview
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name
 from ui.api.wire import Json, answer, read_object
@@ -57,7 +58,7 @@ def add_lake(router: APIRouter, lake: Lake) -> None:
         operation_id="reportTable",
         tags=["Lake"],
         summary="The job's report on its progress",
-        **described(body=models.Anything, status=204, problems=(404,)),
+        **described(body=Anything, status=204, problems=(404,)),
     )
     async def report(name: NamePath, request: Request) -> Response:
         lake.report(checked_name(name), await read_object(request))
@@ -68,7 +69,7 @@ def add_lake(router: APIRouter, lake: Lake) -> None:
         operation_id="previewTable",
         tags=["Lake"],
         summary="The newest rows of a table",
-        **described(answer=models.Preview, problems=(404, 422)),
+        **described(answer=Preview, problems=(404, 422)),
     )
     async def preview(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> Response:
         return await reads.preview(checked_name(name), limit)
@@ -78,7 +79,7 @@ def add_lake(router: APIRouter, lake: Lake) -> None:
         operation_id="auditTable",
         tags=["Lake"],
         summary="Prove by offset that every record is accounted for",
-        **described(answer=models.Anything, problems=(404, 422)),
+        **described(answer=Anything, problems=(404, 422)),
     )
     async def audit(name: NamePath) -> Response:
         return await reads.audit(checked_name(name))

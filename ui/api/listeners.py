@@ -7,8 +7,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from ui.api import models
 from ui.api.context import Listeners, ReloadConfig
+from ui.api.models.node import ListenerSpec
+from ui.api.models.shapes import Anything, ObjectList
 from ui.api.objects import whole_list
 from ui.api.operation import described
 from ui.api.wire import answer, read_object
@@ -26,7 +27,7 @@ def add_listeners(router: APIRouter, listeners: Listeners) -> None:
         operation_id="listListeners",
         tags=_TAGS,
         summary="Listeners for MQTT in the order in which they are opened, and what they do",
-        **described(answer=models.ObjectList),
+        **described(answer=ObjectList),
     )
     async def list_listeners() -> Response:
         return answer(whole_list(listeners.list()))
@@ -38,7 +39,7 @@ def add_listeners(router: APIRouter, listeners: Listeners) -> None:
         operation_id="getListener",
         tags=_TAGS,
         summary="A listener with its settings",
-        **described(answer=models.Anything, problems=(404, 422)),
+        **described(answer=Anything, problems=(404, 422)),
     )
     async def get_listener(id: Id) -> Response:
         return answer(listeners.get(id))
@@ -48,7 +49,7 @@ def add_listeners(router: APIRouter, listeners: Listeners) -> None:
         operation_id="createListener",
         tags=_TAGS,
         summary="Add a listener and open it; the body holds its settings",
-        **described(body=models.ListenerSpec, answer=models.Anything, status=201, problems=(409,)),
+        **described(body=ListenerSpec, answer=Anything, status=201, problems=(409,)),
     )
     async def create_listener(id: Id, request: Request) -> Response:
         return answer(await listeners.create(id, await read_object(request)), 201)
@@ -58,7 +59,7 @@ def add_listeners(router: APIRouter, listeners: Listeners) -> None:
         operation_id="patchListener",
         tags=_TAGS,
         summary="Change settings of a listener, by JSON Merge Patch; its connections live on",
-        **described(body=models.ListenerSpec, answer=models.Anything, problems=(404, 409)),
+        **described(body=ListenerSpec, answer=Anything, problems=(404, 409)),
     )
     async def patch_listener(id: Id, request: Request, drain: Drain = False) -> Response:
         return answer(await listeners.patch(id, await read_object(request), drain=drain))
@@ -81,7 +82,7 @@ def _add_switches(router: APIRouter, listeners: Listeners) -> None:
         operation_id="startListener",
         tags=_TAGS,
         summary="Open a listener that was stopped",
-        **described(answer=models.Anything, problems=(404, 422)),
+        **described(answer=Anything, problems=(404, 422)),
     )
     async def start_listener(id: Id) -> Response:
         return answer(await listeners.start(id))
@@ -91,7 +92,7 @@ def _add_switches(router: APIRouter, listeners: Listeners) -> None:
         operation_id="stopListener",
         tags=_TAGS,
         summary="Close a listener until it, or the broker, is started again",
-        **described(answer=models.Anything, problems=(404, 422)),
+        **described(answer=Anything, problems=(404, 422)),
     )
     async def stop_listener(id: Id, drain: Drain = False) -> Response:
         return answer(await listeners.stop(id, drain=drain))
@@ -101,7 +102,7 @@ def _add_switches(router: APIRouter, listeners: Listeners) -> None:
         operation_id="restartListener",
         tags=_TAGS,
         summary="Close a listener and open it again",
-        **described(answer=models.Anything, problems=(404, 422)),
+        **described(answer=Anything, problems=(404, 422)),
     )
     async def restart_listener(id: Id, drain: Drain = False) -> Response:
         return answer(await listeners.restart(id, drain=drain))
@@ -115,7 +116,7 @@ def add_reload(router: APIRouter, reload: ReloadConfig) -> None:
         operation_id="reloadConfig",
         tags=["System"],
         summary="Read the configuration again and put in force what has changed; when something is wrong, nothing",
-        **described(answer=models.Anything, problems=(422,)),
+        **described(answer=Anything, problems=(422,)),
     )
     async def reload_config(drain: Drain = False) -> Response:
         return answer(await reload(drain=drain))

@@ -14,8 +14,8 @@ from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.topic import check_topic_name
 from broker.core.wire import payload_from_wire
-from ui.api import models
 from ui.api.context import ApiContext
+from ui.api.models.messages import Published, PublishRequest
 from ui.api.operation import described
 from ui.api.problems import ApiProblem
 from ui.api.wire import answer, read_object
@@ -40,7 +40,7 @@ def add_publishing(router: APIRouter, context: ApiContext) -> None:
         operation_id="publishMessage",
         tags=["Messages"],
         summary="Publish a message",
-        **described(body=models.PublishRequest, answer=models.Published),
+        **described(body=PublishRequest, answer=Published),
     )
     async def publish(request: Request) -> Response:
         message = _message(await read_object(request), _client(request), context.clock.now_ns())

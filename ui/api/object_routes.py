@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from ui.api import models
+from ui.api.models.shapes import Anything, Object
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name
 from ui.api.wire import answer
@@ -27,7 +27,7 @@ class ObjectRoutes:
         operation_id: str,
         summary: str,
         method: Callable[[str], Any],
-        model: type[Any] = models.Anything,
+        model: type[Any] = Anything,
     ) -> None:
         """``GET``: what the method returns, which OpenAPI describes by ``model``."""
 
@@ -49,7 +49,7 @@ class ObjectRoutes:
             operation_id=operation_id,
             tags=self._tags,
             summary=summary,
-            **described(answer=models.Object, problems=(404, 409, 422)),
+            **described(answer=Object, problems=(404, 409, 422)),
         )
         async def changed(name: NamePath) -> Response:
             return answer(method(checked_name(name)))

@@ -12,8 +12,17 @@ from starlette.responses import Response
 
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.objects import ObjectService, Spec
-from ui.api import models, preconditions
+from ui.api import preconditions
 from ui.api.gate_filters import gate_filter
+from ui.api.models.access import AccessRuleSpec, AuthenticatorSpec, RuleSourceSpec
+from ui.api.models.bridges import ActionSpec, ConnectorSpec, SourceSpec
+from ui.api.models.clients import AutoSubscriptionSpec
+from ui.api.models.gates import TransformSpec, ValidationSpec
+from ui.api.models.messages import RewriteSpec
+from ui.api.models.rules import RuleSpec
+from ui.api.models.schemas import SchemaRegistrySpec, SchemaSpec
+from ui.api.models.shapes import Object, ObjectList, ObjectPatch, Order
+from ui.api.models.streams import StreamSpec, TableSpec
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name, decode_cursor, encode_cursor
 from ui.api.wire import answer, read_object
@@ -74,21 +83,21 @@ def _spaced(name: str) -> str:
 
 
 KINDS: Sequence[Kind] = (
-    Kind("schemas", "Schema", "Schemas", "Schemas", models.SchemaSpec),
-    Kind("schema-registries", "SchemaRegistry", "SchemaRegistries", "Schemas", models.SchemaRegistrySpec),
-    Kind("validations", "Validation", "Validations", "Validations", models.ValidationSpec, gate_filter),
-    Kind("transforms", "Transform", "Transforms", "Transforms", models.TransformSpec, gate_filter),
-    Kind("rules", "Rule", "Rules", "Rules", models.RuleSpec),
-    Kind("streams", "Stream", "Streams", "Streams", models.StreamSpec),
-    Kind("access/rules", "AccessRule", "AccessRules", "Access", models.AccessRuleSpec),
-    Kind("authentication", "Authenticator", "Authenticators", "Access", models.AuthenticatorSpec),
-    Kind("authorization/sources", "RuleSource", "RuleSources", "Access", models.RuleSourceSpec),
-    Kind("rewrites", "Rewrite", "Rewrites", "Topics", models.RewriteSpec),
-    Kind("auto-subscriptions", "AutoSubscription", "AutoSubscriptions", "Topics", models.AutoSubscriptionSpec),
-    Kind("lake/tables", "Table", "Tables", "Lake", models.TableSpec),
-    Kind("connectors", "Connector", "Connectors", "Bridges", models.ConnectorSpec),
-    Kind("actions", "Action", "Actions", "Bridges", models.ActionSpec),
-    Kind("sources", "Source", "Sources", "Bridges", models.SourceSpec),
+    Kind("schemas", "Schema", "Schemas", "Schemas", SchemaSpec),
+    Kind("schema-registries", "SchemaRegistry", "SchemaRegistries", "Schemas", SchemaRegistrySpec),
+    Kind("validations", "Validation", "Validations", "Validations", ValidationSpec, gate_filter),
+    Kind("transforms", "Transform", "Transforms", "Transforms", TransformSpec, gate_filter),
+    Kind("rules", "Rule", "Rules", "Rules", RuleSpec),
+    Kind("streams", "Stream", "Streams", "Streams", StreamSpec),
+    Kind("access/rules", "AccessRule", "AccessRules", "Access", AccessRuleSpec),
+    Kind("authentication", "Authenticator", "Authenticators", "Access", AuthenticatorSpec),
+    Kind("authorization/sources", "RuleSource", "RuleSources", "Access", RuleSourceSpec),
+    Kind("rewrites", "Rewrite", "Rewrites", "Topics", RewriteSpec),
+    Kind("auto-subscriptions", "AutoSubscription", "AutoSubscriptions", "Topics", AutoSubscriptionSpec),
+    Kind("lake/tables", "Table", "Tables", "Lake", TableSpec),
+    Kind("connectors", "Connector", "Connectors", "Bridges", ConnectorSpec),
+    Kind("actions", "Action", "Actions", "Bridges", ActionSpec),
+    Kind("sources", "Source", "Sources", "Bridges", SourceSpec),
 )
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many objects.")]
@@ -115,7 +124,7 @@ def _add_list(router: APIRouter, kind: Kind, service: ObjectService) -> None:
         operation_id=f"list{kind.plural}",
         tags=[kind.tag],
         summary=f"List {kind.words} in their order",
-        **described(answer=models.ObjectList, problems=(422,)),
+        **described(answer=ObjectList, problems=(422,)),
     )
     async def list_objects(
         limit: Limit = 100,
@@ -131,7 +140,7 @@ def _add_create(router: APIRouter, kind: Kind, service: ObjectService) -> None:
         operation_id=f"create{kind.singular}",
         tags=[kind.tag],
         summary=f"Create {kind.word}",
-        **described(body=kind.model, answer=models.Object, status=201, problems=(409,)),
+        **described(body=kind.model, answer=Object, status=201, problems=(409,)),
     )
     async def create_object(request: Request) -> Response:
         spec = await read_object(request)
@@ -145,7 +154,7 @@ def _add_get(router: APIRouter, kind: Kind, service: ObjectService) -> None:
         operation_id=f"get{kind.singular}",
         tags=[kind.tag],
         summary=f"Show {kind.word}",
-        **described(answer=models.Object, problems=(404, 422)),
+        **described(answer=Object, problems=(404, 422)),
     )
     async def get_object(name: NamePath, request: Request) -> Response:
         shown = answer(service.get(checked_name(name)))
@@ -158,7 +167,7 @@ def _add_put(router: APIRouter, kind: Kind, service: ObjectService) -> None:
         operation_id=f"put{kind.singular}",
         tags=[kind.tag],
         summary=f"Create or replace {kind.word}",
-        **described(body=kind.model, answer=models.Object, problems=(409, *_preconditions(service)), also_creates=True),
+        **described(body=kind.model, answer=Object, problems=(409, *_preconditions(service)), also_creates=True),
     )
     async def put_object(name: NamePath, request: Request) -> Response:
         spec = named(await read_object(request), checked_name(name))
@@ -190,7 +199,7 @@ def _add_patching(router: APIRouter, kind: Kind, service: Any) -> None:
         operation_id=f"patch{kind.singular}",
         tags=[kind.tag],
         summary=f"Change members of {kind.word}, by JSON Merge Patch",
-        **described(body=models.ObjectPatch, answer=models.Object, problems=(404, 409, 412)),
+        **described(body=ObjectPatch, answer=Object, problems=(404, 409, 412)),
     )
     async def patch_object(name: NamePath, request: Request) -> Response:
         patch = await read_object(request)
@@ -215,7 +224,7 @@ def add_reorder(
         operation_id=f"reorder{kind.plural}",
         tags=[kind.tag],
         summary=f"Bring all {kind.words} into an order; each must be named once",
-        **described(body=models.Order, answer=models.ObjectList, problems=(409,)),
+        **described(body=Order, answer=ObjectList, problems=(409,)),
     )
     async def reorder_objects(request: Request) -> Response:
         order = (await read_object(request)).get("order")

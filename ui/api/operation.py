@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
-from ui.api.models import ProblemDocument
+from ui.api.models.shapes import ProblemDocument
 
 _PROBLEMS = {
     400: "Malformed: not JSON, or an unknown parameter",

@@ -7,9 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from ui.api import models
 from ui.api.context import Pipeline
 from ui.api.deadline import BoundedCalls
+from ui.api.models.gates import PipelinePreview
+from ui.api.models.shapes import Anything
 from ui.api.operation import described
 from ui.api.verbs import Verb, add_verb
 from ui.api.wire import answer
@@ -20,7 +21,7 @@ _PREVIEW = Verb(
     "pipeline",
     "preview",
     "Run everything that is configured on one message",
-    models.PipelinePreview,
+    PipelinePreview,
 )
 
 
@@ -32,7 +33,7 @@ def add_pipeline(router: APIRouter, pipeline: Pipeline, calls: BoundedCalls) -> 
         operation_id="getPipeline",
         tags=["Pipeline"],
         summary="Everything that acts on a topic, in the order a message meets it",
-        **described(answer=models.Anything, problems=(422,)),
+        **described(answer=Anything, problems=(422,)),
     )
     async def of_topic(topic: Annotated[str, Query(description="A topic name, without wildcards.")]) -> Response:
         return answer(pipeline.of_topic(topic))

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from broker.core.errors import Invalid, Problem
-from ui.api import models
 from ui.api.context import Quarantine
+from ui.api.models.gates import TakeAgain
+from ui.api.models.shapes import Anything, ObjectList
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name
 from ui.api.wire import answer, read_object
@@ -25,7 +26,7 @@ def add_quarantine(router: APIRouter, quarantine: Quarantine) -> None:
         operation_id="listQuarantines",
         tags=["Quarantine"],
         summary="The streams in which validations and transformations keep what they stop",
-        **described(answer=models.ObjectList),
+        **described(answer=ObjectList),
     )
     async def list_quarantines() -> Response:
         items = list(quarantine.overview())
@@ -36,7 +37,7 @@ def add_quarantine(router: APIRouter, quarantine: Quarantine) -> None:
         operation_id="getQuarantine",
         tags=["Quarantine"],
         summary="What waits in a quarantine, oldest first",
-        **described(answer=models.Anything, problems=(404, 422)),
+        **described(answer=Anything, problems=(404, 422)),
     )
     async def show(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> Response:
         return answer(quarantine.show(checked_name(name), limit))
@@ -46,7 +47,7 @@ def add_quarantine(router: APIRouter, quarantine: Quarantine) -> None:
         operation_id="takeQuarantineAgain",
         tags=["Quarantine"],
         summary="Publish what waits, through all stages; what fails again goes to the end with its new reason",
-        **described(body=models.TakeAgain, answer=models.Anything, problems=(404,)),
+        **described(body=TakeAgain, answer=Anything, problems=(404,)),
     )
     async def take_again(name: NamePath, request: Request) -> Response:
         limit = (await read_object(request)).get("limit", 10_000)

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from broker.admin.retained import RetainedDesk
-from ui.api import models
 from ui.api.members import Members
+from ui.api.models.messages import Cleared, ClearRetained, RetainedCount
+from ui.api.models.shapes import Anything, Page
 from ui.api.objects import Cursor, Limit
 from ui.api.operation import described
 from ui.api.parameters import decode_cursor, encode_cursor
@@ -27,7 +28,7 @@ def add_retained(router: APIRouter, desk: RetainedDesk) -> None:
         operation_id="listRetained",
         tags=_TAGS,
         summary="Retained messages whose topics match a filter, in the order of their topics; long payloads are cut",
-        **described(answer=models.Page, problems=(422,)),
+        **described(answer=Page, problems=(422,)),
     )
     async def list_retained(
         filter: Annotated[str, Query(description="A topic filter.")] = "#", limit: Limit = 100, cursor: Cursor = None
@@ -42,7 +43,7 @@ def add_retained(router: APIRouter, desk: RetainedDesk) -> None:
         operation_id="countRetained",
         tags=_TAGS,
         summary="How many retained messages there are, and their bytes",
-        **described(answer=models.RetainedCount),
+        **described(answer=RetainedCount),
     )
     async def count() -> Response:
         return answer(desk.count())
@@ -52,7 +53,7 @@ def add_retained(router: APIRouter, desk: RetainedDesk) -> None:
         operation_id="getRetained",
         tags=_TAGS,
         summary="The retained message of a topic, with its whole payload",
-        **described(answer=models.Anything, problems=(404,)),
+        **described(answer=Anything, problems=(404,)),
     )
     async def show(topic: Topic) -> Response:
         return answer(desk.get(topic))
@@ -73,7 +74,7 @@ def add_retained(router: APIRouter, desk: RetainedDesk) -> None:
         operation_id="clearRetained",
         tags=_TAGS,
         summary="Delete retained messages by filter; with 'dry_run', tell how many that would be",
-        **described(body=models.ClearRetained, answer=models.Cleared),
+        **described(body=ClearRetained, answer=Cleared),
     )
     async def clear(request: Request) -> Response:
         members = Members(await read_object(request))

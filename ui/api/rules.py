@@ -10,9 +10,11 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from broker.core.objects import ObjectService, Spec
-from ui.api import models, preconditions
+from ui.api import preconditions
 from ui.api.backtests import BacktestVerbs, add_backtests
 from ui.api.deadline import BoundedCalls
+from ui.api.models.rules import RuleCode, RuleLineage, RulePatch
+from ui.api.models.shapes import Anything, Object, ObjectList
 from ui.api.object_routes import ObjectRoutes
 from ui.api.objects import Cursor, Kind, Limit, add_reorder, created_answer, exists, named, page_of, whole_list
 from ui.api.operation import described
@@ -125,7 +127,7 @@ def _add_reading(router: APIRouter, service: RuleVerbs, saving: _Saving) -> None
         operation_id="listRules",
         tags=_TAGS,
         summary="List rules in their order",
-        **described(answer=models.ObjectList, problems=(422,)),
+        **described(answer=ObjectList, problems=(422,)),
     )
     async def list_rules(wanted: Filter, limit: Limit = 100, cursor: Cursor = None) -> Response:
         return answer(page_of(wanted.select(service.list()), limit, cursor))
@@ -135,7 +137,7 @@ def _add_reading(router: APIRouter, service: RuleVerbs, saving: _Saving) -> None
         operation_id="getRule",
         tags=_TAGS,
         summary="Show a rule; ETag is its version",
-        **described(answer=models.Object, problems=(404, 422)),
+        **described(answer=Object, problems=(404, 422)),
     )
     async def get_rule(name: NamePath, request: Request) -> Response:
         shown = answer(service.get(checked_name(name)))
@@ -148,7 +150,7 @@ def _add_writing(router: APIRouter, kind: Kind, service: RuleVerbs, saving: _Sav
         operation_id="createRule",
         tags=_TAGS,
         summary="Create a rule",
-        **described(body=kind.model, answer=models.Object, status=201, problems=(409,)),
+        **described(body=kind.model, answer=Object, status=201, problems=(409,)),
     )
     async def create_rule(request: Request, force: Force = False) -> Response:
         spec = named(await read_object(request), None)
@@ -160,7 +162,7 @@ def _add_writing(router: APIRouter, kind: Kind, service: RuleVerbs, saving: _Sav
         operation_id="putRule",
         tags=_TAGS,
         summary="Create or replace a rule",
-        **described(body=kind.model, answer=models.Object, problems=(409, 412), also_creates=True),
+        **described(body=kind.model, answer=Object, problems=(409, 412), also_creates=True),
     )
     async def put_rule(name: NamePath, request: Request, force: Force = False) -> Response:
         spec = named(await read_object(request), checked_name(name))
@@ -195,7 +197,7 @@ def _add_patching(router: APIRouter, service: RuleVerbs, saving: _Saving) -> Non
         operation_id="patchRule",
         tags=_TAGS,
         summary="Change members of a rule, by JSON Merge Patch",
-        **described(body=models.RulePatch, answer=models.Object, problems=(404, 409, 412)),
+        **described(body=RulePatch, answer=Object, problems=(404, 409, 412)),
     )
     async def patch_rule(name: NamePath, request: Request, force: Force = False) -> Response:
         patch, etag = await read_object(request), saving.etag(checked_name(name))
@@ -212,10 +214,10 @@ def _add_explanations(one: ObjectRoutes, service: RuleVerbs) -> None:
     """What a rule was compiled to, where its columns come from, and the same in Spark."""
     if hasattr(service, "program_of"):
         summary = "The Python function that a rule was compiled to"
-        one.show("/code", "getRuleCode", summary, partial(_code_of, service), models.RuleCode)
+        one.show("/code", "getRuleCode", summary, partial(_code_of, service), RuleCode)
     if hasattr(service, "lineage"):
         summary = "What the columns of a rule's rows are made of"
-        one.show("/lineage", "getRuleLineage", summary, service.lineage, models.RuleLineage)
+        one.show("/lineage", "getRuleLineage", summary, service.lineage, RuleLineage)
     if hasattr(service, "spark_form"):
         add_spark(one, service)
 
@@ -226,16 +228,14 @@ def _code_of(service: RuleVerbs, name: str) -> Spec:
 
 def _add_versions(router: APIRouter, one: ObjectRoutes, service: RuleVerbs, saving: _Saving) -> None:
     summary = "The versions of a rule that are kept, newest first"
-    one.show(
-        "/versions", "listRuleVersions", summary, lambda name: whole_list(service.versions(name)), models.ObjectList
-    )
+    one.show("/versions", "listRuleVersions", summary, lambda name: whole_list(service.versions(name)), ObjectList)
 
     @router.get(
         f"{_ONE}/versions/{{number}}",
         operation_id="getRuleVersion",
         tags=_TAGS,
         summary="A version of a rule",
-        **described(answer=models.Anything, problems=(404, 422)),
+        **described(answer=Anything, problems=(404, 422)),
     )
     async def get_version(name: NamePath, number: VersionPath) -> Response:
         return answer(service.version(checked_name(name), number))
@@ -245,7 +245,7 @@ def _add_versions(router: APIRouter, one: ObjectRoutes, service: RuleVerbs, savi
         operation_id="compareRuleVersions",
         tags=_TAGS,
         summary="What changed from this version to another",
-        **described(answer=models.Anything, problems=(404, 422)),
+        **described(answer=Anything, problems=(404, 422)),
     )
     async def compare_versions(
         name: NamePath, number: VersionPath, to: Annotated[int, Query(ge=1, description="The other version.")]
@@ -257,7 +257,7 @@ def _add_versions(router: APIRouter, one: ObjectRoutes, service: RuleVerbs, savi
         operation_id="restoreRuleVersion",
         tags=_TAGS,
         summary="Make a rule again what it was, as a new version",
-        **described(answer=models.Object, problems=(404, 409, 412, 422)),
+        **described(answer=Object, problems=(404, 409, 412, 422)),
     )
     async def restore_version(name: NamePath, number: VersionPath, request: Request, force: Force = False) -> Response:
         options = await saving.options(service.version(checked_name(name), number)["rule"], force)
@@ -272,7 +272,7 @@ def _add_cases(router: APIRouter, service: RuleVerbs, calls: BoundedCalls) -> No
         operation_id="runRuleTestCases",
         tags=_TAGS,
         summary="Run the saved test cases of a rule",
-        **described(answer=models.Anything, problems=(404, 422)),
+        **described(answer=Anything, problems=(404, 422)),
     )
     async def run_cases(name: NamePath) -> Response:
         service.get(checked_name(name))

@@ -17,9 +17,20 @@ from starlette.responses import Response
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import ObjectService, Spec
-from ui.api import models
 from ui.api.bundles import add_bundles
 from ui.api.deadline import BoundedCalls
+from ui.api.models.schemas import (
+    Compatibility,
+    InferredSchema,
+    RegisteredDecode,
+    RegisteredEncode,
+    RegisteredValidate,
+    SchemaDifference,
+    SchemaInference,
+    SchemaSource,
+    SchemaUsers,
+)
+from ui.api.models.shapes import Anything, Object, ObjectList
 from ui.api.object_routes import ObjectRoutes
 from ui.api.objects import Cursor, Kind, Limit, created_answer, exists, named, page_of
 from ui.api.operation import described
@@ -90,13 +101,13 @@ def _add_reading(router: APIRouter, one: ObjectRoutes, service: SchemaVerbs) -> 
         operation_id="listSchemas",
         tags=_TAGS,
         summary="List schemas in their order",
-        **described(answer=models.ObjectList, problems=(422,)),
+        **described(answer=ObjectList, problems=(422,)),
     )
     async def list_schemas(limit: Limit = 100, cursor: Cursor = None) -> Response:
         return answer(page_of(service.list(), limit, cursor))
 
-    one.show("", "getSchema", "Show a schema, the version in use", service.get, models.Object)
-    one.show("/users", "getSchemaUsers", "Who names a schema", service.users, models.SchemaUsers)
+    one.show("", "getSchema", "Show a schema, the version in use", service.get, Object)
+    one.show("/users", "getSchemaUsers", "Who names a schema", service.users, SchemaUsers)
 
 
 def _add_writing(router: APIRouter, kind: Kind, service: Any, compiling: BoundedCalls) -> None:
@@ -105,7 +116,7 @@ def _add_writing(router: APIRouter, kind: Kind, service: Any, compiling: Bounded
         operation_id="createSchema",
         tags=_TAGS,
         summary="Create a schema",
-        **described(body=kind.model, answer=models.Object, status=201, problems=(409,)),
+        **described(body=kind.model, answer=Object, status=201, problems=(409,)),
     )
     async def create_schema(request: Request) -> Response:
         spec = named(await read_object(request), None)
@@ -117,7 +128,7 @@ def _add_writing(router: APIRouter, kind: Kind, service: Any, compiling: Bounded
         operation_id="putSchema",
         tags=_TAGS,
         summary="Create a schema, or add a version and use it",
-        **described(body=kind.model, answer=models.Object, problems=(409,), also_creates=True),
+        **described(body=kind.model, answer=Object, problems=(409,), also_creates=True),
     )
     async def put_schema(name: NamePath, request: Request, force: Force = False) -> Response:
         spec = named(await read_object(request), checked_name(name))
@@ -142,14 +153,14 @@ def _add_versions(router: APIRouter, one: ObjectRoutes, service: SchemaVerbs) ->
     def versions(name: str) -> Spec:
         return page_of(service.get(name)["versions"], 1000, None)
 
-    one.show("/versions", "listSchemaVersions", "The versions of a schema, oldest first", versions, models.ObjectList)
+    one.show("/versions", "listSchemaVersions", "The versions of a schema, oldest first", versions, ObjectList)
 
     @router.get(
         _VERSION,
         operation_id="getSchemaVersion",
         tags=_TAGS,
         summary="One version with its source",
-        **described(answer=models.Object, problems=(404, 422)),
+        **described(answer=Object, problems=(404, 422)),
     )
     async def get_version(name: NamePath, version: VersionPath) -> Response:
         return answer(service.version(checked_name(name), version))
@@ -172,7 +183,7 @@ def _add_versions(router: APIRouter, one: ObjectRoutes, service: SchemaVerbs) ->
         operation_id="useSchemaVersion",
         tags=_TAGS,
         summary="Code payloads by another version, as to take a change back",
-        **described(answer=models.Object, problems=(404, 409, 422)),
+        **described(answer=Object, problems=(404, 409, 422)),
     )
     async def use_version(name: NamePath, version: VersionPath, force: Force = False) -> Response:
         number = service.version(checked_name(name), version)["version"]
@@ -183,7 +194,7 @@ def _add_versions(router: APIRouter, one: ObjectRoutes, service: SchemaVerbs) ->
         operation_id="diffSchemaVersions",
         tags=_TAGS,
         summary="What changed between two versions",
-        **described(answer=models.SchemaDifference, problems=(404, 422)),
+        **described(answer=SchemaDifference, problems=(404, 422)),
     )
     async def diff(
         name: NamePath,
@@ -200,7 +211,7 @@ def _add_modes(router: APIRouter, service: SchemaVerbs) -> None:
             operation_id=f"get{subject}Compatibility",
             tags=_TAGS,
             summary=f"What a new version {what} must be able to do",
-            **described(answer=models.Compatibility, problems=(404, 422)),
+            **described(answer=Compatibility, problems=(404, 422)),
         )
         async def get_mode(request: Request) -> Response:
             return answer({"compatibility": service.mode_of(mode_name(request))})
@@ -210,7 +221,7 @@ def _add_modes(router: APIRouter, service: SchemaVerbs) -> None:
             operation_id=f"put{subject}Compatibility",
             tags=_TAGS,
             summary=f"Set what a new version {what} must be able to do",
-            **described(body=models.Compatibility, answer=models.Compatibility, problems=(404, 409)),
+            **described(body=Compatibility, answer=Compatibility, problems=(404, 409)),
         )
         async def put_mode(request: Request) -> Response:
             mode = (await read_object(request)).get("compatibility")
@@ -241,28 +252,28 @@ _TRIES: Sequence[_Try] = (
         "check",
         "checkSchemaChange",
         "What a new version would change and break, without saving it",
-        models.SchemaSource,
+        SchemaSource,
         lambda service, body: service.prepare_check(body),
     ),
     _Try(
         "decode",
         "decodeWithRegisteredSchema",
         "Decode a payload by a registered schema",
-        models.RegisteredDecode,
+        RegisteredDecode,
         lambda service, body: lambda: service.decode(body),
     ),
     _Try(
         "encode",
         "encodeWithRegisteredSchema",
         "Encode a value by a registered schema",
-        models.RegisteredEncode,
+        RegisteredEncode,
         lambda service, body: lambda: service.encode(body),
     ),
     _Try(
         "validate",
         "validateWithRegisteredSchema",
         "Hold a value or payload against a registered schema",
-        models.RegisteredValidate,
+        RegisteredValidate,
         lambda service, body: lambda: service.validate(body),
     ),
 )
@@ -277,7 +288,7 @@ def _add_trying(router: APIRouter, service: SchemaVerbs, calls: BoundedCalls) ->
         operation_id="inferSchema",
         tags=["Try"],
         summary="A schema that messages fit: samples, or what was published on topics, or a stream holds",
-        **described(body=models.SchemaInference, answer=models.InferredSchema),
+        **described(body=SchemaInference, answer=InferredSchema),
     )
     async def infer(request: Request) -> Response:
         made = service.prepare_infer(await read_object(request))
@@ -290,7 +301,7 @@ def _add_try(router: APIRouter, service: SchemaVerbs, calls: BoundedCalls, item:
         operation_id=item.operation_id,
         tags=["Try"],
         summary=item.summary,
-        **described(body=item.body, answer=models.Anything, problems=(404,)),
+        **described(body=item.body, answer=Anything, problems=(404,)),
     )
     async def run(name: NamePath, request: Request) -> Response:
         body = {**(await read_object(request)), "name": checked_name(name)}

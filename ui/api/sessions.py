@@ -10,8 +10,9 @@ from starlette.responses import Response
 from broker.admin.listing import Selection
 from broker.admin.sessions import MAX_TOP, SessionDesk
 from broker.core.clock import Clock
-from ui.api import models
 from ui.api.members import Members
+from ui.api.models.clients import Purged, PurgeSessions
+from ui.api.models.shapes import Anything, ObjectList, Page
 from ui.api.objects import Cursor, Limit
 from ui.api.operation import described
 from ui.api.parameters import decode_cursor
@@ -25,13 +26,18 @@ _TAGS: list[Any] = ["Sessions"]
 
 def add_sessions(router: APIRouter, desk: SessionDesk, clock: Clock) -> None:
     """Add ``/sessions`` and its verbs."""
+    _add_lists(router, desk)
+    _add_purge(router, desk, clock)
+    _add_one(router, desk)
 
+
+def _add_lists(router: APIRouter, desk: SessionDesk) -> None:
     @router.get(
         "/sessions",
         operation_id="listSessions",
         tags=_TAGS,
         summary="Sessions, of clients that are connected or away",
-        **described(answer=models.Page, problems=(422,)),
+        **described(answer=Page, problems=(422,)),
     )
     async def list_sessions(
         limit: Limit = 100,
@@ -47,7 +53,7 @@ def add_sessions(router: APIRouter, desk: SessionDesk, clock: Clock) -> None:
         operation_id="topSessions",
         tags=_TAGS,
         summary="The sessions with the longest queues, in memory and in the log",
-        **described(answer=models.ObjectList, problems=(422,)),
+        **described(answer=ObjectList, problems=(422,)),
     )
     async def top(
         count: Annotated[int, Query(ge=1, le=MAX_TOP, description="How many.")] = 10,
@@ -55,12 +61,14 @@ def add_sessions(router: APIRouter, desk: SessionDesk, clock: Clock) -> None:
     ) -> Response:
         return answer(await desk.top(count, by))
 
+
+def _add_purge(router: APIRouter, desk: SessionDesk, clock: Clock) -> None:
     @router.post(
         "/sessions:purge",
         operation_id="purgeSessions",
         tags=_TAGS,
         summary="Delete the sessions that are meant, with what waits for them; with 'dry_run', tell what that would be",
-        **described(body=models.PurgeSessions, answer=models.Purged),
+        **described(body=PurgeSessions, answer=Purged),
     )
     async def purge(request: Request) -> Response:
         members = Members(await read_object(request))
@@ -68,12 +76,14 @@ def add_sessions(router: APIRouter, desk: SessionDesk, clock: Clock) -> None:
         members.done("nothing was purged")
         return answer(await desk.purge(wanted, dry_run=bool(dry_run)))
 
+
+def _add_one(router: APIRouter, desk: SessionDesk) -> None:
     @router.get(
         "/sessions/{client_id:path}",
         operation_id="getSession",
         tags=_TAGS,
         summary="A session, its subscriptions, and how much waits for it",
-        **described(answer=models.Anything, problems=(404,)),
+        **described(answer=Anything, problems=(404,)),
     )
     async def show(client_id: ClientIdPath) -> Response:
         return answer(desk.show(client_id))

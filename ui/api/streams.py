@@ -13,8 +13,8 @@ from fastapi import APIRouter, Query
 from starlette.responses import RedirectResponse, Response
 
 from broker.core.objects import Spec
-from ui.api import models
 from ui.api.context import Streams
+from ui.api.models.streams import StreamPositions
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name, microseconds, offset
 from ui.api.wire import answer
@@ -28,7 +28,7 @@ def add_streams(router: APIRouter, streams: Streams) -> None:
         operation_id="getStreamPositions",
         tags=["Streams"],
         summary="Begin and end of every shard, and where to read",
-        **described(answer=models.StreamPositions, problems=(404, 422)),
+        **described(answer=StreamPositions, problems=(404, 422)),
     )
     async def positions(
         name: NamePath,

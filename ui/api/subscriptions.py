@@ -10,7 +10,7 @@ from starlette.responses import Response
 from broker.admin.subscriptions import SubscriptionDesk, SubscriptionSelection
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
-from ui.api import models
+from ui.api.models.shapes import Page
 from ui.api.objects import Cursor, Limit
 from ui.api.operation import described
 from ui.api.parameters import decode_cursor, encode_cursor
@@ -25,7 +25,7 @@ def add_subscriptions(router: APIRouter, desk: SubscriptionDesk) -> None:
         operation_id="listSubscriptions",
         tags=["Subscriptions"],
         summary="Subscriptions in the order of clients and filters; 'match' finds who gets a topic",
-        **described(answer=models.Page, problems=(422,)),
+        **described(answer=Page, problems=(422,)),
     )
     async def list_subscriptions(
         limit: Limit = 100,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
-from ui.api import models
 from ui.api.context import ApiContext
+from ui.api.models.access import SignInRequest
+from ui.api.models.rules import FunctionList
 from ui.api.operation import described
 from ui.api.security import (
     context_of,
@@ -48,7 +49,7 @@ async def metrics(request: Request) -> Response:
     operation_id="signIn",
     tags=["System"],
     summary="Open a session of the status page with the token",
-    **described(body=models.SignInRequest, status=204, problems=(403,)),
+    **described(body=SignInRequest, status=204, problems=(403,)),
 )
 async def open_session(request: Request) -> Response:
     """A cookie for the token, so that the page never stores the token."""
@@ -100,7 +101,7 @@ def add_status(router: APIRouter, context: ApiContext) -> None:
         operation_id="listFunctions",
         tags=["Rules"],
         summary="The functions of the rule language, and the plugins that brought some of them",
-        **described(answer=models.FunctionList),
+        **described(answer=FunctionList),
     )
     async def list_functions() -> Response:
         items = list(functions())

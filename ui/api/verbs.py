@@ -17,8 +17,12 @@ from starlette.responses import Response
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.objects import Spec
-from ui.api import models
 from ui.api.deadline import BoundedCalls
+from ui.api.models.gates import TransformPreview, ValidationTest, VariformEval
+from ui.api.models.messages import RewriteTest
+from ui.api.models.rules import RuleCheck, RuleExplain, RuleTest, TemplateRender
+from ui.api.models.schemas import SchemaDecode, SchemaEncode, SchemaSource, SchemaValidate
+from ui.api.models.shapes import Anything
 from ui.api.operation import described
 from ui.api.problems import log
 from ui.api.wire import Json, plain, read_object
@@ -40,24 +44,24 @@ class Verb:
 
 
 VERBS: Sequence[Verb] = (
-    Verb("/rules:test", "testRule", "rules", "test", "Run SQL on one event", models.RuleTest),
-    Verb("/rules:check", "checkRule", "rules", "check", "Types and lineage of a rule's rows", models.RuleCheck),
+    Verb("/rules:test", "testRule", "rules", "test", "Run SQL on one event", RuleTest),
+    Verb("/rules:check", "checkRule", "rules", "check", "Types and lineage of a rule's rows", RuleCheck),
     Verb(
         "/rules:explain",
         "explainRule",
         "rules",
         "explain",
         "Run SQL or a rule on one event, step by step, with the value of every sub-expression",
-        models.RuleExplain,
+        RuleExplain,
     ),
-    Verb("/templates:render", "renderTemplate", "rules", "render", "Fill a template from a row", models.TemplateRender),
+    Verb("/templates:render", "renderTemplate", "rules", "render", "Fill a template from a row", TemplateRender),
     Verb(
         "/variform:eval",
         "evaluateVariform",
         "transforms",
         "evaluate",
         "Evaluate a variform expression",
-        models.VariformEval,
+        VariformEval,
     ),
     Verb(
         "/transforms:preview",
@@ -65,7 +69,7 @@ VERBS: Sequence[Verb] = (
         "transforms",
         "preview",
         "Run transformations on one message",
-        models.TransformPreview,
+        TransformPreview,
     ),
     Verb(
         "/validations:test",
@@ -73,7 +77,7 @@ VERBS: Sequence[Verb] = (
         "validations",
         "test",
         "Run validations on one message",
-        models.ValidationTest,
+        ValidationTest,
     ),
     Verb(
         "/rewrites:test",
@@ -81,18 +85,18 @@ VERBS: Sequence[Verb] = (
         "rewrites",
         "test",
         "What a topic or filter that a client names is rewritten to",
-        models.RewriteTest,
+        RewriteTest,
     ),
-    Verb("/schemas:check", "checkSchema", "schemas", "check", "Whether a schema can be saved", models.SchemaSource),
-    Verb("/schemas:decode", "decodeWithSchema", "schemas", "decode", "Decode a payload", models.SchemaDecode),
-    Verb("/schemas:encode", "encodeWithSchema", "schemas", "encode", "Encode a value", models.SchemaEncode),
+    Verb("/schemas:check", "checkSchema", "schemas", "check", "Whether a schema can be saved", SchemaSource),
+    Verb("/schemas:decode", "decodeWithSchema", "schemas", "decode", "Decode a payload", SchemaDecode),
+    Verb("/schemas:encode", "encodeWithSchema", "schemas", "encode", "Encode a value", SchemaEncode),
     Verb(
         "/schemas:validate",
         "validateWithSchema",
         "schemas",
         "validate",
         "Hold a value or payload against a schema",
-        models.SchemaValidate,
+        SchemaValidate,
     ),
 )
 
@@ -108,7 +112,7 @@ def add_verb(router: APIRouter, verb: Verb, service: object, calls: BoundedCalls
         operation_id=verb.operation_id,
         tags=["Try"],
         summary=verb.summary,
-        **described(body=verb.body, answer=models.Anything),
+        **described(body=verb.body, answer=Anything),
     )
     async def run_verb(request: Request) -> Response:
         body = await read_object(request)

@@ -1,0 +1,84 @@
+"""Who may connect, and what for."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class UserSpec(BaseModel, extra="allow"):
+    """Somebody whom the broker itself knows. Without a password one is made."""
+
+    name: str = Field(examples=["meter-7"])
+    password: str | None = None
+    is_superuser: bool = Field(False, description="Whether access rules do not count.")
+    clientid: str | None = Field(None, description="The only client identifier the user may use.")
+    description: str = ""
+
+
+class UserImport(BaseModel, extra="allow"):
+    """Users with hashes of their passwords; what is the same for all may stand beside the list."""
+
+    users: list[dict[str, Any]]
+    algorithm: Literal["sha256", "sha512", "pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512"] = "sha256"
+    iterations: int | None = None
+    salt_position: Literal["prefix", "suffix"] = "prefix"
+
+
+class AccessRuleSpec(BaseModel, extra="allow"):
+    """Who may publish and subscribe to what; the first rule that is about a request decides."""
+
+    name: str
+    permission: Literal["allow", "deny"]
+    who: Literal["all"] | dict[str, Any] = Field("all", examples=[{"username": "ann"}])
+    action: Literal["publish", "subscribe", "all"] = "all"
+    qos: list[int] = [0, 1, 2]
+    retain: bool | Literal["all"] = "all"
+    topics: list[str] = Field(examples=[["meters/${username}/#"]])
+    enable: bool = True
+
+
+class AuthenticatorSpec(BaseModel, extra="allow"):
+    """Who decides over clients that connect; one of each mechanism."""
+
+    mechanism: Literal["builtin", "cinfo", "jwt"]
+    enable: bool = True
+    precondition: str | None = None
+
+
+class RuleSourceSpec(BaseModel, extra="allow"):
+    """Where access rules come from; one of each type."""
+
+    type: Literal["built_in", "file"]
+    enable: bool = True
+
+
+class BanSpec(BaseModel, extra="allow"):
+    """Whom to refuse; ``until`` is RFC 3339 or ``infinity``."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+
+    kind: Literal["clientid", "username", "peerhost", "clientid_re", "username_re", "peerhost_net"] = Field(
+        alias="as", description="What is looked at; `_re` is a regular expression (RE2), `_net` a network."
+    )
+    who: str = Field(description="The identifier, name, address, expression or network.")
+    reason: str = Field(default="", description="Why; shown to people.")
+    by: str = Field(default="", description="Who made it; shown to people.")
+    until: str = Field(default="infinity", description="When it ends, RFC 3339, or `infinity`.")
+
+
+class AccessCheck(BaseModel, extra="allow"):
+    """A client, and what it would do. Without ``password`` it is taken as logged in, its names verified."""
+
+    client: dict[str, Any] = Field(examples=[{"clientid": "c1", "username": "ann"}])
+    action: Literal["publish", "subscribe"] | None = None
+    topic: str | None = None
+    qos: Literal[0, 1, 2] = 0
+    retain: bool = False
+
+
+class SignInRequest(BaseModel):
+    """The administrator's token, typed into the status page."""
+
+    token: str

@@ -1,0 +1,75 @@
+"""Clients, their subscriptions and sessions."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+
+class KickClients(BaseModel):
+    """The identifiers of the clients to disconnect."""
+
+    client_ids: list[str]
+
+
+class SubscriptionOptions(BaseModel):
+    """A topic filter, or ``$share/GROUP/FILTER``, and the options of the subscription."""
+
+    filter: str
+    qos: Literal[0, 1, 2] = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: Literal[0, 1, 2] = 0
+
+
+class SubscribeClient(BaseModel):
+    """Which client to subscribe to what."""
+
+    client_id: str
+    subscriptions: list[SubscriptionOptions]
+
+
+class UnsubscribeClient(BaseModel):
+    """Which subscriptions of which client to end, by their filters."""
+
+    client_id: str
+    filters: list[str]
+
+
+class AutoSubscriptionSpec(BaseModel, extra="allow"):
+    """A subscription made for every client that connects; `topic` may have `${clientid}` and the like."""
+
+    name: str
+    topic: str
+    qos: Literal[0, 1, 2] = 0
+    nl: bool = False
+    rap: bool = False
+    rh: Literal[0, 1, 2] = 0
+    enable: bool = True
+
+
+class PurgeSessions(BaseModel):
+    """Which sessions to delete. Without ``connected`` those whose client is away; what is left out does not matter."""
+
+    client_id: str | None = Field(default=None, description="An identifier, or a pattern with `*`, `?` and `[abc]`.")
+    username: str | None = Field(default=None, description="A user name, or a pattern.")
+    zone: str | None = Field(default=None, description="A zone, or a pattern.")
+    older_than_s: int | None = Field(default=None, description="Away for at least so many seconds.")
+    durable: bool | None = None
+    connected: bool = Field(default=False, description="True for sessions of connected clients, who are told (0x98).")
+    min_queued: int | None = None
+    min_queue_bytes: int | None = None
+    dry_run: bool = False
+
+
+class Purged(BaseModel):
+    """What was purged, or would be: counts, what waited for the sessions, and some of their identifiers."""
+
+    sessions: int
+    subscriptions: int
+    inflight: int
+    queued: int
+    queued_bytes: int
+    samples: list[str]
+    dry_run: bool

@@ -1,0 +1,89 @@
+"""Messages: published, retained; topics that are rewritten."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+
+class EncodedPayload(BaseModel):
+    """A payload with its encoding."""
+
+    encoding: Literal["utf8", "base64", "json"] = "utf8"
+    data: Any
+
+
+class PublishRequest(BaseModel):
+    """A message to publish, as a client would."""
+
+    topic: str = Field(examples=["meters/1/telemetry"])
+    payload: str | EncodedPayload = ""
+    qos: Literal[0, 1, 2] = 0
+    retain: bool = False
+    user_properties: list[tuple[str, str]] = []
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: str | None = Field(default=None, description="As text in UTF-8.")
+    message_expiry_interval: int | None = Field(default=None, description="Seconds.")
+    payload_format_indicator: Literal[0, 1] | None = None
+
+
+class Published(BaseModel):
+    """What became of a message that was not refused: how many took it, and whether it is the topic's retained one.
+
+    With QoS 1 and 2 the answer comes once it is stored for all that are to get it later.
+    """
+
+    receivers: int
+    outcome: Literal["delivered", "no_subscribers"]
+    retained: bool
+
+
+class RetainedCount(BaseModel):
+    """How many topics have a retained message, and bytes of topics, payloads and properties."""
+
+    messages: int
+    bytes: int
+
+
+class ClearRetained(BaseModel):
+    """Which retained messages to delete: those whose topics match."""
+
+    filter: str
+    only_expired: bool = False
+    dry_run: bool = False
+
+
+class Cleared(BaseModel):
+    """What was cleared, or would be, and some of the topics."""
+
+    messages: int
+    payload_bytes: int
+    samples: list[str]
+    dry_run: bool
+
+
+class RewriteSpec(BaseModel, extra="allow"):
+    """A rewrite of topics that clients name; the first one whose `source_topic` matches is taken.
+
+    `dest_topic` has `$1` for groups of `re` (RE2), `${clientid}`, `${username}` and `${client_attrs.NAME}`.
+    """
+
+    name: str
+    action: Literal["publish", "subscribe", "all"] = "all"
+    source_topic: str
+    re: str | None = None
+    dest_topic: str
+    enable: bool = True
+
+
+class RewriteTest(BaseModel, extra="allow"):
+    """A topic (`publish`) or filter (`subscribe`) to try; `rewrites` stand in place of those in force."""
+
+    topic: str
+    action: Literal["publish", "subscribe"] = "publish"
+    clientid: str = "client"
+    username: str | None = None
+    client_attrs: dict[str, str] = {}
+    rewrites: list[RewriteSpec] | None = None

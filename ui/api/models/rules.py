@@ -1,0 +1,131 @@
+"""Rules: their SQL, its test, lineage and backtest."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from ui.api.models.shapes import ObjectList
+
+
+class RuleTestCase(BaseModel, extra="allow"):
+    """An event, and what the SQL makes of it: ``{"rows": [...]}``, ``{"no_result": true}`` or ``{"error": ...}``."""
+
+    name: str
+    event: dict[str, Any]
+    expect: dict[str, Any]
+
+
+class RuleSpec(BaseModel, extra="allow"):
+    """SQL over messages and events, and what to do with its rows."""
+
+    name: str
+    language: Literal["sql", "jq"] = "sql"
+    jq: str | None = Field(None, description="The program, with the language jq.", examples=["{t: .payload.t}"])
+    reads: list[str] | None = Field(None, alias="from", description="What it reads, with the language jq.")
+    sql: str | None = Field(None, examples=['SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20'])
+    actions: list[dict[str, Any]] = []
+    enable: bool = True
+    description: str = ""
+    tests: list[RuleTestCase] = []
+
+
+class RulePatch(BaseModel, extra="allow"):
+    """Members of a rule to change; null sets one back to its default (RFC 7396)."""
+
+
+class RuleCode(BaseModel):
+    """What a rule was compiled to."""
+
+    language: Literal["python"]
+    source: str
+
+
+class RuleTest(BaseModel, extra="allow"):
+    """A rule's SQL and the columns of the event to run it on."""
+
+    language: Literal["sql", "jq"] = "sql"
+    jq: str | None = None
+    reads: list[str] | None = Field(None, alias="from")
+    sql: str | None = None
+    event: dict[str, Any] = {}
+
+
+class RuleCheck(BaseModel, extra="allow"):
+    """A rule, or its SQL alone, that need not be saved."""
+
+    sql: str = Field(examples=['SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20'])
+    actions: list[dict[str, Any]] = []
+
+
+class RuleExplain(BaseModel, extra="allow"):
+    """SQL, or the name of a rule, and the columns of the event to run it on."""
+
+    sql: str | None = None
+    name: str | None = None
+    event: dict[str, Any] = {}
+
+
+class LineageOrigin(BaseModel):
+    """A column of the event; ``path`` is a place in it, as ``tags[].k``."""
+
+    column: str
+    path: str | None
+    type: str
+
+
+class LineageColumn(BaseModel):
+    """A column of the rows: its type, the SQL that makes it, and what that reads."""
+
+    name: str
+    type: str
+    spark_type: str
+    expression: str
+    origins: list[LineageOrigin] = Field(alias="from")
+
+
+class LineageCondition(BaseModel):
+    """A condition that decides whether there is a row: ``WHERE`` or ``INCASE``."""
+
+    clause: str
+    expression: str
+    origins: list[LineageOrigin] = Field(alias="from")
+
+
+class RuleLineage(BaseModel):
+    """What the rows of a rule are made of, and on what it depends whether there are any."""
+
+    rule: str
+    columns: list[LineageColumn]
+    conditions: list[LineageCondition]
+
+
+class Backtest(BaseModel, extra="allow"):
+    """New SQL for a rule, or a rule, and the messages to run it on.
+
+    ``name`` and ``sql`` compare the SQL with the rule that runs; one alone is run beside nothing. ``from`` and ``to``
+    are offsets, for every shard, or times; with more than ``limit`` messages between them the newest are read.
+    """
+
+    name: str | None = None
+    sql: str | None = None
+    stream: str
+    start: str | int | None = Field(default=None, alias="from")
+    to: str | int | None = None
+    limit: int = 10_000_000
+    samples: int = Field(default=10, ge=1, le=200)
+    timeout_s: float = 300.0
+
+
+class TemplateRender(BaseModel, extra="allow"):
+    """A template with ``${...}`` and the row that fills it."""
+
+    template: str
+    row: dict[str, Any] = {}
+
+
+class FunctionList(ObjectList):
+    """Functions of the rule language; ``origin`` is ``sluice`` or the plugin they are from."""
+
+    plugins: list[dict[str, Any]]

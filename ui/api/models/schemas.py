@@ -1,0 +1,135 @@
+"""Schemas: registered, elsewhere, not saved; what is decoded, encoded and learned with them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from ui.api.models.messages import EncodedPayload
+
+
+class SchemaSpec(BaseModel, extra="allow"):
+    """A schema: ``json``, ``avro`` or ``protobuf`` and its source, or ``external_http`` and its parameters."""
+
+    name: str
+    type: str
+    source: str | dict[str, Any] | None = Field(default=None, examples=['{"type": "object", "required": ["t"]}'])
+    parameters: dict[str, Any] | None = Field(
+        default=None, description="Of external_http: url and how it is called. Secrets are shown as stars."
+    )
+
+
+class SchemaRegistrySpec(BaseModel, extra="allow"):
+    """A Confluent-compatible schema registry elsewhere. Secrets are shown as stars; stars sent back keep them."""
+
+    name: str
+    type: Literal["confluent"] = "confluent"
+    url: str
+    auth: Literal["none"] | dict[str, Any] = "none"
+    request_timeout_s: float = 5.0
+
+
+class SchemaSource(BaseModel, extra="allow"):
+    """A schema that is not saved."""
+
+    type: str
+    source: str | dict[str, Any] | None = None
+    files: list[dict[str, Any]] | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class SchemaDecode(SchemaSource):
+    """A schema and a payload to decode with it."""
+
+    payload: str | EncodedPayload
+    message_type: str | None = None
+
+
+class SchemaEncode(SchemaSource):
+    """A schema and a value to encode with it."""
+
+    value: Any
+    message_type: str | None = None
+
+
+class SchemaValidate(SchemaSource):
+    """A schema and a value or payload to hold against it."""
+
+    value: Any = None
+    payload: str | EncodedPayload | None = None
+
+
+class RegisteredDecode(BaseModel, extra="allow"):
+    """A payload to decode with a registered schema, by the version in use or another."""
+
+    payload: str | EncodedPayload
+    message_type: str | None = None
+    version: int | None = None
+
+
+class RegisteredEncode(BaseModel, extra="allow"):
+    """A value to encode with a registered schema."""
+
+    value: Any
+    message_type: str | None = None
+    version: int | None = None
+
+
+class RegisteredValidate(BaseModel, extra="allow"):
+    """A value or payload to hold against a registered schema."""
+
+    value: Any = None
+    payload: str | EncodedPayload | None = None
+    message_type: str | None = None
+    version: int | None = None
+
+
+class SchemaUsers(BaseModel):
+    """Who names a schema: validations, transformations and rules, and versions of other schemas."""
+
+    users: list[str]
+    schemas: list[str]
+
+
+class SchemaDifference(BaseModel):
+    """What changed between two versions; each change has ``change``, ``path``, ``before``, ``after`` and ``text``."""
+
+    before: int
+    after: int
+    changes: list[dict[str, Any]]
+
+
+class Compatibility(BaseModel):
+    """What a new version of a schema must be able to do."""
+
+    compatibility: Literal[
+        "none",
+        "backward",
+        "backward_transitive",
+        "forward",
+        "forward_transitive",
+        "full",
+        "full_transitive",
+        "disabled",
+    ]
+
+
+class SchemaInference(BaseModel, extra="allow"):
+    """Messages to learn a schema from: ``samples``, or a ``topic`` filter, or a ``stream``."""
+
+    type: Literal["json", "avro"] = "json"
+    samples: list[Any] | None = None
+    topic: str | None = None
+    stream: str | None = None
+    name: str = "Message"
+
+
+class InferredSchema(BaseModel):
+    """A schema that the messages fit; ``skipped`` messages were not JSON."""
+
+    type: str
+    source: str
+    messages: int
+    skipped: int
+    warnings: list[str]

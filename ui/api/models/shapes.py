@@ -1,0 +1,68 @@
+"""What the bodies of many endpoints have in common: objects, pages, problems."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+
+class Object(BaseModel, extra="allow"):
+    """An object as it is shown: what was sent, defaults filled in, and read-only members such as ``state``."""
+
+    name: str
+
+
+class ObjectList(BaseModel):
+    """A page of objects. ``next`` goes into ``cursor`` for the page after it."""
+
+    items: list[dict[str, Any]]
+    next: str | None
+    total: int
+    total_is_estimate: bool
+
+
+class Page(BaseModel):
+    """A page of a list that may be long. ``next`` goes into ``cursor`` for the page after it; ``total`` is null where
+    it would have to be counted."""
+
+    items: list[dict[str, Any]]
+    next: str | None
+    total: int | None
+    total_is_estimate: bool
+
+
+class Anything(BaseModel, extra="allow"):
+    """An object whose members the feature describes."""
+
+
+class ObjectPatch(BaseModel, extra="allow"):
+    """Members of an object to change; null sets one back to its default (RFC 7396)."""
+
+
+class Order(BaseModel):
+    """The names of all objects of a kind, in the order wanted."""
+
+    order: list[str]
+
+
+class ProblemEntry(BaseModel):
+    """One thing wrong, and where: a JSON pointer into the body; line and column count from 1 inside that text."""
+
+    pointer: str | None = None
+    line: int | None = None
+    column: int | None = None
+    message: str
+    suggestion: str | None = None
+
+
+class ProblemDocument(BaseModel, extra="allow"):
+    """An error, RFC 9457. ``code`` is stable; ``instance`` is the request's identifier."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    errors: list[ProblemEntry]

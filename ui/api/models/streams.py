@@ -1,0 +1,56 @@
+"""Streams, and the tables that follow them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+
+class StreamSpec(BaseModel, extra="allow"):
+    """A durable log; with ``topics`` it captures the messages that match, else rows of rules."""
+
+    name: str
+    topics: list[str] = []
+
+
+class ShardPosition(BaseModel):
+    """Where a shard begins and ends; offsets are texts, since JavaScript loses precision above 2^53."""
+
+    shard: int
+    first_offset: str
+    next_offset: str
+    at_offset: str | None = None
+
+
+class StreamPositions(BaseModel, extra="allow"):
+    """Where a stream stands, and where its records are read.
+
+    That is ``{ranges_url}/streams/{log}/{shard}?from=&to=``, with ``ticket`` as bearer. ``epoch`` changes when a stream
+    is deleted and made anew.
+    """
+
+    stream: str
+    kind: Literal["topics", "rows"]
+    shards: list[ShardPosition]
+    ranges_url: str
+    ticket: str
+    expires_at: str
+    epoch: str
+    log: int
+
+
+class TableSpec(BaseModel, extra="allow"):
+    """A table of the lakehouse that follows a stream."""
+
+    name: str
+    stream: str
+    format: Literal["delta", "iceberg"] = "delta"
+    path: str = ""
+
+
+class Preview(BaseModel, extra="allow"):
+    """The newest rows of a table, newest first."""
+
+    columns: list[str]
+    rows: list[dict[str, Any]]
