@@ -9,11 +9,16 @@ from broker.config.model import Settings
 from broker.config.units import Duration
 from broker.net.settings import split_address
 
+_NO_LEVEL = frozenset("/+#\0")
+
 
 class NodeSettings(Settings):
     """Section ``node``."""
 
-    name: str = Field("sluice", min_length=1, description="Name of this node, in events, metrics and the API.")
+    name: str = Field(
+        "sluice", min_length=1, description="Name of this node, in events, metrics, `$SYS` topics and the API; without "
+        "`/`, `+` and `#`."
+    )  # fmt: skip
     shutdown_timeout: Duration = Field(
         10, gt=0, description="Seconds that a broker which is told to stop gives publishes under way and clients that "
         "read slowly."
@@ -25,6 +30,13 @@ class NodeSettings(Settings):
         "auto", description="`uvloop`, or `asyncio` for Python's own loop, which is slower. `auto` takes uvloop where "
         "it is installed."
     )  # fmt: skip
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        if not _NO_LEVEL.isdisjoint(value):
+            raise ValueError(f"{value!r} has to be one level of $SYS topics; leave '/', '+', '#' and NUL out")
+        return value
 
 
 class AccessSettings(Settings):

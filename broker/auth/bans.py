@@ -147,6 +147,8 @@ class Bans:
 
     def delete(self, kind: str, who: str) -> None:
         """Lift a ban; raises ``NotFound``."""
+        if kind == "peerhost":
+            who = _address(who) or who
         ban = self._exact.pop((kind, who), None)
         pattern = self._patterns.pop((kind, who), None)
         if ban is None and pattern is not None:
@@ -182,6 +184,8 @@ class Bans:
             problems.append(Problem(f"expected one of {', '.join(_KINDS)}", "/as"))
         if not isinstance(who, str) or not 0 < len(who.encode(errors="replace")) <= _MOST_BYTES:
             problems.append(Problem("expected a text that says who", "/who"))
+        elif kind == "peerhost" and _address(who) is None:
+            problems.append(Problem(f"{who!r} is not an address; write it as '10.0.0.1' or '2001:db8::1'", "/who"))
         elif kind in _KINDS and kind not in _EXACT:
             try:
                 _matcher(kind, who)
@@ -198,7 +202,7 @@ class Bans:
         assert isinstance(who, str)
         assert kind is not None
         if kind == "peerhost":
-            who = _address(who)
+            who = _address(who) or who
         return Ban(kind, who, texts["by"], texts["reason"], self._clock.now_ns(), until_ns)
 
     def _until(self, value: object, problems: Problems) -> int:
@@ -229,11 +233,12 @@ def _shown(at_ns: int) -> str:
     return datetime.fromtimestamp(at_ns // _NS, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _address(text: str) -> str:
+def _address(text: str) -> str | None:
+    """An address as connections have it, None where it is none."""
     try:
         return str(ip_address(text))
     except ValueError:
-        return text
+        return None
 
 
 def _matcher(kind: str, who: str) -> Callable[[str], Any]:
@@ -251,7 +256,8 @@ def _matcher(kind: str, who: str) -> Callable[[str], Any]:
     try:
         pattern = re2.compile(who, options)
     except re2.error as error:
-        raise ValueError(f"{who!r} is no regular expression: {error}") from None
+        why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        raise ValueError(f"{who!r} is no regular expression (RE2): {why}") from None
     matches: Callable[[str], Any] = pattern.fullmatch
     return matches
 

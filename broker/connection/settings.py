@@ -176,9 +176,10 @@ class MqttSettings(Settings):
     client_attrs_init: list[ClientAttributeSettings] = Field(
         default_factory=list, description="Attributes of clients, worked out at CONNECT before they are authenticated."
     )
-    clientid_override: Literal["disabled"] | ExpressionText = Field(
-        default="disabled", description="An expression that gives clients another identifier, after the attributes."
-    )
+    clientid_override: ExpressionText = Field(
+        default="disabled", description="An expression that gives clients another identifier, after the attributes; "
+        "`disabled` is none."
+    )  # fmt: skip
     max_waiting_messages: int = Field(
         default=10_000, ge=1, description="Messages made inside the broker (by rules, wills, the API) that may wait "
         "for another process to check or code them; more are refused. Clients are not read from while theirs wait."

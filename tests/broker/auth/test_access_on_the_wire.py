@@ -22,6 +22,7 @@ from broker.codec.packets import (
     Will,
 )
 from broker.core import reason
+from broker.core.errors import Invalid
 from broker.observe.ledger import ledger
 from broker.storage.memory import MemoryStore
 from tests.support.access import BUILTIN, USERS, access
@@ -351,6 +352,31 @@ async def test_others_are_not_banned_and_a_ban_can_be_lifted() -> None:
         await node.client("bb", 5)
         bans.delete("clientid_re", "b")
         await node.client("b", 5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "who", "text"),
+    [
+        ("peerhost", "999.1.1.1", "'999.1.1.1' is not an address; write it as '10.0.0.1' or '2001:db8::1'"),
+        ("peerhost", "gateway.example", "'gateway.example' is not an address; write it as '10.0.0.1' or '2001:db8::1'"),
+        ("clientid_re", "(", "'(' is no regular expression (RE2): missing ): ("),
+    ],
+)
+@on_loop
+async def test_a_ban_that_could_never_hold_is_refused_with_a_sentence(kind: str, who: str, text: str) -> None:
+    async with running() as node:
+        with pytest.raises(Invalid) as told:
+            node.server.hub.access.bans.create({"as": kind, "who": who})
+    assert [problem.message for problem in told.value.problems] == [text]
+
+
+@on_loop
+async def test_an_address_is_banned_and_lifted_however_it_is_written() -> None:
+    async with running() as node:
+        bans = node.server.hub.access.bans
+        assert bans.create({"as": "peerhost", "who": "2001:DB8:0::1"})["who"] == "2001:db8::1"
+        bans.delete("peerhost", "2001:0db8::1")
+        assert bans.list() == []
 
 
 # -- flapping --

@@ -84,3 +84,22 @@ def test_the_reference_describes_every_setting(capsys: pytest.CaptureFixture[str
     entries = json.loads(capsys.readouterr().out)
     assert {"mqtt.max_packet_size", "store.durability", "listeners.tcp.default.bind"} <= {e["key"] for e in entries}
     assert [entry["key"] for entry in entries if not entry["description"]] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('node.name = "a/+"', "node.name: 'a/+' has to be one level of $SYS topics; leave '/', '+', '#' and NUL out"),
+        (
+            'mqtt.clientid_override = "nope("',
+            "mqtt.clientid_override: is no expression: line 1, column 6: expected a value, a variable or a function",
+        ),
+    ],
+    ids=["node.name", "mqtt.clientid_override"],
+)
+def test_a_bad_value_is_one_problem_in_one_sentence(line: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my.conf").write_text(f"{line}\n")
+    assert main(["config", "check", "my.conf"]) == exit_codes.CHECK_SAID_NO
+    head, problem, *_ = capsys.readouterr().err.splitlines()
+    assert head == "Error: the configuration has 1 problem"
+    assert problem.startswith(f"  my.conf line 1: {told}")
