@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -15,6 +16,15 @@ from broker.config.model import Settings
 from broker.config.units import Duration, Size
 
 DEFAULT_PORT = 9092
+_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", re.ASCII)
+_ONE_PLACEHOLDER: Final = re.compile(r"\$\{[A-Za-z0-9._]*\}", re.ASCII)
+
+
+def _checked_topic(name: str) -> str:
+    """Raises ``ValueError`` for what Kafka lets no topic be called."""
+    if not _TOPIC.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a topic of Kafka: letters, digits, '.', '_' and '-', at most 249")
+    return name
 
 
 class PasswordAuthentication(Settings):
@@ -142,6 +152,11 @@ class KafkaSourceSettings(Settings):
         default=1.0, ge=0, le=3600, description="The group's place is told to Kafka so often; a duration."
     )
 
+    @field_validator("topics")
+    @classmethod
+    def _names(cls, value: list[str]) -> list[str]:
+        return [_checked_topic(name) for name in value]
+
 
 class KafkaActionSettings(Settings):
     """Which topic a row goes to, and what record it becomes."""
@@ -204,6 +219,25 @@ class KafkaActionSettings(Settings):
         max_length=200,
         description="With exactly_once: how the id of its transactions begins; else sluice- and the name.",
     )
+
+    @field_validator("topic", "cursor_topic")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        return value if "${" in value else _checked_topic(value)
+
+    @field_validator("partition")
+    @classmethod
+    def _number(cls, value: str) -> str:
+        if value and "${" not in value and not value.isdecimal():
+            raise ValueError(f"{value!r} is no number, and no template")
+        return value
+
+    @field_validator("kafka_headers")
+    @classmethod
+    def _object(cls, value: str) -> str:
+        if value and not _ONE_PLACEHOLDER.fullmatch(value):
+            raise ValueError(f"{value!r} is not one placeholder, as '${{headers}}', for an object or a list")
+        return value
 
     @model_validator(mode="after")
     def _fits(self) -> KafkaActionSettings:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from broker.config.secrets import MASK, Secret
+from broker.config.secrets import MASK, NO_TEXT, Secret
 
 _EXPECTED = {
     "int_parsing": "a whole number",
@@ -20,6 +20,7 @@ _EXPECTED = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
     "string_type": 'a text; put it in quotes, as "text"',
+    NO_TEXT: 'a text; put it in quotes, as "text"',
     "list_type": 'a list, as ["a", "b"]',
     "tuple_type": 'a list, as ["a", "b"]',
     "dict_type": "an object {{ ... }}",
@@ -54,7 +55,8 @@ def sentence(section: str, model: type[BaseModel], error: ErrorDetails) -> str:
     if kind in ("value_error", "assertion_error"):
         cause = error.get("ctx", {}).get("error", error["msg"])
         return f"{key}: {cause}"
-    return f"{key} is {shown(error['input'], is_secret=is_secret_at(model, location))}; {expectation(error)}"
+    is_secret = kind == NO_TEXT or is_secret_at(model, location)
+    return f"{key} is {shown(error['input'], is_secret=is_secret)}; {expectation(error)}"
 
 
 def expectation(error: ErrorDetails) -> str:
@@ -82,34 +84,35 @@ def shown(value: Any, *, is_secret: bool) -> str:
 
 
 def settings_at(model: type[BaseModel], location: tuple[str, ...]) -> list[str]:
-    """The names of the settings of the model found at a path below ``model``."""
-    return list(found.model_fields) if (found := _model_at(model, location)) else []
+    """The names of the settings of the models found at a path below ``model``."""
+    return [name for one in _models_at(model, location) for name in one.model_fields]
 
 
 def is_secret_at(model: type[BaseModel], location: tuple[str, ...]) -> bool:
-    """Whether the setting at a path holds a secret."""
+    """Whether the setting at a path holds a secret, or some."""
     for length in range(len(location), 0, -1):
-        owner = _model_at(model, location[: length - 1])
-        if owner is not None and (found := owner.model_fields.get(location[length - 1])) is not None:
-            return Secret in _types_in(found.annotation)
+        name, owners = location[length - 1], _models_at(model, location[: length - 1])
+        if found := [owner.model_fields[name] for owner in owners if name in owner.model_fields]:
+            kinds = [kind for field in found for kind in types_in(field.annotation)]
+            return any(isinstance(kind, type) and issubclass(kind, Secret) for kind in kinds)
     return False
 
 
-def _model_at(model: type[BaseModel], location: tuple[str, ...]) -> type[BaseModel] | None:
-    """Follows field names; numbers of list items and keys of free maps are stepped over."""
+def _models_at(model: type[BaseModel], location: tuple[str, ...]) -> list[type[BaseModel]]:
+    """Follows field names, to every kind that a member may be of; numbers of list items and keys of free maps are
+    stepped over."""
+    models = [model]
     for part in location:
-        found = model.model_fields.get(part)
-        if found is None:
-            model = getattr(model, "member", None) or model
+        found = [one.model_fields[part] for one in models if part in one.model_fields]
+        if not found:
+            models = [getattr(one, "member", None) or one for one in models]
             continue
-        inner = [kind for kind in _types_in(found.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if not inner:
-            return None
-        model = inner[0]
-    return model
+        kinds = [kind for field in found for kind in types_in(field.annotation)]
+        models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    return models
 
 
-def _types_in(annotation: Any) -> list[Any]:
+def types_in(annotation: Any) -> list[Any]:
     """The types an annotation is made of, as ``X`` and ``None`` of ``X | None``."""
     arguments = get_args(annotation)
-    return [annotation] if not arguments else [inner for argument in arguments for inner in _types_in(argument)]
+    return [annotation] if not arguments else [inner for argument in arguments for inner in types_in(argument)]

@@ -6,9 +6,11 @@ import hmac
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 MASK = "******"
+NO_TEXT = "secret_no_text"
+"""The type of pydantic's error for what is no text in the place of a secret; its value must not be shown either."""
 
 
 class Secret:
@@ -60,5 +62,5 @@ class Secret:
         if isinstance(value, str):
             return cls(value)
         if not isinstance(value, Secret):
-            raise PydanticKnownError("string_type")
+            raise PydanticCustomError(NO_TEXT, "a text is expected")
         return value

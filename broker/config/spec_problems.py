@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from broker.config.problems import did_you_mean, expectation, settings_at, shown
+from broker.config.problems import did_you_mean, expectation, is_secret_at, settings_at, shown, types_in
+from broker.config.secrets import NO_TEXT
 from broker.core.errors import Problem
 
 Location = tuple[int | str, ...]
@@ -31,7 +33,7 @@ def spec_problems(
     known = frozenset(tags)
     found: dict[str, list[str]] = {}
     for detail in error.errors(include_url=False):
-        place = _place(detail["loc"], known)
+        place = _place(_without_choices(detail["loc"], model), known)
         words = found.setdefault(pointer + "".join(f"/{part}" for part in place), [])
         words.append(_reason(detail, place, model) if not words else expectation(detail).removeprefix("expected "))
     return [Problem(" or ".join(words), at) for at, words in found.items()]
@@ -42,6 +44,33 @@ def _place(location: Location, tags: frozenset[str]) -> Location:
     if location and location[-1] in _CHOICES and len(location) > 1:
         location = location[:-1]
     return tuple(part for at, part in enumerate(location) if not (part in tags and _is_tagged(location[:at])))
+
+
+def _without_choices(location: Location, model: type[BaseModel]) -> Location:
+    """The location without what pydantic puts behind a member that may be of several kinds: which of them it tried."""
+    found: list[int | str] = []
+    models: list[type[BaseModel]] = [model]
+    has_choice = False
+    for part in location:
+        field = next((one.model_fields[part] for one in models if part in one.model_fields), None)
+        if field is None and has_choice:
+            has_choice = False
+            continue
+        found.append(part)
+        if field is not None:
+            kinds = types_in(field.annotation)
+            models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+            has_choice = bool(models) and len(_alternatives(field.annotation)) > 1
+    return tuple(found)
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """The kinds that a member may be of, but for None."""
+    if get_origin(annotation) is Annotated:
+        return _alternatives(get_args(annotation)[0])
+    if get_origin(annotation) not in (Union, UnionType):
+        return [] if annotation is NoneType else [annotation]
+    return [kind for one in get_args(annotation) for kind in _alternatives(one)]
 
 
 def _is_tagged(above: Location) -> bool:
@@ -65,7 +94,8 @@ def _reason(detail: ErrorDetails, place: Location, model: type[BaseModel]) -> st
         return f"{member}.{_discriminator(context)} is {context['tag']!r}; expected {expected}"
     if kind in ("value_error", "assertion_error"):
         return f"{member}: {context.get('error', detail['msg'])}"
-    return f"{member} is {shown(detail['input'], is_secret=False)}; {expectation(detail)}"
+    is_secret = kind == NO_TEXT or is_secret_at(model, tuple(map(str, place)))
+    return f"{member} is {shown(detail['input'], is_secret=is_secret)}; {expectation(detail)}"
 
 
 def _discriminator(context: Mapping[str, Any]) -> str:

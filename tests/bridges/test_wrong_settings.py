@@ -1,0 +1,111 @@
+"""What is said of wrong settings of connectors: which member, what it is, what was expected; never a secret."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridges.feature import BUILT_IN
+from bridges.resource.registry import Registry
+from bridges.resource.specs import action_spec, connector_spec, source_spec
+from broker.core.errors import Invalid, Problem
+
+PLAIN = {"mechanism": "plain", "username": "u"}
+HTTP = {"type": "http", "url": "http://h"}
+
+
+def problems(make: Any, spec: dict[str, Any]) -> list[tuple[str, str]]:
+    named = {"name": "x", **({} if make is connector_spec else {"connector": "c"}), **spec}
+    with pytest.raises(Invalid) as caught:
+        make(named, Registry(BUILT_IN))
+    found: list[Problem] = list(caught.value.problems)
+    return [(problem.pointer, problem.message) for problem in found]
+
+
+@pytest.mark.parametrize(
+    ("spec", "pointer", "message"),
+    [
+        (
+            {"type": "kafka", "authentication": {**PLAIN, "password": 4711}},
+            "/authentication/password",
+            'authentication.password is ******; expected a text; put it in quotes, as "text"',
+        ),
+        (
+            {"type": "kafka", "authentication": {**PLAIN, "password": ["s3cret"]}},
+            "/authentication/password",
+            'authentication.password is ******; expected a text; put it in quotes, as "text"',
+        ),
+        (
+            {"type": "kafka", "authentication": {**PLAIN, "password": "s3cret", "user": "u"}},
+            "/authentication/user",
+            "authentication.user is not known; did you mean 'username'?",
+        ),
+        ({"type": "kafka", "authentication": PLAIN}, "/authentication/password", "authentication.password is required"),
+        (
+            {**HTTP, "authentication": {"mechanism": "bearer", "token": 4711}},
+            "/authentication/token",
+            'authentication.token is ******; expected a text; put it in quotes, as "text"',
+        ),
+        ({**HTTP, "headers": "X-Key: s3cret"}, "/headers", "headers is ******; expected an object { ... }"),
+        (
+            {**HTTP, "headers": {"X-Key": 4711}},
+            "/headers/X-Key",
+            'headers.X-Key is ******; expected a text; put it in quotes, as "text"',
+        ),
+        (
+            {"type": "http_server", "authentication": {"mechanism": "token", "tokens": "s3cret"}},
+            "/authentication/tokens",
+            'authentication.tokens is ******; expected a list, as ["a", "b"]',
+        ),
+    ],
+    ids=["number", "list", "misspelt", "missing", "token", "headers", "header", "tokens"],
+)
+def test_what_is_wrong_with_a_connector_is_told_without_its_secrets(
+    spec: dict[str, Any], pointer: str, message: str
+) -> None:
+    assert problems(connector_spec, spec) == [(pointer, message)]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "pointer", "message"),
+    [
+        (
+            {"value_encoding": "avro"},
+            "/parameters/value_encoding",
+            "value_encoding is 'avro'; expected 'text' or an object { ... }",
+        ),
+        (
+            {"topic": "two words"},
+            "/parameters/topic",
+            "topic: 'two words' is no name of a topic of Kafka: letters, digits, '.', '_' and '-', at most 249",
+        ),
+        ({"partition": "first"}, "/parameters/partition", "partition: 'first' is no number, and no template"),
+        (
+            {"kafka_headers": "x=1"},
+            "/parameters/kafka_headers",
+            "kafka_headers: 'x=1' is not one placeholder, as '${headers}', for an object or a list",
+        ),
+        (
+            {"cursor_topic": "a/b"},
+            "/parameters/cursor_topic",
+            "cursor_topic: 'a/b' is no name of a topic of Kafka: letters, digits, '.', '_' and '-', at most 249",
+        ),
+    ],
+    ids=["encoding", "topic", "partition", "headers", "cursor topic"],
+)
+def test_what_no_row_can_mend_in_an_action_for_kafka_is_told_when_it_is_saved(
+    parameters: dict[str, Any], pointer: str, message: str
+) -> None:
+    spec = {"type": "kafka", "parameters": {"topic": "t", **parameters}}
+    assert problems(action_spec, spec) == [(pointer, message)]
+
+
+def test_a_source_reads_topics_that_kafka_can_have() -> None:
+    spec = {"type": "kafka", "parameters": {"topics": ["good", "so/so"]}}
+    assert problems(source_spec, spec) == [
+        (
+            "/parameters/topics",
+            "topics: 'so/so' is no name of a topic of Kafka: letters, digits, '.', '_' and '-', at most 249",
+        )
+    ]
