@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from broker.cli.errors import CommandError
 from broker.cli.files import read_text
 from broker.cli.objects import Noun, group_for
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 RULES = Noun(
     "rules",
@@ -48,7 +47,7 @@ def check(
     retain: Annotated[bool, typer.Option("--retain", help="A retained message.")] = False,
     attribute: Annotated[list[str] | None, typer.Option("--attr", help="A client attribute, as site=berlin.")] = None,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:

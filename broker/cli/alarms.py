@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 _ACTIVE = ("activated_at", "name", "lasted_s", "message")
 _OVER = ("activated_at", "deactivated_at", "name", "lasted_s", "message")
@@ -17,7 +16,7 @@ def alarms(
     history: Annotated[bool, typer.Option("--history", help="Those that are over, instead of active ones.")] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Forget those that are over.")] = False,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:

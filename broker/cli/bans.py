@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError, hinting
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 KindArgument = Annotated[
     str,
@@ -28,7 +27,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 @group.command("ls")
 def list_bans(
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -51,7 +50,7 @@ def add_ban(
     reason: Annotated[str, typer.Option("--reason", help="Why.")] = "",
     by: Annotated[str, typer.Option("--by", help="Who bans.")] = "",
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Refuse clients, and close those that are connected."""
@@ -68,7 +67,7 @@ def remove_ban(
     kind: KindArgument,
     who: WhoArgument,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Lift a ban."""

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from broker.cli import exit_codes
-from broker.cli.asking import confirm
+from broker.cli import dead_letters, exit_codes
 from broker.cli.errors import hinting
 from broker.cli.files import read_objects
 from broker.cli.objects import Noun
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
-DATA_DIR: Final = Path("data")
 _SLOW_S: Final = 120
-_LIMIT: Final = "At most so many."
 Name = Annotated[str, typer.Argument(help="Its name.")]
 Names = Annotated[list[str], typer.Argument(help="Their names.")]
 
@@ -58,7 +54,7 @@ def add_to(commands: typer.Typer, noun: Noun, where: str) -> None:
         _add_metrics(commands, noun, where)
     if noun.plural == "actions":
         _add_drain(commands, noun, where)
-        commands.add_typer(_dead_letters(noun, where), name="dead-letters")
+        commands.add_typer(dead_letters.group_for(noun, where), name="dead-letters")
 
 
 def _add_switch(commands: typer.Typer, noun: Noun, where: str, verb: str, help: str) -> None:
@@ -168,74 +164,6 @@ def _add_drain(commands: typer.Typer, noun: Noun, where: str) -> None:
         print_json(found) if as_json else print_line(f"action {name}: {found['left']:,} rows are left")
         if found["left"]:
             raise typer.Exit(exit_codes.CHECK_SAID_NO)
-
-
-def _dead_letters(noun: Noun, where: str) -> typer.Typer:
-    letters = typer.Typer(help="Rows that an action gave up and kept.", no_args_is_help=True)
-
-    @letters.command("ls")
-    def show(
-        name: Name,
-        limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help=_LIMIT)] = 20,
-        url: UrlOption = None,
-        data_dir: DataDirOption = DATA_DIR,
-        output: OutputOption = "table",
-        as_json: JsonOption = False,
-    ) -> None:
-        """Show the oldest dead letters, and why each was given up."""
-        from broker.cli.client import name_path
-        from broker.cli.output import print_json, print_table, say
-
-        with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, f"{where} ls"):
-            found = client.get(f"{name_path(noun.path, name)}/dead-letters", limit=limit)
-        if as_json or output == "json":
-            print_json(found)
-            return
-        columns = ("offset", "cause", "reason", "attempts", "topic", "clientid", "row")
-        print_table(columns, [[item[column] for column in columns] for item in found["items"]])
-        if found["waiting"] > len(found["items"]):
-            say(f"{found['waiting'] - len(found['items']):,} more wait")
-
-    @letters.command("redrive")
-    def redrive(
-        name: Name,
-        limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help=_LIMIT)] = 10_000,
-        url: UrlOption = None,
-        data_dir: DataDirOption = DATA_DIR,
-        as_json: JsonOption = False,
-    ) -> None:
-        """Hand dead letters to the action once more, oldest first. One that fails again becomes a new one."""
-        from broker.cli.client import name_path
-        from broker.cli.output import print_json, print_line, say
-
-        with api_client(url, data_dir, _SLOW_S) as client, hinting(exit_codes.NOT_FOUND, f"{where} ls"):
-            found = client.post(f"{name_path(noun.path, name)}/dead-letters:redrive", {"limit": limit})
-        if as_json:
-            print_json(found)
-        else:
-            print_line(f"action {name}: {found['sent']:,} sent, {found['waiting']:,} wait")
-            if found["problem"]:
-                say(found["problem"])
-
-    @letters.command("purge")
-    def purge(
-        name: Name,
-        yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-        url: UrlOption = None,
-        data_dir: DataDirOption = DATA_DIR,
-        as_json: JsonOption = False,
-    ) -> None:
-        """Forget all dead letters of an action."""
-        from broker.cli.client import name_path
-        from broker.cli.output import print_json, print_line
-
-        command = f"{where} dead-letters purge {name} --yes"
-        confirm(f"Forget all dead letters of action {name!r}?", yes=yes, command=command)
-        with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, f"{where} ls"):
-            found = client.post(f"{name_path(noun.path, name)}/dead-letters:purge")
-        print_json(found) if as_json else print_line(f"action {name}: {found['purged']:,} dead letters forgotten")
-
-    return letters
 
 
 @group.command("ls")

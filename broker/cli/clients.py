@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from broker.cli import exit_codes
 from broker.cli.asking import confirm
 from broker.cli.errors import hinting
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.pages import LimitOption, flag, print_rows, read_rows
 
 ClientArgument = Annotated[str, typer.Argument(help="The client identifier.")]
@@ -47,7 +46,7 @@ def list_clients(
     sort: SortOption = "client_id",
     limit: LimitOption = 100,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -64,7 +63,7 @@ def list_clients(
 def show_client(
     client_id: ClientArgument,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -87,7 +86,7 @@ def kick(
     client_ids: Annotated[list[str], typer.Argument(help="The client identifiers.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -113,7 +112,7 @@ def subscribe(
     filters: Annotated[list[str], typer.Argument(help="Topic filters.")],
     qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="The QoS to ask for.")] = 0,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -129,7 +128,7 @@ def unsubscribe(
     client_id: ClientArgument,
     filters: Annotated[list[str], typer.Argument(help="Topic filters, as they were subscribed.")],
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:

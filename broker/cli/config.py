@@ -12,7 +12,7 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError, from_sluice_error
-from broker.cli.options import DataDirOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, OutputOption, UrlOption, api_client
 
 if TYPE_CHECKING:
     from broker.config.model import Settings
@@ -27,7 +27,7 @@ FileArgument = Annotated[
 
 
 @group.command()
-def check(file: FileArgument = None, data_dir: DataDirOption = Path("data"), output: OutputOption = "table") -> None:
+def check(file: FileArgument = None, data_dir: DataDirOption = DATA_DIR, output: OutputOption = "table") -> None:
     """Read all layers and try all objects, and tell every problem at once; exit code 7 when there are any."""
     from broker.core.errors import ConfigError
 
@@ -54,7 +54,7 @@ def check(file: FileArgument = None, data_dir: DataDirOption = Path("data"), out
 
 
 @group.command()
-def show(file: FileArgument = None, data_dir: DataDirOption = Path("data"), output: OutputOption = "table") -> None:
+def show(file: FileArgument = None, data_dir: DataDirOption = DATA_DIR, output: OutputOption = "table") -> None:
     """Every setting in force, and who set it; secrets are masked."""
     from broker.cli.output import print_json, print_table
 
@@ -89,7 +89,7 @@ def reference(output: OutputOption = "table") -> None:
 def reload(
     drain: Annotated[bool, typer.Option("--drain", help="Let connections of listeners that go stay.")] = False,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
 ) -> None:
     """Have a running broker read its configuration again; when something is wrong, nothing changes."""

@@ -14,7 +14,7 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError
-from broker.cli.options import DataDirOption, OutputOption
+from broker.cli.options import DATA_DIR, DataDirOption, OutputOption
 from broker.core.errors import SluiceError
 
 EXTRAS = {"kafka": ("aiokafka",), "spark": ("pyspark", "deltalake", "pyiceberg")}
@@ -35,7 +35,7 @@ class Finding:
     advice: str = ""
 
 
-def doctor(data_dir: DataDirOption = Path("data"), output: OutputOption = "table") -> None:
+def doctor(data_dir: DataDirOption = DATA_DIR, output: OutputOption = "table") -> None:
     """Check whether this machine has what it takes.
 
     Python, packages, Java, disk, limits, ports. Exit code 7 when something is wrong.

@@ -13,7 +13,7 @@ import typer
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError, hinting
 from broker.cli.files import read_objects, read_text
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Saved ones; or give --file.")]
 File = Annotated[
@@ -37,7 +37,7 @@ def pipeline(
     ] = None,
     client_id: Annotated[str, typer.Option("--client", help="Client identifier of the trial.")] = "c1",
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -134,7 +134,7 @@ def _command(trial: _Trial, help: str) -> Callable[..., None]:
         retain: Retain = False,
         user_property: Property = None,
         url: UrlOption = None,
-        data_dir: DataDirOption = Path("data"),
+        data_dir: DataDirOption = DATA_DIR,
         output: OutputOption = "table",
         as_json: JsonOption = False,
     ) -> None:
@@ -162,7 +162,7 @@ def variform(
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="The value with its type, as JSON, instead of its text.")] = False,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a variform expression over variables."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,11 +10,10 @@ import typer
 from broker.cli import exit_codes, gate_tries
 from broker.cli.errors import hinting
 from broker.cli.objects import Noun
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 Name = Annotated[str, typer.Argument(help="Its name.")]
 Names = Annotated[list[str], typer.Argument(help="Their names.")]
-DATA_DIR = Path("data")
 
 
 def add_gate_commands(group: typer.Typer, noun: Noun, where: str) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from broker.cli import exit_codes
 from broker.cli.errors import hinting
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 GroupArgument = Annotated[str, typer.Argument(help="What its members subscribe to, as '$share/NAME/FILTER'.")]
 
@@ -22,7 +21,7 @@ _SHOWN_APART = ("member_list", "places")
 @group.command("ls")
 def list_groups(
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -41,7 +40,7 @@ def list_groups(
 def show_group(
     name: GroupArgument,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -69,7 +68,7 @@ def create_group(
         str | None, typer.Option("--stream", help="The stream, where several capture the topics.")
     ] = None,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -89,7 +88,7 @@ def create_group(
 def delete_group(
     name: GroupArgument,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
 ) -> None:
     """Discard what waits for a share group; without members it is gone."""
     from broker.cli.client import name_path

@@ -13,7 +13,7 @@ from broker.cli import exit_codes
 from broker.cli.errors import CommandError, hinting
 from broker.cli.features import call
 from broker.cli.objects import TABLES, group_for
-from broker.cli.options import DataDirOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, OutputOption, UrlOption, api_client
 from broker.cli.target import TOKEN_VARIABLE, Target, find_target
 
 group = typer.Typer(help="Tables of the lakehouse, and the job that fills them.", no_args_is_help=True)
@@ -29,7 +29,7 @@ LAKE_DIRECTORY = "lake"
 def audit(
     table: TableArgument,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
 ) -> None:
     """Prove that a table has every record.
@@ -53,7 +53,7 @@ def replay(
         str | None, typer.Option("--rule", metavar="NAME", help="Run this rule, not the one that the table has.")
     ] = None,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
 ) -> None:
     """Read a range of a stream again into its table.
@@ -95,7 +95,7 @@ def _print_report(report: Any, output: str) -> None:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     help="Run the job that fills the tables, in this process; other options are the job's (sluice lake run -- --help).",
 )
-def run_job(context: typer.Context, url: UrlOption = None, data_dir: DataDirOption = Path("data")) -> None:
+def run_job(context: typer.Context, url: UrlOption = None, data_dir: DataDirOption = DATA_DIR) -> None:
     """What ``sluice serve`` starts by itself, for whoever runs it elsewhere."""
     target = find_target(url, data_dir, os.environ)
     if target.token:
@@ -112,7 +112,7 @@ def wait_for_rows(
     rows: Annotated[int, typer.Option("--rows", min=0, help="Rows and dead letters, together at least.")] = 1,
     timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds.")] = 120.0,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
 ) -> None:
     """Polls the status, twice a second."""
     deadline = time.monotonic() + timeout

@@ -9,7 +9,7 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.errors import hinting
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.single import remove_one, show_one
 
 group = typer.Typer(help="List, add, change, start and stop listeners of a running broker.", no_args_is_help=True)
@@ -29,7 +29,7 @@ _HINT = "sluice listeners list"
 @group.command("ls", hidden=True)
 def list_listeners(
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -48,7 +48,7 @@ def list_listeners(
 def show_listener(
     id: IdArgument,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -62,7 +62,7 @@ def add_listener(
     bind: BindOption = None,
     settings: SetOption = None,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -80,7 +80,7 @@ def update_listener(
     bind: BindOption = None,
     settings: SetOption = None,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -99,7 +99,7 @@ def remove_listener(
     drain: DrainOption = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Close a listener and forget it; its connections are closed, unless they are to drain."""
@@ -114,7 +114,7 @@ def remove_listener(
 def start_listener(
     id: IdArgument,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -127,7 +127,7 @@ def stop_listener(
     id: IdArgument,
     drain: DrainOption = False,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -140,7 +140,7 @@ def restart_listener(
     id: IdArgument,
     drain: DrainOption = False,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:

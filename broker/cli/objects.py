@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from broker.cli.errors import CommandError
 from broker.cli.files import read_objects
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.single import remove_one, show_one
 
 
@@ -87,7 +86,7 @@ def _add_list(group: typer.Typer, noun: Noun) -> None:
     @group.command("ls", help=f"List all {noun.plural} in their order.")
     def list_objects(
         url: UrlOption = None,
-        data_dir: DataDirOption = Path("data"),
+        data_dir: DataDirOption = DATA_DIR,
         output: OutputOption = "table",
         as_json: JsonOption = False,
     ) -> None:
@@ -107,7 +106,7 @@ def _add_show(group: typer.Typer, noun: Noun, where: str) -> None:
     def show_object(
         name: Annotated[str, typer.Argument()],
         url: UrlOption = None,
-        data_dir: DataDirOption = Path("data"),
+        data_dir: DataDirOption = DATA_DIR,
         output: OutputOption = "table",
         as_json: JsonOption = False,
     ) -> None:
@@ -120,7 +119,7 @@ def _add_apply(group: typer.Typer, noun: Noun) -> None:
     def apply_objects(
         file: Annotated[str, typer.Option("-f", "--file", help="JSON or HOCON: one object, or a list; - is stdin.")],
         url: UrlOption = None,
-        data_dir: DataDirOption = Path("data"),
+        data_dir: DataDirOption = DATA_DIR,
         output: OutputOption = "table",
         as_json: JsonOption = False,
     ) -> None:
@@ -147,7 +146,7 @@ def _add_remove(group: typer.Typer, noun: Noun, where: str) -> None:
         name: Annotated[str, typer.Argument()],
         yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
         url: UrlOption = None,
-        data_dir: DataDirOption = Path("data"),
+        data_dir: DataDirOption = DATA_DIR,
         as_json: JsonOption = False,
     ) -> None:
         question, command = f"Remove {noun.singular} {name!r}?", f"{where} rm {name} --yes"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from broker.cli.client import ApiClient
 
 DATA_DIR_VARIABLE = "SLUICE_DATA_DIR"
+DATA_DIR: Final = Path("data")
+"""The broker's directory where none is named."""
 
 
 def _remember_format(context: typer.Context, value: str) -> str:

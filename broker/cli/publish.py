@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 
 def publish(
@@ -26,7 +26,7 @@ def publish(
     content_type: Annotated[str | None, typer.Option("--content-type", help="What the payload is.")] = None,
     expiry: Annotated[int | None, typer.Option("--expiry", min=0, help="Seconds until it expires.")] = None,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:

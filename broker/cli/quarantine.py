@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from broker.cli import exit_codes
 from broker.cli.errors import hinting
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 NameArgument = Annotated[str, typer.Argument(help="The stream in which they are kept.")]
 
@@ -20,7 +19,7 @@ _WAITING = ("offset", "topic", "clientid", "stage", "name", "path", "reason", "p
 @group.command("ls")
 def list_quarantines(
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -40,7 +39,7 @@ def show_quarantine(
     stream: NameArgument,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many messages.")] = 20,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -63,7 +62,7 @@ def take_again(
     stream: NameArgument,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most so many messages.")] = 10_000,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
@@ -11,7 +10,7 @@ import typer
 from broker.cli import exit_codes
 from broker.cli.asking import confirm
 from broker.cli.errors import hinting
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.pages import LimitOption, print_rows, read_rows
 
 FilterArgument = Annotated[str, typer.Argument(help="A topic filter.")]
@@ -28,7 +27,7 @@ def list_retained(
     topic_filter: FilterArgument = "#",
     limit: LimitOption = 100,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -46,7 +45,7 @@ def list_retained(
 def show_retained(
     topic: TopicArgument,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -64,7 +63,7 @@ def show_retained(
 @group.command("count")
 def count_retained(
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -84,7 +83,7 @@ def remove(
     topic: TopicArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -101,7 +100,7 @@ def clear(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be deleted.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 
 def add_to(group: typer.Typer) -> None:
@@ -21,7 +20,7 @@ def try_rewrites(
     clientid: Annotated[str, typer.Option("--clientid", help="The client's identifier.")] = "client",
     username: Annotated[str | None, typer.Option("--username", help="Its user name.")] = None,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:

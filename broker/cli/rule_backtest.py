@@ -12,9 +12,8 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError, hinting
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.rule_tries import Sql, sql_text
-from broker.cli.rules import DATA_DIR
 
 if TYPE_CHECKING:
     from broker.cli.client import ApiClient

@@ -11,8 +11,8 @@ import typer
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError, hinting
 from broker.cli.files import read_text
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
-from broker.cli.rules import DATA_DIR, KNOWN
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.rules import KNOWN
 
 Sql = Annotated[str | None, typer.Option("--sql", help="SQL; @FILE reads it from a file.")]
 Event = Annotated[

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +11,7 @@ import typer
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError, hinting
 from broker.cli.files import read_objects, read_text
-from broker.cli.options import DataDirOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, OutputOption, UrlOption, api_client
 
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, like -o json.")]
 
@@ -24,7 +23,7 @@ def check(
     ] = None,
     sql: Annotated[str | None, typer.Option("--sql", help="SQL instead of a file.")] = None,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -49,7 +48,7 @@ def lineage(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="A rule.")],
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:

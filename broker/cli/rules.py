@@ -13,13 +13,12 @@ from broker.cli import exit_codes
 from broker.cli.asking import confirm
 from broker.cli.errors import CommandError, hinting
 from broker.cli.files import read_objects
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 Name = Annotated[str, typer.Argument(help="The name of a rule.")]
 Names = Annotated[list[str], typer.Argument(help="Names of rules.")]
 File = Annotated[str, typer.Option("-f", "--file", help="JSON or HOCON: one rule, or a list; - is stdin.")]
 Force = Annotated[bool, typer.Option("--force", help="Save it even when it fails its test cases.")]
-DATA_DIR = Path("data")
 KNOWN = "sluice rules ls"
 
 

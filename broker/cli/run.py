@@ -11,7 +11,7 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError
-from broker.cli.options import DataDirOption
+from broker.cli.options import DATA_DIR, DataDirOption
 
 LOG_VARIABLE = "SLUICE_LOG"
 LEVELS = ("debug", "info", "warning", "error")
@@ -20,7 +20,7 @@ ADDRESS_HELP = "HOST:PORT to listen on for {}; port 0 takes any free one."
 
 
 def serve(
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     mqtt: Annotated[str | None, typer.Option("--mqtt", help=ADDRESS_HELP.format("MQTT"))] = None,
     api: Annotated[str | None, typer.Option("--api", help=ADDRESS_HELP.format("the management API"))] = None,
     config: Annotated[Path | None, typer.Option("--config", help="The main configuration file.")] = None,

@@ -11,7 +11,7 @@ import typer
 from broker.cli import exit_codes
 from broker.cli.asking import confirm
 from broker.cli.errors import CommandError, hinting
-from broker.cli.options import DataDirOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, OutputOption, UrlOption, api_client
 
 NameArgument = Annotated[str, typer.Argument()]
 ForceOption = Annotated[bool, typer.Option("--force", help="Do it even when it breaks who uses the schema.")]
@@ -42,7 +42,7 @@ def check(
     file: FileOption,
     kind: TypeOption = None,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
 ) -> None:
     """What a new version would change and break, without saving it. Fails when it could not be saved."""
@@ -60,7 +60,7 @@ def check(
 
 
 def versions(
-    name: NameArgument, url: UrlOption = None, data_dir: DataDirOption = Path("data"), output: OutputOption = "table"
+    name: NameArgument, url: UrlOption = None, data_dir: DataDirOption = DATA_DIR, output: OutputOption = "table"
 ) -> None:
     """The versions of a schema, oldest first."""
     from broker.cli.output import print_json, print_table
@@ -82,7 +82,7 @@ def use(
     version: Annotated[str, typer.Argument(help="Its number, or 'latest'.")],
     force: ForceOption = False,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
 ) -> None:
     """Code payloads by another version, as to take a change back."""
     from broker.cli.output import print_line
@@ -97,7 +97,7 @@ def diff(
     before: Annotated[str, typer.Argument(help="A version: its number, 'latest', or 'current'.")],
     after: Annotated[str, typer.Argument(help="Another version.")] = "current",
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
 ) -> None:
     """What changed between two versions."""
@@ -113,7 +113,7 @@ def diff(
 
 
 def users(
-    name: NameArgument, url: UrlOption = None, data_dir: DataDirOption = Path("data"), output: OutputOption = "table"
+    name: NameArgument, url: UrlOption = None, data_dir: DataDirOption = DATA_DIR, output: OutputOption = "table"
 ) -> None:
     """Who names a schema: validations, transformations, rules, other schemas."""
     from broker.cli.output import print_json, print_line
@@ -131,7 +131,7 @@ def compatibility(
     name: Annotated[str | None, typer.Argument(help="A schema; '-' for those that do not say it themselves.")] = None,
     mode: Annotated[str | None, typer.Argument(help="none, backward, forward, full, X_transitive, disabled.")] = None,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
 ) -> None:
     """Show or set what a new version must be able to do."""
@@ -150,7 +150,7 @@ def infer(
     kind: Annotated[str, typer.Option("--type", help="json or avro.")] = "json",
     name: Annotated[str, typer.Option("--name", help="Name of the Avro record.")] = "Message",
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
 ) -> None:
     """Write a schema that messages fit to standard output."""
@@ -179,7 +179,7 @@ def remove(
     force: ForceOption = False,
     permanent: Annotated[bool, typer.Option("--permanent", help="Forget its versions and ids for good.")] = False,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
 ) -> None:
     """Remove a schema. Its versions are still found by their ids, unless it is forgotten for good."""
     from broker.cli.output import print_line

@@ -15,7 +15,7 @@ from broker.cli import exit_codes
 from broker.cli.asking import confirm
 from broker.cli.clients import ClientArgument, ConnectedOption, PatternOption, SortOption, UserOption, ZoneOption
 from broker.cli.errors import hinting
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.pages import LimitOption, flag, print_rows, read_rows
 
 group = typer.Typer(help="Sessions: list, show, purge, those with the longest queues.", no_args_is_help=True)
@@ -46,7 +46,7 @@ def list_sessions(
     sort: SortOption = "client_id",
     limit: LimitOption = 100,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -63,7 +63,7 @@ def list_sessions(
 def show_session(
     client_id: ClientArgument,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -95,7 +95,7 @@ def purge(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be purged.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -143,7 +143,7 @@ def top(
         Path | None, typer.Option("--csv", help="Write them to a file as CSV; - is standard output.")
     ] = None,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -173,7 +173,7 @@ def remove(
     client_id: ClientArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 
 def status(
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:

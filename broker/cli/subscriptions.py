@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.pages import LimitOption, flag, print_rows, read_rows
 
 group = typer.Typer(help="Subscriptions: by client, by filter, by a topic.", no_args_is_help=True)
@@ -27,7 +26,7 @@ def list_subscriptions(
     ] = None,
     limit: LimitOption = 100,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -44,7 +43,7 @@ def match(
     topic: Annotated[str, typer.Argument(help="A topic.")],
     limit: LimitOption = 100,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:

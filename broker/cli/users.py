@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError, hinting
 from broker.cli.files import read_text
-from broker.cli.options import DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.single import remove_one, show_one
 
 NameArgument = Annotated[str, typer.Argument(help="The user's name.")]
@@ -31,7 +30,7 @@ _LIST = "sluice users ls"
 @group.command("ls")
 def list_users(
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -50,7 +49,7 @@ def list_users(
 def show_user(
     name: NameArgument,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -67,7 +66,7 @@ def add_user(
     clientid: ClientId = None,
     description: Description = None,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Make a user. Without a password one is made and printed, once."""
@@ -87,7 +86,7 @@ def change_user(
     clientid: ClientId = None,
     description: Description = None,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Change a user; what is not named stays, also the password."""
@@ -105,7 +104,7 @@ def change_user(
 def rotate_password(
     name: NameArgument,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Make a new password for a user and print it, once; the old one is void."""
@@ -121,7 +120,7 @@ def remove_user(
     name: NameArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Remove a user. Connections stay until they end."""
@@ -139,7 +138,7 @@ def import_users(
     iterations: Annotated[int | None, typer.Option("--iterations", help="Rounds of PBKDF2.")] = None,
     salt_position: Annotated[str, typer.Option("--salt-position", help="prefix or suffix.")] = "prefix",
     url: UrlOption = None,
-    data_dir: DataDirOption = Path("data"),
+    data_dir: DataDirOption = DATA_DIR,
     as_json: JsonOption = False,
 ) -> None:
     """Take users with hashes of their passwords from a file, all or none."""

@@ -1,0 +1,142 @@
+"""All commands of ``sluice``, in the order in which its help lists them.
+
+Each command imports what it needs when it runs, so that ``sluice --help`` does not wait for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from functools import partial
+from typing import Final, NamedTuple
+
+import typer
+
+from broker.cli import (
+    access,
+    alarms,
+    bans,
+    bridges,
+    clients,
+    config,
+    delayed,
+    doctor,
+    gate_tries,
+    gates,
+    groups,
+    lake,
+    listeners,
+    objects,
+    publish,
+    quarantine,
+    retained,
+    rewrites,
+    rule_backtest,
+    rule_functions,
+    rule_tries,
+    rule_types,
+    rules,
+    run,
+    schemas,
+    sessions,
+    status,
+    subscriptions,
+    users,
+)
+from broker.cli.objects import Noun
+from broker.cli.version import version
+
+_COMMANDS: Final[Sequence[Callable[..., None]]] = (
+    run.serve,
+    run.demo,
+    status.status,
+    publish.publish,
+    alarms.alarms,
+    gate_tries.pipeline,
+    gate_tries.variform,
+    lake.audit,
+    lake.replay,
+    doctor.doctor,
+    version,
+)
+
+
+class _Group(NamedTuple):
+    """Commands that begin with the same word. ``alias`` is another word for it that the help does not show."""
+
+    commands: typer.Typer
+    name: str
+    alias: str = ""
+
+
+_GROUPS: Final = (
+    _Group(bridges.group, "bridges"),
+    _Group(quarantine.group, "quarantine"),
+    _Group(clients.group, "clients", "client"),
+    _Group(sessions.group, "sessions", "session"),
+    _Group(subscriptions.group, "subscriptions", "subs"),
+    _Group(retained.group, "retained"),
+    _Group(groups.group, "groups"),
+    _Group(users.group, "users"),
+    _Group(access.group, "access"),
+    _Group(bans.group, "bans"),
+    _Group(delayed.group, "delayed"),
+    _Group(listeners.group, "listeners"),
+    _Group(lake.group, "lake"),
+)
+_BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
+    "rules": (rules.add_to, rule_tries.add_to, rule_backtest.add_to, rule_types.add_to, rule_functions.add_to),
+    "rewrites": (rewrites.add_to,),
+    "schemas": (schemas.add_to,),
+}
+"""What kinds of objects have beside the verbs of every kind."""
+_GATES: Final = ("validations", "transforms")
+
+
+def _application() -> typer.Typer:
+    application = typer.Typer(
+        name="sluice",
+        help="An MQTT broker with a gate in it: schemas, transforms, SQL rules, streams, lakehouse tables.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for command in _COMMANDS:
+        application.command()(command)
+    for commands, name, alias in (_Group(config.group, "config"), *_of_objects(), *_GROUPS):
+        application.add_typer(commands, name=name)
+        if alias:
+            application.add_typer(commands, name=alias, hidden=True)
+    return application
+
+
+def _of_objects() -> Iterator[_Group]:
+    for noun in objects.NOUNS:
+        beyond = _BEYOND.get(noun.plural, ())
+        if noun.plural in _GATES:
+            beyond = (partial(gates.add_gate_commands, noun=noun, where=f"sluice {noun.plural}"),)
+        yield _of_kind(noun, beyond)
+    for noun in bridges.NOUNS:
+        yield _of_kind(noun, (partial(bridges.add_to, noun=noun, where=f"sluice {noun.plural}"),))
+
+
+def _of_kind(noun: Noun, beyond: Sequence[Callable[[typer.Typer], None]]) -> _Group:
+    commands = objects.group_for(noun, f"sluice {noun.plural}")
+    for add in beyond:
+        add(commands)
+    return _Group(commands, noun.plural, noun.singular)
+
+
+app = _application()
+
+
+def part_with(word: str) -> typer.Typer:
+    """The commands that begin with a word, or all: to build all of them takes longer than to run most of them."""
+    part = copy(app)
+    part.registered_groups = [group for group in app.registered_groups if group.name == word]
+    if part.registered_groups:
+        part.registered_commands = []
+        return part
+    names = {command.callback.__name__ for command in app.registered_commands if command.callback is not None}
+    return part if word in names else app

@@ -1,0 +1,25 @@
+"""``sluice version``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+
+def version(as_json: Annotated[bool, typer.Option("--json", help="As JSON, with Python's version.")] = False) -> None:
+    """Print the version."""
+    found = _version()
+    print(json.dumps({"version": found, "python": sys.version.split()[0]}) if as_json else f"sluice {found}")
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as version_of
+
+    try:
+        return version_of("sluicemq")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
