@@ -8,7 +8,7 @@ from typing import Any, Final
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.main import app
+from broker.cli.application import app
 from docs.reference_pages.markdown import page, table
 
 _HELP_WIDTH: Final = 100
