@@ -59,6 +59,8 @@ class HttpSink(Sink):
         has_type = settings.method not in _WITH_BODY or "content-type" in names
         self._type = [] if has_type else [(b"Content-Type", _TYPES.get(settings.batch, _JOINED_TYPE))]
         is_one_place = "${" not in settings.path
+        if settings.check_method is None:
+            self.tested = "connected; set check_method to have the path asked for"
         self._judge = Judge(Statuses(settings.retry_statuses), is_one_place=is_one_place)
         self._key_name = settings.idempotency_header.encode() if settings.idempotency_header else b""
         self._hold_until_s = 0.0

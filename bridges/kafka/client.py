@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from logging import CRITICAL, getLogger
 from typing import Any, Final, Protocol
@@ -18,9 +18,9 @@ from bridges.kafka.admin import Admin, first_answer
 from bridges.kafka.errors import meant, said
 from bridges.kafka.settings import KafkaSettings, OauthAuthentication, PasswordAuthentication
 from bridges.resource.contract import Connector, Context, ProbeStep, Sink, Source
-from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, TargetMissing, TargetUnusable
+from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, TargetMissing, TargetUnusable, understood
 from bridges.resource.oauth import Tokens
-from bridges.resource.probe import connect_step, resolve, resolve_step
+from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
 from bridges.resource.tls import client_context
 
 getLogger("aiokafka").setLevel(CRITICAL)
@@ -28,6 +28,8 @@ getLogger("aiokafka").setLevel(CRITICAL)
 
 _MECHANISMS: Final = {"plain": "PLAIN", "scram_sha_256": "SCRAM-SHA-256", "scram_sha_512": "SCRAM-SHA-512"}
 _CLOSE_S: Final = 3.0
+_STEP_S: Final = 5.0
+"""Of a test, for one of several hosts."""
 _UNKNOWN_TOPIC: Final = 3
 _TOPIC_ALREADY_EXISTS: Final = 36
 _COPIES: Final = 3
@@ -86,8 +88,17 @@ class KafkaConnector(Connector):
         await self._ask(lambda admin: admin.describe_cluster())
 
     def probe(self) -> Sequence[ProbeStep]:
-        """Resolve and connect of the first host that works, authenticate, metadata."""
-        guard = self._context.guard
+        """Resolve, connect and TLS of the hosts, any of which will do; authenticate, metadata."""
+        guard, hosts = self._context.guard, self.settings.addresses
+
+        def of_any(step: Callable[[str, int], ProbeStep]) -> ProbeStep:
+            steps = [step(host, port) for host, port in hosts]
+            return ProbeStep(steps[0].name, partial(_any_of, steps))
+
+        async def tls() -> str:
+            context = await asyncio.to_thread(client_context, self.settings.ssl)
+            assert context is not None
+            return await _any_of([tls_step(host, port, context) for host, port in hosts])
 
         async def authenticate() -> str:
             await self.open()
@@ -98,10 +109,10 @@ class KafkaConnector(Connector):
             found = await self._ask(lambda admin: admin.describe_cluster())
             return f"{len(found['brokers'])} brokers, controller {found['controller_id']}"
 
-        host, port = self.settings.addresses[0]
         return [
-            resolve_step(host, port, guard),
-            connect_step(host, port, guard),
+            of_any(lambda host, port: resolve_step(host, port, guard)),
+            of_any(lambda host, port: connect_step(host, port, guard)),
+            *([ProbeStep("tls", tls)] if self.settings.ssl.enable else []),
             ProbeStep("authenticate", authenticate),
             ProbeStep("metadata", metadata),
         ]
@@ -246,6 +257,20 @@ def _not_made(topic: str, error: KafkaError, why: str | None = None) -> BridgeEr
     if error.retriable:
         return meant(error, where)
     return TargetUnusable(f"{where}: {why or said(error)}")
+
+
+async def _any_of(steps: Sequence[ProbeStep]) -> str:
+    """What steps have found, one of which is enough; raises what is wrong with the first where none goes well."""
+
+    async def run(step: ProbeStep) -> str:
+        async with asyncio.timeout(_STEP_S):
+            return await step.run()
+
+    found = await asyncio.gather(*(run(step) for step in steps), return_exceptions=True)
+    errors = [one for one in found if isinstance(one, BaseException)]
+    if len(errors) == len(found):
+        raise understood(errors[0])
+    return "; ".join(one if isinstance(one, str) else str(understood(one)) for one in found)
 
 
 async def _closed(client: Any) -> None:

@@ -58,6 +58,9 @@ class KafkaSink(Sink):
         self._checked_s = 0.0
         self._renderer = Renderer(settings, context.services.schemas)
         self._fixed_topic = self._renderer.fixed_topic
+        self.tested = "the topic is there; whether it may be written to Kafka tells at the first record"
+        if self._fixed_topic is None:
+            self.tested = "a producer is taken; which topic it is each row says"
         self.record = self._renderer.record  # type: ignore[assignment,method-assign]  # a call less for each row
 
     async def open(self) -> None:

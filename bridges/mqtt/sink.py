@@ -30,6 +30,7 @@ class MqttSink(Sink):
     def __init__(self, connector: MqttConnector, settings: MqttActionSettings, context: Context) -> None:
         self._connector, self._settings, self._clock = connector, settings, context.services.clock
         self._origin = context.services.origin
+        self.tested = "connected; whether the topic may be written to the broker tells at the first message"
         self._topic_of = strict_template(settings.topic, "the topic")
         self._payload_of = bytes_template(settings.payload)
         self._qos_of = _qos(settings.qos)

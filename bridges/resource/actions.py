@@ -72,7 +72,7 @@ class ActionService(ResourceService[ActionSpec]):
                 await sink.check()
             finally:
                 await sink.close()
-            return "the target is there and may be written to"
+            return sink.tested
 
         return await run_probe(connector, [ProbeStep("target", look)], hider(of_connector.parameters, spec.parameters))
 

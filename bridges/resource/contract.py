@@ -158,6 +158,9 @@ class Sink(ABC):
     """What keeps the outside system from answering, where the sink found out while a batch waits; shown as the reason
     of the state ``connecting`` until it is empty again."""
 
+    tested: str = "the target is there and may be written to"
+    """What the test of an action says when ``open`` and ``check`` went well: no more than they have found out."""
+
     @abstractmethod
     def record(self, row: Row, message: Message) -> Any:
         """The record of a row; plain and quick, it runs for each. The row must not be changed.

@@ -12,6 +12,7 @@ from tests.support.bridges import FAST, FAST_CONNECTOR, Bridges
 from tests.support.kafka_server import WITH_RIGHTS, Kafka
 from tests.support.kafka_topic import DESCRIBE, WRITE, Topic
 from tests.support.mqtt_server import on_loop
+from tests.support.processes import free_port
 
 ROWS = 20
 
@@ -81,3 +82,21 @@ async def test_rows_beside_those_that_wait_for_rights_are_sent_once(kafka: Kafka
         await bridges.until(lambda: bridges.counts("both")["success"] == ROWS)
     assert [record.value for record in await free.records()] == [b"%d" % number for number in range(0, ROWS, 2)]
     assert [record.value for record in await closed.records()] == [b"%d" % number for number in range(1, ROWS, 2)]
+
+
+@on_loop
+async def test_the_test_says_no_more_than_it_has_found_out_and_any_host_will_do(kafka: Kafka) -> None:
+    closed = await Topic(kafka).make()
+    await closed.grant("bob", DESCRIBE)
+    async with as_bob(kafka, closed=closed.name) as bridges:
+        gone = f"127.0.0.1:{free_port()}"
+        hosts = f"{gone},{kafka.secured('SASL_PLAINTEXT')}"
+        bridges.connectors.replace("plant", {**bridges.connectors.get("plant"), "bootstrap_hosts": hosts})
+        shown = await bridges.actions.test("closed")
+        found = {step["name"]: (step["result"], step["message"]) for step in shown["steps"]}
+    assert shown["ok"], shown
+    assert found["connect"] == (
+        "ok",
+        f"{gone}: connection refused; {kafka.secured('SASL_PLAINTEXT')} accepts connections",
+    )
+    assert found["target"] == ("ok", "the topic is there; whether it may be written to Kafka tells at the first record")
