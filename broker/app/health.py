@@ -21,11 +21,11 @@ class NodeHealth:
         overload, hub = self._node.overload, self._node.server.hub
         settings, streams = overload.settings, self._node.streams
         code = reason.SERVER_BUSY if settings.server_reference is None else reason.USE_ANOTHER_SERVER
-        hub.server_reference = settings.server_reference
+        hub.admission.server_reference = settings.server_reference
 
         def changed(is_overloaded: bool) -> None:
-            hub.refuses_connections = code if is_overloaded and settings.refuse_connections else 0
-            hub.drops_qos0 = is_overloaded and settings.drop_qos0
+            hub.admission.refused_with = code if is_overloaded and settings.refuse_connections else 0
+            hub.admission.drops_qos0 = is_overloaded and settings.drop_qos0
             streams.put_off_sealing(put_off=is_overloaded and settings.defer_work)
 
         overload.on_change(changed)

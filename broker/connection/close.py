@@ -116,8 +116,8 @@ def refuse_connect(c: Connection, code: int, text: str = "", client_id: str = ""
     _note_refused(c, reason.name_of(code), detail or text, client_id)
     if c.is_v5:
         properties = {"Reason-String": text} if text else {}
-        if code == reason.USE_ANOTHER_SERVER and c.hub.server_reference is not None:
-            properties["Server-Reference"] = c.hub.server_reference
+        if code == reason.USE_ANOTHER_SERVER and c.hub.admission.server_reference is not None:
+            properties["Server-Reference"] = c.hub.admission.server_reference
         c.reply(encode_fitting(ConnAck(False, code, properties), 5, c.max_sent_bytes))
     elif code in RETURN_CODES:
         c.reply(encode_packet(ConnAck(False, RETURN_CODES[code]), c.version))

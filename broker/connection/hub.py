@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.auth.access import Access
 from broker.auth.client_attributes import ClientAttributes
+from broker.connection.admission import Admission
 from broker.connection.authentication.expiry import Expiries
 from broker.connection.authentication.permits import apply_rules, close_banned
 from broker.connection.authentication.waiting import WaitingLogins
@@ -98,27 +99,15 @@ class Hub:
         self.origin = ""
         """What the node is told apart from others by (``broker.core.origin``)."""
         self.access = access or Access.of(None, writer, metrics, clock)
-        self.access.authorizer.on_change = lambda: apply_rules(self)
-        self.access.bans.on_ban = lambda ban: close_banned(self, ban)
         self.logins = WaitingLogins(metrics)
         self.expiries = Expiries(metrics)
         self.reauthenticating: set[Connection] = set()
         """Connected, and an exchange of AUTH is under way."""
-        override = None if settings.clientid_override == "disabled" else settings.clientid_override
-        self.client_attributes = ClientAttributes(settings.client_attrs_init, metrics, override)
+        self.client_attributes = _client_attributes(settings, metrics)
         self.now_s = clock.monotonic_s()
         self.turn = Turn(lambda: defer(self.turn.flush))
         self.connections: set[Connection] = set()
-        self.connections_admitted = 0
-        """Those within the limits of their listeners; others are there for an answer only."""
-        self.max_connections: float = settings.max_connections or inf
-        """The most of them; the server lowers it to what the system has file descriptors for."""
-        self.refuses_connections = 0
-        """The reason code that new connections are refused with while the node is overloaded, else 0."""
-        self.server_reference: str | None = None
-        """Where clients go that are refused with 0x9C, use another server."""
-        self.drops_qos0 = False
-        """Whether QoS 0 messages of clients are dropped as they come, since the node is overloaded."""
+        self.admission = Admission(settings.max_connections or inf)
         self.publish_rates = PublishRates(settings, clock, later, metrics)
         self.paused: set[Connection] = set()
         self.later = later
@@ -128,23 +117,13 @@ class Hub:
         self.inbounds: dict[str, Inbound] = {}
         self.shares = self._make_shares(shared or SharedSettings(), metrics, defer)
         self.router: Router[Session] = Router(self._keep, self._forget, self.shares)
-        self.shares.router = self.router
-        self.plans: Plans[Routes[Session]] = Plans(
-            self.router.routes,
-            self.router.forget_routes,
-            settings.max_cached_plans,
-            settings.max_topic_levels,
-            settings.max_topic_bytes,
-        )
+        self.plans = self._make_plans()
         self.retained = Retained(writer, clock, retained)
-        bounds = LaneBounds(settings.max_waiting_messages, settings.max_waiting_bytes)
-        self.pipeline: Pipeline[Routes[Session]] = Pipeline(self.plans, self.retained.retain, metrics, events, bounds)
-        self.pipeline.may_retain = self.retained.refusal
+        self.pipeline = self._make_pipeline(metrics)
         self.parking = Parking(self.pipeline, metrics)
         self.rewrites = Rewrites(self.plans.invalidate)
         self.automatic = AutoSubscriptions(metrics)
         self.delayed = self._make_delayed(metrics)
-        Entrance(self.plans, self.rewrites, self.delayed)
         self.figures = Figures(metrics, self.pipeline.dropped)
         self.session_events = SessionEvents(events)
         self.sys_topics = SysTopics(self, metrics, session_log)
@@ -152,26 +131,44 @@ class Hub:
         self.restricts_publish = settings.maximum_qos < MOST_QOS or not settings.retain_available
         self.retained.is_on = settings.retain_available
         self.backlog = Backlog(writer, session_log, defer, metrics, settings.max_session_log_bytes)
-        self.backlog.on_lost = self._take_back_offsets
-        self.backlog.kept_from = self.shares.kept_from
         self.replays = Replays(self.retained, self.backlog, writer, clock, defer, later, settings.max_queued_messages)
-        if self.access.authorizer.settings.check_retain_source:
-            self.replays.is_wanted = self.access.authorizer.may_retain
         self.wills = Wills(writer.put, self.pipeline.publish_for_client, clock)
         self.dead_letters = self._make_dead_letters(dead_letter or DeadLetterSettings(), metrics)
-        self.pipeline.on_unwanted = self.dead_letters.take_unwanted
-        self.shares.tell_of_losses(GroupLosses(events, self.dead_letters))
-        self.queue_watch = QueueWatch(
-            self.sessions, metrics, settings.queue_high_watermark, settings.queue_watch_interval
-        )
+        watermark, every_s = settings.queue_high_watermark, settings.queue_watch_interval
+        self.queue_watch = QueueWatch(self.sessions, metrics, watermark, every_s)
         self.records = SessionRecords(writer, self.backlog, self.shares.save, later)
         self.housekeeping = Housekeeping(self.sessions, self.inbounds, self.backlog, writer, self._forget_inbound)
         self.due = Due(self)
         self._ticks = 0
         self._services = self._make_services(defer)
         self.zones = Zones(zones, settings, self._services)
-        writer.on_relief(self._on_relief)
+        self._introduce()
         show_sizes(self, metrics)
+
+    def _introduce(self) -> None:
+        """Tell the parts of each other where one is made before the other, and who is told of what."""
+        access, pipeline, shares = self.access, self.pipeline, self.shares
+        access.authorizer.on_change = lambda: apply_rules(self)
+        access.bans.on_ban = lambda ban: close_banned(self, ban)
+        if access.authorizer.settings.check_retain_source:
+            self.replays.is_wanted = access.authorizer.may_retain
+        shares.router = self.router
+        shares.tell_of_losses(GroupLosses(self.events, self.dead_letters))
+        pipeline.may_retain = self.retained.refusal
+        pipeline.on_unwanted = self.dead_letters.take_unwanted
+        Entrance(self.plans, self.rewrites, self.delayed)
+        self.backlog.on_lost = self._take_back_offsets
+        self.backlog.kept_from = shares.kept_from
+        self.writer.on_relief(self._on_relief)
+
+    def _make_plans(self) -> Plans[Routes[Session]]:
+        settings, router = self.settings, self.router
+        levels, size_bytes = settings.max_topic_levels, settings.max_topic_bytes
+        return Plans(router.routes, router.forget_routes, settings.max_cached_plans, levels, size_bytes)
+
+    def _make_pipeline(self, metrics: Metrics) -> Pipeline[Routes[Session]]:
+        bounds = LaneBounds(self.settings.max_waiting_messages, self.settings.max_waiting_bytes)
+        return Pipeline(self.plans, self.retained.retain, metrics, self.events, bounds)
 
     def _make_shares(self, settings: SharedSettings, metrics: Metrics, defer: Defer) -> Shares:
         return Shares(
@@ -404,3 +401,8 @@ class Hub:
         paused, self.paused = self.paused, set()
         for connection in paused:
             connection.let_go(self.writer)
+
+
+def _client_attributes(settings: MqttSettings, metrics: Metrics) -> ClientAttributes:
+    override = None if settings.clientid_override == "disabled" else settings.clientid_override
+    return ClientAttributes(settings.client_attrs_init, metrics, override)

@@ -124,7 +124,7 @@ def take(c: Connection, first: int, data: bytes, body: int, stop: int) -> None:
     if qos:
         _acknowledge(c, message, plan, packet_id)
         return
-    if c.hub.drops_qos0:
+    if c.hub.admission.drops_qos0:
         c.hub.pipeline.dropped("overload").value += 1
         return
     if plan.waits:

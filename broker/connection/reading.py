@@ -69,7 +69,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
     """
     hub, end, limit, extra = c.hub, len(data), c.max_packet_bytes, 1 if c.is_v5 else 0
     (find_plan, find_qos1, find_kind), startswith = finders(c), data.startswith
-    is_unwatched = _WATCHED.isdisjoint(hub.events.wanted) and not (hub.drops_qos0 or hub.dead_letters.is_on)
+    is_unwatched = _WATCHED.isdisjoint(hub.events.wanted) and not (hub.admission.drops_qos0 or hub.dead_letters.is_on)
     takes_qos1 = is_unwatched and hub.settings.maximum_qos > 0
     now_s, looks_at = hub.clock.monotonic_s, _LOOK_EVERY
     turns = hub.turns

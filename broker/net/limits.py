@@ -129,7 +129,7 @@ class LinkOwner:
             self._answered.add(link)
         else:
             self._accepted.value += 1
-            self._hub.connections_admitted += 1
+            self._hub.admission.admitted += 1
         self.links.add(link)
         return True
 
@@ -141,7 +141,7 @@ class LinkOwner:
         if link in self._answered:
             self._answered.discard(link)
         else:
-            self._hub.connections_admitted -= 1
+            self._hub.admission.admitted -= 1
         return True
 
     def refused(self, peer_host: str | None, why: str, text: str = "") -> None:
@@ -157,8 +157,8 @@ class LinkOwner:
 
     def _why_not(self, link: Limited, *, has_knocked: bool) -> Why | None:
         hub = self._hub
-        if hub.refuses_connections:
-            return Why(hub.refuses_connections, "overload")
+        if hub.admission.refused_with:
+            return Why(hub.admission.refused_with, "overload")
         if not has_knocked and (why := self._too_fast()) is not None:
             return why
         knows_now = not (has_knocked and self._knows_address_early)
@@ -166,7 +166,7 @@ class LinkOwner:
             return why
         if self._most and self.count >= self._most:
             return FULL
-        return NODE_FULL if hub.connections_admitted >= hub.max_connections else None
+        return NODE_FULL if hub.admission.admitted >= hub.admission.most else None
 
     def _too_fast(self) -> Why | None:
         """Take one of the connections that the rate allows now."""

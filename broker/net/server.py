@@ -100,7 +100,7 @@ class Server:
             shared=shared,
             zones=zones,
         )
-        self.hub.max_connections = min(self.hub.max_connections, raise_file_limit())
+        self.hub.admission.most = min(self.hub.admission.most, raise_file_limit())
         self.listeners = Listeners(listeners, self.hub, metrics)
         self._collector = Collector(self._loop)
         self.is_loaded = False
@@ -124,7 +124,7 @@ class Server:
     def use_settings(self, settings: MqttSettings) -> None:
         """Have other settings from the next packet on; those of ``FIXED_SETTINGS`` must be as they were."""
         self.hub.use_settings(settings)
-        self.hub.max_connections = min(settings.max_connections or inf, raise_file_limit())
+        self.hub.admission.most = min(settings.max_connections or inf, raise_file_limit())
 
     async def change_listeners(
         self, named: Sequence[NamedListener], *, allow_anonymous: bool, drain: bool = False
