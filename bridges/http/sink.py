@@ -63,7 +63,10 @@ class HttpSink(Sink):
             self.tested = "connected; set check_method to have the path asked for"
         self._judge = Judge(Statuses(settings.retry_statuses), is_one_place=is_one_place)
         self._key_name = settings.idempotency_header.encode() if settings.idempotency_header else b""
-        self._hold_until_s = 0.0
+        self._holds: dict[str, tuple[HttpActionSettings, float]] = connector.context.memory.setdefault("holds", {})
+        """By action: up to when the service has asked to wait, whichever connection it said so on; until the action is
+        changed."""
+        self._name = context.name
         self._trouble: BridgeError | None = None
         self._trouble_s = 0.0
 
@@ -144,7 +147,7 @@ class HttpSink(Sink):
                 self._note(again)
             return found
         if isinstance(error, TryAgain) and wait_s is not None:
-            self._hold_until_s = self._clock.monotonic_s() + wait_s
+            self._holds[self._name] = settings, self._clock.monotonic_s() + wait_s
         if isinstance(error, NeverAgain) and len(rows) > 1 and settings.split_refused:
             return await self._in_halves(rows, until_s)
         raise error
@@ -185,8 +188,9 @@ class HttpSink(Sink):
 
     def _check_hold(self) -> None:
         """No row is sent before the time that the service has asked to wait for, on whichever lane."""
-        left_s = self._hold_until_s - self._clock.monotonic_s()
-        if left_s > 0:
+        held, until_s = self._holds.get(self._name, (self._settings, 0.0))
+        left_s = until_s - self._clock.monotonic_s()
+        if left_s > 0 and held is self._settings:
             said = f"; {self._trouble}" if self._trouble is not None else ""
             raise TryAgain(f"{self._connector.origin} asks to wait for {left_s:.0f} s{said}", left_s)
 

@@ -289,6 +289,26 @@ def test_a_wait_that_is_asked_for_holds_for_all_lanes(form: str) -> None:
     assert times[1] - times[0] > 0.9
 
 
+def test_a_wait_that_is_asked_for_holds_over_a_new_connection_until_the_action_is_changed() -> None:
+    times: list[float] = []
+
+    def answer(request: Received) -> Reply:
+        times.append(time.time())
+        return Reply(429, headers=[("Retry-After", "2" if len(times) == 1 else "600")]) if len(times) < 3 else Reply()
+
+    async def check(bridges: Bridges, _service: Service) -> None:
+        bridges.send({"n": 0}, ACTION)
+        await bridges.until(lambda: "asks to wait" in str(bridges.actions.get("out")["last_error"]))
+        await bridges.connectors.restart("plant")
+        bridges.send({"n": 1}, ACTION, client="c2")
+        await bridges.until(lambda: len(times) >= 2)
+        assert times[1] - times[0] > 1.9
+        bridges.actions.replace("out", {**bridges.actions.get("out"), "description": "not to wait"})
+        await sent(bridges, 2)
+
+    run(check, {}, answer)
+
+
 def test_a_storm_of_errors_loses_nothing_and_keeps_the_order() -> None:
     storm = asyncio.Event()
 
