@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -10,11 +9,12 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from broker.core.helper_process import ask_to_die_with_parent
+
 PARENT_VARIABLE = "SLUICE_PARENT_PID"
 """Names the process to die with; not set when the job is run by hand."""
 GRACE_S: Final = 2.0
 """How long a JVM whose driver has gone may take to tidy up."""
-_PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(environ: Mapping[str, str] = os.environ) -> None:
@@ -27,7 +27,7 @@ def die_with_parent(environ: Mapping[str, str] = os.environ) -> None:
     parent = environ.get(PARENT_VARIABLE)
     if parent is None or sys.platform != "linux":
         return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ask_to_die_with_parent()
     if os.getppid() != int(parent):
         raise SystemExit(1)
     if os.getpgrp() == os.getpid():

@@ -6,11 +6,9 @@ Ends when its input does or its parent dies; runs with low priority and a bound 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
-import signal
 import sys
 import threading
 import time
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.app import features
+from broker.core import helper_process
 from broker.core.clock import SystemClock
 from broker.core.errors import Invalid, SluiceError
 from broker.core.events import Events
@@ -27,7 +26,6 @@ from broker.core.schema import NoSchemas
 from broker.observe.metrics import Metrics
 from broker.storage.without_pandas import keep_pandas_out
 
-_PR_SET_PDEATHSIG: Final = 1
 _NICE: Final = 10
 _SCHEMAS: Final = "schema_registry.schemas"
 
@@ -36,8 +34,8 @@ def main() -> None:
     """Run the job."""
     keep_pandas_out()
     job = json.loads(sys.stdin.readline())
-    _die_with_parent(job["parent"])
-    threading.Thread(target=_end_with_input, name="parent watch", daemon=True).start()
+    helper_process.die_with_parent(job["parent"])
+    threading.Thread(target=helper_process.end_with_input, name="parent watch", daemon=True).start()
     os.nice(_NICE)
     try:
         _run(job)
@@ -103,20 +101,6 @@ def _bound_memory(memory_bytes: int) -> None:
 
 def _say(**line: Any) -> None:
     print(json.dumps(line, ensure_ascii=False), flush=True)
-
-
-def _die_with_parent(parent: int) -> None:
-    """Ask Linux for SIGKILL when the parent dies, which covers ``kill -9`` of it; elsewhere the end of input does."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)  # it died before the request took effect
-
-
-def _end_with_input() -> None:
-    while sys.stdin.readline():
-        pass
-    os._exit(0)  # nothing to save
 
 
 if __name__ == "__main__":

@@ -7,10 +7,7 @@ JSON on standard output when it listens; ends when its input does, or when its p
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import signal
 import sys
 import threading
 import time
@@ -22,6 +19,7 @@ from socket import AF_INET6, SOCK_STREAM, getaddrinfo, socket
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+from broker.core import helper_process
 from broker.core.errors import SluiceError
 from broker.storage import frames
 from broker.storage.rocksdb.follower import Follower, RangeMissing
@@ -36,7 +34,6 @@ MAX_CONNECTIONS: Final = 64
 """Further connections wait to be accepted."""
 _IDLE_TIMEOUT_S: Final = 120.0
 _CHUNK_BYTES: Final = 512 * 1024
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class Refused(Exception):
@@ -180,28 +177,14 @@ def main() -> None:
     """Serve until standard input ends."""
     keep_pandas_out()
     settings = json.loads(sys.stdin.readline())
-    _die_with_parent(settings["parent"])
+    helper_process.die_with_parent(settings["parent"])
     directory = Path(settings["directory"])
     follower = Follower(directory, directory / "ranges")
     server = RangeServer(settings["host"], settings["port"], follower, bytes.fromhex(settings["secret"]))
     host, port = server.server_address[:2]
     print(json.dumps({"host": host, "port": port}), flush=True)
-    threading.Thread(target=_end_with_input, name="parent watch", daemon=True).start()
+    threading.Thread(target=helper_process.end_with_input, name="parent watch", daemon=True).start()
     server.serve_forever()
-
-
-def _die_with_parent(parent: int) -> None:
-    """Ask Linux for SIGKILL when the parent dies, which covers ``kill -9`` of it; elsewhere the end of input does."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)  # it died before the request took effect
-
-
-def _end_with_input() -> None:
-    while sys.stdin.readline():
-        pass
-    os._exit(0)  # nothing to save; requests in flight are asked for again
 
 
 def _shard(path: str) -> LogShard:

@@ -12,7 +12,6 @@ itself when its owner did not do so in time.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import os
 import resource
@@ -24,6 +23,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
+from broker.core.helper_process import ask_to_die_with_parent
 from rules.jq.program import JqError, Programs
 
 PROGRESS: Final = struct.Struct("=QQQ")
@@ -34,7 +34,6 @@ _FLUSH_AFTER_BYTES: Final = 1 << 20
 _GRACE_S: Final = 2.0
 """How much later than its owner the process ends itself."""
 _NICENESS: Final = 5
-_PR_SET_PDEATHSIG: Final = 1
 
 _Answer = tuple[int, str | None, str]
 
@@ -54,8 +53,7 @@ def _live_and_die_with_parent() -> None:
     os.environ.clear()
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
-    with contextlib.suppress(OSError, AttributeError):  # not on every system; the alarm does it there
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ask_to_die_with_parent()  # not on every system; the alarm does it there
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
 

@@ -1,0 +1,32 @@
+"""What a process that works for the broker does so that it does not outlive it, even when that is killed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def ask_to_die_with_parent() -> None:
+    """Have Linux send SIGKILL when the parent dies, which covers ``kill -9`` of it; other systems cannot."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def die_with_parent(parent: int) -> None:
+    """The same, and end at once when that process has died before; elsewhere the end of input does it."""
+    ask_to_die_with_parent()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def end_with_input() -> None:
+    """Wait for the end of standard input, which the parent holds open, and end: for a thread of its own, in a process
+    that has nothing to save."""
+    while sys.stdin.readline():
+        pass
+    os._exit(0)
