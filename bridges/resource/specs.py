@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError
 
 from bridges.resource.contract import ConnectorType
 from bridges.resource.options import ActionOptions, ConnectorOptions, SourceOptions
@@ -14,11 +14,11 @@ from bridges.resource.registry import Registry
 from bridges.resource.secret import has_unknown_stars
 from bridges.resource.templates import why_no_template
 from broker.config.model import Settings
+from broker.config.names import ObjectName
 from broker.config.spec_problems import spec_problems
 from broker.config.units import Size
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import Spec
-from broker.core.ordered import name_problem
 
 _TYPE: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 READ_ONLY: Final = (
@@ -29,17 +29,10 @@ READ_ONLY: Final = (
 
 
 class _Object(Settings):
-    name: str
+    name: ObjectName
     type: str
     enable: bool = True
     description: str = Field(default="", max_length=2000)
-
-    @field_validator("name")
-    @classmethod
-    def _name(cls, value: str) -> str:
-        if why := name_problem(value):
-            raise ValueError(why)
-        return value
 
     @property
     def id(self) -> str:

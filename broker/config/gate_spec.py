@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from broker.config.model import Settings
+from broker.config.names import ObjectName
 from broker.core.errors import PeerError
-from broker.core.ordered import name_problem
 from broker.core.topic import TopicFilter
 
 READ_ONLY = frozenset({"metrics", "recent_failures"})
@@ -32,7 +32,7 @@ class GateSpec(Settings):
     rows that keeps the messages it stops.
     """
 
-    name: str
+    name: ObjectName
     topics: Annotated[list[str], BeforeValidator(_listed)]
     failure_action: Literal["drop", "disconnect", "ignore"]
     log_failure: LogFailure = LogFailure()
@@ -41,13 +41,6 @@ class GateSpec(Settings):
     enable: bool = True
     description: str = ""
     tags: list[str] = Field(default_factory=list)
-
-    @field_validator("name")
-    @classmethod
-    def _name(cls, value: str) -> str:
-        if problem := name_problem(value):
-            raise ValueError(problem)
-        return value
 
     @field_validator("topics")
     @classmethod

@@ -10,9 +10,9 @@ from pydantic import Field, field_validator
 
 from broker.codec.packets import SubscriptionRequest
 from broker.config.model import Settings
+from broker.config.names import ObjectName
 from broker.core.client import Client
 from broker.core.errors import PeerError
-from broker.core.ordered import name_problem
 from broker.core.topic import TopicFilter
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
@@ -26,7 +26,7 @@ _PLACEHOLDER: Final = re.compile(r"\$\{([^}]*)\}")
 class AutoSubscriptionSpec(Settings):
     """One subscription, as people write it; member names are those EMQX users know."""
 
-    name: str
+    name: ObjectName
     topic: str = Field(
         min_length=1, description="The filter, with `${clientid}`, `${username}` and `${client_attrs.NAME}`."
     )
@@ -38,13 +38,6 @@ class AutoSubscriptionSpec(Settings):
     )
     enable: bool = True
     description: str = ""
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, value: str) -> str:
-        if problem := name_problem(value):
-            raise ValueError(problem)
-        return value
 
     @field_validator("topic")
     @classmethod

@@ -16,9 +16,9 @@ import re2
 from pydantic import Field, field_validator, model_validator
 
 from broker.config.model import Settings
+from broker.config.names import ObjectName
 from broker.core.client import Client
 from broker.core.errors import PeerError
-from broker.core.ordered import name_problem
 from broker.core.topic import SHARE_PREFIX, TopicFilter, check_topic_name
 from broker.core.topic_index import TopicIndex
 
@@ -64,7 +64,7 @@ def name_problems(text: str) -> str | None:
 class RewriteSpec(Settings):
     """One rewrite, as people write it; member names are those EMQX users know."""
 
-    name: str
+    name: ObjectName
     action: Literal["publish", "subscribe", "all"] = Field(
         default="all", description="Topics of what: messages, filters of subscriptions, or both."
     )
@@ -82,13 +82,6 @@ class RewriteSpec(Settings):
     )
     enable: bool = True
     description: str = ""
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, value: str) -> str:
-        if problem := name_problem(value):
-            raise ValueError(problem)
-        return value
 
     @field_validator("source_topic")
     @classmethod
