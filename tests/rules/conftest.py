@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -15,11 +14,11 @@ from broker.core.message import Message
 from broker.core.objects import MemorySection
 from broker.core.schema import FieldType
 from broker.core.stage import Outcome
-from broker.core.stream import Append, StreamRecord
 from broker.observe.metrics import Metrics
 from rules.feature import RulesFeature
 from rules.service import RuleService
 from rules.settings import RulesSettings
+from tests.support.rules_server import ListStreams
 
 NOW_NS = 1_700_000_000_123_456_789
 
@@ -42,21 +41,6 @@ class CountedPlans:
 
     def invalidate(self) -> None:
         self.invalidated += 1
-
-
-class ListStreams:
-    """Streams that are lists."""
-
-    def __init__(self, *names: str) -> None:
-        self.records: dict[str, list[StreamRecord]] = {name: [] for name in names}
-
-    def appender(self, stream: str) -> Append:
-        if stream not in self.records:
-            raise NotFound("stream", stream)
-        return self.records[stream].append
-
-    def names(self) -> Sequence[str]:
-        return list(self.records)
 
 
 class BoundSchemas:

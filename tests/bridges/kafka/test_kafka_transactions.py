@@ -201,7 +201,6 @@ async def test_an_action_of_the_same_name_made_anew_begins_with_a_cursor_of_its_
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(200)
 def test_rows_go_on_once_each_while_kafka_is_killed_again_and_again(tmp_path: Path) -> None:
     async def check(kafka: Kafka) -> None:
         node = Node(await Topic(kafka, partitions=2).make())

@@ -27,6 +27,7 @@ from broker.storage.memory import MemoryStore
 from broker.storage.store import Batch, Committed, LogShard
 from broker.storage.writer import Writer
 from tests.support.mqtt_server import SESSION_LOG, GatedStore, MovedClock, Node, on_loop, running
+from tests.support.publishing import numbered, publish
 from tests.support.wire import WireClient
 
 HOUR = {"Session-Expiry-Interval": 3600}
@@ -35,18 +36,6 @@ HOUR = {"Session-Expiry-Interval": 3600}
 async def durable(node: Node, client_id: str = "d", version: int = 4) -> WireClient:
     """A client whose session outlives it."""
     return await node.client(client_id, version, clean_start=False, properties=HOUR if version == 5 else {})
-
-
-async def publish(node: Node, *packets: Publish, client_id: str = "publisher") -> None:
-    """Publish with QoS 1 from a client of its own and wait for all acknowledgements."""
-    async with await node.client(client_id) as client:
-        client.send(*packets)
-        for _ in packets:
-            await client.expect(PubAck)
-
-
-def numbered(*numbers: int) -> list[Publish]:
-    return [Publish("t/a", b"%d" % number, 1, packet_id=number) for number in numbers]
 
 
 @pytest.mark.parametrize("version", [4, 5])

@@ -20,6 +20,7 @@ from broker.codec.packets import (
 from broker.storage.memory import MemoryStore
 from broker.storage.store import Batch, Committed
 from tests.support.mqtt_server import SESSION_LOG, GatedStore, MovedClock, Node, on_loop
+from tests.support.publishing import numbered, publish
 from tests.support.wire import WireClient
 from tests.support.zoned import ZonedNode, zoned
 
@@ -38,21 +39,9 @@ class WatchedStore(MemoryStore):
         return super().commit(batch)
 
 
-async def publish(node: Node, *packets: Publish, version: int = 4) -> None:
-    """Publish with QoS 1 from a client of its own and wait for all acknowledgements."""
-    async with await node.client("publisher", version) as client:
-        client.send(*packets)
-        for _ in packets:
-            await client.expect(PubAck)
-
-
 def dropped(node: Node, why: str) -> float:
     """Messages that sessions did not get, for a reason."""
     return node.metrics.value("deliveries_dropped", reason=why)
-
-
-def numbered(*numbers: int, qos: int = 1) -> list[Publish]:
-    return [Publish("t/a", b"%d" % number, qos, packet_id=number) for number in numbers]
 
 
 async def take(client: WireClient, count: int, *, acknowledged: bool = True) -> list[tuple[bytes, bool]]:
@@ -389,18 +378,24 @@ async def test_a_share_group_goes_to_disk_with_its_member() -> None:
         assert await take(await there.client("default", "s"), 1) == [(b"1", False)]
 
 
+async def member_in_memory(there: ZonedNode) -> tuple[WireClient, WireClient, Publish]:
+    """A publisher, a member ``s`` of a group that another member keeps on disk, and what of QoS 2 the member has."""
+    keeper, client = await there.client("default", "keeper"), await there.client("memory", "s")
+    await keeper.subscribe(SubscriptionRequest("$share/g/t/#", 2))
+    await there.away(keeper, "keeper")
+    await client.subscribe(SubscriptionRequest("$share/g/t/#", 2))
+    publisher = await there.node.client("p")
+    publisher.send(Publish("t/a", b"x", 2, packet_id=1))
+    await publisher.expect(PubRec)
+    packet = await client.expect(Publish)
+    return publisher, client, packet
+
+
 @on_loop
 async def test_qos_2_of_a_group_on_disk_that_a_reconnection_overtakes_is_sent_once() -> None:
     store = GatedStore()
     async with zoned(store) as there:
-        keeper, client = await there.client("default", "keeper"), await there.client("memory", "s")
-        await keeper.subscribe(SubscriptionRequest("$share/g/t/#", 2))
-        await there.away(keeper, "keeper")
-        await client.subscribe(SubscriptionRequest("$share/g/t/#", 2))
-        publisher = await there.node.client("p")
-        publisher.send(Publish("t/a", b"x", 2, packet_id=1))
-        await publisher.expect(PubRec)
-        packet = await client.expect(Publish)
+        publisher, client, packet = await member_in_memory(there)
         store.allow.clear()
         publisher.send(Publish("t/a", b"y", 2, packet_id=2))
         await publisher.silence()
@@ -417,14 +412,7 @@ async def test_qos_2_of_a_group_on_disk_that_a_reconnection_overtakes_is_sent_on
 async def test_qos_2_that_a_member_in_memory_has_is_its_own_and_goes_to_disk_with_it(is_moved: bool) -> None:
     store = MemoryStore()
     async with zoned(store) as there:
-        keeper, client = await there.client("default", "keeper"), await there.client("memory", "s")
-        await keeper.subscribe(SubscriptionRequest("$share/g/t/#", 2))
-        await there.away(keeper, "keeper")
-        await client.subscribe(SubscriptionRequest("$share/g/t/#", 2))
-        publisher = await there.node.client("p")
-        publisher.send(Publish("t/a", b"x", 2, packet_id=1))
-        await publisher.expect(PubRec)
-        packet = await client.expect(Publish)
+        _, client, packet = await member_in_memory(there)
         [group] = there.node.server.hub.shares.groups.values()
         assert group.in_flight == 1
         if is_moved:
