@@ -1,4 +1,4 @@
-"""A session without a socket: identifiers, window, queue, place in the log."""
+"""A session without a socket: window, queue, place in the log."""
 
 from __future__ import annotations
 
@@ -10,18 +10,9 @@ from broker.codec.packets import Publish, PubRel
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.session import answers
-from broker.session.delivery import RAW
 from broker.session.record import encode_session, encode_subscriptions, restore_session, restore_subscriptions
 from broker.session.subscriptions import Subscriptions
-from broker.session.window import MAX_PACKET_ID, Window
 from tests.support.session_bench import SessionBench, outgoing
-
-
-def test_identifiers_go_round_and_skip_those_in_flight() -> None:
-    window = Window(5)
-    window.inflight = dict.fromkeys((MAX_PACKET_ID, 1), RAW)
-    window.next_id = MAX_PACKET_ID - 1
-    assert [window.next_packet_id() for _ in range(2)] == [MAX_PACKET_ID - 1, 2]
 
 
 def test_a_full_queue_of_a_clean_session_loses_its_oldest() -> None:

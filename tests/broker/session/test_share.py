@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.session.delivery import Delivery
 from broker.session.share import LogShare, Shed
 
 _MOST = 20
@@ -71,3 +72,21 @@ def test_what_is_put_back_is_the_oldest() -> None:
     assert share.shed_below(4) == Shed(2, begin=3, skipped=0, moved_on=True)
     assert share.next_offset == 10
     assert (share.messages, share.size_bytes) == (1, 5)
+
+
+def test_what_was_passed_over_before_is_told_with_what_is_passed_over_now() -> None:
+    share = LogShare(next_offset=10)
+    share.add(10, 100, messages=5)
+    assert share.shed(3, 1 << 30) == Shed(2, begin=10, skipped=0, moved_on=False)
+    assert share.shed_below(20) == Shed(3, begin=10, skipped=2, moved_on=True)
+    assert (share.messages, share.to_skip, share.next_offset) == (0, 0, 20)
+
+
+def test_what_is_read_leaves_out_what_was_to_be_passed_over() -> None:
+    share = LogShare(is_behind=True)
+    share.add(0, 100, messages=5)
+    share.shed(3, 1 << 30)
+    read = [Delivery(None, 1, False, (), offset) for offset in range(5)]
+    assert share.read_on(read[:1], 1, is_end=False) == []
+    assert share.read_on(read[1:], 5, is_end=True) == read[2:]
+    assert (share.messages, share.is_behind, share.next_offset) == (0, False, 5)
