@@ -56,6 +56,7 @@ class KafkaSink(Sink):
         self._producer: AIOKafkaProducer | None = None
         self._topics: dict[str, Partitions] = {}
         self._checked_s = 0.0
+        self._holding: dict[object, str] = {}
         self._renderer = Renderer(settings, context.services.schemas)
         self._fixed_topic = self._renderer.fixed_topic
         self.tested = "the topic is there; whether it may be written to Kafka tells at the first record"
@@ -177,22 +178,30 @@ class KafkaSink(Sink):
         all, and what holds the first task up, is asked meanwhile, so that people learn of it sooner; those that are not
         over when it is not have that as their error."""
         gone: BridgeError | None = None
+        me = object()
         try:
             while slow := (await asyncio.wait(doing, timeout=_PATIENCE_S))[1]:
                 async with asyncio.timeout(_ANSWER_S):
                     await self._connector.check()
                 if why_slow is not None:
-                    self.held_up = await why_slow(min(slow, key=doing.index))
+                    self._note_held_up(me, await why_slow(min(slow, key=doing.index)))
         except BridgeError as error:
             gone = error
         except TimeoutError:
             gone = ReconnectFirst(f"{self._connector.settings.bootstrap_hosts}: no answer")
         finally:
-            self.held_up = ""
+            self._note_held_up(me, "")
             for task in doing:
                 task.cancel()
             await asyncio.gather(*doing, return_exceptions=True)
         return [gone or asyncio.CancelledError() if task.cancelled() else task.exception() for task in doing]
+
+    def _note_held_up(self, who: object, why: str) -> None:
+        """What holds one of the batches up that wait; those that come through say nothing about the others."""
+        self._holding.pop(who, None)
+        if why:
+            self._holding[who] = why
+        self.held_up = next(iter(self._holding.values()), "")
 
     async def _why_slow(self, producer: AIOKafkaProducer, batch: Batch) -> str:
         """What is wrong with the leader that a batch goes to, as far as can be seen; empty where it can be reached.

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.bridges import FAST, FAST_CONNECTOR, Bridges
 from tests.support.kafka_bridge import CONFIG, sending
 from tests.support.kafka_server import Kafka
 from tests.support.kafka_topic import Topic
+from tests.support.mqtt_server import on_loop
 from tests.support.network import Network, network
 from tests.support.node import Node, eventually, running
 
@@ -68,3 +70,40 @@ def test_a_leader_that_is_partitioned_off_is_named_and_loses_nothing(kafka: Kafk
         bridge.await_more(600)
         bridge.await_drained()
         bridge.assert_all_there()
+
+
+@on_loop
+async def test_what_comes_through_does_not_hide_the_leader_that_holds_others_up(kafka: Kafka, wires: Network) -> None:
+    topic = await Topic(kafka, partitions=4, copies=2).make()
+    leaders = [await topic.leader(number) for number in range(4)]
+    held, free = 0, next(number for number in range(4) if leaders[number] != leaders[0])
+    [lost] = [one for one in kafka.brokers if one.number == leaders[held]]
+    bridges = Bridges()
+    bridges.begin()
+
+    def reason() -> str:
+        return str(bridges.actions.get("out")["status_reason"])
+
+    try:
+        plant = {"name": "plant", "type": "kafka", "bootstrap_hosts": kafka.bootstrap}
+        bridges.connectors.create({**plant, "resource_opts": FAST_CONNECTOR})
+        parameters = {"topic": topic.name, "partition": "${p}", "message": {"key": "${p}", "value": "${n}"}}
+        out = {"name": "out", "type": "kafka", "connector": "plant", "parameters": parameters}
+        bridges.actions.create({**out, "resource_opts": FAST})
+        for number in (held, free):
+            bridges.send({"p": str(number), "n": -1}, action="kafka:out")
+        await bridges.until_sent(2)
+        wires.part(lost.host)
+        try:
+            bridges.send({"p": str(held), "n": 0}, action="kafka:out", client="held")
+            await bridges.until(lambda: f"broker {lost.number}, the leader of partition {held}" in reason())
+            for number in range(10):
+                bridges.send({"p": str(free), "n": number}, action="kafka:out", client="free")
+                await bridges.until_sent(3 + number)
+                assert f"broker {lost.number}, the leader of partition {held}" in reason(), number
+        finally:
+            wires.heal()
+        await bridges.until_sent(13)
+        await bridges.until(lambda: bridges.actions.get("out")["status"] == "connected")
+    finally:
+        await bridges.end()
