@@ -26,7 +26,12 @@ from broker.storage.writer import Writer
 REFILL_RECORDS: Final = 256
 """Records read at a time for a session that is behind: some 100 µs of the loop's time."""
 
+ACCEPT_S: Final = 2e-6
+"""What it takes to tell a session of a message that was committed: counted when the message is appended, since the end
+of a commit is one piece of work, however many sessions its messages are for."""
+
 _Token = tuple[Outgoing, tuple[Target[Session | ShareGroup], ...]]
+_WIDE: Final = 32
 _BASE64: Final = "$base64"
 _NO_OFFSET: Final = 1 << 63
 _VIA: Final = "$via"
@@ -52,6 +57,11 @@ class Backlog:
         self.on_lost: Callable[[int], None] = _ignore_offset
         """Told the log's next offset when records that were appended could not be stored."""
         self.shard = shard
+        self.on_owed: Callable[[float], object] = _count_nothing
+        """Told the seconds of the loop that a message will take once it is committed."""
+        self.on_settled: Callable[[float], object] = _count_nothing
+        """Told them again when that is done."""
+        self._owed_s = 0.0
         self.kept_from: Callable[[], int] = _nothing_kept
         """Tells from which offset on share groups need the log."""
         self._reads = metrics.counter(
@@ -71,6 +81,10 @@ class Backlog:
         addressee = targets[0].subscriber.client_id if is_addressed else None
         self._open += 1
         self._writer.append(self._shard, _record(message, addressee), (outgoing, tuple(targets)))
+        if len(targets) > _WIDE:
+            owed_s = len(targets) * ACCEPT_S
+            self._owed_s += owed_s
+            self.on_owed(owed_s)
 
     def refill(self, session: Session) -> None:
         """Read on for a session that is behind; in a later turn, since one session may have much to read."""
@@ -150,10 +164,13 @@ class Backlog:
         if not self._open:
             return
         count, self._open = self._open, 0
+        owed_s, self._owed_s = self._owed_s, 0.0
         self._flying += count
 
         def settle(error: BaseException | None) -> None:
             self._flying -= count
+            if owed_s:
+                self.on_settled(owed_s)
             if error is not None:
                 self.on_lost(self.since_offset)
 
@@ -190,6 +207,10 @@ class Backlog:
         if len(found) < REFILL_RECORDS:
             following = self.log_next
         in_log.take_backlog(session, deliveries, following, is_end=following >= self.log_next)
+
+
+def _count_nothing(_seconds: float) -> None:
+    """There are no turns to count it in."""
 
 
 def _ignore_offset(_next_offset: int) -> None:

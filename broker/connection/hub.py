@@ -131,6 +131,7 @@ class Hub:
         self.restricts_publish = settings.maximum_qos < MOST_QOS or not settings.retain_available
         self.retained.is_on = settings.retain_available
         self.backlog = Backlog(writer, session_log, defer, metrics, settings.max_session_log_bytes)
+        self.backlog.on_owed, self.backlog.on_settled = self.turns.owe, self.turns.settle
         self.replays = Replays(self.retained, self.backlog, writer, clock, defer, later, settings.max_queued_messages)
         self.wills = Wills(writer.put, self.pipeline.publish_for_client, clock)
         self.dead_letters = self._make_dead_letters(dead_letter or DeadLetterSettings(), metrics)

@@ -51,7 +51,9 @@ _WATCHED: Final = frozenset(
 """Events that are raised message by message: when one is wanted, nothing goes the short way."""
 _LOOK_EVERY: Final = 64
 """So many PUBLISH and acknowledgements are taken between two looks at the time, other packets one by one. What goes the
-short way in one piece counts as one of them."""
+short way in one piece counts as one of them, and after what may take long the time is looked at anyhow."""
+_WIDE: Final = 32
+"""Subscribers from which on one message of theirs may take long."""
 _LONG: Final = 4096
 """Bytes of a SUBSCRIBE or UNSUBSCRIBE from which on it is worked off in several turns of the loop, if need be: what is
 below has a thousand filters at most, some 10 ms."""
@@ -83,7 +85,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                 if c.is_parked:
                     break
                 looks_at = rounds + _LOOK_EVERY
-                if (present_s := now_s()) > look_s:
+                if (present_s := now_s()) > look_s or turns.left_s <= 0:
                     if turns.spend(present_s - began_s):
                         turns.give_way(c)
                         break
@@ -129,6 +131,8 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                         if routes is not run_routes:
                             if run_routes is not None:
                                 _forward(c, run_routes, data[run_start:position], run_count)
+                                if len(routes.entries) > _WIDE:
+                                    looks_at = rounds
                             run_routes, run_start, run_count = routes, position, 0
                         # packets on one topic and of one size begin with the same bytes: no need to read them again
                         size, head, head_size = stop - position, data[position:head_end], head_end - position
@@ -151,13 +155,16 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                     hub.figures.unknown_acknowledgements.value += 1
             elif first & 0xF0 == 0x30:
                 published_bytes += stop - position
-                if first == 0x32 and takes_qos1 and _forward_qos1(c, find_qos1, data, position, body, stop):
+                if first == 0x32 and takes_qos1 and (wide := _forward_qos1(c, find_qos1, data, position, body, stop)):
                     answered += 1
+                    if wide > _WIDE:
+                        looks_at = rounds
                 else:
                     publish.take(c, first, data, body, stop)
                     if c.is_parked:
                         position = stop
                         break
+                    looks_at = rounds
             elif length == 2 and first in _BY_IDENTIFIER and data[body : body + 2] != b"\0\0":
                 hub.figures.received_by_type[first >> 4].value += 1
                 _BY_IDENTIFIER[first](c, data[body] << 8 | data[body + 1])
@@ -295,19 +302,20 @@ def _forward_qos1(
     position: int,
     body: int,
     stop: int,
-) -> bool:
-    """Hand a QoS 1 packet, new identifiers apart as it came, to its subscribers; False when it must go the long way."""
+) -> int:
+    """Hand a QoS 1 packet, new identifiers apart as it came, to its subscribers; their number and 1, or 0 when it must
+    go the long way."""
     if c.waiting or c.batches or body + 4 > stop:
-        return False
+        return 0
     topic_end = body + 2 + (data[body] << 8 | data[body + 1])
     tail_at = topic_end + 2
     if tail_at > stop or (c.is_v5 and (tail_at == stop or data[tail_at])):
-        return False
+        return 0
     topic = data[body + 2 : topic_end]
     plan = find(topic) or _plan(c, topic, 0x32)
     routes = plan.routes
     if plan.is_staged or not routes.is_live:
-        return False
+        return 0
     packet_id = data[topic_end:tail_at]
     if packet_id == b"\0\0":
         raise malformed("PUBLISH has packet identifier 0")
@@ -319,7 +327,7 @@ def _forward_qos1(
         c.box.add(_PUBACK_5_NO_SUBSCRIBERS + packet_id + b"\x10" if is_v5 else _PUBACK + packet_id)
         if is_v5:
             figures.note_longer_puback()
-        return True
+        return 1
     outgoing: Outgoing | None = None
     head = tail = b""
     for entry in routes.entries:
@@ -342,7 +350,7 @@ def _forward_qos1(
         box.messages_out += 1
         figures.sent[1].value += 1
     c.box.add(_PUBACK + packet_id)
-    return True
+    return len(routes.entries) + 1
 
 
 def _dispatch(c: Connection, packet: Packet) -> None:

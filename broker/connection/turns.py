@@ -31,6 +31,9 @@ CHORES_S: Final = TURN_S / 4
 LOOK_S: Final = TURN_S / 80
 """What takes less, packets that follow each other, is not counted."""
 
+OWED_S: Final = TURN_S * 2
+"""Of what packets lead to later, in one piece, so much may be on its way; until then nobody's packets go on."""
+
 MANY: Final = 1000
 """Subscriptions and the like that are seen to one after the other at once: some milliseconds. More take turns."""
 
@@ -50,6 +53,8 @@ class Turns:
         self._chores: deque[Iterator[None]] = deque()
         self._is_awaited = self._is_renewed = False
         self.left_s = TURN_S
+        self.owed_s = 0.0
+        """Seconds of the loop that commits on their way will take, for the sessions that wait for their messages."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -61,6 +66,17 @@ class Turns:
             self._is_renewed = True
             self._defer(self._renew)
         return self.left_s <= 0
+
+    def owe(self, seconds: float) -> None:
+        """Count what a packet leads to in a later turn, where nobody can give way: when its commit is done."""
+        self.owed_s += seconds
+        self.spend(seconds)
+
+    def settle(self, seconds: float) -> None:
+        """What was owed has been done."""
+        self.owed_s -= seconds
+        if self._waiting:
+            self._await()
 
     def give_way(self, c: Connection) -> None:
         """Read on in another turn of the loop; nothing is taken from the socket until then."""
@@ -102,12 +118,12 @@ class Turns:
             self._do_some()
         self.left_s = WAITING_S
         for c in list(self._waiting):
-            if self.left_s <= 0:
+            if self.left_s <= 0 or self.owed_s > OWED_S:
                 break
             if c in self._waiting:  # another one's packet may have ended it
                 self._take_up(c)
         self.left_s += TURN_S - WAITING_S
-        if self._waiting or self._chores:
+        if self._chores or (self._waiting and self.owed_s <= OWED_S):
             self._await()
 
     def _do_some(self) -> None:

@@ -52,6 +52,8 @@ class Subscriber(Protocol):
 
 
 _ALL: Final = TopicFilter.parse("#")
+_MANY: Final = 32
+"""Subscribers of a topic from which on it is worth memory to deliver to them faster."""
 
 S = TypeVar("S", bound=Subscriber)
 T = TypeVar("T", covariant=True)
@@ -97,8 +99,8 @@ class Routes(Generic[S]):
     """
 
     __slots__ = (
-        "__weakref__", "_keep", "entries", "groups", "is_empty", "is_live", "is_plain", "matched", "only_group",
-        "plain_v3", "plain_v5",
+        "__weakref__", "_keep", "_known_targets", "entries", "groups", "is_empty", "is_live", "is_plain", "matched",
+        "only_group", "plain_v3", "plain_v5",
     )  # fmt: skip
 
     def __init__(self, entries: Sequence[Entry[S]], groups: Sequence[ShareGroup], keep: Keep[S]) -> None:
@@ -110,6 +112,7 @@ class Routes(Generic[S]):
         self.is_live = self.is_plain and not groups and not any(entry.subscriber.outlives for entry in entries)
         self.plain_v3 = [entry.subscriber for entry in entries if not entry.subscriber.is_v5]
         self.plain_v5 = [entry.subscriber for entry in entries if entry.subscriber.is_v5]
+        self._known_targets: dict[tuple[int, bool], Sequence[Target[S]]] | None = None
         self.matched: list[tuple[S, Subscription]] | None = None
         """What these were first made of, kept so that its identities stay its own."""
 
@@ -122,15 +125,14 @@ class Routes(Generic[S]):
         outgoing = Outgoing(message, topic)
         publisher, count = message.client.client_id, 0
         kept: list[Target[S | ShareGroup]] = []
-        for entry in self.entries:
+        for entry, target in zip(self.entries, self._targets(message), strict=True):
             subscriber = entry.subscriber
             if entry.no_local and subscriber.client_id == publisher:  # [MQTT-3.8.3-3]
                 if entry.own is None:
                     subscriber.drop(outgoing, "no_local")
                     continue
-                entry = entry.own
+                target = _target(entry.own, message)
             count += 1
-            target = _target(entry, message)
             if subscriber.is_durable and target.qos:
                 kept.append(target)
             else:
@@ -145,6 +147,19 @@ class Routes(Generic[S]):
         if kept:
             self._keep(outgoing, kept, False)
         return count
+
+    def _targets(self, message: Message) -> Sequence[Target[S]]:
+        """How each entry is sent a message. Where there are many these are made once and kept, by QoS and RETAIN: to
+        make 6,000 of them for each message takes longer than the rest, and keeps the garbage collector busy."""
+        if len(self.entries) < _MANY:
+            return [_target(entry, message) for entry in self.entries]
+        if self._known_targets is None:
+            self._known_targets = {}
+        found = self._known_targets.get((message.qos, message.retain))
+        if found is None:
+            found = tuple(_target(entry, message) for entry in self.entries)
+            self._known_targets[message.qos, message.retain] = found
+        return found
 
     def _deliver_plain(self, message: Message, topic: bytes) -> int:
         """QoS 0 to subscribers that differ in nothing but their version: one packet each version, shared by all."""

@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from broker.codec.packets import PingReq, PingResp, PubAck, Publish, SubscriptionRequest
-from broker.connection.turns import TURN_S
+from broker.codec.packets import Disconnect, PingReq, PingResp, PubAck, Publish, SubscriptionRequest
+from broker.connection.backlog import ACCEPT_S
+from broker.connection.turns import OWED_S, TURN_S
 from broker.core.stage import GateCall
-from tests.support.mqtt_server import MovedClock, on_loop, running
+from tests.support.mqtt_server import GatedStore, MovedClock, Node, on_loop, running
 
 
 class LongClock(MovedClock):
@@ -104,4 +105,49 @@ async def test_qos_0_that_takes_long_does_not_keep_the_loop_either(topics: list[
         clock.is_long = False
         received = [await watcher.expect(Publish) for _ in topics]
         assert [(one.topic, one.payload) for one in received] == [(t, b"%d" % n) for n, t in enumerate(topics)]
+        assert not connection.is_parked
+
+
+async def _away(node: Node, count: int) -> None:
+    """Sessions on disk that wait for messages on ``t``."""
+    for number in range(count):
+        client = await node.client(f"away-{number}", 5, clean_start=False, properties={"Session-Expiry-Interval": 600})
+        await client.subscribe(SubscriptionRequest("t", 1))
+        client.send(Disconnect())
+        await client.closed()
+
+
+@on_loop
+async def test_one_message_for_many_is_looked_at_on_its_own() -> None:
+    clock = LongClock()
+    async with running(clock=clock) as node:
+        await _away(node, 40)
+        flood = await node.client("flood", 5)
+        [connection] = node.server.hub.connections
+        clock.is_long = True
+        flood.send(*[Publish("t", b"x", 1, packet_id=number) for number in range(1, 31)])
+        await node.until(lambda: connection.is_parked)
+        for number in range(1, 31):
+            assert await flood.expect(PubAck) == PubAck(number)
+
+
+@on_loop
+async def test_what_commits_will_take_is_owed_until_they_are_done_and_holds_up_who_publishes() -> None:
+    store = GatedStore()
+    async with running(store) as node:
+        await _away(node, 40)
+        turns = node.server.hub.turns
+        await node.until(lambda: turns.owed_s == 0)
+        flood, other = await node.client("flood", 5), await node.client("other", 5)
+        [connection] = [one for one in node.server.hub.connections if one.session.client_id == "flood"]
+        store.allow.clear()
+        needed = int(OWED_S / (40 * ACCEPT_S)) + 2
+        flood.send(*[Publish("t", b"x", 1, packet_id=number) for number in range(1, 3 * needed)])
+        await node.until(lambda: turns.owed_s > OWED_S and connection.is_parked)
+        await other.silence()
+        assert connection.is_parked
+        store.allow.set()
+        for number in range(1, 3 * needed):
+            assert await flood.expect(PubAck) == PubAck(number)
+        await node.until(lambda: abs(turns.owed_s) < ACCEPT_S)
         assert not connection.is_parked
