@@ -188,15 +188,19 @@ class Action:
         try:
             self.buffer.put(row, message, settle, is_fallback)
         except SluiceError as error:
-            raise self._not_taken(error) from None
+            raise self._not_taken(error, row, message, is_fallback) from None
 
-    def _not_taken(self, error: SluiceError) -> SluiceError:
-        """Count a row that the buffer did not take."""
+    def _not_taken(self, error: SluiceError, row: Row, message: Message, is_fallback: bool) -> SluiceError:
+        """Count a row that the buffer did not take; one that nobody holds back is given up as those it drops."""
         figures = self.figures
         if isinstance(error, QueueFull):
             figures.dropped["queue_full"].value += 1
             text = f"the action '{self.name}' takes no more: {error}"
-            return PushedBack(text) if self.options.overflow == "refuse" else Unavailable(text)
+            if self.options.overflow == "refuse":
+                return PushedBack(text)
+            item = Item(row, message, None, 0, self._clock.monotonic_s(), is_fallback=is_fallback)
+            self._aftermath.given_up((item,), "queue_full", _DROPS["queue_full"])
+            return Unavailable(text)
         if isinstance(error, Unavailable):
             figures.dropped["other"].value += 1
         else:
