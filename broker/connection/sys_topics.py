@@ -184,7 +184,7 @@ class SysTopics:
             "subscriptions/count": lambda: hub.router.subscription_count,
             "shared_subscriptions/count": lambda: hub.router.shared_subscription_count,
             "heap/current": _resident_bytes,
-            "heap/maximum": lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "heap/maximum": _most_resident_bytes,
         }
         texts: dict[str, Read] = {
             f"{_BROKER}version": lambda: f"sluice version {self.version}",
@@ -275,3 +275,8 @@ def _resident_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError):
         return 0
+
+
+def _most_resident_bytes() -> int:
+    """The most that was ever in use. The system counts that a little late, so it may be less than what is now."""
+    return max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, _resident_bytes())
