@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.admin import CreateAclsRequest
 
 from tests.support.kafka_server import Kafka
+from tests.support.waiting import until
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -34,13 +34,13 @@ class Topic:
         """Make it; ``config`` has underscores for dots."""
         named = {name.replace("_", "."): value for name, value in config.items()}
         new = NewTopic(self.name, self.partitions, self._copies, topic_configs=named)
-        async with asyncio.timeout(30):
-            while True:
-                async with self.admin() as admin:
-                    code = (await admin.create_topics([new])).topic_errors[0][1]
-                if code == 0:
-                    return self
-                await asyncio.sleep(0.1)  # one that was deleted is on its way out
+
+        async def is_made() -> bool:
+            async with self.admin() as admin:
+                return bool((await admin.create_topics([new])).topic_errors[0][1] == 0)
+
+        await until(is_made, "a topic of this name, once the one that was deleted is gone")
+        return self
 
     async def delete(self) -> None:
         """Delete it."""
@@ -101,18 +101,16 @@ class Topic:
 
     async def leader(self, partition: int = 0) -> int:
         """The node that leads a partition; waits until there is one."""
-        async with asyncio.timeout(30):
-            while True:
-                try:
-                    async with self.admin() as admin:
-                        [found] = await admin.describe_topics([self.name])
-                except KafkaError:
-                    found = {"partitions": []}
-                for one in found["partitions"]:
-                    if one["partition"] == partition and one["leader"] >= 0:
-                        number: int = one["leader"]
-                        return number
-                await asyncio.sleep(0.1)
+
+        async def leaders() -> list[int]:
+            async with self.admin() as admin:
+                [found] = await admin.describe_topics([self.name])
+            return [
+                one["leader"] for one in found["partitions"] if one["partition"] == partition and one["leader"] >= 0
+            ]
+
+        [leader] = await until(leaders, f"a leader of partition {partition}", tolerated=(KafkaError,))
+        return leader
 
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[AIOKafkaAdminClient]:

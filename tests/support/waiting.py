@@ -5,30 +5,47 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, overload
 
 DEADLINE_S = 60.0
 """For what a quiet machine does in a moment. A condition that is met earlier costs nothing."""
 T = TypeVar("T")
 
 
+@overload
 async def until(
-    condition: Callable[[], T | Awaitable[T]],
+    condition: Callable[[], Awaitable[T]],
     what: str = "",
     *,
     timeout_s: float = DEADLINE_S,
     tolerated: tuple[type[Exception], ...] = (),
-) -> T:
+) -> T: ...
+@overload
+async def until(
+    condition: Callable[[], T],
+    what: str = "",
+    *,
+    timeout_s: float = DEADLINE_S,
+    tolerated: tuple[type[Exception], ...] = (),
+) -> T: ...
+async def until(
+    condition: Callable[[], Any],
+    what: str = "",
+    *,
+    timeout_s: float = DEADLINE_S,
+    tolerated: tuple[type[Exception], ...] = (),
+) -> Any:
     """The first true value of ``condition``, which may raise what is tolerated until then; AssertionError after."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_s
-    last: T | Exception
+    last: Any
     while True:
         try:
-            asked = condition()
-            last = found = cast("T", await asked if inspect.isawaitable(asked) else asked)
-            if found:
-                return found
+            last = condition()
+            if inspect.isawaitable(last):
+                last = await last
+            if last:
+                return last
         except tolerated as error:
             last = error
         if loop.time() > deadline_s:
