@@ -59,8 +59,7 @@ class HttpSink(Sink):
         has_type = settings.method not in _WITH_BODY or "content-type" in names
         self._type = [] if has_type else [(b"Content-Type", _TYPES.get(settings.batch, _JOINED_TYPE))]
         is_one_place = "${" not in settings.path
-        if settings.check_method is None:
-            self.tested = "connected; set check_method to have the path asked for"
+        self._is_asked = settings.check_method is not None
         self._judge = Judge(Statuses(settings.retry_statuses), is_one_place=is_one_place)
         self._key_name = settings.idempotency_header.encode() if settings.idempotency_header else b""
         self._holds: dict[str, tuple[HttpActionSettings, float]] = connector.context.memory.setdefault("holds", {})
@@ -69,6 +68,12 @@ class HttpSink(Sink):
         self._name = context.name
         self._trouble: BridgeError | None = None
         self._trouble_s = 0.0
+
+    async def permission(self) -> str:
+        """As far as a request that changes nothing says."""
+        if self._is_asked:
+            return "the path was asked for, and is there for this login"
+        return "set check_method to have the path asked for; without it the service tells at the first request"
 
     def record(self, row: Row, message: Message) -> Record:
         """The address, headers and body of a row."""

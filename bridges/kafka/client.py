@@ -13,6 +13,7 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import NewTopic
 from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, StaleMetadata, for_code
+from aiokafka.protocol.produce import ProduceRequest
 
 from bridges.kafka.admin import Admin, first_answer
 from bridges.kafka.errors import meant, said
@@ -30,6 +31,7 @@ _MECHANISMS: Final = {"plain": "PLAIN", "scram_sha_256": "SCRAM-SHA-256", "scram
 _CLOSE_S: Final = 3.0
 _STEP_S: Final = 5.0
 """Of a test, for one of several hosts."""
+_PRODUCE_MS: Final = 5_000
 _UNKNOWN_TOPIC: Final = 3
 _TOPIC_ALREADY_EXISTS: Final = 36
 _COPIES: Final = 3
@@ -178,6 +180,20 @@ class KafkaConnector(Connector):
         leaders = {one["partition"]: one["leader"] for one in found["partitions"]}
         number: int = leaders.get(partition, -1)
         return number if number >= 0 else None
+
+    async def check_write(self, topic: str, partition: int) -> None:
+        """Whether the user may write to a topic: Kafka looks at the right before it refuses a batch without records.
+
+        Raises:
+            TargetUnusable: the user may not.
+        """
+        nothing = ProduceRequest(None, 1, _PRODUCE_MS, [(topic, [(partition, b"")])])
+        leader = await self.leader(topic, partition)
+        answer = await self._ask(lambda admin: admin._client.send(leader, nothing))
+        [(_, [(_, code, *_)])] = answer.topics
+        refused = meant(for_code(code)(), f"the topic {topic!r}")
+        if isinstance(refused, TargetUnusable):
+            raise refused
 
     async def _create(self, topic: str, new: NewTopicSettings) -> None:
         cluster = await self._ask(lambda admin: admin.describe_cluster())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bridges.kafka.settings import KafkaActionSettings, KafkaSettings, KafkaSourceSettings
-from bridges.resource.contract import Connector, ConnectorType, Context
+from bridges.resource.contract import Connector, ConnectorType, Context, Positions
 
 
 def _make(settings: Any, context: Context) -> Connector:
@@ -20,6 +20,12 @@ def _key_of(settings: Any) -> Any:
     return key_of(settings)
 
 
+def _positions(settings: KafkaActionSettings) -> Positions | None:
+    if settings.exactly_once:
+        return Positions("exactly_once", in_order=True)
+    return Positions("position_headers", in_order=False) if settings.position_headers else None
+
+
 KAFKA = ConnectorType(
     name="kafka",
     title="Apache Kafka",
@@ -32,7 +38,7 @@ KAFKA = ConnectorType(
     batch_time_s=0.002,
     lanes=4,
     key_of=_key_of,
-    needs_positions=lambda settings: settings.exactly_once,
+    positions=_positions,
     requires=("aiokafka",),
     extra="kafka",
 )

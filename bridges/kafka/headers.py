@@ -12,6 +12,9 @@ Response Topic            ``reply-to``                         Response Topic
 Payload Format Indicator  ``mqtt.payload-format``              the same
 Message Expiry Interval   ``mqtt.expires-at`` (epoch ms)       what is left, in seconds
 User Property             one each, in order                   user properties in order
+publish time              the record's time                    ``mqtt.ts``, opt-in
+place in the buffer       ``sluice.stream``, ``sluice.shard``, user properties
+                          ``sluice.offset``, opt-in
 ========================  ===================================  ==========================
 
 User properties whose name is one of these get the prefix ``mqtt.up.``, which is taken off on the way back.
@@ -38,7 +41,10 @@ _EXPIRES_AT: Final = "mqtt.expires-at"
 _TOPIC: Final = "mqtt.topic"
 _ESCAPE: Final = "mqtt.up."
 RESERVED: Final = frozenset((_CONTENT_TYPE, _CORRELATION, _RESPONSE_TOPIC))
-"""Names that a user property must not take from a property; and so are all that begin with ``mqtt.``."""
+"""Names that a user property must not take from a property; and so are all that begin as ours."""
+_OURS: Final = ("mqtt.", "sluice.")
+_SHARD: Final = ("sluice.shard", b"0")
+"""A buffer is a stream of one shard."""
 
 _CLIENT: Final = ("mqtt.clientid", "mqtt.username")
 _LONGEST_S: Final = 0xFFFFFFFF
@@ -100,6 +106,11 @@ def _of_properties(properties: Mapping[str, Any], received_ns: int) -> list[tupl
         elif name == "User-Property":
             found += [(header_name(key), text.encode()) for key, text in value]
     return found
+
+
+def of_position(stream: str, offset: int) -> list[tuple[str, bytes]]:
+    """The headers of where a row lay in its buffer."""
+    return [("sluice.stream", stream.encode()), _SHARD, ("sluice.offset", b"%d" % offset)]
 
 
 class Restored(NamedTuple):
@@ -180,4 +191,4 @@ def _text(value: bytes) -> str | None:
 
 def header_name(key: str) -> str:
     """The header of a user property."""
-    return _ESCAPE + key if key in RESERVED or key.startswith("mqtt.") else key
+    return _ESCAPE + key if key in RESERVED or key.startswith(_OURS) else key

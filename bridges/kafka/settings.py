@@ -108,6 +108,9 @@ class PublishSettings(Settings):
     client_properties: bool = Field(
         default=False, description="Add `mqtt.clientid` and `mqtt.username` of the headers as user properties."
     )
+    time_property: bool = Field(
+        default=False, description="Add the record's time as the user property `mqtt.ts`, in milliseconds."
+    )
     binary_headers: Literal["base64", "drop"] = Field(
         default="base64",
         description="Header values that are not UTF-8 become user properties `name;b64` in base64, or none.",
@@ -176,6 +179,12 @@ class KafkaActionSettings(Settings):
     mqtt_headers: bool = Field(
         default=True,
         description="Add the MQTT message's topic, client, QoS, properties and user properties as headers.",
+    )
+    position_headers: bool = Field(
+        default=False,
+        description="Add where the row lay in the action's buffer as `sluice.stream`, `sluice.shard` and "
+        "`sluice.offset`: the same when a row is sent again, so that consumers can tell; needs "
+        "`resource_opts.buffer_mode = disk`.",
     )
     partition: str = Field(default="", description="The partition; a template. Empty: by partition_strategy.")
     partition_strategy: Literal["key_dispatch", "random", "sticky"] = Field(

@@ -19,6 +19,7 @@ from bridges.kafka.batches import Batch, Packing
 from bridges.kafka.client import KafkaConnector
 from bridges.kafka.ending import end_producer
 from bridges.kafka.errors import meant
+from bridges.kafka.headers import of_position
 from bridges.kafka.partition import Partitions
 from bridges.kafka.record import Record, Renderer
 from bridges.kafka.settings import KafkaActionSettings
@@ -59,9 +60,6 @@ class KafkaSink(Sink):
         self._holding: dict[object, str] = {}
         self._renderer = Renderer(settings, context.services.schemas)
         self._fixed_topic = self._renderer.fixed_topic
-        self.tested = "the topic is there; whether it may be written to Kafka tells at the first record"
-        if self._fixed_topic is None:
-            self.tested = "a producer is taken; which topic it is each row says"
         self.record = self._renderer.record  # type: ignore[assignment,method-assign]  # a call less for each row
 
     async def open(self) -> None:
@@ -105,6 +103,14 @@ class KafkaSink(Sink):
         if self._fixed_topic is not None:
             await self._look_up(self._fixed_topic)
 
+    async def permission(self) -> str:
+        """Whether the topic may be written to, where it is the same for all rows."""
+        topic = self._fixed_topic
+        if topic is None:
+            return "which topic it is each row says, and Kafka whether it may be written to"
+        await self._connector.check_write(topic, self._topics[topic].numbers[0])
+        return f"the topic {topic!r} may be written to"
+
     def record(self, row: Row, message: Message) -> Record:
         """The record of a row."""
         return self._renderer.record(row, message)
@@ -129,6 +135,17 @@ class KafkaSink(Sink):
                         answers[at] = held.error
                 break
         return answers if any(answers) else ALL_DONE
+
+    async def send_at(self, records: Sequence[Record], positions: Sequence[int]) -> Answers:
+        """The same, with headers of their places."""
+        self._put_positions(records, positions)
+        return await self.send(records)
+
+    def _put_positions(self, records: Sequence[Record], positions: Sequence[int]) -> None:
+        place = self._context.place
+        if place is not None and self._settings.position_headers:
+            for record, position in zip(records, positions, strict=True):
+                record.headers = record.headers + of_position(place.id, position)  # others may have the same list
 
     async def _sent(self, batches: Sequence[Batch], answers: list[BridgeError | None]) -> list[Batch]:
         """Send batches; gives those to send next, parts of what Kafka has refused as a whole.

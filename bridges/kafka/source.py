@@ -230,6 +230,8 @@ class _Incoming:
         )
         incoming.qos = publish.qos if restored.qos is None else min(publish.qos, restored.qos)
         incoming.retain = publish.retain and restored.retain
+        if publish.time_property:
+            restored.properties.setdefault("User-Property", []).append(("mqtt.ts", str(record.timestamp)))
         incoming.properties = restored.properties or None
 
     def _is_good(self, topic: str, record: ConsumerRecord) -> bool:

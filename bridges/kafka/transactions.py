@@ -96,6 +96,7 @@ class TransactionalSink(KafkaSink):
         if self._is_open:
             producer = await self._begin_anew()
         self._forget_old_topics()
+        self._put_positions(records, positions)
         answers: list[BridgeError | None] = [None] * len(records)
         fresh = [(at, record) for at, record in enumerate(records) if not self._cursor.has(positions[at])]
         batches = await self._packed(producer, fresh, answers)

@@ -30,7 +30,6 @@ class MqttSink(Sink):
     def __init__(self, connector: MqttConnector, settings: MqttActionSettings, context: Context) -> None:
         self._connector, self._settings, self._clock = connector, settings, context.services.clock
         self._origin = context.services.origin
-        self.tested = "connected; whether the topic may be written to the broker tells at the first message"
         self._topic_of = strict_template(settings.topic, "the topic")
         self._payload_of = bytes_template(settings.payload)
         self._qos_of = _qos(settings.qos)
@@ -52,6 +51,10 @@ class MqttSink(Sink):
         if self._clock.monotonic_s() < until_s:
             raise error
         self._refusal = None
+
+    async def permission(self) -> str:
+        """MQTT has no question for it."""
+        return "whether the topic may be written to, the broker tells at the first message"
 
     def record(self, row: Row, message: Message) -> Record | None:
         """The message of a row; None for one that must not go there."""

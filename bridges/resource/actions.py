@@ -64,17 +64,15 @@ class ActionService(ResourceService[ActionSpec]):
         connector = self._hub.make_connector(of_connector)
         sink = connector.sink(spec.parameters, self._hub.context(spec.id, spec.resource_opts.request_timeout))
 
-        async def look() -> str:
+        async def target() -> str:
             await connector.close()
             await connector.open()
-            try:
-                await sink.open()
-                await sink.check()
-            finally:
-                await sink.close()
-            return sink.tested
+            await sink.open()
+            await sink.check()
+            return "ready for rows"
 
-        return await run_probe(connector, [ProbeStep("target", look)], hider(of_connector.parameters, spec.parameters))
+        steps = [ProbeStep("target", target), ProbeStep("permission", sink.permission)]
+        return await run_probe(connector, steps, hider(of_connector.parameters, spec.parameters), close=sink.close)
 
     # Dead letters
 

@@ -44,7 +44,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bridges.resource.errors import BridgeError
 from broker.config.ssrf import AddressGuard
@@ -99,7 +99,8 @@ class Context:
 class ProbeStep:
     """One step of a test: ``run`` says in a few words what was found, or raises what is wrong.
 
-    The usual names are ``resolve``, ``connect``, ``tls``, ``authenticate``, ``metadata`` and ``permission``.
+    The usual names are ``resolve``, ``connect``, ``tls``, ``authenticate`` and ``metadata``; those of an action have
+    ``target`` and ``permission`` behind them.
     """
 
     name: str
@@ -158,9 +159,6 @@ class Sink(ABC):
     """What keeps the outside system from answering, where the sink found out while a batch waits; shown as the reason
     of the state ``connecting`` until it is empty again."""
 
-    tested: str = "the target is there and may be written to"
-    """What the test of an action says when ``open`` and ``check`` went well: no more than they have found out."""
-
     @abstractmethod
     def record(self, row: Row, message: Message) -> Any:
         """The record of a row; plain and quick, it runs for each. The row must not be changed.
@@ -176,10 +174,11 @@ class Sink(ABC):
         """Hand a batch over; returns when the outside system has confirmed it. Records are in order of arrival."""
 
     async def send_at(self, records: Sequence[Any], positions: Sequence[int]) -> Answers:
-        """The same of a type with ``ConnectorType.needs_positions``: where each row lies in ``Context.place``.
+        """The same where ``ConnectorType.positions`` asks for it: where each row lies in ``Context.place``.
 
-        Batches come one at a time and in order; what must be tried again comes before what is behind it, and everything
-        again that was on the way when the broker ended. A row that the sink knows to be sent it confirms.
+        With ``Positions.in_order`` batches come one at a time and in order; what must be tried again comes before what
+        is behind it, and everything again that was on the way when the broker ended. A row that the sink knows to be
+        sent it confirms.
         """
         return await self.send(records)
 
@@ -191,7 +190,14 @@ class Sink(ABC):
         """Give up what ``open`` made. No ``send`` runs then. Does not raise."""
 
     async def check(self) -> None:  # noqa: B027 - likewise
-        """Whether the target is there and may be written to; raises what is wrong."""
+        """Whether the target is there and, where that costs little, may be written to; raises what is wrong."""
+
+    async def permission(self) -> str:
+        """For the test of an action, open and checked: whether it may write, without writing anything, in a few words.
+
+        Raises what is wrong; says so where it cannot be known.
+        """
+        return "the target may be written to"
 
 
 @dataclass(slots=True)
@@ -268,6 +274,15 @@ class Source(ABC):
         """Whether what is read is there; raises what is wrong."""
 
 
+class Positions(NamedTuple):
+    """That a sink is told where rows lie."""
+
+    asked_by: str
+    """The parameter that needs it."""
+    in_order: bool
+    """Whether rows go in the order of their positions, one batch at a time."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectorType:
     """One kind of connector, as the registry knows it.
@@ -297,9 +312,9 @@ class ConnectorType:
     key_of: Callable[[Any], Callable[[Row, Message], Hashable]] | None = None
     """Gives for the parameters of an action what its rows' order is kept by: a plain and quick function, the same for
     rows that must stay in order. None for the client."""
-    needs_positions: Callable[[Any], bool] | None = None
-    """Whether an action with these parameters has its rows sent with their positions: one batch at a time, from a
-    buffer on disk, by ``Sink.send_at``."""
+    positions: Callable[[Any], Positions | None] | None = None
+    """Whether an action with these parameters has its rows sent with their positions, by ``Sink.send_at``: they come
+    from a buffer on disk then."""
     requires: Sequence[str] = field(default=())
     """Modules that must be installed, as ``aiokafka``."""
     extra: str = ""

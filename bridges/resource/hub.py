@@ -412,13 +412,14 @@ def _dropped(action: Action, items: Any, count: int, reason: str) -> None:
 
 def _pace(spec: ActionSpec, kind: ConnectorType) -> Pace:
     options = spec.resource_opts
-    with_positions = kind.needs_positions is not None and kind.needs_positions(spec.parameters)
+    positions = None if kind.positions is None else kind.positions(spec.parameters)
+    in_order = positions is not None and positions.in_order
     return Pace(
         batch_size=options.batch_size_of(kind),
         batch_time_s=options.batch_time_of(kind),
         batch_bytes=options.batch_bytes,
-        lanes=1 if with_positions else options.lanes_of(kind),
-        window=1 if with_positions else options.window,
+        lanes=1 if in_order else options.lanes_of(kind),
+        window=1 if in_order else options.window,
         by_key=_lane_key(spec, kind),
         ttl_s=options.ttl_s,
         request_timeout_s=options.request_timeout,
@@ -427,7 +428,7 @@ def _pace(spec: ActionSpec, kind: ConnectorType) -> Pace:
         max_retries=options.max_retries,
         waits_for_target=options.waits_for_target,
         is_pipelined=kind.is_pipelined,
-        with_positions=with_positions,
+        with_positions=positions is not None,
     )
 
 

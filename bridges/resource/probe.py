@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,8 +18,13 @@ STEP_TIMEOUT_S: Final = 10.0
 _CLOSE_S: Final = 5.0
 
 
-async def run_probe(connector: Connector, more: Sequence[ProbeStep], hide: Callable[[str], str]) -> dict[str, Any]:
-    """Run the steps of a connector that was never opened, then ``more``; close it.
+async def run_probe(
+    connector: Connector,
+    more: Sequence[ProbeStep],
+    hide: Callable[[str], str],
+    close: Callable[[], Awaitable[None]] | None = None,
+) -> dict[str, Any]:
+    """Run the steps of a connector that was never opened, then ``more``; ``close`` what they opened, and it.
 
     Gives ``ok`` and ``steps``, each with ``name``, ``result`` (``ok``, ``failed``, ``skipped``), ``duration_ms`` and
     ``message``.
@@ -35,9 +40,11 @@ async def run_probe(connector: Connector, more: Sequence[ProbeStep], hide: Calla
             failed = shown["result"] != "ok"
             steps.append(shown)
     finally:
-        with suppress(Exception):
-            async with asyncio.timeout(_CLOSE_S):
-                await connector.close()
+        for end in (close, connector.close):
+            with suppress(Exception):
+                async with asyncio.timeout(_CLOSE_S):
+                    if end is not None:
+                        await end()
     return {"ok": not failed, "steps": steps}
 
 

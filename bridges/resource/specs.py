@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
-from bridges.resource.contract import ConnectorType
+from bridges.resource.contract import ConnectorType, Positions
 from bridges.resource.options import ActionOptions, ConnectorOptions, SourceOptions
 from bridges.resource.registry import Registry
 from bridges.resource.secret import has_unknown_stars
@@ -117,18 +117,18 @@ def action_spec(spec: Spec, registry: Registry) -> ActionSpec:
             "the action cannot be saved", [Problem(f"connectors of type {kind.name!r} have no actions", "/type")]
         )
     checked: ActionSpec = _with_parameters("action", ActionSpec, kind.action, given)
-    if kind.needs_positions is not None and kind.needs_positions(checked.parameters):
-        _check_positions(checked.resource_opts)
+    if kind.positions is not None and (wanted := kind.positions(checked.parameters)) is not None:
+        _check_positions(wanted, checked.resource_opts)
     return checked
 
 
-def _check_positions(options: ActionOptions) -> None:
+def _check_positions(wanted: Positions, options: ActionOptions) -> None:
     problems = []
     if not options.is_on_disk:
-        text = "parameters.exactly_once needs buffer_mode = disk"
+        text = f"parameters.{wanted.asked_by} needs buffer_mode = disk"
         problems.append(Problem(text, "/resource_opts/buffer_mode"))
-    if options.dispatch_strategy == "random":
-        text = "parameters.exactly_once keeps one order, and dispatch_strategy random keeps none"
+    if wanted.in_order and options.dispatch_strategy == "random":
+        text = f"parameters.{wanted.asked_by} keeps one order, and dispatch_strategy random keeps none"
         problems.append(Problem(text, "/resource_opts/dispatch_strategy"))
     if problems:
         raise Invalid("the action cannot be saved", problems)

@@ -94,9 +94,25 @@ async def test_the_test_says_no_more_than_it_has_found_out_and_any_host_will_do(
         bridges.connectors.replace("plant", {**bridges.connectors.get("plant"), "bootstrap_hosts": hosts})
         shown = await bridges.actions.test("closed")
         found = {step["name"]: (step["result"], step["message"]) for step in shown["steps"]}
-    assert shown["ok"], shown
+    assert not shown["ok"], shown
     assert found["connect"] == (
         "ok",
         f"{gone}: connection refused; {kafka.secured('SASL_PLAINTEXT')} accepts connections",
     )
-    assert found["target"] == ("ok", "the topic is there; whether it may be written to Kafka tells at the first record")
+    assert found["target"] == ("ok", "ready for rows")
+    result, why = found["permission"]
+    assert result == "failed"
+    assert closed.name in why
+    assert "authorization failed" in why
+
+
+@on_loop
+async def test_the_test_of_an_action_asks_for_the_right_to_write_and_writes_nothing(kafka: Kafka) -> None:
+    opened = await Topic(kafka).make()
+    await opened.grant("bob", DESCRIBE)
+    await opened.grant("bob", WRITE)
+    async with as_bob(kafka, opened=opened.name) as bridges:
+        shown = await bridges.actions.test("opened")
+    assert shown["ok"], shown
+    assert shown["steps"][-1]["message"] == f"the topic {opened.name!r} may be written to"
+    assert await opened.records() == []

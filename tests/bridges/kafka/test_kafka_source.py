@@ -130,6 +130,15 @@ async def test_headers_become_the_properties_they_were(kafka: Kafka) -> None:
     }
 
 
+@on_loop
+async def test_the_time_of_the_publish_comes_along_where_it_is_wanted(kafka: Kafka) -> None:
+    topic = await Topic(kafka).make()
+    await topic.send(b"{}", headers=[("k", b"v")], timestamp_ms=1_700_000_000_123)
+    async with reading(topic, publish={"time_property": True}) as bridges:
+        message = await only(bridges)
+    assert message.properties == {"User-Property": [("k", "v"), ("mqtt.ts", "1700000000123")]}
+
+
 @pytest.mark.parametrize(
     ("name", "value", "left"),
     [

@@ -93,6 +93,29 @@ async def test_rows_and_their_cursor_are_one_transaction(kafka: Kafka) -> None:
     await node.bridges.end()
 
 
+@pytest.mark.parametrize("exactly_once", [False, True])
+@on_loop
+async def test_a_row_that_is_sent_again_has_the_place_that_it_had(kafka: Kafka, exactly_once: bool) -> None:
+    node = Node(await Topic(kafka, partitions=3).make())
+    node.begin()
+    node.act(exactly_once=exactly_once, position_headers=True)
+    for turn in range(4):
+        node.send(turn * 100, turn * 100 + 100)
+        await node.bridges.until_sent(37)
+        await node.bridges.crash()
+        node.begin()
+    await node.bridges.until(lambda: not node.bridges.counts()["queuing"] + node.bridges.counts()["inflight"])
+    places: dict[int, set[tuple[bytes, ...]]] = {}
+    for record in await node.topic.records(committed=True):
+        *_, stream, shard, offset = record.headers
+        assert (stream[0], shard, offset[0]) == ("sluice.stream", ("sluice.shard", b"0"), "sluice.offset")
+        places.setdefault(int(record.value), set()).add((stream[1], offset[1]))
+    assert sorted(places) == list(range(400))
+    assert all(len(found) == 1 for found in places.values())
+    assert len(set.union(*places.values())) == 400
+    await node.bridges.end()
+
+
 @on_loop
 async def test_what_was_sent_before_a_crash_is_not_sent_again(kafka: Kafka) -> None:
     node = Node(await Topic(kafka, partitions=3).make())
@@ -235,6 +258,9 @@ def test_exactly_once_needs_a_buffer_on_disk() -> None:
                     "resource_opts": {"dispatch_strategy": "random"},
                 }
             )
+        parameters = {"topic": "t", "position_headers": True}
+        with pytest.raises(Invalid, match="position_headers needs buffer_mode = disk"):
+            bridges.actions.create({"name": "out", "type": "kafka", "connector": "plant", "parameters": parameters})
         assert [problem.pointer for problem in refused.value.problems] == [
             "/resource_opts/buffer_mode",
             "/resource_opts/dispatch_strategy",

@@ -148,6 +148,7 @@ def test_the_test_of_a_connection_tells_each_step_up_to_the_first_that_fails() -
                 ("connect", "ok"),
                 ("authenticate", "ok"),
                 ("target", "ok"),
+                ("permission", "ok"),
             ]
             outside.topics = set()
             bad = await bridges.actions.test("out")
