@@ -14,6 +14,7 @@ from bridges.resource.address import parse_address
 from bridges.resource.secret import SecretText
 from bridges.resource.tls import load_pem
 from broker.config.model import Settings
+from broker.config.stamp import stamp_of
 from broker.config.units import Duration, Size
 
 _VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
@@ -139,15 +140,7 @@ class ServerTls(Settings):
     @property
     def seen(self) -> Sequence[object]:
         """Another whenever a file is another. Asks the file system."""
-        return [_state_of(file) for file in (self.certfile, self.keyfile, self.cacertfile) if file is not None]
-
-
-def _state_of(file: Path) -> object:
-    try:
-        found = file.stat()
-    except OSError as error:
-        return error.errno
-    return found.st_mtime_ns, found.st_size, found.st_ino
+        return [stamp_of(file) for file in (self.certfile, self.keyfile, self.cacertfile) if file is not None]
 
 
 class ListenSettings(Settings):

@@ -18,6 +18,7 @@ from typing import Any
 from broker.config.layers import API_FILE, KeyPath
 from broker.config.objects import LayerObjects
 from broker.config.root import Config
+from broker.config.stamp import stamp_of
 from broker.core.errors import NotFound, Unavailable
 from broker.core.objects import ObjectSection, Spec
 
@@ -118,7 +119,7 @@ class ApiFile:
     def __init__(self, file: Path, values: dict[str, Any]) -> None:
         self.path = file
         self._values = values
-        self._seen = _stamp(file)
+        self._seen = stamp_of(file)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -127,7 +128,7 @@ class ApiFile:
 
     def reread(self, values: dict[str, Any]) -> None:
         """Somebody has just read the file: this is what it holds."""
-        self._values, self._seen = values, _stamp(self.path)
+        self._values, self._seen = values, stamp_of(self.path)
 
     def put(self, path: KeyPath, objects: Sequence[Spec]) -> None:
         """Replace the objects at one path and leave everything else; raises as ``replace``."""
@@ -139,7 +140,7 @@ class ApiFile:
         Raises:
             Unavailable: the file cannot be written, or somebody else wrote it; nothing changed.
         """
-        if _stamp(self.path) != self._seen:
+        if stamp_of(self.path) != self._seen:
             raise Unavailable(
                 f"{self.path} was changed by somebody else since it was read, and nothing was written; "
                 "restart the broker, which reads it"
@@ -149,7 +150,7 @@ class ApiFile:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise Unavailable(f"{self.path} cannot be written ({reason}); nothing was changed") from error
-        self._values, self._seen = values, _stamp(self.path)
+        self._values, self._seen = values, stamp_of(self.path)
 
 
 def _replaced(values: dict[str, Any], path: KeyPath, objects: list[Spec]) -> dict[str, Any]:
@@ -157,15 +158,6 @@ def _replaced(values: dict[str, Any], path: KeyPath, objects: list[Spec]) -> dic
         return {**values, path[0]: objects}
     inner = values.get(path[0])
     return {**values, path[0]: _replaced(inner if isinstance(inner, dict) else {}, path[1:], objects)}
-
-
-def _stamp(file: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is written: inode, size, time of change. None when there is none."""
-    try:
-        status = file.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def replace_file(file: Path, data: bytes) -> None:

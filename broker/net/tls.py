@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from cryptography import x509
 
+from broker.config.stamp import stamp_of
 from broker.core.errors import ConfigError
 from broker.net.settings import SniCertificate, TlsSettings
 from broker.observe.log import get_logger
@@ -96,7 +97,7 @@ class TlsContexts:
             _log.warning("listener.certificate_expires", listener=self.listener, expires=self.expires.isoformat())
 
     def _fingerprint(self) -> tuple[object, ...]:
-        return tuple(_state_of(Path(name)) for name in _files(self.settings))
+        return tuple(stamp_of(Path(name)) for name in _files(self.settings))
 
 
 def _files(settings: TlsSettings) -> Iterable[str]:
@@ -104,14 +105,6 @@ def _files(settings: TlsSettings) -> Iterable[str]:
     for one in settings.sni:
         named += [one.certfile, one.keyfile]
     return [name for name in named if name]
-
-
-def _state_of(file: Path) -> object:
-    try:
-        found = file.stat()
-    except OSError as error:
-        return error.errno
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _load(listener: str, settings: TlsSettings, alpn: str, now: datetime) -> _Loaded:

@@ -1,0 +1,15 @@
+"""Whether a file is another than when it was read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def stamp_of(file: Path) -> object:
+    """Another whenever the file was written or replaced: inode, size and time of change, or the number of the error
+    that keeps them from being known. Asks the file system."""
+    try:
+        found = file.stat()
+    except OSError as error:
+        return error.errno
+    return found.st_ino, found.st_size, found.st_mtime_ns
