@@ -131,7 +131,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                         if routes is not run_routes:
                             if run_routes is not None:
                                 _forward(c, run_routes, data[run_start:position], run_count)
-                                if len(routes.entries) > _WIDE:
+                                if len(run_routes.entries) > _WIDE:
                                     looks_at = rounds
                             run_routes, run_start, run_count = routes, position, 0
                         # packets on one topic and of one size begin with the same bytes: no need to read them again
