@@ -250,12 +250,6 @@ class AccessDesk:
         roots = self.attributes.roots if self.attributes is not None else lambda name: frozenset[str]()
         trusted = authorizer.settings.trusted_client_attributes
         subject = subject_of(attempt, decision, roots=roots, trusted=trusted)
-        if not authorizer.is_active and subject.rules is None:
-            return {
-                "allowed": True,
-                "decided_by": "authorization",
-                "authorization": {"result": "allow", "source": "none"},
-            }
         rulings = authorizer.rulings(subject)
         ruling = _asked(rulings, wanted)
         return {

@@ -1,14 +1,16 @@
 """Authorisation: sources of rules in order, the decision over a request, and what to do when it is denied.
 
 A source gives the rules for a client when the client connects. The first rule of the first source that is about a
-request decides it; when none is, ``no_match`` does. Where no source has a rule, nothing is asked and nothing costs.
-Rules that a client brought along when it logged in are asked before all sources.
+request decides it; when none is, ``no_match`` does. Where no source has a rule and ``no_match`` is not ``deny``,
+nothing is asked and nothing costs, but for subscriptions to everything or to ``$SYS`` (``is_wide``). Rules that a
+client brought along when it logged in are asked before all sources.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Protocol
 
@@ -22,7 +24,7 @@ from broker.config.model import Settings
 from broker.config.units import Duration
 from broker.core.errors import ConfigError
 from broker.core.message import Message
-from broker.core.topic import TopicFilter
+from broker.core.topic import SYSTEM_LEVEL, TopicFilter
 
 Result = Literal["allow", "deny"]
 
@@ -60,9 +62,13 @@ class VerdictCacheSettings(Settings):
 class AuthorizationSettings(Settings):
     """Section ``authorization``: which clients may publish and subscribe to what."""
 
-    no_match: Result = Field(
-        default="deny", description="What is done with a request that no rule is about. Where there are no rules at "
-        "all, everything is allowed."
+    no_match: Result | None = Field(
+        default=None, description="Decision over a request that no rule is about: `allow`, `deny`. Where it is not "
+        "set: `deny` while there are rules, `allow` while there are none."
+    )  # fmt: skip
+    deny_wide_subscriptions: bool = Field(
+        default=True, description="Refusal of subscriptions to `#`, `+/#` and topics that begin with `$SYS/`, unless a "
+        "rule allows them. It does not apply to superusers and to clients on this machine (loopback addresses)."
     )  # fmt: skip
     deny_action: Literal["ignore", "disconnect"] = Field(
         default="ignore", description="What is done with a client that publishes or subscribes to what it may not: its "
@@ -148,7 +154,8 @@ class RuleSet:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """A decision, and the rule it is by: ``source`` is ``superuser`` or ``no_match`` where no rule was asked."""
+    """A decision, and the rule it is by: ``source`` is ``superuser``, ``no_match``, ``wide`` (a subscription to
+    everything) or ``none`` (there are no rules) where no rule decided."""
 
     is_allowed: bool
     source: str
@@ -161,15 +168,24 @@ class Ruling:
 
 
 _SUPERUSER: Final = Ruling(True, "superuser")
+_NO_RULES: Final = Ruling(True, "none")
+_WIDE: Final = Ruling(False, "wide")
+_EVERYTHING: Final = (("#",), ("+", "#"))
+
+
+def is_wide(topic_filter: TopicFilter) -> bool:
+    """Whether a filter matches everything, or what the broker says about itself."""
+    levels = topic_filter.levels
+    return levels[0] == SYSTEM_LEVEL or levels in _EVERYTHING
 
 
 class Rulings:
     """The rules for one client. Bound when first asked for."""
 
-    __slots__ = ("_no_match", "_rules", "_sources", "subject")
+    __slots__ = ("_denies_wide", "_no_match", "_rules", "_sources", "subject")
 
-    def __init__(self, subject: Subject, sources: Sequence[Source], no_match: Ruling) -> None:
-        self.subject, self._sources, self._no_match = subject, sources, no_match
+    def __init__(self, subject: Subject, sources: Sequence[Source], no_match: Ruling, *, denies_wide: bool) -> None:
+        self.subject, self._sources, self._no_match, self._denies_wide = subject, sources, no_match, denies_wide
         self._rules: list[BoundRule] | None = None
 
     def publish(self, topic: str, qos: int, retain: bool) -> Ruling:
@@ -186,6 +202,8 @@ class Rulings:
             return _SUPERUSER
         kind, asked = subscribe_kind(qos), topic_filter.levels
         found = next((rule for rule in self.rules() if rule.is_about_subscribe(kind, asked)), None)
+        if found is None and self._denies_wide and is_wide(topic_filter):
+            return _WIDE
         return self._ruling(found)
 
     def rules(self) -> list[BoundRule]:
@@ -229,21 +247,25 @@ class Authorizer:
         if problems:
             raise ConfigError(problems)
         self.settings, self._sources = settings, sources
-        self._no_match = Ruling(settings.no_match == "allow", "no_match")
         self.on_change()
 
     @property
     def is_active(self) -> bool:
         """Whether there is anything to ask."""
-        return any(not source.is_empty for source in self._sources)
+        return self.settings.no_match == "deny" or any(not source.is_empty for source in self._sources)
 
     def restricts(self, subject: Subject) -> bool:
-        """Whether there is anything to ask about a client."""
+        """Whether there is anything to ask about a client, but for wide subscriptions."""
         return not subject.is_superuser and (self.is_active or subject.rules is not None)
 
     def rulings(self, subject: Subject) -> Rulings:
         """The rules for one client."""
-        return Rulings(subject, self._sources, self._no_match)
+        settings = self.settings
+        no_match = _NO_RULES
+        if settings.no_match is not None or self.restricts(subject):
+            no_match = Ruling(settings.no_match == "allow", "no_match")
+        denies_wide = settings.deny_wide_subscriptions and not _is_local(subject)
+        return Rulings(subject, self._sources, no_match, denies_wide=denies_wide)
 
     def may_retain(self, message: Message) -> bool:
         """Whether the client that published a retained message may still do so. What is known of it is what stands
@@ -259,6 +281,15 @@ class Authorizer:
     def changed(self) -> None:
         """Rules of a source have changed: make it count at once."""
         self.on_change()
+
+
+def _is_local(subject: Subject) -> bool:
+    """Whether a client is on this machine."""
+    try:
+        address = ip_address(subject.facts.get("peerhost", ""))
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def _file_source(settings: FileSourceSettings, base: Path | None, problems: list[str]) -> RuleSet:

@@ -105,6 +105,7 @@ def _reason(found: dict[str, Any]) -> str:
         "superuser": "nobody: a superuser is not asked for rules",
         "none": "nobody: there are no access rules",
         "no_match": "authorization.no_match: no rule is about it",
+        "wide": "authorization.deny_wide_subscriptions: no rule allows it",
     }
     return words.get(ruling["source"], f"{ruling['source']}: {ruling['rule']}")
 

@@ -18,7 +18,7 @@ from broker.codec.decode import Listing, open_subscribe, open_unsubscribe
 from broker.codec.packets import SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
 from broker.connection.acknowledge import answer_fitting
-from broker.connection.authentication.permits import closes_on_denial
+from broker.connection.authentication.permits import check_filter, closes_on_denial
 from broker.connection.capabilities import check_subscribe, check_subscription
 from broker.connection.sharing import starts
 from broker.connection.turns import Steps
@@ -262,8 +262,7 @@ def _subscription(
     topic_filter = TopicFilter.parse(text, settings.max_topic_levels, settings.max_topic_bytes)
     if topic_filter.levels[0] in _INTERNAL_TREES:
         raise PeerError(reason.NOT_AUTHORIZED, f"what begins with {topic_filter.levels[0]}/ is the broker's own")
-    if c.permits is not None:
-        c.permits.check_subscribe(topic_filter, request.qos)
+    check_filter(c, topic_filter, request.qos)
     known = subscriptions.get(topic_filter.text)
     if known is None and len(subscriptions) >= hub.settings.max_subscriptions:
         raise PeerError(reason.QUOTA_EXCEEDED, "the session has as many subscriptions as it may have")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Final, cast
 
-from broker.auth.authorize import Ruling, Rulings
+from broker.auth.authorize import Ruling, Rulings, is_wide
 from broker.auth.bans import Ban
 from broker.auth.rules import publish_kind
 from broker.connection import close
@@ -216,23 +216,36 @@ def remember_head(c: Connection, head: bytes, routes: SessionRoutes, size: int) 
 
 def grant(c: Connection, client: Client) -> None:
     """Give a connection its permits, by the rules of this moment."""
-    access, subject = c.hub.access, c.subject
-    if subject is None or not access.authorizer.restricts(subject):
-        c.permits = None
-    else:
-        c.permits = Permits(c.hub, client, access.authorizer.rulings(subject))
+    assert c.subject is not None  # it was let in
+    c.permits = _permits(c, client) if c.hub.access.authorizer.restricts(c.subject) else None
+
+
+def _permits(c: Connection, client: Client) -> Permits:
+    assert c.subject is not None
+    return Permits(c.hub, client, c.hub.access.authorizer.rulings(c.subject))
+
+
+def check_filter(c: Connection, topic_filter: TopicFilter, qos: int) -> None:
+    """Raise ``PeerError`` 0x87 when a client may not subscribe to this."""
+    permits = c.permits
+    if permits is None and is_wide(topic_filter):
+        permits = _permits(c, c.client)
+    if permits is not None:
+        permits.check_subscribe(topic_filter, qos)
 
 
 def closes_on_denial(c: Connection) -> bool:
     """Whether a client that asks for what it may not have loses its connection."""
-    return c.permits is not None and c.hub.access.authorizer.settings.deny_action == "disconnect"
+    return c.hub.access.authorizer.settings.deny_action == "disconnect"
 
 
 def recheck(c: Connection) -> None:
     """Take from a client what it may not have any more: subscriptions, its will."""
     permits, session = c.permits, c.session
     if permits is None:
-        return
+        if not any(is_wide(subscription.filter) for subscription in session.subscriptions.values()):
+            return
+        permits = _permits(c, c.client)
     if session.will is not None and not permits.may_leave(session.will):
         c.hub.wills.forget(session)
     lost = [

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.auth.authorize import Authorizer
 from broker.auth.passwords import hashed
-from broker.auth.rules import NamedRuleSettings, Rule
 from broker.codec.packets import (
     ConnAck,
     Connect,
@@ -25,7 +23,7 @@ from broker.core import reason
 from broker.core.errors import Invalid
 from broker.observe.ledger import ledger
 from broker.storage.memory import MemoryStore
-from tests.support.access import BUILTIN, USERS, access
+from tests.support.access import BUILTIN, USERS, access, from_afar, proxied, use_rules
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.wire import WireClient
 
@@ -48,14 +46,6 @@ async def refused(node: Node, connect: Connect) -> int:
     with pytest.raises(ConnectionError):
         await wire.receive()
     return code
-
-
-def use_rules(node: Node, *rules: dict[str, Any]) -> None:
-    """Set the built-in rules, as the API does."""
-    authorizer: Authorizer = node.server.hub.access.authorizer
-    made = [NamedRuleSettings.model_validate({"name": f"r{number}", **rule}) for number, rule in enumerate(rules)]
-    authorizer.built_in.set([Rule(one, one.name, "built_in") for one in made])
-    authorizer.changed()
 
 
 # -- passwords --
@@ -310,6 +300,70 @@ async def test_retained_messages_of_those_who_lost_the_right_are_kept_back_where
         if not checks:
             assert (await reader.expect(Publish)).topic == "t/b"
         await reader.silence()
+
+
+# -- no rules --
+
+
+@on_loop
+async def test_a_deny_that_was_asked_for_holds_without_rules_and_after_the_last_one_is_gone() -> None:
+    async with running(access=access(trusts_anonymous=True, no_match="deny")) as node:
+        client = await node.client("a", 5)
+        client.send(Publish("t", b"x", 1, packet_id=1))
+        assert (await client.expect(PubAck)).reason_code == reason.NOT_AUTHORIZED
+        assert await client.subscribe(SubscriptionRequest("t")) == [0x87]
+        use_rules(node, {"permission": "allow", "topics": ["t"]})
+        assert await client.subscribe(SubscriptionRequest("t")) == [0]
+        use_rules(node)
+        assert node.metrics.value("subscriptions_revoked") == 1
+        client.send(Publish("t", b"x", 1, packet_id=1))
+        assert (await client.expect(PubAck)).reason_code == reason.NOT_AUTHORIZED
+        assert node.dropped("not_authorized") == 2
+
+
+_WIDE = [SubscriptionRequest(text) for text in ("#", "+/#", "$SYS/#", "$SYS/broker/uptime", "$share/g/#")]
+
+
+@pytest.mark.parametrize("address", ["192.0.2.7", "2001:db8::7"])
+@on_loop
+async def test_subscriptions_to_everything_are_for_this_machine_and_superusers(address: str) -> None:
+    async with running(access=access(BUILTIN)) as node, proxied(node) as port:
+        ann = await from_afar(port, Connect("a", 5, **ANN), address)
+        assert await ann.subscribe(*_WIDE, SubscriptionRequest("a/#")) == [0x87] * 5 + [0]
+        root = await from_afar(port, Connect("r", 5, **ROOT), address)
+        assert await root.subscribe(*_WIDE) == [0] * 5
+        for local in ("127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"):
+            near = await from_afar(port, Connect(f"n{local}", 5, **ANN), local)
+            assert await near.subscribe(*_WIDE) == [0] * 5
+        assert await (await node.client("l", 4, **ANN)).subscribe(*_WIDE) == [0] * 5
+
+
+@on_loop
+async def test_a_rule_or_the_setting_allows_subscriptions_to_everything() -> None:
+    rules = [{"permission": "allow", "action": "subscribe", "topics": ["#"]}]
+    async with running(access=access(rules=rules)) as node, proxied(node) as port:
+        client = await from_afar(port, Connect("a", 5))
+        assert await client.subscribe(*_WIDE) == [0, 0, 0x87, 0x87, 0]
+    async with running(access=access(deny_wide_subscriptions=False)) as node, proxied(node) as port:
+        client = await from_afar(port, Connect("a", 5))
+        assert await client.subscribe(*_WIDE) == [0] * 5
+    async with running(access=access(no_match="allow")) as node, proxied(node) as port:
+        client = await from_afar(port, Connect("a", 5))
+        assert await client.subscribe(*_WIDE) == [0x87] * 5
+
+
+@on_loop
+async def test_a_session_from_this_machine_loses_its_subscription_to_everything_elsewhere() -> None:
+    kept = {"Session-Expiry-Interval": 100}
+    async with running() as node, proxied(node) as port:
+        near = await node.client("s", 5, properties=kept)
+        await near.subscribe(SubscriptionRequest("#"), SubscriptionRequest("a"))
+        near.send(Disconnect())
+        await node.until(lambda: not node.server.hub.connections)
+        await from_afar(port, Connect("s", 5, clean_start=False, properties=kept))
+        session = node.server.hub.sessions.get("s")
+        assert session is not None
+        assert list(session.subscriptions) == ["a"]
 
 
 # -- bans --
