@@ -206,6 +206,17 @@ class Rulings:
             return _WIDE
         return self._ruling(found)
 
+    def delivery(self, topic: str, qos: int) -> bool | None:
+        """Over a message on its way to the client, by the QoS of the subscription; None when no rule is about it."""
+        kind = subscribe_kind(qos)
+        found = next((rule for rule in self.rules() if rule.is_about_delivery(kind, topic)), None)
+        return None if found is None else found.is_allow
+
+    @property
+    def allows_the_rest(self) -> bool:
+        """Whether what no rule is about is allowed."""
+        return self._no_match.is_allowed
+
     def rules(self) -> list[BoundRule]:
         """The rules about the client, in order."""
         if self._rules is None:

@@ -17,7 +17,7 @@ from broker.auth.attempt import ConnectAttempt
 from broker.auth.authenticators.builtin import BuiltinAuthenticator, BuiltinSettings, RememberedLogins
 from broker.auth.authenticators.cinfo import CinfoAuthenticator, CinfoSettings
 from broker.auth.authenticators.jwt import JwtAuthenticator, JwtSettings
-from broker.auth.decision import Decision
+from broker.auth.decision import NOBODY, Decision
 from broker.auth.exchange import Exchange, ExchangeAuthenticator
 from broker.auth.expressions import Condition
 from broker.auth.hashing import HashPool
@@ -161,7 +161,7 @@ class AuthenticatorChain:
             if isinstance(link.authenticator, LivingAuthenticator)
         ]
         self._unchecked = Decision(
-            "allow", verified=frozenset(("username", "clientid") if trusts_anonymous else ()), mechanism="none"
+            "allow", verified=frozenset(("username", "clientid") if trusts_anonymous else ()), mechanism=NOBODY
         )
         self._allowed = metrics.counter("authentication_allowed", "clients an authenticator accepted")
         self._denied = metrics.counter("authentication_denied", "clients an authenticator refused")

@@ -235,6 +235,13 @@ class BoundRule:
         """Whether it decides over a publish."""
         return bool(self.kinds >> kind & 1) and any(one.matches_topic(topic) for one in self.filters)
 
+    def is_about_delivery(self, kind: int, topic: str) -> bool:
+        """Whether it decides over a message for a subscription, made in this way, that matches it. A filter that is
+        meant literally says nothing about messages."""
+        if not self.kinds >> kind & 1:
+            return False
+        return any(not one.is_literal and one.matches_topic(topic) for one in self.filters)
+
     def is_about_subscribe(self, kind: int, asked: tuple[str, ...]) -> bool:
         """Whether it decides over a subscription."""
         if not self.kinds >> kind & 1:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from broker.auth.attempt import ConnectAttempt
-from broker.auth.decision import Decision
+from broker.auth.decision import NOBODY, Decision
+from broker.core.client import Proof
 
 if TYPE_CHECKING:
     from broker.auth.rules import Rule
@@ -35,6 +36,28 @@ class Subject:
     """Its own, as ``Decision.rules``."""
 
 
+def proven_names(attempt: ConnectAttempt, decision: Decision) -> frozenset[str]:
+    """Which of ``username`` and ``clientid`` are the client's own, by an authenticator or by its certificate; names
+    that are believed where there are no authenticators are not."""
+    verified: frozenset[str] = decision.verified if decision.mechanism != NOBODY else frozenset()
+    certificate = attempt.certificate
+    if certificate is None:
+        return verified
+    names = {"username": attempt.username, "clientid": attempt.client_id}
+    shown = (certificate.common_name, certificate.subject)
+    return verified | {name for name in attempt.by_certificate if names[name] in shown}
+
+
+def proof_of(attempt: ConnectAttempt, decision: Decision) -> Proof:
+    """What is proven of a client."""
+    proven = proven_names(attempt, decision)
+    if "username" in proven:
+        return Proof.USERNAME
+    if "clientid" in proven:
+        return Proof.CLIENT_ID
+    return Proof.LOGIN if decision.mechanism != NOBODY else Proof.NOTHING
+
+
 def subject_of(
     attempt: ConnectAttempt,
     decision: Decision,
@@ -51,15 +74,11 @@ def subject_of(
         trusted: names that are believed though nobody verified them.
     """
     names = {"username": attempt.username, "clientid": attempt.client_id}
-    certain = decision.verified | set(trusted)
+    certain = decision.verified | proven_names(attempt, decision) | set(trusted)
     facts = {name: text for name, text in names.items() if text is not None and name in certain}
     certificate = attempt.certificate
     if certificate is not None:
         facts |= {"cert_common_name": certificate.common_name, "cert_subject": certificate.subject}
-        by_certificate = (certificate.common_name, certificate.subject)
-        facts |= {
-            name: text for name, text in names.items() if name in attempt.by_certificate and text in by_certificate
-        }
     if attempt.peer_host is not None:
         facts["peerhost"] = attempt.peer_host
     facts["listener"] = attempt.listener

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.auth.attempt import ConnectAttempt
-from broker.auth.decision import Decision
+from broker.auth.decision import NOBODY, Decision
 from broker.codec.packets import Connect
 from broker.core import reason
 from broker.core.client import Client
@@ -51,7 +51,7 @@ def authenticated(c: Connection, attempt: ConnectAttempt, decision: Decision) ->
         "peername": attempt.peer_name,
         "reason_code": reason.name_of(decision.reason_code),
         "is_superuser": decision.is_superuser,
-        "is_anonymous": decision.is_allowed and decision.mechanism == "none",
+        "is_anonymous": decision.is_allowed and decision.mechanism == NOBODY,
         "client_attrs": dict(attempt.attributes),
     }
     c.hub.events.emit("client.check_authn_complete", columns)

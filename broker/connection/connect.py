@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from logging import getLogger
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -9,6 +10,7 @@ from uuid import uuid4
 
 from broker.auth.attempt import Certificate, ConnectAttempt
 from broker.auth.decision import Decision
+from broker.auth.subject import proof_of, proven_names
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.packets import ConnAck, Connect
 from broker.connection import announce, close
@@ -23,7 +25,7 @@ from broker.connection.settings import CertificateName, MqttSettings
 from broker.connection.subscribe import subscribe_for
 from broker.connection.zones import settle
 from broker.core import reason
-from broker.core.client import Client
+from broker.core.client import Client, Proof
 from broker.core.origin import MARK
 from broker.session import resending
 from broker.session.aliases import AliasingOutbox
@@ -55,12 +57,21 @@ def take_connect(c: Connection, packet: Connect) -> None:
 
     def decided(decision: Decision, told: dict[str, Any]) -> None:
         settled = attempt.after(decision)
-        client = _client(settled)
+        client = _client(settled, proof_of(settled, decision))
         announce.authenticated(c, settled, decision)
-        if (refusal := _why_not_after(c, packet, settled, client, decision)) is not None:
-            _refuse(c, packet, client, refusal)
-        else:
-            _accept_in_turn(c, packet, client, told)
+
+        def why_not() -> ConnectRefusal | None:
+            return _why_not_after(c, packet, settled, client, decision)
+
+        def finish(refusal: ConnectRefusal | None) -> None:
+            if refusal is not None:
+                _refuse(c, packet, client, refusal)
+            else:
+                _accept(c, packet, client, told)
+
+        refusal = why_not()
+        if refusal is not None or not _has_to_wait(c, client.client_id, lambda: finish(why_not())):
+            finish(refusal)
 
     logins.begin(c, attempt, properties, decided)
 
@@ -73,6 +84,9 @@ def _why_not_after(
         return ConnectRefusal(decision.reason_code, detail=decision.why)
     if (ban := c.hub.access.bans.of(attempt)) is not None:  # by the name that the authenticator knows
         return banned(ban)
+    if _is_of_another(c, client) and "clientid" not in proven_names(attempt, decision):
+        detail = "the session of the client identifier belongs to another user (mqtt.session_takeover)"
+        return ConnectRefusal(reason.NOT_AUTHORIZED, detail=detail)
     logins.let_in(c, attempt, decision)
     grant(c, client)
     if c.permits is None or packet.will is None or c.permits.may_leave(Will.of(packet.will, client)):
@@ -80,15 +94,18 @@ def _why_not_after(
     return ConnectRefusal(reason.NOT_AUTHORIZED, detail=f"it may not publish its will to {packet.will.topic!r}")
 
 
-def _accept_in_turn(c: Connection, packet: Connect, client: Client, told: dict[str, Any]) -> None:
-    """Accept a client; it waits where its identifier goes from one connection to the next too fast."""
+def _is_of_another(c: Connection, client: Client) -> bool:
+    """Whether the session that there is belongs to another user, who does not share it."""
+    session = c.hub.sessions.get(client.client_id)
+    if session is None or c.hub.settings.session_takeover == "any_user":
+        return False
+    return not client.may_resume(session.client)
 
-    def accept() -> None:
-        _accept(c, packet, client, told)
 
-    old = c.hub.sessions.get(client.client_id)
-    if old is None or old.owner is None or not c.hub.logins.hold_in_jail(c, client.client_id, accept):
-        accept()
+def _has_to_wait(c: Connection, client_id: str, finish: Callable[[], None]) -> bool:
+    """Whether a client's identifier goes from one connection to the next too fast; then ``finish`` is called later."""
+    old = c.hub.sessions.get(client_id)
+    return old is not None and old.owner is not None and c.hub.logins.hold_in_jail(c, client_id, finish)
 
 
 def _refuse(c: Connection, packet: Connect, client: Client, refusal: ConnectRefusal) -> None:
@@ -111,7 +128,8 @@ def _accept(c: Connection, packet: Connect, client: Client, told: dict[str, Any]
         return
     c.client = client
     before = c.hub.writer.appended
-    session, is_present = _session(c, client_id, packet.clean_start, is_to_last=expiry_s > 0)
+    starts_clean = packet.clean_start or _is_of_another(c, client)  # one that proved the identifier gets it, empty
+    session, is_present = _session(c, client_id, starts_clean, is_to_last=expiry_s > 0)
     c.session, session.expiry_s = session, expiry_s
     c.greeting = Greeting(packet.clean_start, packet.keep_alive_s, expiry_s, properties or None)
     c.hub.wills.keep(session, None if packet.will is None else Will.of(packet.will, c.client))
@@ -136,7 +154,7 @@ def _accept(c: Connection, packet: Connect, client: Client, told: dict[str, Any]
             return
         close.welcome(c)
         c.hub.shares.here(session)
-        resending.resume(session)
+        resending.resume(session, None if c.permits is None else c.permits.may_have(session))
         c.hub.replays.resumed(session)
 
     answer(c, welcome, waits=c.hub.writer.appended != before)
@@ -174,7 +192,7 @@ def _named_by(certificate: Certificate | None, which: CertificateName) -> str | 
     return certificate.common_name if which == "cn" else certificate.subject
 
 
-def _client(attempt: ConnectAttempt) -> Client:
+def _client(attempt: ConnectAttempt, proof: Proof = Proof.NOTHING) -> Client:
     return Client(
         attempt.client_id,
         attempt.username,
@@ -183,6 +201,7 @@ def _client(attempt: ConnectAttempt) -> Client:
         attempt.listener,
         attempt.protocol_version,
         attempt.attributes,
+        proof,
     )
 
 

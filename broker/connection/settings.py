@@ -154,6 +154,10 @@ class MqttSettings(Settings):
         "`responses/${clientid}`, where the client identifier is put in; nothing when empty."
     )  # fmt: skip
     max_client_id_bytes: int = Field(default=65_535, ge=23, le=65_535, description="Longest client identifier.")
+    session_takeover: Literal["same_user", "any_user"] = Field(
+        default="same_user", description="Who may go on with the session of a client identifier, where clients are "
+        "authenticated: the user that it belongs to (`same_user`; others are refused, 0x87) or every user."
+    )  # fmt: skip
     max_topic_levels: int = Field(default=128, ge=1, le=65_535, description="Most levels of a topic name or filter.")
     max_topic_bytes: int = Field(
         default=65_535, ge=1, le=65_535, description="Longest topic name or filter, in bytes of UTF-8."

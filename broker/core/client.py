@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from types import MappingProxyType
 
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
+
+
+class Proof(IntEnum):
+    """What is proven of who a client is. Kept with sessions: the numbers stay."""
+
+    NOTHING = 0
+    """Nobody authenticates clients."""
+    LOGIN = 1
+    """It was authenticated, and its user name is what it says."""
+    USERNAME = 2
+    CLIENT_ID = 3
+    """Its client identifier, and not its user name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +36,13 @@ class Client:
     listener: str = ""
     protocol_version: int = 0
     attributes: Mapping[str, str] = field(default_factory=lambda: _NO_ATTRIBUTES)
+    proof: Proof = Proof.NOTHING
+
+    def may_resume(self, other: Client) -> bool:
+        """Whether the session that another client of this identifier left belongs to this one as well."""
+        if other.proof in (Proof.NOTHING, Proof.CLIENT_ID):
+            return self.proof >= other.proof
+        return other.proof <= self.proof <= Proof.USERNAME and self.username == other.username
 
     @property
     def peer_name(self) -> str | None:

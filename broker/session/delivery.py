@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from broker.codec.outgoing import Outgoing
 from broker.session.holder import Holder
+
+MayHave = Callable[[str, int], bool]
+"""Whether a client may have messages on a topic, by QoS."""
+DENIED: Final = "not_authorized"
+"""Why a message is dropped that the client may not have."""
 
 
 class Delivery:

@@ -7,8 +7,10 @@ again.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from broker.codec.framing import frame_at
 from broker.codec.outgoing import Outgoing
 from broker.core.nothing import NOTHING, filled
 
@@ -27,6 +29,18 @@ class Late(NamedTuple):
     def size_bytes(self) -> int:
         """What it counts for in the bound."""
         return len(self.data) if self.outgoing is None else self.outgoing.size_bytes
+
+    def single(self) -> Iterator[tuple[str, Late]]:
+        """The messages one by one, with their topics."""
+        if self.outgoing is not None:
+            yield self.outgoing.message.topic, self
+            return
+        data, position = self.data, 0
+        while position < len(data):
+            body, stop = frame_at(data, position, len(data)) or (0, 0)
+            topic = data[body + 2 : body + 2 + (data[body] << 8 | data[body + 1])]
+            yield topic.decode(), Late(data[position:stop], 1)
+            position = stop
 
 
 class LateQueue:

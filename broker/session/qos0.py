@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.codec.outgoing import Outgoing
+from broker.session.delivery import DENIED, MayHave
 from broker.session.late import Late
 
 if TYPE_CHECKING:
@@ -52,6 +53,17 @@ def send_kept(session: Session) -> None:
         else:
             box.add(item.data)
             session.services.sent[0].value += item.packets
+
+
+def withhold(session: Session, may_have: MayHave) -> None:
+    """Lose those of them that the client may not have."""
+    services = session.services
+    for item in session.late.take_all():
+        for topic, one in item.single():
+            if not may_have(topic, 0):
+                _drop(session, one, DENIED)
+            else:
+                session.late.add(one, services.limits.late_messages, services.max_late_bytes)
 
 
 def drop_kept(session: Session, why: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from broker.core.client import Client
+from broker.core.client import Client, Proof
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.session import in_log
@@ -49,7 +49,8 @@ class _Will(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Session(msgspec.Struct, array_like=True, frozen=True):
-    """``ends_at_ns`` is 0 while the session is connected or never ends; ``is_connected`` tells which.
+    """``ends_at_ns`` is 0 while the session is connected or never ends; ``is_connected`` tells which. Records of
+    earlier releases have no ``proof``: the session belongs to the user name in them.
 
     ``will`` is there in records of earlier releases only, which kept it nowhere else.
     """
@@ -68,6 +69,7 @@ class _Session(msgspec.Struct, array_like=True, frozen=True):
     away_since_ns: int = 0
     maybe_sent_below: int = 0
     zone: str = DEFAULT_ZONE
+    proof: int | None = None
 
 
 class _Subscription(msgspec.Struct, array_like=True, frozen=True):
@@ -114,6 +116,7 @@ def encode_session(session: Session, log_next: int) -> bytes:
             session.away_since_ns,
             session.maybe_sent_below,
             session.zone,
+            int(session.client.proof),
         )
     )
 
@@ -167,7 +170,8 @@ def restore_session(session: Session, value: bytes) -> bool:
     Deliveries in flight come back without their message, which the session log holds at their offset.
     """
     record = _decode_session(value)
-    client = Client(session.client_id, record.username, protocol_version=record.protocol_version)
+    proof = Proof(record.proof) if record.proof is not None else Proof.LOGIN if record.username else Proof.NOTHING
+    client = Client(session.client_id, record.username, protocol_version=record.protocol_version, proof=proof)
     session.client, session.is_v5 = client, record.protocol_version == 5
     session.expiry_s, session.ends_at_ns, session.will_at_ns = record.expiry_s, record.ends_at_ns, record.will_at_ns
     session.away_since_ns, session.maybe_sent_below = record.away_since_ns, record.maybe_sent_below

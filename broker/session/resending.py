@@ -5,22 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.session import sending
-from broker.session.delivery import RAW, Delivery
+from broker.session.delivery import DENIED, RAW, Delivery, MayHave
 
 if TYPE_CHECKING:
     from broker.session.session import Session
 
 
-def resume(session: Session) -> None:
+def resume(session: Session, may_have: MayHave | None = None) -> None:
     """Send what is in flight again, in its order and with its identifiers [MQTT-4.4.0-1], then what waits.
 
-    Not more at once than the client's receive maximum, which may be smaller than before [MQTT-4.9.0-2].
+    Not more at once than the client's receive maximum, which may be smaller than before [MQTT-4.9.0-2]. What the client
+    may not have any more is dropped; ``may_have`` is None where it may have everything.
     """
     window, now_ns = session.window, session.services.clock.now_ns()
     left = window.size
     for packet_id, delivery in list(window.inflight.items()):
         if delivery is RAW:  # taken back while it was connected
             del window.inflight[packet_id]
+        elif may_have is not None and _is_withheld(delivery, may_have):
+            _give_up(session, packet_id, delivery, DENIED)
         elif left <= 0 and not delivery.is_released:
             window.put_off(packet_id)
         elif _send_again(session, packet_id, delivery, now_ns):
@@ -51,11 +54,19 @@ def _send_again(session: Session, packet_id: int, delivery: Delivery, now_ns: in
     """Send on a new connection what the one before was sent; False when this client takes no packet so large."""
     if sending.emit(session, packet_id, delivery, now_ns, dup=True):
         return True
+    _give_up(session, packet_id, delivery, "packet_too_large")
+    return False
+
+
+def _is_withheld(delivery: Delivery, may_have: MayHave) -> bool:
+    outgoing = delivery.outgoing
+    return outgoing is not None and not delivery.is_released and not may_have(outgoing.message.topic, delivery.qos)
+
+
+def _give_up(session: Session, packet_id: int, delivery: Delivery, why: str) -> None:
     del session.window.inflight[packet_id]
-    assert delivery.outgoing is not None
-    session.drop(delivery.outgoing, "packet_too_large")
+    session.drop_delivery(delivery, why)
     if delivery.holder is not None:
         delivery.holder.settle(delivery)
     if session.is_durable:
         session.services.changed(session)
-    return False

@@ -23,7 +23,7 @@ from broker.core.nothing import NOTHING
 from broker.core.topic import TopicFilter
 from broker.session import in_log, in_memory, qos0, resending, sending
 from broker.session.ahead import Ahead
-from broker.session.delivery import Delivery
+from broker.session.delivery import DENIED, Delivery, MayHave
 from broker.session.foretelling import Foretelling
 from broker.session.holder import Holder
 from broker.session.inbound import Inbound
@@ -332,12 +332,25 @@ class Session:
         if not (self.queue and given_up):
             return
         unwanted = set(self.subscriptions.without(self.queue, given_up))
+        self._keep_waiting(lambda delivery: delivery not in unwanted, "unsubscribed")
+
+    def withhold(self, may_have: MayHave) -> None:
+        """Of what waits in memory the client gets no more what it may not have. What waits in the log is looked at when
+        it is read, what is in flight when it is sent again (``resending.resume``)."""
+        if self.queue:
+            self._keep_waiting(
+                lambda one: one.outgoing is None or may_have(one.outgoing.message.topic, one.qos), DENIED
+            )
+        if self.late:
+            qos0.withhold(self, may_have)
+
+    def _keep_waiting(self, is_kept: Callable[[Delivery], bool], why: str) -> None:
         waiting, self.queue, self.queue_bytes = self.queue, NOTHING, 0
         for delivery in waiting:
-            if delivery in unwanted:
-                self.drop_delivery(delivery, "unsubscribed")
-            else:
+            if is_kept(delivery):
                 self.push(delivery)
+            else:
+                self.drop_delivery(delivery, why)
 
     # -- what it does not get --
 

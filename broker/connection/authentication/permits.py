@@ -23,6 +23,7 @@ from broker.core.topic import TopicFilter, undelayed
 from broker.observe.log import get_logger
 from broker.pipeline.plan import Kind, Plans, TopicPlan
 from broker.routing.router import Routes
+from broker.session.delivery import MayHave
 from broker.session.session import Session
 from broker.session.will import Will
 
@@ -148,6 +149,20 @@ class Permits:
         if not ruling.is_allowed:
             raise PeerError(reason.NOT_AUTHORIZED, "the client may not subscribe to this")
 
+    # -- delivery --
+
+    def may_have(self, session: Session) -> MayHave:
+        """Whether the client may have messages that were on their way to it before its rules were these."""
+        rulings = self.rulings
+
+        def may_have(topic: str, qos: int) -> bool:
+            found = rulings.delivery(topic, qos)
+            if found is None:  # then by a subscription that it may have
+                return rulings.allows_the_rest or any(session.subscriptions.matching(topic))
+            return found
+
+        return may_have
+
     # -- all --
 
     def announce(self, ruling: Ruling, action: str, topic: str) -> None:
@@ -256,9 +271,11 @@ def recheck(c: Connection) -> None:
     for subscription in lost:
         del session.subscriptions[subscription.filter.text]
         c.hub.router.unsubscribe(session, subscription.filter)
+    if lost:
+        c.hub.subscriptions_changed(session, lost)
+    session.withhold(permits.may_have(session))
     if not lost:
         return
-    c.hub.subscriptions_changed(session, lost)
     c.hub.figures.subscriptions_revoked.value += len(lost)
     log.warning("subscriptions.revoked", client_id=session.client_id, filters=[one.filter.text for one in lost[:20]])
     if closes_on_denial(c):

@@ -247,7 +247,7 @@ async def test_rules_count_at_once_for_those_who_are_connected() -> None:
 
 @on_loop
 async def test_who_comes_back_to_a_session_keeps_of_it_what_it_may_have() -> None:
-    async with running(access=access(BUILTIN, rules=RULES)) as node:
+    async with running(access=access(BUILTIN, rules=RULES), session_takeover="any_user") as node:
         kept = {"Session-Expiry-Interval": 100}
         first = await node.client("s", 5, **ROOT, properties=kept)
         await first.subscribe(SubscriptionRequest("down/ann/x", 1), SubscriptionRequest("down/bob/x", 1))
