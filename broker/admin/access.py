@@ -282,8 +282,11 @@ def _shown_decision(decision: Decision) -> Spec:
 
 
 _CLIENT_MEMBERS: Final = frozenset(
-    ("clientid", "username", "password", "peerhost", "listener", "client_attrs", "user_properties", "is_superuser")
-)
+    (
+        "clientid", "username", "password", "peerhost", "listener", "zone", "client_attrs", "user_properties",
+        "is_superuser",
+    )
+)  # fmt: skip
 _REQUEST_MEMBERS: Final = frozenset(("client", "action", "topic", "qos", "retain"))
 
 
@@ -297,7 +300,7 @@ def _parts(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any
     problems += [
         Problem(f"a client has no member {name!r}", f"/client/{name}") for name in client if name not in _CLIENT_MEMBERS
     ]
-    for name in ("username", "password", "peerhost", "listener"):
+    for name in ("username", "password", "peerhost", "listener", "zone"):
         if not isinstance(client.get(name, ""), str | None):
             problems.append(Problem("expected a text", f"/client/{name}"))
     for name in ("client_attrs", "user_properties"):
@@ -344,6 +347,7 @@ def _attempt(client: Mapping[str, Any]) -> ConnectAttempt:
         client.get("listener") or "tcp:default",
         tuple(client.get("user_properties", {}).items()),
         attributes=dict(client.get("client_attrs", {})),
+        zone=client.get("zone") or "default",
     )
 
 

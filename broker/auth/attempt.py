@@ -41,6 +41,8 @@ class ConnectAttempt:
     attributes: Mapping[str, str] = field(default_factory=lambda: _NO_TEXTS)
     by_certificate: frozenset[str] = frozenset()
     """Which of ``clientid`` and ``username`` were taken from the certificate."""
+    zone: str = "default"
+    """That of its listener."""
 
     @property
     def peer_name(self) -> str | None:
@@ -64,7 +66,7 @@ class ConnectAttempt:
             "protocol": "mqtt",
             "proto_ver": self.protocol_version,
             "listener": self.listener,
-            "zone": "default",
+            "zone": self.zone,
             "user_property": dict(self.user_properties),
             "client_attrs": dict(self.attributes),
             "cert_san": {kind: list(names.get(kind, ())) for kind in ("dns", "ip", "email", "uri")},

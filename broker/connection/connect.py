@@ -165,6 +165,7 @@ def _accept(c: Connection, packet: Connect, client: Client, told: dict[str, Any]
 def _attempt(c: Connection, packet: Connect, client_id: str) -> ConnectAttempt:
     """What is known of the client, its attributes worked out."""
     link, settings = c.link, c.hub.settings
+    zone = c.hub.zones.of_listener(link.listener)
     attempt = ConnectAttempt(
         _named_by(link.certificate, settings.peer_cert_as_clientid) or client_id,
         _named_by(link.certificate, settings.peer_cert_as_username) or packet.username,
@@ -177,6 +178,7 @@ def _attempt(c: Connection, packet: Connect, client_id: str) -> ConnectAttempt:
         link.server_name,
         link.certificate,
         by_certificate=_NO_NAMES if link.certificate is None else _names_by_certificate(settings),
+        zone=zone.name,
     )
     return c.hub.client_attributes.settled(attempt)
 

@@ -14,8 +14,13 @@ from broker.auth.authenticators.cinfo import CinfoAuthenticator, CinfoSettings
 from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
 from broker.auth.client_attributes import ClientAttributes, ClientAttributeSettings
 from broker.auth.decision import Decision
+from broker.codec.packets import ConnAck, Connect
 from broker.core import reason
 from broker.observe.metrics import Metrics
+from tests.support.access import access
+from tests.support.mqtt_server import on_loop
+from tests.support.wire import WireClient
+from tests.support.zoned import zoned
 
 CERTIFICATE = Certificate("CN=dev-7,OU=berlin,O=acme", "dev-7", {"dns": ("a.example", "b.example")})
 CLIENT = ConnectAttempt(
@@ -209,3 +214,18 @@ def test_the_chain_asks_in_order_and_refuses_when_nobody_decides() -> None:
 
 def test_a_password_is_never_shown() -> None:
     assert "secret" not in repr(CLIENT)
+
+
+@on_loop
+async def test_expressions_over_clients_see_the_zone_of_their_listener() -> None:
+    checks = [{"is_match": "str_eq(zone, 'memory')", "result": "deny"}, {"is_match": "true", "result": "allow"}]
+    init = [{"expression": "zone", "set_as_attr": "zone"}]
+    chain = access([{"mechanism": "cinfo", "checks": checks}])
+    async with zoned(access=chain, client_attrs_init=init) as node:
+        await node.client("default", "a")
+        refused = await WireClient.open(node.ports["memory"], 5)
+        refused.send(Connect("b", 5))
+        assert (await refused.expect(ConnAck)).reason_code == reason.BAD_USER_NAME_OR_PASSWORD
+        session = node.node.server.hub.sessions.get("a")
+        assert session is not None
+        assert session.client.attributes == {"zone": "default"}
