@@ -100,6 +100,7 @@ class AccessDesk:
             clock,
             authorization=authorization,
             flapping=config.get("flapping_detect", FlappingSettings),
+            users=self.users,
             base=data_dir,
         )
         self.rules = AccessRules("access rule", sections.section(RULES), NamedRuleSettings, self._use_rules)

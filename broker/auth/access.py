@@ -8,7 +8,9 @@ from typing import Any
 from broker.auth.authorize import AuthorizationSettings, Authorizer
 from broker.auth.bans import Bans, KeyStore
 from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
+from broker.auth.decision import Decision
 from broker.auth.flapping import Flapping, FlappingSettings
+from broker.auth.users import Users
 from broker.core.clock import Clock
 from broker.observe.metrics import Metrics
 
@@ -21,6 +23,8 @@ class Access:
     authorizer: Authorizer
     bans: Bans
     flapping: Flapping
+    users: Users | None = None
+    """The broker's own, where there are some."""
 
     @classmethod
     def of(
@@ -32,6 +36,7 @@ class Access:
         *,
         authorization: AuthorizationSettings | None = None,
         flapping: FlappingSettings | None = None,
+        users: Users | None = None,
         **where: Any,
     ) -> Access:
         """Of its settings; what is left out lets everybody do everything."""
@@ -41,7 +46,16 @@ class Access:
             Authorizer(authorization or AuthorizationSettings(), **where),
             bans,
             Flapping(flapping or FlappingSettings(), bans, clock),
+            users,
         )
+
+    def still_admits(self, decision: Decision) -> bool:
+        """Whether the user that a client logged in as is what it was when that was decided."""
+        account = decision.account
+        if account is None or self.users is None:
+            return True
+        user = self.users.find(account.name)
+        return user is not None and user.logs_in_like(account) and user.is_superuser == account.is_superuser
 
     def forget_old(self) -> None:
         """Forget what has ended: bans, and clients that have long not disconnected."""

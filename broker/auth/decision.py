@@ -11,6 +11,7 @@ from broker.core import reason
 
 if TYPE_CHECKING:
     from broker.auth.rules import Rule
+    from broker.auth.users import User
 
 Verdict = Literal["allow", "deny", "ignore"]
 ClientName = Literal["username", "clientid"]
@@ -41,6 +42,8 @@ class Decision:
     """Unix time until which it holds: a client that is connected then is disconnected. None for ever."""
     rules: Sequence[Rule] | None = None
     """Access rules that came with the proof of who it is, asked before all others. None when there came none."""
+    account: User | None = None
+    """The broker's own user that the client logged in as."""
     why: str = ""
     """Why it is denied, for people; never told to the client."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -43,6 +43,10 @@ class User:
     is_generated: bool = False
     created_at: str = ""
     password_changed_at: str = ""
+
+    def logs_in_like(self, other: User) -> bool:
+        """Whether what another user of this name logged in with holds for this one as well."""
+        return self.credentials == other.credentials and self.client_id == other.client_id
 
     @property
     def methods(self) -> list[str]:
@@ -82,6 +86,8 @@ class Users:
         self._making: set[str] = set()
         self._secret = secrets.token_bytes(32)
         self._shapes: list[tuple[Credential, ...]] | None = None
+        self.on_change: Callable[[Collection[str]], None] = lambda names: None
+        """Told the names of users that were deleted or changed, once that is saved."""
 
     def start(self) -> None:
         """Read the users of the configuration.
@@ -191,7 +197,7 @@ class Users:
         return {**user.as_shown(), **told}
 
     def delete(self, name: str) -> None:
-        """Forget a user; its connections stay.
+        """Forget a user; its connections end.
 
         Raises:
             NotFound, ReadOnly: nothing was changed.
@@ -249,7 +255,8 @@ class Users:
 
     def _write(self, users: dict[str, User]) -> None:
         self._section.save([user.as_spec() for user in users.values()])
-        self._users, self._shapes = users, None
+        before, self._users, self._shapes = self._users, users, None
+        self.on_change({name for name, user in before.items() if users.get(name) is not user})
 
     def _now(self) -> str:
         return datetime.fromtimestamp(self._clock.now_ns() // 1_000_000_000, UTC).isoformat().replace("+00:00", "Z")

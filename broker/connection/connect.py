@@ -82,6 +82,8 @@ def _why_not_after(
     """What a client is refused with once it is known who it is. Leaves its permits."""
     if not decision.is_allowed:
         return ConnectRefusal(decision.reason_code, detail=decision.why)
+    if not c.hub.access.still_admits(decision):
+        return ConnectRefusal(reason.BAD_USER_NAME_OR_PASSWORD, detail="the user was changed during the login")
     if (ban := c.hub.access.bans.of(attempt)) is not None:  # by the name that the authenticator knows
         return banned(ban)
     if _is_of_another(c, client) and "clientid" not in proven_names(attempt, decision):

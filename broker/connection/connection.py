@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from broker.auth.attempt import Certificate
 from broker.auth.subject import Subject
+from broker.auth.users import User
 from broker.codec.decode import decode_packet
 from broker.codec.framing import frame_at
 from broker.codec.packets import Connect
@@ -91,6 +92,7 @@ class Connection:
     __slots__ = (
         "_holds",
         "_rest",
+        "account",
         "aliases",
         "batches",
         "box",
@@ -143,6 +145,8 @@ class Connection:
         self.login: logins.Login | None = None
         self.subject: Subject | None = None
         """What is certain of the client."""
+        self.account: User | None = None
+        """The broker's own user that it logged in as."""
         self.permits: Permits | None = None
         """None for a client that no access rule restricts."""
         self.terms = hub.settings

@@ -14,7 +14,7 @@ from broker.auth.access import Access
 from broker.auth.client_attributes import ClientAttributes
 from broker.connection.admission import Admission
 from broker.connection.authentication.expiry import Expiries
-from broker.connection.authentication.permits import apply_rules, close_banned
+from broker.connection.authentication.permits import apply_rules, apply_users, close_banned
 from broker.connection.authentication.waiting import WaitingLogins
 from broker.connection.backlog import Backlog, Defer
 from broker.connection.brake import Brake
@@ -151,6 +151,8 @@ class Hub:
         access, pipeline, shares = self.access, self.pipeline, self.shares
         access.authorizer.on_change = lambda: apply_rules(self)
         access.bans.on_ban = lambda ban: close_banned(self, ban)
+        if access.users is not None:
+            access.users.on_change = lambda names: apply_users(self, names)
         if access.authorizer.settings.check_retain_source:
             self.replays.is_wanted = access.authorizer.may_retain
         shares.router = self.router

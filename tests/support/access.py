@@ -62,6 +62,7 @@ def access(
             clock,
             authorization=AuthorizationSettings.model_validate({"sources": sources, **authorization}),
             flapping=FlappingSettings.model_validate(flapping or {}),
+            users=store,
         )
 
     return make

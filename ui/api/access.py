@@ -112,7 +112,7 @@ def _add_one_user(router: APIRouter, access: Access) -> None:
         path,
         operation_id="deleteUser",
         tags=_TAGS,
-        summary="Delete a user; its connections stay until they end",
+        summary="Delete a user; its clients are disconnected",
         **described(status=204, problems=(404, 409, 422)),
     )
     async def delete_user(name: UserName) -> Response:

@@ -112,6 +112,7 @@ class BuiltinAuthenticator:
             verified=frozenset(verified),
             username=user.name if self._by_username else None,
             mechanism="builtin",
+            account=user,
         )
 
     def begin(self, method: str, attempt: ConnectAttempt) -> Exchange:

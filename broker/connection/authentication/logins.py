@@ -155,7 +155,8 @@ def _finish(c: Connection, login: Login, result: Finished) -> None:
 def _authenticated_again(c: Connection, login: Login, result: Finished) -> None:
     decision = result.decision
     c.hub.reauthenticating.discard(c)
-    if not decision.is_allowed or decision.username not in (None, c.client.username):
+    is_same = decision.username in (None, c.client.username)
+    if not (decision.is_allowed and is_same and c.hub.access.still_admits(decision)):
         _not_again(c, login)
         return
     let_in(c, login.attempt.after(decision), decision)
@@ -170,6 +171,7 @@ def let_in(c: Connection, attempt: ConnectAttempt, decision: Decision) -> None:
     hub = c.hub
     trusted = hub.access.authorizer.settings.trusted_client_attributes
     c.subject = subject_of(attempt, decision, roots=hub.client_attributes.roots, trusted=trusted)
+    c.account = decision.account
     hub.expiries.watch(c, decision.expires_s)
 
 

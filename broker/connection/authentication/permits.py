@@ -7,7 +7,8 @@ plan with a single gate, which refuses. So a denial is counted, answered and tol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.auth.authorize import Ruling, Rulings, is_wide
@@ -299,6 +300,35 @@ def _recheck(connected: Sequence[Connection]) -> Iterator[None]:
         if not c.is_closed:
             recheck(c)
         yield
+
+
+def apply_users(hub: Hub, names: Collection[str]) -> None:
+    """Users were deleted or changed: let that count for those who are connected as them."""
+    hub.turns.do(_apply_users([c for c in hub.connections if c.account is not None and c.account.name in names]))
+
+
+def _apply_users(connections: Sequence[Connection]) -> Iterator[None]:
+    for c in connections:
+        if c.is_connected and not c.is_closed:  # one that waits to be accepted is looked at then
+            _apply_user(c)
+        yield
+
+
+def _apply_user(c: Connection) -> None:
+    account, users = c.account, c.hub.access.users
+    assert account is not None
+    assert users is not None
+    assert c.subject is not None
+    user = users.find(account.name)
+    if user is None or not user.logs_in_like(account):
+        what = "was deleted" if user is None else "has another password or client identifier"
+        close.disconnect(c, reason.NOT_AUTHORIZED, "user_changed", text=f"the user {what}")
+        return
+    c.account = user
+    if c.subject.is_superuser != user.is_superuser:
+        c.subject = replace(c.subject, is_superuser=user.is_superuser)
+        grant(c, c.client)
+        recheck(c)
 
 
 def close_banned(hub: Hub, ban: Ban) -> None:
