@@ -121,7 +121,7 @@ class Hub:
         self.retained = Retained(writer, clock, retained)
         self.pipeline = self._make_pipeline(metrics)
         self.parking = Parking(self.pipeline, metrics)
-        self.rewrites = Rewrites(self.plans.invalidate)
+        self.rewrites = Rewrites(self._forget_topics)
         self.automatic = AutoSubscriptions(metrics)
         self.delayed = self._make_delayed(metrics)
         self.figures = Figures(metrics, self.pipeline.dropped)
@@ -240,6 +240,13 @@ class Hub:
 
     def _forget(self, topic_filter: TopicFilter) -> None:
         self.plans.forget(topic_filter)
+
+    def _forget_topics(self) -> None:
+        """What clients mean by a topic has changed: whether they may publish there is to be decided again."""
+        self.plans.invalidate()
+        for connection in self.connections:
+            if connection.permits is not None:
+                connection.permits.forget()
 
     def use_settings(self, settings: MqttSettings) -> None:
         """Have other settings; those of ``FIXED_SETTINGS`` must be as they were."""

@@ -188,9 +188,13 @@ class Permits:
         """Forget everything once it is older than it may be."""
         if now_s > self._expires_s:
             self._expires_s = now_s + self._ttl_s
-            self._heads.clear()
-            for verdicts in self._verdicts:
-                verdicts.clear()
+            self.forget()
+
+    def forget(self) -> None:
+        """Forget everything that was decided."""
+        self._heads.clear()
+        for verdicts in self._verdicts:
+            verdicts.clear()
 
 
 _ALLOWED: Final = TopicPlan("", b"", (), (), SessionRoutes((), (), lambda outgoing, targets, is_addressed: None))

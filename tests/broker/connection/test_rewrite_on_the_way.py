@@ -9,6 +9,7 @@ import pytest
 
 from broker.codec.packets import PubAck, Publish, SubscriptionRequest, UnsubAck, Unsubscribe, Will
 from broker.routing.rewrite import RewriteSpec
+from tests.support.access import access
 from tests.support.mqtt_server import Node, on_loop, running
 
 
@@ -52,6 +53,27 @@ async def test_messages_under_way_before_a_rewrite_and_after_it_go_where_they_sh
             publisher.send(Publish("a", b"x"))
             await publisher.silence()
         assert [(await watcher.expect(Publish)).topic for _ in range(3)] == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@on_loop
+async def test_a_rewrite_made_later_leads_nobody_to_a_topic_that_rules_deny(qos: int) -> None:
+    rules = [{"permission": "deny", "topics": ["b"], "action": "publish"}, {"permission": "allow", "topics": ["#"]}]
+    async with running(access=access(trusts_anonymous=True, rules=rules)) as node:
+        watcher, publisher = await node.client("w", 5), await node.client("p", 5)
+        await watcher.subscribe(SubscriptionRequest("#", 0))
+        packets = [Publish("a", b"x", qos, packet_id=number if qos else 0) for number in (1, 2)]
+        publisher.send(*packets)
+        for _ in packets:
+            assert (await watcher.expect(Publish)).topic == "a"
+        _use(node, _A_TO_B)
+        publisher.send(*packets)
+        await node.until(lambda: node.dropped("not_authorized") == 2)
+        await watcher.silence()
+        _use(node)
+        publisher.send(*packets)
+        for _ in packets:
+            assert (await watcher.expect(Publish)).topic == "a"
 
 
 @on_loop
