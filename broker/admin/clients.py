@@ -24,7 +24,6 @@ from broker.session.session import Session
 _WATCHED: Final = 256
 """Clients whose rates are known: those that were looked at last."""
 _SHOWN_IN_FLIGHT: Final = 100
-_SECRET: Final = ("Authentication-Data",)
 _NAMES: Final = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
 
 
@@ -149,7 +148,7 @@ def client_row(session: Session) -> Spec:
 def _connection_row(connection: Connection) -> Spec:
     """What a connection adds: what it said, what it came through, what it carried."""
     link, greeting, session = connection.link, connection.greeting, connection.session
-    properties = {name: value for name, value in (greeting.properties or {}).items() if name not in _SECRET}
+    properties = dict(greeting.properties or {})
     user_properties = properties.pop("User-Property", [])
     return {
         "user_properties": [list(pair) for pair in user_properties],

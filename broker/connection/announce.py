@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from broker.connection.connection import Connection
 
 _NS_PER_MS: Final = 1_000_000
+_CREDENTIALS: Final = "Authentication-Data"
 
 
 class Greeting(NamedTuple):
@@ -26,14 +27,19 @@ class Greeting(NamedTuple):
     expiry_s: int
     properties: dict[str, Any] | None
 
+    @classmethod
+    def of(cls, packet: Connect, expiry_s: int) -> Greeting:
+        """Without the credentials among its properties: tokens, and what SCRAM exchanges."""
+        shown = {name: value for name, value in packet.properties.items() if name != _CREDENTIALS}
+        return cls(packet.clean_start, packet.keep_alive_s, expiry_s, shown or None)
+
 
 def connack(c: Connection, packet: Connect, client: Client, code: int, expiry_s: int) -> None:
     """A CONNACK was sent, with success or a refusal."""
     if "client.connack" not in c.hub.events.wanted:
         return
-    greeting = Greeting(packet.clean_start, packet.keep_alive_s, expiry_s, packet.properties)
     columns = {
-        **_greeting_columns(c, client, greeting),
+        **_greeting_columns(c, client, Greeting.of(packet, expiry_s)),
         "reason_code": reason.name_of(code),
         "connected_at": c.now_ns // _NS_PER_MS,
     }

@@ -133,7 +133,7 @@ def _accept(c: Connection, packet: Connect, client: Client, told: dict[str, Any]
     starts_clean = packet.clean_start or _is_of_another(c, client)  # one that proved the identifier gets it, empty
     session, is_present = _session(c, client_id, starts_clean, is_to_last=expiry_s > 0)
     c.session, session.expiry_s = session, expiry_s
-    c.greeting = Greeting(packet.clean_start, packet.keep_alive_s, expiry_s, properties or None)
+    c.greeting = Greeting.of(packet, expiry_s)
     c.hub.wills.keep(session, None if packet.will is None else Will.of(packet.will, c.client))
     c.connack = _connack(c, is_present, told)
     _alias_topics(c, packet)

@@ -102,6 +102,22 @@ async def test_attributes_of_a_token_are_the_clients() -> None:
         assert await wire.subscribe(*asked) == [0, 0x87]
 
 
+@on_loop
+async def test_no_event_shows_the_token() -> None:
+    token, names = signed(), frozenset(("client.connack", "client.connected", "client.ping"))
+    async with running(access=access([JWT])) as node:
+        node.events.want(names)
+        client = await logged_in(node, token)
+        await client.silence()
+        refused = await WireClient.open(node.port, 5)
+        refused.send(Connect("c2", 5, properties={METHOD: "JWT", DATA: b"secret-of-nobody"}))
+        assert (await refused.expect(ConnAck)).reason_code == reason.BAD_USER_NAME_OR_PASSWORD
+        told = [columns for name, columns in node.seen if name in names]
+        assert len(told) >= 4
+        assert all(columns["conn_props"][METHOD] == "JWT" and DATA not in columns["conn_props"] for columns in told)
+        assert not any(secret in str(told) for secret in (token, "secret-of-nobody"))
+
+
 # -- the end of a token --
 
 
