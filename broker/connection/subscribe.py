@@ -152,7 +152,7 @@ def _refusal(c: Connection, request: SubscriptionRequest, error: PeerError) -> i
 def subscribe_for(c: Connection, requests: Sequence[SubscriptionRequest]) -> None:
     """Subscribe a client that has just connected to what the broker has for it, as if it had asked for that itself.
 
-    One that it cannot have, as for its number of subscriptions, is left out.
+    One that it cannot have, by its access rules or its number of subscriptions, is left out, counted and logged.
     """
     granted: list[_Granted] = []
     is_changed = False
@@ -160,7 +160,12 @@ def subscribe_for(c: Connection, requests: Sequence[SubscriptionRequest]) -> Non
         try:
             subscription = _subscription(c, request, 0, None)
         except PeerError as error:
-            _log.warning("auto_subscription.refused client_id=%s reason=%s", c.client.client_id, error)
+            why = reason.name_of(error.reason_code)
+            c.hub.figures.refused_auto_subscription(why)
+            _log.warning(
+                "auto_subscription.refused client_id=%s filter=%s reason=%s detail=%s",
+                c.client.client_id, request.filter, why, error,
+            )  # fmt: skip
             continue
         known = c.session.subscriptions.get(subscription.filter.text)
         if known != replace(subscription, since_offset=known.since_offset if known else 0):

@@ -6,6 +6,7 @@ from typing import Any
 
 from broker.codec.packets import PubAck, Publish, SubscriptionRequest, UnsubAck, Unsubscribe
 from broker.routing.automatic import AutoSubscriptionSpec
+from tests.support.access import access
 from tests.support.mqtt_server import Node, on_loop, running
 
 _LASTING: dict[str, Any] = {"properties": {"Session-Expiry-Interval": 600}}
@@ -82,3 +83,15 @@ async def test_what_the_client_asks_for_itself_replaces_it() -> None:
         assert await client.subscribe(SubscriptionRequest("t", 2)) == [2]
         [made] = node.server.hub.sessions.by_client_id["c"].subscriptions.values()
         assert made.qos == 2
+
+
+@on_loop
+async def test_access_rules_and_limits_hold_for_it_and_refusals_are_counted() -> None:
+    rules = [{"permission": "deny", "topics": ["secret/#"]}, {"permission": "allow", "topics": ["#"]}]
+    async with running(access=access(rules=rules), max_subscriptions=1) as node:
+        _use(node, {"topic": "secret/${clientid}"}, {"topic": "open"}, {"topic": "more"})
+        client = await node.client("c", 5)
+        await client.silence()
+        assert list(node.server.hub.sessions.by_client_id["c"].subscriptions) == ["open"]
+        refused = ("not_authorized", "quota_exceeded")
+        assert [node.metrics.value("auto_subscriptions_refused", reason=why) for why in refused] == [1, 1]
