@@ -28,6 +28,10 @@ GENERATED_ITERATIONS: Final = 4096
 SCRAM_METHODS: Final[Mapping[str, Algorithm]] = {"SCRAM-SHA-256": "pbkdf2_sha256", "SCRAM-SHA-512": "pbkdf2_sha512"}
 """The methods of enhanced authentication, and the algorithm of the credential that each needs."""
 SALT_BYTES: Final = 16
+MAX_NAME_BYTES: Final = 1024
+"""Of user names; a longer one belongs to no user, and nothing is computed of it."""
+MAX_PASSWORD_BYTES: Final = 1024
+"""Of passwords; a longer one is refused before anything is computed of it."""
 _GENERATED_BYTES: Final = 32
 _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
@@ -134,6 +138,8 @@ def prepared(password: bytes) -> bytes:
 def saslprep(text: str) -> str:
     """RFC 4013; signs that are younger than its Unicode 3.2, as emoji, are let through (section 2.5, queries).
 
+    Takes up to a millisecond for a text of 1,024 bytes; the time grows with the square of the length.
+
     Raises:
         ValueError: it has signs that are forbidden there.
     """
@@ -143,10 +149,11 @@ def saslprep(text: str) -> str:
         " " if stringprep.in_table_c12(sign) else sign for sign in text if not stringprep.in_table_b1(sign)
     )
     normal = unicodedata.normalize("NFKC", mapped)
-    if any(is_in(sign) for sign in normal for is_in in _FORBIDDEN):
+    signs = set(normal)
+    if any(is_in(sign) for sign in signs for is_in in _FORBIDDEN):
         raise ValueError("it has signs that SASLprep forbids")
-    if any(map(stringprep.in_table_d1, normal)) and (
-        any(map(stringprep.in_table_d2, normal))
+    if any(map(stringprep.in_table_d1, signs)) and (
+        any(map(stringprep.in_table_d2, signs))
         or not (stringprep.in_table_d1(normal[0]) and stringprep.in_table_d1(normal[-1]))
     ):
         raise ValueError("it mixes directions of writing as SASLprep forbids")

@@ -19,11 +19,13 @@ from dataclasses import dataclass
 
 from broker.auth.decision import DENIED, Decision
 from broker.auth.exchange import Continue, Finished
-from broker.auth.passwords import Credential, saslprep
+from broker.auth.passwords import MAX_NAME_BYTES, Credential, saslprep
 from broker.core import reason
 
 MALFORMED = Decision("deny", reason.NOT_AUTHORIZED)
 _NONCE_BYTES = 18
+_MAX_DATA_BYTES = 8 * 1024
+"""Of what a client sends in one step: a name of the longest, every sign of it escaped, and twice as much for the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class ScramExchange:
         """See ``broker.auth.exchange.Exchange``."""
         if data is None:
             return Continue(b"") if self._account is None else Finished(MALFORMED)
+        if len(data) > _MAX_DATA_BYTES:
+            return Finished(MALFORMED)
         try:
             text = data.decode()
             return self._first(text) if self._account is None else self._final(self._account, text)
@@ -64,6 +68,8 @@ class ScramExchange:
         name, nonce = _name(_value("n", name_part)), _value("r", nonce_part)
         if not name or not nonce or not nonce.isascii() or not nonce.isprintable():
             raise ValueError("a name and a nonce are wanted")
+        if len(name.encode()) > MAX_NAME_BYTES:
+            raise ValueError("the name is too long")
         if authorized_as and _name(_value("a", authorized_as)) != name:
             raise ValueError("nobody logs in as somebody else")
         self._account = self._find(saslprep(name))

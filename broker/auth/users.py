@@ -18,13 +18,12 @@ from typing import Any, Final
 
 from broker.auth import passwords
 from broker.auth.hashing import HashPool, PasswordHashingSettings
-from broker.auth.passwords import SCRAM_METHODS, Algorithm, Credential
+from broker.auth.passwords import MAX_NAME_BYTES, MAX_PASSWORD_BYTES, SCRAM_METHODS, Algorithm, Credential
 from broker.core.clock import Clock
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Problem, ReadOnly
 from broker.core.objects import ObjectSection, Spec, unusable
 
 KIND: Final = "user"
-MAX_NAME_BYTES: Final = 1024
 MAX_USERS: Final = 200_000
 _MOST_SHAPES: Final = 1000
 _MEMBERS: Final = frozenset(("name", "password", "generate", "is_superuser", "clientid", "description"))
@@ -336,9 +335,13 @@ def _is_name(text: str) -> bool:
     return 0 < len(text.encode(errors="replace")) <= MAX_NAME_BYTES and text.isprintable()
 
 
+def _is_password(text: str) -> bool:
+    return 0 < len(text.encode(errors="replace")) <= MAX_PASSWORD_BYTES
+
+
 _RULES: Final[Mapping[str, tuple[type, str, Any]]] = {
     "name": (str, f"a text of 1 to {MAX_NAME_BYTES} bytes without control characters", _is_name),
-    "password": (str, "a text of 1 to 1024 signs", lambda text: 0 < len(text) <= 1024),
+    "password": (str, f"a string of 1 to {MAX_PASSWORD_BYTES} bytes", _is_password),
     "generate": (bool, "true or false", lambda _: True),
     "is_superuser": (bool, "true or false", lambda _: True),
     "clientid": (str, "a client identifier", _is_name),

@@ -14,7 +14,7 @@ from broker.auth.decision import DENIED, IGNORED, ClientName, Decision
 from broker.auth.exchange import Exchange
 from broker.auth.expressions import ExpressionText
 from broker.auth.hashing import HashPool
-from broker.auth.passwords import SCRAM_METHODS, Credential
+from broker.auth.passwords import MAX_NAME_BYTES, MAX_PASSWORD_BYTES, SCRAM_METHODS, Credential
 from broker.auth.scram import Account, ScramExchange
 from broker.auth.users import User, Users
 from broker.config.model import Settings
@@ -75,12 +75,14 @@ class BuiltinAuthenticator:
         """By password; ``ignore`` for a client that names no user or one that there is not."""
         name = attempt.username if self._by_username else attempt.client_id
         password = attempt.password
-        if name is None or password is None:
+        if name is None or password is None or len(name.encode()) > MAX_NAME_BYTES:
             return IGNORED
         found = self._users.find(name)
+        if len(password) > MAX_PASSWORD_BYTES:
+            return self._verdict(attempt, found, is_right=False)
         user = found or self._users.decoy(name)
         credential = user.credentials[0]
-        if not credential.is_slow:
+        if not credential.is_slow and password.isascii():
             return self._verdict(attempt, found, is_right=credential.matches(password))
         if found is not None and self._remembered.has(credential, password):
             return self._verdict(attempt, found, is_right=True)

@@ -24,6 +24,7 @@ from broker.core.errors import Invalid
 from broker.observe.ledger import ledger
 from broker.storage.memory import MemoryStore
 from tests.support.access import BUILTIN, USERS, access, from_afar, proxied, use_rules
+from tests.support.lateness import observed
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.wire import WireClient
 
@@ -73,6 +74,31 @@ async def test_a_password_that_takes_long_to_check_is_checked_beside_other_traff
         assert await refused(node, Connect("s2", 5, username="slow", password=b"wrong")) == BAD
         await node.client("s3", 5, username="slow", password=b"secret")  # remembered
         assert node.metrics.value("messages_received", qos="0") == 1
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("password", ["\u0301\u0316" * 11_000, "\ufdfa" * 15_000, "\u0301\u0316" * 256, "é" * 512])
+@on_loop
+async def test_no_name_or_password_keeps_the_loop_busy(password: str, version: int) -> None:
+    made = [await made_user("slow", "secret", 4096), {"name": "generated", "password": "x"}]
+    async with running(access=access(BUILTIN, users=made)) as node, observed() as lateness:
+        bad = BAD if version == 5 else 4
+        for name, said in [*((name, password) for name in ("slow", "generated", "nobody")), (password, "x")]:
+            assert await refused(node, Connect("d", version, username=name, password=said.encode())) == bad
+        if version == 5:
+            first = {"Authentication-Method": "SCRAM-SHA-256", "Authentication-Data": f"n,,n={password},r=x".encode()}
+            wire = await WireClient.open(node.port, 5)
+            wire.send(Connect("d", 5, properties=first))
+            await wire.receive()
+        assert lateness.worst_s < 0.03
+
+
+@on_loop
+async def test_a_password_of_1024_bytes_is_right_and_a_longer_one_is_wrong() -> None:
+    async with running(access=access(BUILTIN, users=[{"name": "long", "password": "é" * 512}])) as node:
+        await node.client("c", 5, username="long", password=("é" * 512).encode())
+        for longer in ("é" * 512 + "x", "é" * 512 + "\u00ad"):  # the soft hyphen means nothing in SASLprep
+            assert await refused(node, Connect("d", 5, username="long", password=longer.encode())) == BAD
 
 
 @on_loop
