@@ -19,6 +19,7 @@ from broker.auth.chain import AuthenticationSettings, AuthenticatorChain, UserAc
 from broker.auth.decision import Decision
 from broker.auth.flapping import FlappingSettings
 from broker.auth.hashing import HashPool, PasswordHashingSettings
+from broker.auth.login_limits import LoginLimits, LoginLimitSettings
 from broker.auth.rules import NamedRuleSettings, Rule
 from broker.auth.subject import Subject, subject_of
 from broker.auth.user_import import imported_users
@@ -42,6 +43,7 @@ SETTINGS: Final[dict[str, type[Settings]]] = {
     "authentication": AuthenticationSettings,
     "authorization": AuthorizationSettings,
     "flapping_detect": FlappingSettings,
+    "login_limits": LoginLimitSettings,
     "password_hashing": PasswordHashingSettings,
 }
 """The sections of settings about who may."""
@@ -90,6 +92,7 @@ class AccessDesk:
         self._allow_anonymous, self._clock, self._guard = allow_anonymous, clock, AddressGuard(ssrf)
         self.users = Users(sections.section(USERS), hashing, self._pool, clock)
         self._user_access = UserAccess(self.users, self._pool, hashing.max_remembered)
+        self.limits = LoginLimits(config.get("login_limits", LoginLimitSettings), clock, metrics)
         authentication = config.get("authentication", AuthenticationSettings)
         authorization = config.get("authorization", AuthorizationSettings)
         chain = self._chain(authentication)
@@ -167,6 +170,7 @@ class AccessDesk:
             trusts_anonymous=self._allow_anonymous,
             clock=self._clock,
             guard=self._guard,
+            limits=self.limits,
         )
 
     def _use_authentication(self, settings: AuthenticationSettings) -> None:

@@ -10,6 +10,7 @@ from broker.admin.groups import GroupDesk
 from broker.admin.listeners import ListenerDesk
 from broker.admin.traffic import Traffic
 from broker.app import features
+from broker.app.api_logins import ApiLogins
 from broker.app.build import Node, named_of
 from broker.app.reload import ConfigReload
 from broker.app.settings import ApiSettings
@@ -32,6 +33,7 @@ def api_server(node: Node, reload: ConfigReload) -> Any:
         quarantine=node.quarantine,
         groups=GroupDesk(node.server.hub.shares),
         access=node.access,
+        logins=ApiLogins(node.access.limits),
         delayed=node.delayed,
         traffic=Traffic(node.server.hub),
         receivers=node.services.receivers,

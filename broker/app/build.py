@@ -139,7 +139,7 @@ class Node:
         self.server = self._make_server(allow_anonymous=allow_anonymous)
         hub = self.server.hub
         hub.pipeline.on_refusal, hub.queue_watch.alarms = self.refusals.note, self.alarms
-        self.access.attributes = hub.client_attributes
+        self.access.attributes, self.access.limits.alarms = hub.client_attributes, self.alarms
         hub.delayed.settings = config.get("delayed", DelayedSettings)
         hub.sys_topics.settings = config.get("sys_topics", SysTopicSettings)
         hub.sys_topics.show_node(self.name, product_version())

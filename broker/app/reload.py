@@ -65,6 +65,7 @@ class ConfigReload:
             "authentication": (node.access.settings["authentication"].adopt, frozenset()),
             "authorization": (node.access.settings["authorization"].adopt, frozenset()),
             "flapping_detect": (lambda settings: setattr(hub.access.flapping, "settings", settings), frozenset()),
+            "login_limits": (lambda settings: setattr(node.access.limits, "settings", settings), frozenset()),
             "log": (lambda settings: setup(settings.level, settings.format), frozenset()),
         }
 

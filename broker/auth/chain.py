@@ -17,10 +17,11 @@ from broker.auth.attempt import ConnectAttempt
 from broker.auth.authenticators.builtin import BuiltinAuthenticator, BuiltinSettings, RememberedLogins
 from broker.auth.authenticators.cinfo import CinfoAuthenticator, CinfoSettings
 from broker.auth.authenticators.jwt import JwtAuthenticator, JwtSettings
-from broker.auth.decision import NOBODY, Decision
+from broker.auth.decision import LIMITED, NOBODY, Decision
 from broker.auth.exchange import Exchange, ExchangeAuthenticator
 from broker.auth.expressions import Condition
 from broker.auth.hashing import HashPool
+from broker.auth.login_limits import LoginLimits, LoginLimitSettings, network_of
 from broker.auth.users import Users
 from broker.config.model import Settings
 from broker.config.ssrf import AddressGuard, SsrfSettings
@@ -94,13 +95,15 @@ class Surroundings:
     clock: Clock
     guard: AddressGuard
     users: UserAccess | None
+    limits: LoginLimits
 
 
 def _builtin(settings: Any, around: Surroundings) -> Authenticator:
     access = around.users
     if access is None:
         raise ConfigError(["authentication: the mechanism 'builtin' needs a store of users, and there is none"])
-    return BuiltinAuthenticator(settings, access.users, access.pool, RememberedLogins(access.max_remembered))
+    remembered = RememberedLogins(access.max_remembered)
+    return BuiltinAuthenticator(settings, access.users, access.pool, remembered, around.limits)
 
 
 FACTORIES: Final[Mapping[type[Settings], Callable[[Any, Surroundings], Authenticator]]] = {
@@ -143,8 +146,11 @@ class AuthenticatorChain:
         trusts_anonymous: bool = False,
         clock: Clock | None = None,
         guard: AddressGuard | None = None,
+        limits: LoginLimits | None = None,
     ) -> None:
-        around = Surroundings(metrics, clock or SystemClock(), guard or AddressGuard(SsrfSettings()), access)
+        clock = clock or SystemClock()
+        self.limits = limits or LoginLimits(LoginLimitSettings(), clock, metrics)
+        around = Surroundings(metrics, clock, guard or AddressGuard(SsrfSettings()), access, self.limits)
         self._links: Sequence[_Link] = [
             _Link(
                 one.mechanism,
@@ -155,6 +161,9 @@ class AuthenticatorChain:
             if one.enable
         ]
         self.is_empty = not self._links
+        self._finds_by_client_id = any(
+            isinstance(one, BuiltinSettings) and one.enable and one.user_id_type == "clientid" for one in settings.chain
+        )
         self._living = [
             (link.mechanism, link.authenticator)
             for link in self._links
@@ -171,6 +180,7 @@ class AuthenticatorChain:
         """Let authenticators do what is due; called twice a second."""
         for _, one in self._living:
             one.tick()
+        self.limits.tick()
 
     def close(self) -> None:
         """Others have taken their place."""
@@ -185,6 +195,8 @@ class AuthenticatorChain:
         """``allow``, or ``deny`` with the reason code of MQTT 5 to refuse with; to be awaited when somebody waits."""
         if self.is_empty:
             return self._unchecked
+        if not _is_anonymous(attempt) and self._is_limited(attempt):
+            return LIMITED
         return self._from(0, attempt)
 
     def _from(self, start: int, attempt: ConnectAttempt) -> Decision | Coroutine[Any, Any, Decision]:
@@ -211,6 +223,8 @@ class AuthenticatorChain:
 
         Authenticators that stand before the one with the method, and need not wait, can deny.
         """
+        if self._is_limited(attempt):
+            return LIMITED
         for link in self._links:
             if not link.is_for(attempt):
                 continue
@@ -226,12 +240,15 @@ class AuthenticatorChain:
                 return self.counted(found, attempt, link.mechanism)
         return Decision("deny", reason.BAD_AUTHENTICATION_METHOD)
 
-    def counted(self, decision: Decision, attempt: ConnectAttempt, mechanism: str) -> Decision:
-        """Count a decision and log a denial; for exchanges too, once they have finished."""
+    def counted(self, decision: Decision, attempt: ConnectAttempt, mechanism: str, user: str = "") -> Decision:
+        """Count a decision and log a denial; for exchanges, in which ``user`` was named, once they have finished."""
         if decision.is_allowed:
             self._allowed.value += 1
+            self.limits.succeeded(*self._who(attempt, user))
         else:
             self._denied.value += 1
+            if decision.reason_code in _OF_WRONG_LOGINS and (user or not _is_anonymous(attempt)):
+                self.limits.failed(*self._who(attempt, user))
             why = reason.name_of(decision.reason_code)
             told = {"detail": decision.why} if decision.why else {}
             log.info("authn.denied", mechanism=mechanism, client_id=attempt.client_id, reason=why, **told)
@@ -241,5 +258,22 @@ class AuthenticatorChain:
         """A client without credentials is not authorized; one with some is told what a wrong password is told."""
         self._undecided.value += 1
         log.info("authn.undecided", client_id=attempt.client_id)
-        is_anonymous = attempt.username is None and attempt.password is None
-        return Decision("deny", reason.NOT_AUTHORIZED if is_anonymous else reason.BAD_USER_NAME_OR_PASSWORD)
+        if _is_anonymous(attempt):
+            return Decision("deny", reason.NOT_AUTHORIZED)
+        self.limits.failed(*self._who(attempt))
+        return Decision("deny", reason.BAD_USER_NAME_OR_PASSWORD)
+
+    def _who(self, attempt: ConnectAttempt, user: str = "") -> tuple[str, str, str]:
+        """Address, user and client, as login limits know them."""
+        name = user or (None if self._finds_by_client_id else attempt.username)
+        return network_of(attempt.peer_host), attempt.client_id if name is None else name, attempt.client_id
+
+    def _is_limited(self, attempt: ConnectAttempt) -> bool:
+        return self.limits.refuses(*self._who(attempt))
+
+
+_OF_WRONG_LOGINS: Final = frozenset((reason.BAD_USER_NAME_OR_PASSWORD, reason.NOT_AUTHORIZED))
+
+
+def _is_anonymous(attempt: ConnectAttempt) -> bool:
+    return attempt.username is None and attempt.password is None

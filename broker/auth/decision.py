@@ -55,3 +55,4 @@ class Decision:
 
 IGNORED: Final = Decision("ignore")
 DENIED: Final = Decision("deny", reason.BAD_USER_NAME_OR_PASSWORD)
+LIMITED: Final = Decision("deny", reason.CONNECTION_RATE_EXCEEDED, why="too many logins have failed")

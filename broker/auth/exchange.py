@@ -7,7 +7,7 @@ connection until it has finished. It knows no clock; the connection bounds its l
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from broker.auth.attempt import ConnectAttempt
@@ -23,10 +23,11 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """It is over. ``data`` goes with the success."""
+    """It is over. ``data`` goes with the success; ``user`` is the name that was claimed in it."""
 
     decision: Decision
     data: bytes = b""
+    user: str = field(default="", compare=False)
 
 
 class Exchange(Protocol):

@@ -25,7 +25,7 @@ from broker.core import reason
 MALFORMED = Decision("deny", reason.NOT_AUTHORIZED)
 _NONCE_BYTES = 18
 _MAX_DATA_BYTES = 8 * 1024
-"""Of what a client sends in one step: a name of the longest, every sign of it escaped, and twice as much for the rest."""
+"""Of what a client sends in one step: the longest name with every sign escaped, and twice that for the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,14 @@ class Account:
 
 
 class ScramExchange:
-    """One login. ``find`` gives the account of any name: whether there is such a user must not show before the end."""
+    """One login. ``find`` gives the account of any name: whether there is such a user must not show before the end. A
+    decision instead is the end."""
 
-    def __init__(self, find: Callable[[str], Account], nonce: Callable[[], str] | None = None) -> None:
+    def __init__(self, find: Callable[[str], Account | Decision], nonce: Callable[[], str] | None = None) -> None:
         self._find = find
         self._nonce = nonce or _new_nonce
         self._account: Account | None = None
+        self._name = ""
         self._binding = self._bare = self._server_first = self._whole_nonce = ""
 
     def step(self, data: bytes | None) -> Continue | Finished:
@@ -56,9 +58,9 @@ class ScramExchange:
             text = data.decode()
             return self._first(text) if self._account is None else self._final(self._account, text)
         except ValueError:  # also of decoding and of Base64
-            return Finished(MALFORMED)
+            return Finished(MALFORMED, user=self._name)
 
-    def _first(self, text: str) -> Continue:
+    def _first(self, text: str) -> Continue | Finished:
         flag, authorized_as, bare = text.split(",", 2)
         if flag not in ("n", "y"):
             raise ValueError("channel binding is not offered")
@@ -72,10 +74,14 @@ class ScramExchange:
             raise ValueError("the name is too long")
         if authorized_as and _name(_value("a", authorized_as)) != name:
             raise ValueError("nobody logs in as somebody else")
-        self._account = self._find(saslprep(name))
+        self._name = saslprep(name)
+        found = self._find(self._name)
+        if isinstance(found, Decision):
+            return Finished(found, user=self._name)
+        self._account = found
         self._binding = base64.b64encode(f"{flag},{authorized_as},".encode()).decode()
         self._bare, self._whole_nonce = bare, nonce + self._nonce()
-        credential = self._account.credential
+        credential = found.credential
         salt = base64.b64encode(credential.salt).decode()
         self._server_first = f"r={self._whole_nonce},s={salt},i={credential.iterations}"
         return Continue(self._server_first.encode())
@@ -92,9 +98,9 @@ class ScramExchange:
             raise ValueError("the proof has a wrong length")
         client_key = bytes(left ^ right for left, right in zip(proof, signature, strict=True))
         if not hmac.compare_digest(hashlib.new(credential.digest, client_key).digest(), credential.stored_key):
-            return Finished(DENIED)
+            return Finished(DENIED, user=self._name)
         verifier = base64.b64encode(hmac.digest(credential.server_key, said, credential.digest))
-        return Finished(account.decision, b"v=" + verifier)
+        return Finished(account.decision, b"v=" + verifier, self._name)
 
 
 def _new_nonce() -> str:

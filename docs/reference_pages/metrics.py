@@ -32,6 +32,7 @@ _UNITS: Final = {
 """By the end of the name; other metrics count things."""
 _LABELS: Final = {
     "action": "An action, as `kafka:orders`.",
+    "by": "What limited a login: `user` or `address`.",
     "cause": "Why a message or row was lost: of `dead_letter.causes`, or of an action's `dead_letters`.",
     "connector": "A connector, as `mqtt:plant`.",
     "le": "Of a histogram: what took at most so long.",

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.plain_http import NO_TLS
+from tests.support.raw import packet, text
 
 CONFIG = """
 authentication = [ { mechanism = builtin } ]
@@ -268,3 +272,38 @@ def test_what_a_file_sets_is_changed_there_and_read_again(tmp_path: Path) -> Non
         assert login(node, None, None) == 0
         asked = {"client": {"clientid": "c"}, "action": "publish", "topic": "open/x"}
         assert node.call("POST", "/access:check", asked)["authorization"]["rule"] == "rule 1"
+
+
+def test_wrong_logins_are_limited_and_lock_nobody_else_out(tmp_path: Path) -> None:
+    with running(tmp_path / "node", config=CONFIG + "login_limits.max_failures_per_user = 5\n") as node:
+        node.call("POST", "/users", {"name": "ann", "password": "pencil"})
+        codes = [connect(node, "ann", "wrong") for _ in range(50)]
+        assert codes[:5] == [0x86] * 5
+        assert set(codes[5:]) == {0x9F}
+        assert connect(node, "ann", "pencil", source="127.0.0.2") == 0
+        assert connect(node, "fixed", "from-the-file") == 0
+        transport = httpx.HTTPTransport(local_address="127.0.0.3")
+        with httpx.Client(base_url=f"{node.url}/api/v1", transport=transport, verify=NO_TLS) as api:
+            answers = [api.get("/users", headers={"Authorization": f"Bearer guess{number}"}) for number in range(10)]
+            assert [answer.status_code for answer in answers] == [401] * 5 + [429] * 5
+            assert answers[-1].json()["code"] == "too_many_logins"
+            assert answers[-1].headers["Retry-After"] == "12"
+            right = {"Authorization": f"Bearer {TOKEN}"}
+            assert api.get("/users", headers=right).status_code == 429
+            assert api.post("/session", json={"token": TOKEN}, headers={"Origin": node.url}).status_code == 429
+        [alarm] = eventually(lambda: node.call("GET", "/alarms")["items"])  # from an address that is known by now
+        assert alarm["name"] == "logins_limited"
+        metrics = httpx.get(f"{node.url}/metrics", trust_env=False, verify=NO_TLS).text
+        assert 'sluice_logins_limited_total{by="user"} 52' in metrics
+        log = node.log.read_text()
+        assert 1 <= log.count("authn.limited") <= 20
+        assert "guess" not in log
+
+
+def connect(node: Node, user: str, password: str, source: str = "127.0.0.1") -> int:
+    """The code that a login is answered with."""
+    fields = text("c") + text(user) + text(password)
+    head = text("MQTT") + b"\5\xc2\0\x3c\0"
+    with socket.create_connection(node.mqtt, timeout=30, source_address=(source, 0)) as wire:
+        wire.sendall(packet(0x10, head + fields))
+        return wire.recv(4)[3]

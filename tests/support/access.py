@@ -11,6 +11,7 @@ from broker.auth.authorize import AuthorizationSettings
 from broker.auth.chain import AuthenticationSettings, AuthenticatorChain, UserAccess
 from broker.auth.flapping import FlappingSettings
 from broker.auth.hashing import HashPool, PasswordHashingSettings
+from broker.auth.login_limits import LoginLimits, LoginLimitSettings
 from broker.auth.rules import NamedRuleSettings, Rule
 from broker.auth.users import Users
 from broker.codec.packets import ConnAck, Connect
@@ -42,6 +43,7 @@ def access(
     flapping: Spec | None = None,
     trusts_anonymous: bool = False,
     hashing: Spec | None = None,
+    login_limits: Spec | None = None,
     **authorization: Any,
 ) -> MakeAccess:
     """What makes the access of a server from settings as files have them."""
@@ -53,7 +55,14 @@ def access(
         store.start()
         settings = AuthenticationSettings.model_validate(list(chain))
         users_of = UserAccess(store, pool)
-        made = AuthenticatorChain(settings, metrics, users_of, trusts_anonymous=trusts_anonymous, clock=clock)
+        made = AuthenticatorChain(
+            settings,
+            metrics,
+            users_of,
+            trusts_anonymous=trusts_anonymous,
+            clock=clock,
+            limits=LoginLimits(LoginLimitSettings.model_validate(login_limits or {}), clock, metrics),
+        )
         sources = [{"type": "file", "rules": list(rules)}, {"type": "built_in"}] if rules else [{"type": "built_in"}]
         return Access.of(
             made,

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 
 class Lateness:
-    """``worst_s`` is the longest turn so far, in seconds of the thread's processor time: what the machine has for others
-    does not count."""
+    """``worst_s`` is the longest turn so far, in seconds of the thread's processor time: what others
+    have of the machine does not count."""
 
     def __init__(self) -> None:
         self.worst_s = 0.0

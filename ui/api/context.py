@@ -174,6 +174,14 @@ class Access(Protocol):
     async def check(self, body: Spec) -> Spec: ...
 
 
+class Logins(Protocol):
+    """How often logins to the API may fail (``broker.app.api_logins``)."""
+
+    def refuses(self, host: str | None, is_right: bool) -> bool: ...
+
+    def retry_after_s(self) -> int: ...
+
+
 @dataclass(slots=True)
 class ApiContext:
     """All that the API knows of the server.
@@ -194,6 +202,7 @@ class ApiContext:
     quarantine: Quarantine | None = None
     groups: Groups | None = None
     access: Access | None = None
+    logins: Logins | None = None
     delayed: Delayed | None = None
     listeners: Listeners | None = None
     reload: ReloadConfig | None = None

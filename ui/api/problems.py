@@ -63,6 +63,7 @@ TITLES: Mapping[str, tuple[int, str, str]] = {
     "answer_too_large": (422, "The answer is too large", "Take fewer rows, or less in each."),
     "too_slow": (422, "It ran too long", "Evaluation has a deadline; make what is evaluated cheaper."),
     "too_many_requests": (429, "Too many requests at once", "Try again after the seconds in Retry-After."),
+    "too_many_logins": (429, "Too many failed logins", "Try again after the seconds in Retry-After."),
     "internal": (500, "The server failed", "A defect of the server; its log has the request's identifier."),
     "unavailable": (503, "Not now", "Try again after the seconds in Retry-After."),
 }

@@ -10,6 +10,7 @@ from ui.api.models.access import SignInRequest
 from ui.api.models.rules import FunctionList
 from ui.api.operation import described
 from ui.api.security import (
+    checked,
     context_of,
     cookie_name,
     is_token,
@@ -56,7 +57,7 @@ async def open_session(request: Request) -> Response:
     context = context_of(request)
     token = (await read_object(request)).get("token")
     require_same_origin(request)
-    if not isinstance(token, str) or not is_token(context, token):
+    if not checked(request, isinstance(token, str) and is_token(context, token)):
         raise unauthorized("the token is wrong")
     response = Response(status_code=204)
     set_session(request, response, context.sign_in.open_session())

@@ -10,10 +10,11 @@ from typing import Literal
 from pydantic import Field
 
 from broker.auth.attempt import ConnectAttempt
-from broker.auth.decision import DENIED, IGNORED, ClientName, Decision
+from broker.auth.decision import DENIED, IGNORED, LIMITED, ClientName, Decision
 from broker.auth.exchange import Exchange
 from broker.auth.expressions import ExpressionText
 from broker.auth.hashing import HashPool
+from broker.auth.login_limits import LoginLimits, network_of
 from broker.auth.passwords import MAX_NAME_BYTES, MAX_PASSWORD_BYTES, SCRAM_METHODS, Credential
 from broker.auth.scram import Account, ScramExchange
 from broker.auth.users import User, Users
@@ -66,10 +67,17 @@ class RememberedLogins:
 class BuiltinAuthenticator:
     """See the module. A user that does not exist costs what one that does costs, and looks like one in SCRAM."""
 
-    def __init__(self, settings: BuiltinSettings, users: Users, pool: HashPool, remembered: RememberedLogins) -> None:
+    def __init__(
+        self,
+        settings: BuiltinSettings,
+        users: Users,
+        pool: HashPool,
+        remembered: RememberedLogins,
+        limits: LoginLimits,
+    ) -> None:
         self.methods: Sequence[str] = settings.methods
         self._by_username = settings.user_id_type == "username"
-        self._users, self._pool, self._remembered = users, pool, remembered
+        self._users, self._pool, self._remembered, self._limits = users, pool, remembered, limits
 
     def decide(self, attempt: ConnectAttempt) -> Decision | Awaitable[Decision]:
         """By password; ``ignore`` for a client that names no user or one that there is not."""
@@ -86,11 +94,17 @@ class BuiltinAuthenticator:
             return self._verdict(attempt, found, is_right=credential.matches(password))
         if found is not None and self._remembered.has(credential, password):
             return self._verdict(attempt, found, is_right=True)
-        return self._checked(attempt, found, lambda: credential.matches(password))
+        return self._checked(attempt, name, found, lambda: credential.matches(password))
 
-    async def _checked(self, attempt: ConnectAttempt, found: User | None, matches: Callable[[], bool]) -> Decision:
+    async def _checked(
+        self, attempt: ConnectAttempt, name: str, found: User | None, matches: Callable[[], bool]
+    ) -> Decision:
+        address = network_of(attempt.peer_host)
         try:
-            is_right = await self._pool.run(matches)
+            async with self._pool.turn(address):
+                if self._limits.refuses(address, name, attempt.client_id):  # others have failed while it waited
+                    return LIMITED
+                is_right = await self._pool.work(matches)
         except Unavailable:
             return _BUSY
         if is_right and found is not None and attempt.password is not None:
@@ -121,7 +135,9 @@ class BuiltinAuthenticator:
         """A SCRAM exchange. The name in it is the user's; one that CONNECT carries too must be the same."""
         return ScramExchange(lambda name: self._account(method, attempt, name))
 
-    def _account(self, method: str, attempt: ConnectAttempt, name: str) -> Account:
+    def _account(self, method: str, attempt: ConnectAttempt, name: str) -> Account | Decision:
+        if self._limits.refuses(network_of(attempt.peer_host), name, attempt.client_id):
+            return LIMITED
         found = self._users.find(name)
         credential = found.credential_for(method) if found is not None else None
         if found is None or credential is None:

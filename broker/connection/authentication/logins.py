@@ -144,7 +144,7 @@ def _step(c: Connection, login: Login, data: bytes | None) -> None:
 
 def _finish(c: Connection, login: Login, result: Finished) -> None:
     login.exchange = None
-    decision = c.hub.access.authenticators.counted(result.decision, login.attempt, login.method)
+    decision = c.hub.access.authenticators.counted(result.decision, login.attempt, login.method, result.user)
     if not c.is_connected:
         told = {METHOD: login.method, DATA: result.data} if result.data else {METHOD: login.method}
         login.done(decision, told)

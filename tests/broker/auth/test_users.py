@@ -11,6 +11,7 @@ from broker.auth.attempt import ConnectAttempt
 from broker.auth.authenticators.builtin import BuiltinAuthenticator, BuiltinSettings, RememberedLogins
 from broker.auth.decision import Decision
 from broker.auth.hashing import HashPool, PasswordHashingSettings
+from broker.auth.login_limits import LoginLimits, LoginLimitSettings
 from broker.auth.passwords import hashed
 from broker.auth.user_import import imported_users
 from broker.auth.users import Users
@@ -32,7 +33,11 @@ class Store:
         self.users = Users(self.section, self.settings, self.pool, SystemClock())
         self.users.start()
         self.authenticator = BuiltinAuthenticator(
-            BuiltinSettings(mechanism="builtin"), self.users, self.pool, RememberedLogins(10)
+            BuiltinSettings(mechanism="builtin"),
+            self.users,
+            self.pool,
+            RememberedLogins(10),
+            LoginLimits(LoginLimitSettings(), SystemClock(), self.metrics),
         )
 
     async def decide(self, name: str | None, password: bytes | None) -> str:

@@ -1,0 +1,39 @@
+"""Logins to the management API, held to the same limits as those of MQTT clients."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.auth.login_limits import LoginLimits, network_of
+from broker.observe.log import get_logger
+
+log = get_logger(__name__)
+
+_ADMINISTRATOR: Final = "administrator of the API"
+
+
+class ApiLogins:
+    """Counts tokens and codes by the address that sent them. An address whose token was right before may go on using it
+    whatever else comes from there."""
+
+    def __init__(self, limits: LoginLimits) -> None:
+        self._limits = limits
+
+    def refuses(self, host: str | None, is_right: bool) -> bool:
+        """Whether an attempt is refused since too many from this address were wrong; counts the attempt otherwise."""
+        place = f"api {network_of(host)}"
+        if is_right and self._limits.knows(place, _ADMINISTRATOR):
+            return False
+        if self._limits.refuses(place, _ADMINISTRATOR):
+            return True
+        if is_right:
+            self._limits.succeeded(place, _ADMINISTRATOR)
+        else:
+            self._limits.failed(place, _ADMINISTRATOR)
+            log.warning("api.login_failed", address=host)
+        return False
+
+    def retry_after_s(self) -> int:
+        """Seconds after which one more attempt is taken."""
+        settings = self._limits.settings
+        return max(1, round(settings.window / settings.max_failures_per_user))
