@@ -37,7 +37,7 @@ class Entrance:
 
     def __init__(self, plans: Plans[SessionRoutes], rewrites: Rewrites, delayed: Delayed) -> None:
         self._plans, self._rewrites, self._delayed, self._taken = plans, rewrites, delayed, Taken()
-        plans.for_clients, plans.special = self.for_clients, self.special
+        plans.for_clients, plans.special, plans.meaning = self.for_clients, self.special, self.meaning
 
     def for_clients(self, topic: str) -> Resolve[SessionRoutes] | None:
         """How clients that publish to a topic get their plan; None for the topic's own."""
@@ -53,6 +53,18 @@ class Entrance:
             return self._rewritten(topic, prefix, inner, rewrite, client)
 
         return resolve
+
+    def meaning(self, topic: str, client: Client) -> str:
+        """The topic that a client's message is published on, or the one it named where that is refused."""
+        prefix, inner = _split_delay(topic)
+        rewrite = None if inner.startswith(RESERVED_PREFIXES) else self._rewrites.of_topic(inner)
+        if rewrite is None:
+            return topic
+        try:
+            meant = rewrite.apply(inner, client)
+        except UnsafeName:
+            return topic
+        return topic if meant.startswith(RESERVED_PREFIXES) else prefix + meant
 
     def special(self, topic: str, topic_bytes: bytes) -> TopicPlan[SessionRoutes] | None:
         """The plan of a topic whose messages are published later."""

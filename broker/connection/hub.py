@@ -167,7 +167,8 @@ class Hub:
     def _make_plans(self) -> Plans[Routes[Session]]:
         settings, router = self.settings, self.router
         levels, size_bytes = settings.max_topic_levels, settings.max_topic_bytes
-        return Plans(router.routes, router.forget_routes, settings.max_cached_plans, levels, size_bytes)
+        max_plans, max_bytes = settings.max_cached_plans, settings.max_cached_plan_bytes
+        return Plans(router.routes, router.forget_routes, max_plans, levels, size_bytes, max_bytes)
 
     def _make_pipeline(self, metrics: Metrics) -> Pipeline[Routes[Session]]:
         bounds = LaneBounds(self.settings.max_waiting_messages, self.settings.max_waiting_bytes)

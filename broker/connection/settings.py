@@ -17,8 +17,8 @@ CertificateName = Literal["disabled", "cn", "dn"]
 
 FIXED_SETTINGS: Final = frozenset(
     (
-        "retry_interval", "max_waiting_messages", "max_waiting_bytes", "max_cached_plans", "client_attrs_init",
-        "clientid_override",
+        "retry_interval", "max_waiting_messages", "max_waiting_bytes", "max_cached_plans",
+        "max_cached_plan_bytes", "client_attrs_init", "clientid_override",
     )
 )  # fmt: skip
 """Those that are read once, when the broker starts; the others change while it runs."""
@@ -191,4 +191,8 @@ class MqttSettings(Settings):
     max_waiting_bytes: Size = Field(
         default=64 * 1024 * 1024, ge=1024, description="Bytes of the payloads of such messages."
     )
-    max_cached_plans: int = Field(default=65_536, ge=16, description="Topics whose plans are kept at hand.")
+    max_cached_plans: int = Field(default=65_536, ge=16, description="Topics whose plans are kept in memory.")
+    max_cached_plan_bytes: Size = Field(
+        default=64 * 1024 * 1024, ge=64 * 1024, description="Memory of these plans, in bytes. Topics of more than "
+        "1,024 bytes are planned for each message."
+    )  # fmt: skip

@@ -1,13 +1,14 @@
 """What depends on a topic alone, worked out once and kept until something changes.
 
 Plans are keyed by the topic's bytes as received, so that the hit needs no decoding; the topic is checked when its plan
-is made. The cache is bounded: when full, the oldest quarter goes.
+is made. The cache is bounded by plans and by bytes: when full, the oldest quarter goes. Topics of more than
+``MAX_CACHED_TOPIC_BYTES`` are planned for each message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from broker.codec.wire import decode_text
 from broker.core.client import Client
@@ -15,6 +16,13 @@ from broker.core.stage import Gate, GateCall, Tap, TapCall, WaitingGateCall
 from broker.core.topic import MAX_TOPIC_BYTES, TopicFilter, check_topic_name
 
 R = TypeVar("R")
+
+MAX_CACHED_TOPIC_BYTES: Final = 1024
+"""Of topics about which anything is remembered."""
+_PLAN_BYTES: Final = 600
+"""What a plan takes beside its topic, which it holds twice."""
+_HEAD_BYTES: Final = 150
+"""What the beginning of a packet takes beside its bytes."""
 
 
 class TopicPlan(Generic[R]):
@@ -65,8 +73,10 @@ class Plans(Generic[R]):
         max_plans: int,
         max_levels: int,
         max_topic_bytes: int = MAX_TOPIC_BYTES,
+        max_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         self._routes, self._forget_routes = routes, forget_routes
+        self._max_bytes, self._plans_bytes, self._heads_bytes = max_bytes // 2, 0, 0  # half for each
         self._max_plans, self._max_levels, self._max_topic_bytes = max_plans, max_levels, max_topic_bytes
         self._gates: Sequence[Gate] = ()
         self._taps: Sequence[Tap] = ()
@@ -80,6 +90,8 @@ class Plans(Generic[R]):
         self.generation = 0
         self.for_clients: Callable[[str], Resolve[R] | None] = lambda topic: None
         """Asked once a topic how clients that publish there get their plan, None for the topic's own."""
+        self.meaning: Callable[[str, Client], str] = lambda topic, client: topic
+        """The topic on which a message is published that a client publishes to another."""
         self.special: Callable[[str, bytes], TopicPlan[R] | None] = lambda topic, topic_bytes: None
         """Asked once a topic for a plan without stages and subscribers, as of what is kept to be published later."""
 
@@ -95,36 +107,52 @@ class Plans(Generic[R]):
 
     def invalidate(self) -> None:
         """Forget all plans. The dictionary stays the same object: the hot path holds on to it."""
-        self.generation += 1
-        self.by_topic.clear()
-        self._forget_heads()
-        self._final.clear()
+        self._forget_all()
         self._forget_routes()
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes what is remembered takes."""
+        return self._plans_bytes + self._heads_bytes
 
     def forget(self, topic_filter: TopicFilter) -> None:
         """Forget the plans of topics that a filter matches."""
         if "+" in topic_filter.levels or "#" in topic_filter.levels:
-            self.generation += 1
-            self.by_topic.clear()
-            self._forget_heads()
-            self._final.clear()
+            self._forget_all()
         else:
             topic_bytes = topic_filter.filter.encode()
-            if self.by_topic.pop(topic_bytes, None) is not None:
+            if self._drop(self.by_topic, topic_bytes):
                 self._forget_heads()
-            self._final.pop(topic_bytes, None)
+            self._drop(self._final, topic_bytes)
+
+    def _forget_all(self) -> None:
+        self.generation += 1
+        self.by_topic.clear()
+        self._final.clear()
+        self._plans_bytes = 0
+        self._forget_heads()
+
+    def _drop(self, cache: dict[bytes, TopicPlan[R]], topic_bytes: bytes) -> bool:
+        if cache.pop(topic_bytes, None) is None:
+            return False
+        self._plans_bytes -= _PLAN_BYTES + 2 * len(topic_bytes)
+        return True
 
     def remember_head(self, head: bytes, routes: R, size: int) -> Kind[R]:
         """QoS 0 packets that begin with these bytes have these routes and this size, and no stages, until something
         changes. Returns their kind: the same object for all that have both alike."""
-        if len(self.by_head) >= self._max_plans:
+        if len(head) > MAX_CACHED_TOPIC_BYTES:
+            return routes, size
+        if len(self.by_head) >= self._max_plans or self._heads_bytes >= self._max_bytes:
             self._forget_heads()
+        self._heads_bytes += _HEAD_BYTES + len(head)
         kind = self.by_head[head] = self._kinds.setdefault((id(routes), size), (routes, size))
         return kind
 
     def _forget_heads(self) -> None:
         self.by_head.clear()
         self._kinds.clear()
+        self._heads_bytes = 0
 
     def plan(self, topic_bytes: bytes) -> TopicPlan[R]:
         """The plan of a topic, made if need be.
@@ -145,9 +173,22 @@ class Plans(Generic[R]):
             return found
         return self._final.get(topic_bytes) or self._keep(self._final, self._planned(found.topic, topic_bytes))
 
-    def _make(self, topic_bytes: bytes) -> TopicPlan[R]:
+    def meant(self, topic_bytes: bytes, client: Client) -> str:
+        """The topic on which a client's message is published; nothing is planned.
+
+        Raises:
+            PeerError: as ``plan``.
+        """
+        found = self.by_topic.get(topic_bytes)
+        return self.meaning(self._checked(topic_bytes) if found is None else found.topic, client)
+
+    def _checked(self, topic_bytes: bytes) -> str:
         topic = decode_text(topic_bytes, "the topic of a PUBLISH")
         check_topic_name(topic, self._max_levels, self._max_topic_bytes)
+        return topic
+
+    def _make(self, topic_bytes: bytes) -> TopicPlan[R]:
+        topic = self._checked(topic_bytes)
         resolve = self.for_clients(topic)
         if resolve is None:
             plan = self._planned(topic, topic_bytes)
@@ -165,9 +206,14 @@ class Plans(Generic[R]):
         return TopicPlan(topic, topic_bytes, gates, taps, self._routes(topic))
 
     def _keep(self, cache: dict[bytes, TopicPlan[R]], plan: TopicPlan[R]) -> TopicPlan[R]:
-        if len(cache) >= self._max_plans:
-            for oldest in list(cache)[: max(self._max_plans // 4, 1)]:
-                del cache[oldest]
+        size = len(plan.topic_bytes)
+        if size > MAX_CACHED_TOPIC_BYTES:
+            return plan
+        if len(cache) >= self._max_plans or self._plans_bytes >= self._max_bytes:
+            for full in (self.by_topic, self._final):
+                for oldest in list(full)[: -(-len(full) // 4)]:
+                    self._drop(full, oldest)
             self._forget_heads()
+        self._plans_bytes += _PLAN_BYTES + 2 * size
         cache[plan.topic_bytes] = plan
         return plan

@@ -22,7 +22,7 @@ from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.topic import TopicFilter, undelayed
 from broker.observe.log import get_logger
-from broker.pipeline.plan import Kind, Plans, TopicPlan
+from broker.pipeline.plan import MAX_CACHED_TOPIC_BYTES, Kind, Plans, TopicPlan
 from broker.routing.router import Routes
 from broker.session.delivery import MayHave
 from broker.session.session import Session
@@ -110,6 +110,8 @@ class Permits:
         verdict = verdicts.get(topic)
         if verdict is None or self.is_watched:
             verdict = self._decide(topic, first >> 1 & 3, retain=first & 1 == 1)
+            if len(topic) > MAX_CACHED_TOPIC_BYTES:
+                return self._plans.plan(topic) if verdict is _ALLOWED else verdict
             if len(verdicts) >= self._max_size and topic not in verdicts:
                 del verdicts[next(iter(verdicts))]
             verdicts[topic] = verdict
@@ -117,13 +119,14 @@ class Permits:
 
     def remember_head(self, head: bytes) -> None:
         """QoS 0 publishes that begin with this are allowed."""
+        if len(head) > MAX_CACHED_TOPIC_BYTES:
+            return
         if len(self._heads) >= self._max_size:
             self._heads.clear()
         self._heads.add(head)
 
     def _decide(self, topic: bytes, qos: int, *, retain: bool) -> SessionPlan:
-        plan = self._plans.plan(topic)
-        meant = plan.topic if plan.resolve is None else plan.resolve(self._client).topic
+        meant = self._plans.meant(topic, self._client)
         ruling = self.rulings.publish(undelayed(meant), qos, retain)
         self.announce(ruling, "publish", meant)
         if ruling.is_allowed:
@@ -133,7 +136,7 @@ class Permits:
         def refuse(_message: Message) -> Refusal:
             return deny
 
-        return TopicPlan(plan.topic, topic, (("authorization", refuse),), (), plan.routes)
+        return TopicPlan(topic.decode(), topic, (("authorization", refuse),), (), _NOWHERE)
 
     def may_leave(self, will: Will) -> bool:
         """Whether the client may publish its will."""
@@ -197,7 +200,8 @@ class Permits:
             verdicts.clear()
 
 
-_ALLOWED: Final = TopicPlan("", b"", (), (), SessionRoutes((), (), lambda outgoing, targets, is_addressed: None))
+_NOWHERE: Final = SessionRoutes((), (), lambda outgoing, targets, is_addressed: None)
+_ALLOWED: Final = TopicPlan("", b"", (), (), _NOWHERE)
 """Stands for the topic's own plan, which may be made anew while the verdict holds."""
 
 

@@ -9,9 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from broker.codec.packets import Disconnect, PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest
+from broker.core import reason
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.stage import GateCall, Refusal, TapCall
+from broker.routing.rewrite import RewriteSpec
+from tests.support.access import access
 from tests.support.mqtt_server import on_loop, running
 
 
@@ -184,3 +187,46 @@ async def test_the_plan_cache_is_bounded() -> None:
         client.send(*[Publish(f"t/{number}", b"") for number in range(100)])
         await client.silence()
         assert len(node.server.hub.plans.by_topic) <= 16
+
+
+# -- what plans take --
+
+
+@on_loop
+async def test_plans_are_bounded_by_bytes_and_those_of_long_topics_are_not_kept() -> None:
+    async with running(max_cached_plan_bytes=256 * 1024, max_unsent_bytes=1 << 24, max_unsent_messages=2000) as node:
+        plans = node.server.hub.plans
+        reader = await node.client("r")
+        await reader.subscribe(SubscriptionRequest("#", 0))
+        client = await node.client("c")
+        for number in range(1000):
+            client.send(Publish(f"{number}/" + "x" * 900, b"", number & 1, packet_id=number + 1 if number & 1 else 0))
+            assert plans.size_bytes < 300 * 1024
+        for number in range(50):
+            client.send(*(Publish(f"{number}/" + "y" * 60_000, b"") for _ in range(3)))
+        for number in range(1150):
+            topic = (await reader.expect(Publish)).topic
+            assert len(topic) < 1000 or topic.startswith(f"{(number - 1000) // 3}/")
+        assert max(map(len, plans.by_topic), default=0) < 1000
+        assert max(map(len, plans.by_head), default=0) < 1000
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@on_loop
+async def test_what_a_client_may_not_publish_takes_no_room_among_plans(qos: int) -> None:
+    rules = [{"permission": "allow", "topics": ["ok/#"]}, {"permission": "deny", "topics": ["#"]}]
+    rewrite = {"name": "r", "action": "publish", "source_topic": "in/#", "dest_topic": "out/x", "re": "^in/(.+)$"}
+    async with running(access=access(rules=rules, trusts_anonymous=True)) as node:
+        node.server.hub.rewrites.use([RewriteSpec.model_validate(rewrite)])
+        plans, client = node.server.hub.plans, await node.client("c", 5)
+        before = plans.size_bytes
+        for number in range(200):
+            identifier = number + 1 if qos else 0
+            client.send(Publish(f"{'in' if number & 1 else 'no'}/{number}", b"", qos, packet_id=identifier))
+        if qos:
+            assert {(await client.expect(PubAck)).reason_code for _ in range(200)} == {reason.NOT_AUTHORIZED}
+        client.send(Publish("ok/1", b"", 1, packet_id=300))
+        assert (await client.expect(PubAck)).reason_code == reason.NO_MATCHING_SUBSCRIBERS
+        assert set(plans.by_topic) == {b"ok/1"}
+        assert plans.size_bytes - before < 1000
+        assert node.dropped("not_authorized") == 200
