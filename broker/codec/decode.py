@@ -88,7 +88,7 @@ def open_subscribe(data: bytes, start: int, stop: int, version: int) -> Listing[
 def open_unsubscribe(data: bytes, start: int, stop: int, version: int) -> Listing[Unsubscribe, str]:
     """As ``open_subscribe``, for an UNSUBSCRIBE."""
     packet_id, properties, rest = _head(data, start, stop, p.UNSUBSCRIBE, version)
-    return Listing(Unsubscribe(packet_id, [], properties), lambda: _filters(copy(rest)))
+    return Listing(Unsubscribe(packet_id, [], properties), lambda: _filters(copy(rest), version))
 
 
 def _head(data: bytes, start: int, stop: int, packet_type: int, version: int) -> tuple[int, dict[str, Any], Reader]:
@@ -201,7 +201,7 @@ def _requests(reader: Reader, version: int) -> Iterator[SubscriptionRequest]:
         raise protocol_error("SUBSCRIBE has no topic filter")  # [MQTT-3.8.3-2]
     reserved = 0xC0 if version == 5 else 0xFC
     while reader.position < reader.end:
-        text, options = reader.text("topic filter"), reader.byte()
+        text, options = _filter(reader, version), reader.byte()
         if options & reserved:
             raise malformed("SUBSCRIBE has reserved option bits set")  # [MQTT-3.8.3-5]
         qos, handling = options & 3, options >> 4 & 3
@@ -221,14 +221,22 @@ def _suback(reader: Reader, version: int, _flags: int) -> SubAck:
 def _unsubscribe(reader: Reader, version: int, _flags: int) -> Unsubscribe:
     packet_id = reader.packet_id()
     properties = decode_properties(reader, p.UNSUBSCRIBE) if version == 5 else {}
-    return Unsubscribe(packet_id, list(_filters(reader)), properties)
+    return Unsubscribe(packet_id, list(_filters(reader, version)), properties)
 
 
-def _filters(reader: Reader) -> Iterator[str]:
+def _filters(reader: Reader, version: int) -> Iterator[str]:
     if not reader.remaining:
         raise protocol_error("UNSUBSCRIBE has no topic filter")  # [MQTT-3.10.3-2]
     while reader.position < reader.end:
-        yield reader.text("topic filter")
+        yield _filter(reader, version)
+
+
+def _filter(reader: Reader, version: int) -> str:
+    """A topic filter. An empty one [MQTT-4.7.3-1] has a reason code in version 5 alone: below it closes."""
+    text = reader.text("topic filter")
+    if not text and version < 5:
+        raise malformed(f"{reader.what} has an empty topic filter")
+    return text
 
 
 def _unsuback(reader: Reader, version: int, _flags: int) -> UnsubAck:

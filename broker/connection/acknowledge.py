@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.codec.encode import encode_fitting
 from broker.codec.packets import PubAck, PubComp, PubRec, PubRel, SubAck, UnsubAck
-from broker.codec.wire import PACKET_ID_BYTES
+from broker.codec.wire import PACKET_ID_BYTES, malformed, protocol_error
 from broker.connection import close
 from broker.core import reason
 from broker.core.message import Properties
@@ -60,18 +60,18 @@ def seal(c: Connection) -> None:
 def take_puback(c: Connection, packet: PubAck) -> None:
     """A delivery is done, or refused with a code of 0x80 and above; it is not sent again either way [MQTT-4.4.0-2]."""
     if packet.reason_code >= reason.UNSPECIFIED_ERROR:
-        is_known = answers.refusal(c.session, packet.packet_id)
+        is_known = answers.refusal(c.session, packet.packet_id, 1)
     else:
         is_known = answers.puback(c.session, packet.packet_id, packet.properties)
     if not is_known:
-        c.hub.figures.unknown_acknowledgements.value += 1
+        unfit(c, "PUBACK", packet.packet_id)
 
 
 def take_pubrec(c: Connection, packet: PubRec) -> None:
     """A QoS 2 delivery is owned by the client; an identifier that is not in flight is told so."""
     if packet.reason_code >= reason.UNSPECIFIED_ERROR:
-        if not answers.refusal(c.session, packet.packet_id):
-            c.hub.figures.unknown_acknowledgements.value += 1
+        if not answers.refusal(c.session, packet.packet_id, 2):
+            unfit(c, "PUBREC", packet.packet_id)
     else:
         received(c, packet.packet_id)
 
@@ -79,6 +79,7 @@ def take_pubrec(c: Connection, packet: PubRec) -> None:
 def received(c: Connection, packet_id: int) -> None:
     """PUBREC with success."""
     if not answers.pubrec(c.session, packet_id):
+        _check_unknown(c, "PUBREC", packet_id)
         code = reason.PACKET_IDENTIFIER_NOT_FOUND if c.is_v5 else reason.SUCCESS
         c.reply(encode_fitting(PubRel(packet_id, code), c.version, c.max_sent_bytes))
     else:
@@ -93,7 +94,26 @@ def take_pubcomp(c: Connection, packet: PubComp) -> None:
 def completed(c: Connection, packet_id: int, properties: Properties | None = None) -> None:
     """PUBCOMP."""
     if not answers.pubcomp(c.session, packet_id, properties):
-        c.hub.figures.unknown_acknowledgements.value += 1
+        unfit(c, "PUBCOMP", packet_id)
+
+
+def unfit(c: Connection, name: str, packet_id: int) -> None:
+    """An acknowledgement that ends no delivery: counted and ignored when its identifier is not in flight.
+
+    Raises:
+        PeerError: the identifier is 0, or that of a delivery that another packet acknowledges now.
+    """
+    _check_unknown(c, name, packet_id)
+    c.hub.figures.unknown_acknowledgements.value += 1
+
+
+def _check_unknown(c: Connection, name: str, packet_id: int) -> None:
+    if packet_id == 0:
+        raise malformed(f"{name} has packet identifier 0")
+    delivery = c.session.window.inflight.get(packet_id)
+    if delivery is not None:
+        expected = "PUBACK" if delivery.qos == 1 else "PUBCOMP" if delivery.is_released else "PUBREC"
+        raise protocol_error(f"packet identifier {packet_id}: expected {expected}, got {name}")
 
 
 def take_pubrel(c: Connection, packet: PubRel) -> None:

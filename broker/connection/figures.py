@@ -46,7 +46,8 @@ class Figures:
             "messages_resent_already_taken", "publishes with DUP that had been taken before, acknowledged again"
         )
         self.unknown_acknowledgements = counter(
-            "acknowledgements_unknown", "PUBACK, PUBREC and PUBCOMP of clients for nothing that was in flight; ignored"
+            "acknowledgements_unknown",
+            "PUBACK, PUBREC and PUBCOMP of clients with identifiers that are not in flight; ignored",
         )
         self.passed = counter("messages_passed", "messages that passed all gates")
         self.connected_by_version = dict.fromkeys(_VERSIONS, 0)

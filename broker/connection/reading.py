@@ -152,7 +152,7 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
             if first == 0x40 and length == 2:
                 pubacks += 1
                 if not answers.puback(c.session, data[body] << 8 | data[body + 1]):
-                    hub.figures.unknown_acknowledgements.value += 1
+                    acknowledge.unfit(c, "PUBACK", data[body] << 8 | data[body + 1])
             elif first & 0xF0 == 0x30:
                 published_bytes += stop - position
                 if first == 0x32 and takes_qos1 and (wide := _forward_qos1(c, find_qos1, data, position, body, stop)):

@@ -61,11 +61,11 @@ def pubcomp(session: Session, packet_id: int, properties: Properties | None = No
     return True
 
 
-def refusal(session: Session, packet_id: int) -> bool:
+def refusal(session: Session, packet_id: int, qos: int) -> bool:
     """The client answered PUBACK or PUBREC with a code of 0x80 and above: the message is not sent again, and counts
-    as dropped [MQTT-4.4.0-2]. False for an identifier that is not in flight."""
+    as dropped [MQTT-4.4.0-2]. False for an identifier that is not in flight with ``qos``, or was released."""
     delivery = session.window.inflight.get(packet_id)
-    if delivery is None or delivery.is_released:
+    if delivery is None or delivery.qos != qos or delivery.is_released:
         return False
     _done(session, packet_id, delivery)
     if delivery.outgoing is not None:

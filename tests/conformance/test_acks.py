@@ -116,19 +116,78 @@ async def test_a_pubrec_for_nothing_is_released(version: int) -> None:
 @pytest.mark.parametrize("kind", [PUBACK, PUBCOMP], ids=["PUBACK", "PUBCOMP"])
 @on_loop
 async def test_acknowledgements_for_nothing_are_ignored(version: int, kind: int) -> None:
-    """Also those for another QoS: neither ends a delivery that it does not fit."""
     async with running() as node:
         client = await RawClient.connected(node.port, connect(version, "c"))
         await client.subscribed(version, ("t", 2))
         publisher = await RawClient.connected(node.port, connect(4, "p"))
-        other = 2 if kind == PUBACK else 1
-        publisher.send(publish(4, "t", b"x", qos=other))
-        await client.expect(publish(version, "t", b"x", qos=other))
-        client.send(ack(kind, 9), ack(kind, 1))
+        publisher.send(publish(4, "t", b"x", qos=1 if kind == PUBACK else 2))
+        await client.expect(publish(version, "t", b"x", qos=1 if kind == PUBACK else 2))
+        client.send(ack(kind, 9))
         await client.silence()
         session = node.server.hub.sessions.get("c")
         assert session is not None
         assert list(session.window.inflight) == [1]
+        assert node.metrics.value("acknowledgements_unknown") == 1
+
+
+@pytest.mark.statement("5:4.3.2-3", "5:4.3.3-4", "5:4.3.3-6", "3:4.3.2-1", "3:4.3.3-1", "own:wrong-acknowledgements")
+@VERSIONS
+@pytest.mark.parametrize("is_lasting", [False, True])
+@pytest.mark.parametrize(
+    ("qos", "answers", "wrong"),
+    [
+        (1, (), PUBREC),
+        (1, (), PUBCOMP),
+        (2, (), PUBACK),
+        (2, (), PUBCOMP),
+        (2, (PUBREC,), PUBACK),
+    ],
+)
+@on_loop
+async def test_an_acknowledgement_of_the_wrong_type_closes_and_the_message_comes_again(
+    version: int, is_lasting: bool, qos: int, answers: tuple[int, ...], wrong: int
+) -> None:
+    data = connect(version, "c", *((LASTING,) if version == 5 and is_lasting else ()), clean=not is_lasting)
+    async with running() as node:
+        client = await RawClient.connected(node.port, data)
+        await client.subscribed(version, ("t", 2))
+        publisher = await RawClient.connected(node.port, connect(4, "p"))
+        publisher.send(publish(4, "t", b"x", qos=qos))
+        await client.expect(publish(version, "t", b"x", qos=qos))
+        for kind in answers:
+            client.send(ack(kind, 1))
+            await client.expect(ack(PUBREL, 1))
+        client.send(ack(wrong, 1))
+        await client.ended(version, 0x82)
+        if is_lasting:
+            client = await RawClient.connected(node.port, data)
+            again = ack(PUBREL, 1) if answers else publish(version, "t", b"x", qos=qos, dup=True)
+            await client.expect(again)
+
+
+@pytest.mark.statement("own:wrong-acknowledgements")
+@pytest.mark.parametrize(("qos", "wrong"), [(1, PUBREC), (2, PUBACK)])
+@on_loop
+async def test_a_refusal_of_the_wrong_type_closes(qos: int, wrong: int) -> None:
+    async with running() as node:
+        client = await RawClient.connected(node.port, connect(5))
+        await client.subscribed(5, ("t", 2))
+        client.send(publish(5, "t", b"x", qos=qos))
+        got = [await client.read() for _ in range(2)]
+        assert publish(5, "t", b"x", qos=qos) in got
+        client.send(ack(wrong, 1, b"\x97"))
+        await client.ended(5, 0x82)
+
+
+@pytest.mark.statement("5:2.2.1-3", "3:2.3.1-1")
+@VERSIONS
+@KIND
+@on_loop
+async def test_an_acknowledgement_has_an_identifier_other_than_0(version: int, kind: int) -> None:
+    async with running() as node:
+        client = await RawClient.connected(node.port, connect(version))
+        client.send(ack(kind, 0))
+        await client.ended(version, 0x81)
 
 
 @pytest.mark.statement("5:4.4.0-2")

@@ -20,6 +20,7 @@ from tests.support.raw import (
     publish,
     subscribe,
     text,
+    unsubscribe,
 )
 from tests.support.restarts import away, lasting, on_disk, payloads, published, subscribed
 
@@ -107,10 +108,15 @@ async def test_one_suback_with_the_identifier_and_a_code_for_each_filter_in_orde
         assert node.server.hub.router.subscription_count == 3
 
 
-@pytest.mark.parametrize(("version", "code"), [(4, 0x80), (5, 0x8F)])
-@pytest.mark.parametrize("bad", ["", "a#", "a/#/b", "a+", "+a/b", "$share//a", "$share/g", "$share/g/", "$share/+/a"])
+BAD_FILTERS = ["a#", "a/#/b", "a+", "+a/b", "$share//a", "$share/g", "$share/g/", "$share/+/a"]
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "bad"),
+    [*((4, 0x80, bad) for bad in BAD_FILTERS), *((5, 0x8F, bad) for bad in ["", *BAD_FILTERS])],
+)
 @pytest.mark.statement("5:3.8.4-5", "3:3.8.4-4", "5:3.9.3-2", "3:3.9.3-2", "5:4.7.1-1", "3:4.7.1-2", "5:4.7.1-2")
-@pytest.mark.statement("3:4.7.1-3", "5:4.7.3-1", "3:4.7.3-1", "own:choice-invalid-filter")
+@pytest.mark.statement("3:4.7.1-3", "5:4.7.3-1", "own:choice-invalid-filter")
 @on_loop
 async def test_a_bad_filter_fails_alone(version: int, code: int, bad: str) -> None:
     async with running() as node:
@@ -119,6 +125,27 @@ async def test_a_bad_filter_fails_alone(version: int, code: int, bad: str) -> No
         await client.expect(packet(SUBACK, b"\0\x09", props(version), bytes((1, code, 2))))
         client.send(publish(version, "better", b"x"))
         assert (await client.read())[0] == PUBLISH
+
+
+@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize("count", [0, 1, 2000])
+@pytest.mark.parametrize("kind", ["SUBSCRIBE", "UNSUBSCRIBE"])
+@pytest.mark.statement("3:4.7.3-1")
+@on_loop
+async def test_an_empty_filter_closes_below_version_5_and_nothing_takes_effect(
+    version: int, count: int, kind: str
+) -> None:
+    filters = [f"good/{number}" for number in range(count)] + [""]
+    async with running() as node:
+        keeper = await RawClient.connected(node.port, connect(version, "keeper"))
+        await keeper.subscribed(version, ("good/0", 0))
+        client = await RawClient.connected(node.port, connect(version))
+        if kind == "SUBSCRIBE":
+            client.send(subscribe(version, 9, *((name, 1) for name in filters)))
+        else:
+            client.send(unsubscribe(version, 9, *filters))
+        assert await client.closed() == []
+        assert node.server.hub.router.subscription_count == 1
 
 
 @pytest.mark.statement("3:3.9.3-2")

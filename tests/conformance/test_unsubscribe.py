@@ -61,8 +61,9 @@ async def test_filters_are_compared_as_text_and_each_has_its_code(version: int) 
     async with running() as node:
         client = await RawClient.connected(node.port, connect(version))
         await client.subscribed(version, ("a/b", 0), ("a/+", 0), ("A/b", 0), ("#", 0))
-        client.send(unsubscribe(version, 7, "a/#", "a/+", "a/b/", "a+", "A/b", "", "A/b"))
-        await client.expect(unsuback(version, 7, 0x11, 0, 0x11, 0x8F, 0, 0x8F, 0x11))
+        empty, code = ([""], [0x8F]) if version == 5 else ([], [])  # below version 5 it closes
+        client.send(unsubscribe(version, 7, "a/#", "a/+", "a/b/", "a+", "A/b", *empty, "A/b"))
+        await client.expect(unsuback(version, 7, 0x11, 0, 0x11, 0x8F, 0, *code, 0x11))
         client.send(publish(version, "a/b"))
         await client.expect(publish(version, "a/b"))
         client.send(unsubscribe(version, 8, "#"), publish(version, "a/x"), publish(version, "a/b"))

@@ -84,7 +84,7 @@ def after_one_that_nobody_wants_any_more(bench: SessionBench) -> None:
 
 def after_one_that_the_client_refused(bench: SessionBench) -> None:
     bench.log(0)
-    assert answers.refusal(bench.session, 1)
+    assert answers.refusal(bench.session, 1, 1)
 
 
 def after_an_identifier_that_was_in_flight(bench: SessionBench) -> None:

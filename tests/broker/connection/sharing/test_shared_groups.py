@@ -133,7 +133,7 @@ def test_qos_2_of_a_session_that_ends_goes_to_nobody(bench: ShareBench) -> None:
 def test_a_refused_message_is_discarded_and_counted(bench: ShareBench) -> None:
     one, two = members(bench, 2)
     publish(bench, 2)
-    answers.refusal(one.session, one.got[0].packet_id)
+    answers.refusal(one.session, one.got[0].packet_id, 1)
     bench.settle()
     assert (len(one.got), len(two.got)) == (1, 1)
     assert bench.group(TEXT).in_flight == 1
@@ -560,7 +560,7 @@ class Groups(RuleBasedStateMachine):
 
     def _settle(self, player: Player, packet: Publish, is_refused: bool) -> None:
         if is_refused:
-            answers.refusal(player.session, packet.packet_id)
+            answers.refusal(player.session, packet.packet_id, packet.qos)
         else:
             answers.puback(player.session, packet.packet_id)
         self.bench.settle()
