@@ -39,6 +39,10 @@ from broker.core.errors import PeerError
 from broker.core.topic import check_topic_name
 
 _REQUIRED_FLAGS: Final = (None, 0, 0, None, 0, 0, 2, 0, 2, 0, 2, 0, 0, 0, 0, 0)  # by packet type [MQTT-2.1.3-1]
+_MQTT_3_1: Final = 3
+_QOS_FLAGS: Final = 6
+"""All that MQTT 3.1 reads where other versions require all flags: DUP marks a SUBSCRIBE, UNSUBSCRIBE or PUBREL that is
+sent again, and what 3.1 does not use may have any value."""
 
 
 def decode_packet(first: int, data: bytes, start: int, stop: int, version: int) -> Packet:
@@ -53,13 +57,20 @@ def decode_packet(first: int, data: bytes, start: int, stop: int, version: int) 
     decoder = _DECODERS[packet_type]
     if decoder is None or (packet_type == p.AUTH and version < 5):
         raise malformed(f"there is no packet type {packet_type}")
-    required = _REQUIRED_FLAGS[packet_type]
-    if required is not None and first & 15 != required:
-        raise malformed(f"{p.NAMES[packet_type]} has header flags {first & 15}, which must be {required}")
+    if packet_type != p.CONNECT:  # whose version is not known yet
+        _check_header_flags(packet_type, first & 15, version)
     reader = Reader(data, start, stop, p.NAMES[packet_type])
     packet = decoder(reader, version, first & 15)
     reader.finish()
     return packet
+
+
+def _check_header_flags(packet_type: int, flags: int, version: int) -> None:
+    required = _REQUIRED_FLAGS[packet_type]
+    if required is None or flags == required:
+        return
+    if version != _MQTT_3_1 or (required and flags & _QOS_FLAGS != required):
+        raise malformed(f"{p.NAMES[packet_type]} has header flags {flags}, which must be {required}")
 
 
 P = TypeVar("P")
@@ -106,13 +117,14 @@ def connect_version(data: bytes, start: int, stop: int) -> int | None:
         return None
 
 
-def _connect(reader: Reader, _version: int, _flags: int) -> Connect:
+def _connect(reader: Reader, _version: int, header_flags: int) -> Connect:
     name, level = reader.binary(), reader.byte()
     if (name, level & 0x7F) not in ((b"MQTT", 4), (b"MQTT", 5), (b"MQIsdp", 3)) or level & 0x80:
         raise PeerError(
             reason.UNSUPPORTED_PROTOCOL_VERSION,
             f"protocol {name[:20]!r} level {level} is not spoken here; MQTT 3.1, 3.1.1 and 5.0 are",
         )
+    _check_header_flags(p.CONNECT, header_flags, level)
     flags, keep_alive_s = reader.byte(), reader.u16()
     _check_connect_flags(flags, level)
     properties = decode_properties(reader, p.CONNECT) if level == 5 else {}
@@ -133,11 +145,12 @@ def _connect(reader: Reader, _version: int, _flags: int) -> Connect:
 
 
 def _check_connect_flags(flags: int, level: int) -> None:
-    if flags & 0x01:
-        raise malformed("CONNECT has its reserved flag set")  # [MQTT-3.1.2-3]
-    if not flags & 0x04 and flags & 0x38:
-        raise malformed("CONNECT has will QoS or will retain without a will")  # [MQTT-3.1.2-11, -13]
-    if flags & 0x18 == 0x18:
+    if level > _MQTT_3_1:  # which reads neither
+        if flags & 0x01:
+            raise malformed("CONNECT has its reserved flag set")  # [MQTT-3.1.2-3]
+        if not flags & 0x04 and flags & 0x38:
+            raise malformed("CONNECT has will QoS or will retain without a will")  # [MQTT-3.1.2-11, -13]
+    if flags & 0x1C == 0x1C:
         raise malformed("CONNECT has will QoS 3")  # [MQTT-3.1.2-12]
     if level < 5 and flags & 0xC0 == 0x40:
         raise malformed("CONNECT has a password without a user name")  # 3.1.1 [MQTT-3.1.2-22]
@@ -199,11 +212,12 @@ def _subscribe(reader: Reader, version: int, _flags: int) -> Subscribe:
 def _requests(reader: Reader, version: int) -> Iterator[SubscriptionRequest]:
     if not reader.remaining:
         raise protocol_error("SUBSCRIBE has no topic filter")  # [MQTT-3.8.3-2]
-    reserved = 0xC0 if version == 5 else 0xFC
+    reserved, used = (0xC0, 0x3F) if version == 5 else (0xFC if version > _MQTT_3_1 else 0, 3)
     while reader.position < reader.end:
         text, options = _filter(reader, version), reader.byte()
         if options & reserved:
             raise malformed("SUBSCRIBE has reserved option bits set")  # [MQTT-3.8.3-5]
+        options &= used
         qos, handling = options & 3, options >> 4 & 3
         if qos == 3 or handling == 3:
             raise malformed("SUBSCRIBE has QoS 3 or retain handling 3")

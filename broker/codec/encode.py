@@ -149,8 +149,8 @@ def _will_flags(will: Will) -> int:
 
 
 def _connack(packet: ConnAck, version: int) -> tuple[int, bytes]:
-    if version < 5:
-        return 0x20, bytes((1 if packet.session_present else 0, packet.reason_code))
+    if version < 5:  # 3.1 has no session present: its byte is reserved
+        return 0x20, bytes((1 if packet.session_present and version == 4 else 0, packet.reason_code))
     body = bytes((1 if packet.session_present else 0, sendable(packet.reason_code, p.CONNACK)))
     return 0x20, body + encode_properties(packet.properties, p.CONNACK)
 

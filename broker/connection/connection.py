@@ -316,7 +316,7 @@ class Connection:
             return self._read_on(data, logins.read_exchange(self, data, 0))
         if not data:
             return 0
-        if data[0] != _CONNECT_BYTE:
+        if data[0] & 0xF0 != _CONNECT_BYTE:
             close.refuse_silently(self, "protocol_error", "what came first is no CONNECT")
             return len(data)
         try:

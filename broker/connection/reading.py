@@ -169,9 +169,9 @@ def read_packets(c: Connection, data: bytes, position: int) -> int:
                 hub.figures.received_by_type[first >> 4].value += 1
                 _BY_IDENTIFIER[first](c, data[body] << 8 | data[body + 1])
             else:
-                if stop - body > _LONG and first in _LONG_TAKERS:
+                if stop - body > _LONG and (take_long := _LONG_TAKERS.get(first & (0xFF if c.version > 3 else 0xF6))):
                     hub.figures.received_by_type[first >> 4].value += 1
-                    _LONG_TAKERS[first](c, data, body, stop)
+                    take_long(c, data, body, stop)
                 else:
                     _dispatch(c, decode_packet(first, data, body, stop, c.version))
                 looks_at = rounds
