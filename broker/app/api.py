@@ -13,7 +13,6 @@ from broker.app import features
 from broker.app.api_logins import ApiLogins
 from broker.app.build import Node, named_of
 from broker.app.reload import ConfigReload
-from broker.app.settings import ApiSettings
 from broker.app.status import NodeStatus
 from broker.app.version import product_version
 from broker.observe.prometheus import exposition
@@ -47,10 +46,12 @@ def api_server(node: Node, reload: ConfigReload) -> Any:
         functions=lambda: [function.as_dict() for function in node.rules.functions],
         plugins=lambda: [plugin.as_dict() for plugin in node.rules.plugins],
         clock=node.clock,
+        settings=node.api_settings,
+        metrics=node.metrics,
         version=product_version(),
     )
     node.api_context = context
-    host, port = node.config.get("api", ApiSettings).address
+    host, port = node.api_settings.address
     return features.load(features.API_SERVER)(features.load(features.API_APPLICATION)(context), host, port)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from broker.admin import access
 from broker.admin.access import AccessDesk
+from broker.admin.api_settings import ApiSettings
 from broker.admin.auto_subscriptions import AutoSubscriptionService
 from broker.admin.delayed import DelayedDesk
 from broker.admin.pipeline import PipelineView
@@ -18,7 +19,7 @@ from broker.admin.rewrites import RewriteService
 from broker.app import features
 from broker.app.health import NodeHealth
 from broker.app.refusals import Refusals
-from broker.app.settings import AccessSettings, ApiSettings, NodeSettings
+from broker.app.settings import AccessSettings, NodeSettings
 from broker.app.version import product_version
 from broker.config.model import Settings
 from broker.config.root import Config
@@ -35,6 +36,7 @@ from broker.core.feature import Feature, Services
 from broker.core.objects import ObjectService
 from broker.core.origin import origin_of
 from broker.core.schema import NoSchemas
+from broker.net.files import api_limit
 from broker.net.listener import check_zones
 from broker.net.listeners import ListenerStatus
 from broker.net.server import Server
@@ -136,6 +138,7 @@ class Node:
             data_dir=data_dir,
             ssrf=self.config.get("rule_engine").ssrf,
         )
+        self.api_settings = _within_file_limit(config.get("api", ApiSettings))
         self.server = self._make_server(allow_anonymous=allow_anonymous)
         hub = self.server.hub
         hub.pipeline.on_refusal, hub.queue_watch.alarms = self.refusals.note, self.alarms
@@ -174,6 +177,7 @@ class Node:
             clock=self.clock,
             allow_anonymous=allow_anonymous,
             access=self.access.access,
+            api_connections=self.api_settings.max_connections,
         )
 
     def _make_streams(self, users: list[Any]) -> StreamService:
@@ -296,6 +300,11 @@ def named_of(config: Config, *, also_disabled: bool = False) -> list[NamedListen
     )
     check_zones(every, config.get("zones", ZonesSettings).by_name)
     return [named for named in every if also_disabled or named.settings.enable]
+
+
+def _within_file_limit(settings: ApiSettings) -> ApiSettings:
+    """The settings with as many connections as there are file descriptors for."""
+    return settings.model_copy(update={"max_connections": api_limit(settings.max_connections)})
 
 
 def _listener(status: ListenerStatus, host: str, port: int) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from pydantic import Field, field_validator
 from broker.app.loops import LoopName
 from broker.config.model import Settings
 from broker.config.units import Duration
-from broker.net.settings import split_address
 
 _NO_LEVEL = frozenset("/+#\0")
 
@@ -45,22 +44,3 @@ class AccessSettings(Settings):
     allow_anonymous: bool = Field(
         False, description="Whether clients without credentials are taken on addresses other than loopback."
     )
-
-
-class ApiSettings(Settings):
-    """Section ``api``."""
-
-    bind: str = Field("127.0.0.1:18083", description="Address and port of the management API; port 0 takes any.")
-
-    @field_validator("bind")
-    @classmethod
-    def _check_bind(cls, value: str) -> str:
-        host, port = split_address(value)
-        if not host or not 0 <= port <= 65_535:
-            raise ValueError(f"{value!r} is not an address; write HOST:PORT, as '127.0.0.1:18083'")
-        return value
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port."""
-        return split_address(self.bind)

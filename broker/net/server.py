@@ -23,7 +23,7 @@ from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.stage import Gate, Plans, Tap
 from broker.net.collector import Collector
-from broker.net.files import raise_file_limit
+from broker.net.files import client_limit
 from broker.net.listener import check_exposure
 from broker.net.listeners import ListenerChanges, Listeners
 from broker.net.settings import NamedListener
@@ -81,8 +81,9 @@ class Server:
         dead_letter: DeadLetterSettings | None = None,
         shared: SharedSettings | None = None,
         zones: ZonesSettings | None = None,
+        api_connections: int = 0,
     ) -> None:
-        self._access = access
+        self._access, self._api_connections = access, api_connections
         check_exposure(listeners, allow_anonymous=allow_anonymous, has_authenticator=self._has_authenticator)
         self._loop = asyncio.get_running_loop()
         self.hub = Hub(
@@ -100,7 +101,7 @@ class Server:
             shared=shared,
             zones=zones,
         )
-        self.hub.admission.most = min(self.hub.admission.most, raise_file_limit())
+        self.hub.admission.most = min(self.hub.admission.most, client_limit(api_connections))
         self.listeners = Listeners(listeners, self.hub, metrics)
         self._collector = Collector(self._loop)
         self.is_loaded = False
@@ -124,7 +125,7 @@ class Server:
     def use_settings(self, settings: MqttSettings) -> None:
         """Have other settings from the next packet on; those of ``FIXED_SETTINGS`` must be as they were."""
         self.hub.use_settings(settings)
-        self.hub.admission.most = min(settings.max_connections or inf, raise_file_limit())
+        self.hub.admission.most = min(settings.max_connections or inf, client_limit(self._api_connections))
 
     async def change_listeners(
         self, named: Sequence[NamedListener], *, allow_anonymous: bool, drain: bool = False

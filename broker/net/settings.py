@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator
@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 from broker.config.model import Settings
 from broker.config.secrets import Secret
 from broker.config.units import Duration, Size
+from broker.core.hosts import is_loopback
 from broker.session.session import DEFAULT_ZONE
 
 Kind = Literal["tcp", "ssl", "ws", "wss"]
@@ -160,12 +161,7 @@ class ListenerSettings(Settings):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     @cached_property
     def proxy_networks(self) -> list[IPv4Network | IPv6Network]:

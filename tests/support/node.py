@@ -45,8 +45,11 @@ def eventually(condition: Callable[[], T], timeout_s: float = 60.0, every_s: flo
 class Node:
     """One broker on loopback. ``start`` may be called again after ``kill``: it takes the same ports."""
 
-    def __init__(self, data_dir: Path, *, config: str = "", environ: dict[str, str] | None = None) -> None:
-        self.data_dir = data_dir
+    def __init__(
+        self, data_dir: Path, *, config: str = "", environ: dict[str, str] | None = None, open_files: int | None = None
+    ) -> None:
+        """``open_files`` is what the system permits the process, where that is other than here."""
+        self.data_dir, self.open_files = data_dir, open_files
         self.config = config
         self.environ = environ or {}
         self.mqtt: tuple[str, int] = ("127.0.0.1", 0)
@@ -65,6 +68,8 @@ class Node:
             sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", str(self.data_dir),
             "--mqtt", _text(self.mqtt), "--api", _text(self.api),
         ]  # fmt: skip
+        if self.open_files is not None:
+            command = ["prlimit", f"--nofile={self.open_files}:{self.open_files}", *command]
         environ = os.environ | {"SLUICE_API_TOKEN": TOKEN} | self.environ
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

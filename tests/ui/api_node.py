@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from broker.admin.api_settings import ApiSettings
 from broker.core.errors import AlreadyExists, InUse, Invalid, NotFound, Problem, ReadOnly, Unavailable
 from broker.core.message import Message
 from broker.core.objects import MemorySection, Spec
@@ -237,7 +238,7 @@ _KINDS_OF_SHELVES: dict[str, type[Shelf]] = {
 class Node:
     """What a server would pass, with handles for tests."""
 
-    def __init__(self, verb_timeout_s: float = 10.0) -> None:
+    def __init__(self, verb_timeout_s: float = 10.0, **settings: Any) -> None:
         self.pipeline, self.tables = Pipeline(), Tables()
         self.shelves: dict[str, Shelf] = {
             path: _KINDS_OF_SHELVES.get(path, EchoingShelf)(kind) for path, kind in SHELVES.items()
@@ -252,6 +253,7 @@ class Node:
             lake=self.tables,
             functions=lambda: [{"name": "upper", "signature": "upper(text)"}],
             verb_timeout_s=verb_timeout_s,
+            settings=ApiSettings(**settings),
         )
 
     def reset(self) -> None:

@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from broker.admin.api_settings import ApiSettings
 from broker.admin.traffic import Traffic
 from broker.core.clock import Clock, SystemClock
 from broker.core.objects import ObjectService, Spec
 from broker.core.receivers import Receivers
 from broker.core.stage import WaitingPublisher
+from broker.observe.metrics import Metrics
 from ui.api.sign_in import SignIn
 from ui.api.status import Status
 
@@ -220,6 +222,8 @@ class ApiContext:
     """Whether evaluations are to wait, since the node is overloaded."""
     clock: Clock = field(default_factory=SystemClock)
     version: str = "0.1.0"
+    settings: ApiSettings = field(default_factory=ApiSettings)
+    metrics: Metrics = field(default_factory=Metrics)
     verb_timeout_s: float = 2.0
     base_url: str = ""
     """``http://host:port``, set by the server once it listens."""

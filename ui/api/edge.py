@@ -1,14 +1,20 @@
-"""What every request passes first and every answer last: identifier, headers, and the net under everything."""
+"""What every request passes first and every answer last: host, identifier, time for the body, headers, and the net
+under everything."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ui.api.problems import log, problem_response
+from broker.admin.api_settings import ApiSettings
+from broker.core.hosts import AllowedHosts
+from ui.api import ingest
+from ui.api.problems import ApiProblem, log, problem_response
 
 _GIVEN_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 _PAGE_POLICY = (
@@ -18,16 +24,19 @@ _PAGE_POLICY = (
 
 
 class Edge:
-    """ASGI middleware. Takes ``X-Request-Id`` or makes one, sets the headers of safety, answers what nobody caught."""
+    """ASGI middleware. Takes ``X-Request-Id`` or makes one, refuses foreign hosts, sets the headers of safety, answers
+    what nobody caught."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
+        self._app, self._body_timeout_s = app, settings.body_timeout
+        self._hosts = AllowedHosts(settings.allowed_hosts, loopback=settings.is_loopback)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(Headers(scope=scope))
+        given = Headers(scope=scope)
+        request_id = _request_id(given)
         scope.setdefault("state", {})["request_id"] = request_id
         started = False
 
@@ -39,12 +48,45 @@ class Edge:
             await send(message)
 
         try:
+            if not self._hosts.has(given.get("host")):
+                raise _foreign_host(given["host"])
+            if not scope["path"].startswith(f"{ingest.PATH}/"):  # sources have a time of their own
+                receive = _in_time(receive, self._body_timeout_s)
             await self._app(scope, receive, send_with_headers)
+        except ClientDisconnect:
+            return
+        except ApiProblem as error:
+            await problem_response(error, request_id)(scope, receive, send_with_headers)
         except Exception as error:
             log.exception("api.failed", extra={"request_id": request_id, "path": scope["path"]})
             if started:
                 raise
             await problem_response(error, request_id)(scope, receive, send_with_headers)
+
+
+def _in_time(receive: Receive, timeout_s: float) -> Receive:
+    """``receive`` that raises 408 while the body is not complete after that time."""
+    ends_at = asyncio.get_running_loop().time() + timeout_s
+    is_complete = False
+
+    async def receive_in_time() -> Message:
+        nonlocal is_complete
+        if is_complete:
+            return await receive()
+        try:
+            async with asyncio.timeout_at(ends_at):
+                message = await receive()
+        except TimeoutError:
+            raise ApiProblem(408, "body_timeout", f"the body did not arrive within {timeout_s:g} s") from None
+        is_complete = not message.get("more_body", False)
+        return message
+
+    return receive_in_time
+
+
+def _foreign_host(host: str) -> ApiProblem:
+    detail = f"Host: expected localhost or a loopback address, got {host!r}. Try: add the name to api.allowed_hosts"
+    return ApiProblem(403, "forbidden_host", detail)
 
 
 def _request_id(headers: Headers) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -218,6 +218,8 @@ def _answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
             return _error(as_registry_error(error))
         except ApiProblem as error:
             return _error(RegistryError(42201 if error.status == 400 else error.status, str(error)))
+        except ClientDisconnect:
+            raise
         except Exception:  # noqa: BLE001 - whatever it is, clients get an answer of the kind they read
             log.exception("registry.failed", extra={"path": request.url.path})
             return _error(RegistryError(50001, "Error in the backend data store"))

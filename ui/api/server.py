@@ -7,14 +7,19 @@ import contextlib
 import errno
 import socket
 from collections.abc import Iterator
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
 
 from broker.core.errors import ConfigError
+from ui.api.connections import Room
 from ui.api.context import ApiContext
 
 _STOP_TIMEOUT_S = 3
+_BACKLOG = 128
+"""Connections that the system keeps until they are accepted: all may be accepted, with a descriptor each, before the
+first of those beyond the limit is closed."""
 
 
 class ApiServer:
@@ -31,10 +36,16 @@ class ApiServer:
         Raises:
             broker.core.errors.ConfigError: the address cannot be bound; says why and what to do.
         """
+        context: ApiContext = self._app.state.context
+        settings = context.settings
+        room = Room(settings.max_connections, settings.header_timeout, settings.body_timeout, context.metrics)
         listener = _bind(self._host, self._port)
         host, port = listener.getsockname()[:2]
         config = uvicorn.Config(
             self._app,
+            http=cast(Any, room.protocol),
+            backlog=_BACKLOG,
+            proxy_headers=False,
             lifespan="off",
             loop="none",
             ws="none",
@@ -46,7 +57,6 @@ class ApiServer:
         self._server = _Server(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="management API")
         await self._until_serving(self._server, self._task)
-        context: ApiContext = self._app.state.context
         context.base_url = f"http://{_in_url(host)}:{port}"
         return host, port
 
@@ -96,7 +106,6 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(256)
         listener.setblocking(False)
     except OSError as error:
         listener.close()

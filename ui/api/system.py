@@ -21,6 +21,8 @@ from ui.api.security import (
 from ui.api.status import Status
 from ui.api.wire import answer, read_object
 
+_MAX_SIGN_IN_BYTES = 4096
+
 probes = APIRouter(include_in_schema=False)
 sign_in = APIRouter()
 
@@ -54,9 +56,9 @@ async def metrics(request: Request) -> Response:
 )
 async def open_session(request: Request) -> Response:
     """A cookie for the token, so that the page never stores the token."""
-    context = context_of(request)
-    token = (await read_object(request)).get("token")
     require_same_origin(request)
+    context = context_of(request)
+    token = (await read_object(request, _MAX_SIGN_IN_BYTES)).get("token")
     if not checked(request, isinstance(token, str) and is_token(context, token)):
         raise unauthorized("the token is wrong")
     response = Response(status_code=204)

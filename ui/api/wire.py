@@ -14,7 +14,6 @@ from broker.core.wire import to_wire
 from ui.api.problems import ApiProblem
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
-_DRAIN_BYTES = 4 * MAX_BODY_BYTES
 
 
 class Json(Response):
@@ -28,7 +27,7 @@ def answer(value: Any, status: int = 200) -> Json:
     return Json(jsontext.encode(plain(value)), status)
 
 
-async def read_object(request: Request) -> dict[str, Any]:
+async def read_object(request: Request, most_bytes: int = MAX_BODY_BYTES) -> dict[str, Any]:
     """The body as a JSON object.
 
     Raises:
@@ -36,7 +35,7 @@ async def read_object(request: Request) -> dict[str, Any]:
         broker.core.errors.Invalid: it is JSON, but no object.
     """
     try:
-        body = jsontext.decode(await read_bytes(request))
+        body = jsontext.decode(await read_bytes(request, most_bytes))
     except jsontext.JsonError as error:
         raise ApiProblem(400, "malformed_json", f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
@@ -45,14 +44,21 @@ async def read_object(request: Request) -> dict[str, Any]:
 
 
 async def read_bytes(request: Request, most_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """The body, whole. One that is too large is read on for a while and thrown away, so that the answer arrives."""
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size <= most_bytes:
+    """The body, whole.
+
+    Raises:
+        ApiProblem: 413 when it is larger; the server then discards the rest, so that the answer arrives.
+    """
+    announced = request.headers.get("content-length", "")
+    size = int(announced) if announced.isdecimal() else 0
+    chunks = []
+    if size <= most_bytes:
+        size = 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > most_bytes:
+                break
             chunks.append(chunk)
-        elif size > _DRAIN_BYTES:
-            break
     if size > most_bytes:
         raise ApiProblem(413, "too_large", f"the body is larger than {most_bytes} bytes")
     return b"".join(chunks)

@@ -1,0 +1,66 @@
+"""Settings of the management API: section ``api``."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from broker.config.model import Settings
+from broker.config.units import Duration
+from broker.core.hosts import checked_hosts, is_loopback
+from broker.net.settings import split_address
+
+
+class ApiSettings(Settings):
+    """Section ``api``."""
+
+    bind: str = Field(
+        default="127.0.0.1:18083", description="Address and port of the management API; port 0 takes any."
+    )
+    max_connections: int = Field(
+        default=256,
+        ge=1,
+        le=65_535,
+        description="Maximum concurrent connections, at most an eighth of the open files that the system permits. At "
+        "the limit, the connection that has been without a complete request for longest is closed.",
+    )
+    header_timeout: Duration = Field(
+        default=10,
+        gt=0,
+        le=3600,
+        description="Seconds until request line and headers are complete, also of the next request on a connection.",
+    )
+    body_timeout: Duration = Field(
+        default=30,
+        gt=0,
+        le=3600,
+        description="Seconds until the body of a request is complete, and until a client reads on in an answer. "
+        "Requests to `/ingest` have the `body_timeout` of their connector.",
+    )
+    allowed_hosts: list[str] = Field(
+        default_factory=list,
+        description="Host names that requests may have in `Host`, besides `localhost` and loopback addresses; `*` "
+        "allows any. Empty: on a loopback address no others, on other addresses any.",
+    )
+
+    @field_validator("bind")
+    @classmethod
+    def _check_bind(cls, value: str) -> str:
+        host, port = split_address(value)
+        if not host or not 0 <= port <= 65_535:
+            raise ValueError(f"{value!r} is not an address; write HOST:PORT, as '127.0.0.1:18083'")
+        return value
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _check_hosts(cls, value: list[str]) -> list[str]:
+        return checked_hosts(value)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        return split_address(self.bind)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_loopback(self.address[0])

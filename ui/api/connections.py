@@ -1,0 +1,154 @@
+"""HTTP connections within limits: how many, how long for a request's head, how long for reading an answer.
+
+A connection is *busy* from the end of a request's body to the end of its answer. At the limit, the one that has been
+without being busy for longest makes room, so that half-sent requests keep nobody out; only where all are busy is the
+new one refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import h11
+from uvicorn import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from broker.observe.metrics import Counter, Metrics
+
+_HELP: Final = "HTTP connections of the management API that were closed early, by reason"
+_LINGER_S: Final = 2.0
+"""How long the end of an answer may take to leave once the connection is given up."""
+_BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+class Room:
+    """The connections of one server, and their limits. ``metrics`` counts those closed early."""
+
+    def __init__(self, most: int, header_timeout_s: float, read_timeout_s: float, metrics: Metrics) -> None:
+        self.most, self.header_timeout_s, self.read_timeout_s = most, header_timeout_s, read_timeout_s
+        self._order: dict[HttpConnection, None] = {}
+        self._closed: dict[str, Counter] = {
+            reason: metrics.counter("api_connections_closed", _HELP, reason=reason)
+            for reason in ("max_connections", "header_timeout", "read_timeout")
+        }
+        metrics.gauge("api_connections", lambda: len(self._order), "HTTP connections of the management API")
+
+    def enter(self, connection: HttpConnection) -> bool:
+        """Take a connection in, in place of another where there is no room; False when all others are busy."""
+        if len(self._order) >= self.most:
+            self.count("max_connections")
+            idle = next((other for other in self._order if not other.is_busy), None)
+            if idle is None:
+                return False
+            self.leave(idle)
+            idle.transport.abort()
+        self._order[connection] = None
+        return True
+
+    def leave(self, connection: HttpConnection) -> None:
+        """The connection is gone."""
+        self._order.pop(connection, None)
+
+    def renew(self, connection: HttpConnection) -> None:
+        """The connection was answered: it is the last that has to make room."""
+        if connection in self._order:
+            self.leave(connection)
+            self._order[connection] = None
+
+    def count(self, reason: str) -> None:
+        """Count a connection that is closed early."""
+        self._closed[reason].value += 1
+
+    def protocol(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> HttpConnection:
+        """What uvicorn calls for each connection."""
+        return HttpConnection(self, config, server_state, app_state, _loop)
+
+
+class HttpConnection(H11Protocol):
+    """uvicorn's, with deadlines."""
+
+    def __init__(self, room: Room, *options: Any) -> None:
+        super().__init__(*options)
+        self._room = room
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a whole request waits for its answer."""
+        return self._is_answering and not self.cycle.more_body
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        """See the module."""
+        super().connection_made(transport)
+        if self._room.enter(self):
+            self._time_head()
+        else:
+            transport.write(_BUSY)
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self._room.leave(self)
+        for timer in (self._head_timer, self._read_timer):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of requests; the time for a head does not begin again with each."""
+        super().data_received(data)
+        self._time_head()
+
+    def on_response_complete(self) -> None:
+        """The rest of the body and the head of the next request must come in time."""
+        self._room.renew(self)
+        super().on_response_complete()
+        self._time_head()
+
+    def pause_writing(self) -> None:
+        """The client reads its answer too slowly, and has a while to go on."""
+        super().pause_writing()
+        self._read_timer = self.loop.call_later(self._room.read_timeout_s, self._give_up, "read_timeout")
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        super().resume_writing()
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not a request; where an answer has begun already, only close."""
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            self.transport.abort()
+
+    def _time_head(self) -> None:
+        """Have a timer run while no request is being answered."""
+        if self._is_answering:
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+            self._head_timer = None
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self._room.header_timeout_s, self._give_up, "header_timeout")
+
+    def _give_up(self, reason: str) -> None:
+        self._room.count(reason)
+        if reason == "header_timeout" and self.cycle is None and not self.transport.is_closing():
+            self.transport.write(_SLOW)
+        self.transport.close()
+        self.loop.call_later(_LINGER_S, self.transport.abort)
