@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
 
 from broker.config.model import Settings
 from broker.config.units import Duration
@@ -15,6 +17,11 @@ class ApiSettings(Settings):
 
     bind: str = Field(
         default="127.0.0.1:18083", description="Address and port of the management API; port 0 takes any."
+    )
+    allow_clear_text: bool = Field(
+        default=False,
+        description="Whether `bind` may be an address that other machines reach. The API has no TLS: its token and all "
+        "data travel unencrypted.",
     )
     max_connections: int = Field(
         default=256,
@@ -54,6 +61,15 @@ class ApiSettings(Settings):
     @classmethod
     def _check_hosts(cls, value: list[str]) -> list[str]:
         return checked_hosts(value)
+
+    @model_validator(mode="after")
+    def _check_exposure(self) -> Self:
+        if not (self.is_loopback or self.allow_clear_text):
+            raise ValueError(
+                f"expected a loopback address for bind, got {self.bind!r}: the API speaks HTTP without TLS. Try: "
+                "bind it to 127.0.0.1 with a proxy for TLS in front, or set api.allow_clear_text = true"
+            )
+        return self
 
     @property
     def address(self) -> tuple[str, int]:

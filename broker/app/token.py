@@ -12,6 +12,7 @@ from broker.core.errors import ConfigError
 
 TOKEN_VARIABLE: Final = "SLUICE_API_TOKEN"
 TOKEN_FILE: Final = "api.token"
+MIN_TOKEN_LENGTH: Final = 12
 
 
 def administrator_token(data_dir: Path, environ: Mapping[str, str]) -> str:
@@ -20,17 +21,24 @@ def administrator_token(data_dir: Path, environ: Mapping[str, str]) -> str:
     The file is readable by its owner only. A token from the environment is never written.
 
     Raises:
-        ConfigError: the file cannot be read or made.
+        ConfigError: the token is too short, or the file cannot be read or created.
     """
     if given := environ.get(TOKEN_VARIABLE, "").strip():
-        return given
+        return _checked(given, TOKEN_VARIABLE)
     file = data_dir / TOKEN_FILE
     try:
-        return _kept_or_new(file)
+        return _checked(_kept_or_new(file), str(file))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         advice = "make the data directory writable for this user, or choose another with --data-dir"
         raise ConfigError([f"the administrator's token cannot be kept in {file} ({reason}); {advice}"]) from error
+
+
+def _checked(token: str, place: str) -> str:
+    if len(token) < MIN_TOKEN_LENGTH:
+        problem = f"expected a token of at least {MIN_TOKEN_LENGTH} characters, got {len(token)}"
+        raise ConfigError([f"{place}: {problem}. Try: openssl rand -base64 32"])
+    return token
 
 
 def _kept_or_new(file: Path) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 from broker.config.problems import did_you_mean
 from broker.connection.hub import Hub
 from broker.core.errors import ConfigError, Unavailable
+from broker.core.hosts import AllowedHosts
 from broker.net.accept import Acceptor, listening_sockets
 from broker.net.limits import LinkOwner, show_expiry
 from broker.net.proxy import Origin
@@ -153,7 +154,8 @@ class Listener:
     def _link(self, origin: Origin | None = None) -> TcpLink:
         hub, owner, loop, name = self._hub, self.owner, asyncio.get_running_loop(), self.owner.name
         if (web := self.settings.web) is not None:
-            return WebSocketLink(web, hub, owner, loop, name, origin)
+            hosts = AllowedHosts(web.allowed_hosts, loopback=self.settings.is_loopback)
+            return WebSocketLink(web, hosts, hub, owner, loop, name, origin)
         return TcpLink(hub, owner, loop, name, origin)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 from broker.config.model import Settings
 from broker.config.secrets import Secret
 from broker.config.units import Duration, Size
-from broker.core.hosts import is_loopback
+from broker.core.hosts import checked_hosts, is_loopback
 from broker.session.session import DEFAULT_ZONE
 
 Kind = Literal["tcp", "ssl", "ws", "wss"]
@@ -87,6 +87,17 @@ class WebSocketSettings(Settings):
         " Where there are none, only pages from the host name that the page connects to. Programs that are no browser "
         "name no origin and are always taken."
     )  # fmt: skip
+
+    allowed_hosts: list[str] = Field(
+        default_factory=list,
+        description="Host names that requests may have in `Host`, besides `localhost` and loopback addresses; `*` "
+        "allows any. Empty: on a loopback address no others, on other addresses any.",
+    )
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _check_hosts(cls, value: list[str]) -> list[str]:
+        return checked_hosts(value)
 
     @field_validator("allowed_origins")
     @classmethod

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
+from broker.core.hosts import AllowedHosts
 from broker.net.settings import SUBPROTOCOLS, WebSocketSettings
 
 MAX_HEAD_BYTES: Final = 16 * 1024
@@ -72,13 +73,19 @@ def _no_request() -> UpgradeRefused:
     return UpgradeRefused(HTTPStatus.BAD_REQUEST, "This is no HTTP request; MQTT clients connect with WebSocket here.")
 
 
-def accept(head: bytes, settings: WebSocketSettings) -> bytes:
+def accept(head: bytes, settings: WebSocketSettings, hosts: AllowedHosts) -> bytes:
     """The response that opens the WebSocket for a request, given up to the empty line.
 
     Raises:
         UpgradeRefused: it is not to be opened.
     """
     request = parse(head)
+    if not hosts.has(request.headers.get("host")):
+        raise UpgradeRefused(
+            HTTPStatus.FORBIDDEN,
+            f"Host: expected localhost or a loopback address, got {request.headers['host']!r}. Try: add the name to "
+            "websocket.allowed_hosts of this listener.",
+        )
     if request.path != settings.path:
         raise UpgradeRefused(HTTPStatus.NOT_FOUND, f"There is nothing here. MQTT over WebSocket is at {settings.path}.")
     if request.method != "GET":

@@ -7,6 +7,7 @@ import asyncio
 from typing import Final
 
 from broker.connection.hub import Hub
+from broker.core.hosts import AllowedHosts
 from broker.net import upgrade
 from broker.net.frames import NORMAL, BadFrame, Closed, FrameReader, binary_frame_head, close_frame
 from broker.net.limits import LinkOwner
@@ -26,11 +27,12 @@ _OPENING, _OPEN, _CLOSING, _CLOSED = range(4)
 class WebSocketLink(TcpLink):
     """One WebSocket. What was asked to be written in a turn of the loop leaves as one frame."""
 
-    __slots__ = ("_frames", "_head", "_settings", "_state")
+    __slots__ = ("_frames", "_head", "_hosts", "_settings", "_state")
 
     def __init__(
         self,
         settings: WebSocketSettings,
+        hosts: AllowedHosts,
         hub: Hub,
         owner: LinkOwner,
         loop: asyncio.AbstractEventLoop,
@@ -38,7 +40,7 @@ class WebSocketLink(TcpLink):
         origin: Origin | None = None,
     ) -> None:
         super().__init__(hub, owner, loop, listener, origin)
-        self._settings = settings
+        self._settings, self._hosts = settings, hosts
         self._frames = FrameReader(settings.max_frame_size)
         self._head = b""
         self._state = _OPENING
@@ -81,7 +83,7 @@ class WebSocketLink(TcpLink):
                 return b""
             if self.refusal:
                 raise upgrade.full()
-            response = upgrade.accept(parts[0], self._settings)
+            response = upgrade.accept(parts[0], self._settings, self._hosts)
         except UpgradeRefused as refused:
             if not self.refusal:
                 self._owner.refused(self.peer_host, "websocket_request", str(refused))

@@ -282,19 +282,24 @@ def test_wrong_logins_are_limited_and_lock_nobody_else_out(tmp_path: Path) -> No
         assert set(codes[5:]) == {0x9F}
         assert connect(node, "ann", "pencil", source="127.0.0.2") == 0
         assert connect(node, "fixed", "from-the-file") == 0
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        transport = httpx.HTTPTransport(local_address="127.0.0.4")
+        with httpx.Client(base_url=f"{node.url}/api/v1", transport=transport, verify=NO_TLS) as api:
+            outdated = {"Authorization": "Bearer an-outdated-token"}
+            assert {api.get("/users", headers=outdated).status_code for _ in range(30)} == {401}
+            assert api.get("/users", headers=right).status_code == 200
         transport = httpx.HTTPTransport(local_address="127.0.0.3")
         with httpx.Client(base_url=f"{node.url}/api/v1", transport=transport, verify=NO_TLS) as api:
             answers = [api.get("/users", headers={"Authorization": f"Bearer guess{number}"}) for number in range(10)]
-            assert [answer.status_code for answer in answers] == [401] * 5 + [429] * 5
+            assert [answer.status_code for answer in answers] == [401] * 4 + [429] * 6
             assert answers[-1].json()["code"] == "too_many_logins"
             assert answers[-1].headers["Retry-After"] == "12"
-            right = {"Authorization": f"Bearer {TOKEN}"}
             assert api.get("/users", headers=right).status_code == 429
             assert api.post("/session", json={"token": TOKEN}, headers={"Origin": node.url}).status_code == 429
         [alarm] = eventually(lambda: node.call("GET", "/alarms")["items"])  # from an address that is known by now
         assert alarm["name"] == "logins_limited"
         metrics = httpx.get(f"{node.url}/metrics", trust_env=False, verify=NO_TLS).text
-        assert 'sluice_logins_limited_total{by="user"} 52' in metrics
+        assert 'sluice_logins_limited_total{by="user"} 53' in metrics
         log = node.log.read_text()
         assert 1 <= log.count("authn.limited") <= 20
         assert "guess" not in log

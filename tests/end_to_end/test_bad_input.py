@@ -413,6 +413,24 @@ def test_listening_to_the_world_without_credentials_is_refused(tmp_path: Path) -
     assert "allow_anonymous" in line
 
 
+def test_the_api_beyond_this_machine_in_clear_text_is_refused(tmp_path: Path) -> None:
+    line = _serve(tmp_path, api="0.0.0.0:0")
+    assert "api: expected a loopback address for bind, got '0.0.0.0:0'" in line
+    assert "api.allow_clear_text = true" in line
+
+
+@pytest.mark.parametrize("place", ["variable", "file"])
+def test_a_short_token_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "api.token").write_text("a\n")
+    environ = {"SLUICE_API_TOKEN": "a" if place == "variable" else ""}
+    done = _sluice(
+        "serve", "--data-dir", str(tmp_path), "--mqtt", "127.0.0.1:0", "--api", "127.0.0.1:0", environ=environ
+    )
+    assert done.returncode == 1
+    named = "SLUICE_API_TOKEN" if place == "variable" else str(tmp_path / "api.token")
+    assert done.stderr.startswith(f"{named}: expected a token of at least 12 characters, got 1. Try: ")
+
+
 # -- commands --
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
 
+from broker.admin.api_settings import ApiSettings
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node, Running
+from ui.api.application import create_app
 from ui.api.sign_in import CODE_LIFE_S, MAX_SESSIONS, SESSION_LIFE_S, SignIn
 
 
@@ -100,6 +104,53 @@ def test_sessions_last_twelve_hours_and_the_oldest_makes_room() -> None:
     assert sign_in.is_open(sessions[1])
     clock.at_s += SESSION_LIFE_S
     assert not sign_in.is_open(sessions[-1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "host", "status"),
+    [
+        ({}, "localhost", 200),
+        ({}, "127.0.0.1:18083", 200),
+        ({}, "127.8.9.10", 200),
+        ({}, "[::1]:18083", 200),
+        ({}, "sluice.localhost:1", 200),
+        ({}, "evil.example", 403),
+        ({}, "127.0.0.1.evil.example:18083", 403),
+        ({}, "", 403),
+        ({}, "[::1", 200),
+        ({"allowed_hosts": ["Broker.Example"]}, "broker.example:443", 200),
+        ({"allowed_hosts": ["broker.example"]}, "evil.example", 403),
+        ({"allowed_hosts": ["*"]}, "evil.example", 200),
+        ({"bind": "0.0.0.0:1", "allow_clear_text": True}, "any.example", 200),
+        ({"bind": "0.0.0.0:1", "allow_clear_text": True, "allowed_hosts": ["a.example"]}, "b.example", 403),
+    ],
+)
+@pytest.mark.parametrize("path", ["/api/v1/status", "/metrics", "/", "/livez"])
+def test_which_hosts_a_request_may_name(settings: dict[str, Any], host: str, status: int, path: str) -> None:
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(create_app(Node(**settings).context))
+        headers = {"Host": host, "Authorization": f"Bearer {TOKEN}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.get(path, headers=headers)
+
+    answer = asyncio.run(ask())
+    assert answer.status_code == status
+    if status == 403:
+        assert answer.json()["code"] == "forbidden_host"
+        assert "api.allowed_hosts" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("host", ["http://a.example", "a.example:80", "a/b", ""])
+def test_a_host_that_is_none_is_refused_in_settings(host: str) -> None:
+    with pytest.raises(ValueError, match="expected a host name without scheme and port"):
+        ApiSettings(allowed_hosts=[host])
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0:18083", "[::]:18083", "192.0.2.1:1", "broker.example:1"])
+def test_clear_text_beyond_this_machine_has_to_be_allowed(bind: str) -> None:
+    with pytest.raises(ValueError, match="the API speaks HTTP without TLS"):
+        ApiSettings(bind=bind)
+    assert ApiSettings(bind=bind, allow_clear_text=True).bind == bind
 
 
 def test_an_empty_token_is_no_token() -> None:

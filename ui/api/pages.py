@@ -28,7 +28,7 @@ async def status_page(request: Request, code: str | None = None) -> Response:
     """The status page. A sign-in code in the address is exchanged for a session; the page then drops it."""
     response = FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-store"})
     session = context_of(request).sign_in.redeem(code) if code else None
-    if code and checked(request, session is not None) and session is not None:
+    if code and checked(request, code, session is not None) and session is not None:
         set_session(request, response, session)
     return response
 

@@ -188,24 +188,32 @@ class _Guard:
         self._app, self._context = app, context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._is_known(Request(scope)):
+        response = self._refusal(Request(scope)) if scope["type"] == "http" else None
+        await (response or self._app)(scope, receive, send)
+
+    def _refusal(self, request: Request) -> Response | None:
+        try:
+            if self._is_known(request):
+                return None
+        except ApiProblem as error:
+            response = _error(RegistryError(error.status, str(error)))
+            response.headers.update(error.headers)
+        else:
             response = _error(RegistryError(40101, "Unauthorized: send the API's token as bearer or basic password"))
             response.headers["WWW-Authenticate"] = 'Basic realm="sluice"'
-            await response(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+        return response
 
     def _is_known(self, request: Request) -> bool:
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return is_token(self._context, shown.strip())
+            return is_token(request, self._context, shown.strip())
         if scheme.lower() != "basic":
             return False
         try:
             _, _, password = base64.b64decode(shown.strip(), validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             return False
-        return is_token(self._context, password)
+        return is_token(request, self._context, password)
 
 
 def _answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:

@@ -26,7 +26,7 @@ async def require_administrator(request: Request) -> None:
     authorization = request.headers.get("authorization")
     if authorization is not None:
         scheme, _, token = authorization.partition(" ")
-        if scheme.lower() == "bearer" and checked(request, is_token(context, token.strip())):
+        if scheme.lower() == "bearer" and is_token(request, context, token.strip()):
             return
         raise unauthorized("the token is wrong" if scheme.lower() == "bearer" else "expected 'Bearer TOKEN'")
     session = request.cookies.get(cookie_name(request))
@@ -36,19 +36,24 @@ async def require_administrator(request: Request) -> None:
         require_same_origin(request)
 
 
-def is_token(context: ApiContext, token: str) -> bool:
-    """Whether this is the administrator's token, compared in constant time."""
-    return hmac.compare_digest(token.encode("utf-8", "surrogateescape"), context.token.encode())
+def is_token(request: Request, context: ApiContext, shown: str) -> bool:
+    """Whether this is the administrator's token, compared in constant time.
+
+    Raises:
+        ApiProblem: 429, the address showed too many wrong ones.
+    """
+    is_right = hmac.compare_digest(shown.encode("utf-8", "surrogateescape"), context.token.encode())
+    return checked(request, shown, is_right)
 
 
-def checked(request: Request, is_right: bool) -> bool:
-    """``is_right``, of a token or code that somebody sent.
+def checked(request: Request, shown: str, is_right: bool) -> bool:
+    """``is_right``, of a token or code that a client showed.
 
     Raises:
         ApiProblem: 429, too many from this address were wrong.
     """
     logins, host = context_of(request).logins, request.client.host if request.client else None
-    if logins is not None and logins.refuses(host, is_right):
+    if logins is not None and logins.refuses(host, shown, is_right):
         retry = {"Retry-After": str(logins.retry_after_s())}
         raise ApiProblem(429, "too_many_logins", "too many logins from this address have failed", headers=retry)
     return is_right

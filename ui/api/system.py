@@ -10,7 +10,6 @@ from ui.api.models.access import SignInRequest
 from ui.api.models.rules import FunctionList
 from ui.api.operation import described
 from ui.api.security import (
-    checked,
     context_of,
     cookie_name,
     is_token,
@@ -59,7 +58,7 @@ async def open_session(request: Request) -> Response:
     require_same_origin(request)
     context = context_of(request)
     token = (await read_object(request, _MAX_SIGN_IN_BYTES)).get("token")
-    if not checked(request, isinstance(token, str) and is_token(context, token)):
+    if not isinstance(token, str) or not is_token(request, context, token):
         raise unauthorized("the token is wrong")
     response = Response(status_code=204)
     set_session(request, response, context.sign_in.open_session())

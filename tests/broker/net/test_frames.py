@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.core.hosts import AllowedHosts
 from broker.net import upgrade
 from broker.net.frames import BadFrame, Closed, FrameReader, binary_frame_head, close_frame, masked
 from broker.net.settings import WebSocketSettings
@@ -93,6 +94,7 @@ def test_whatever_comes_nothing_but_the_clients_errors_comes_out(data: bytes) ->
             reader.receive(data[at : at + 7])
 
 
+ANY_HOST = AllowedHosts(loopback=False)
 REQUEST = {
     "Host": "broker.example:8083",
     "Upgrade": "websocket",
@@ -111,7 +113,7 @@ def request(line: str = "GET /mqtt HTTP/1.1", **changed: str | None) -> bytes:
 
 
 def test_the_response_is_that_of_the_standard() -> None:
-    response = upgrade.accept(request(), WebSocketSettings()).decode()
+    response = upgrade.accept(request(), WebSocketSettings(), ANY_HOST).decode()
     assert response.startswith("HTTP/1.1 101 ")
     assert "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in response  # RFC 6455, section 1.3
     assert "Sec-WebSocket-Protocol: mqtt\r\n" in response  # [MQTT-6.0.0-4]
@@ -119,7 +121,7 @@ def test_the_response_is_that_of_the_standard() -> None:
 
 @pytest.mark.parametrize(("offered", "answered"), [("mqttv3.1", "mqttv3.1"), ("mqttv3.1, mqtt", "mqtt")])
 def test_names_of_the_subprotocol(offered: str, answered: str) -> None:
-    response = upgrade.accept(request(Sec_WebSocket_Protocol=offered), WebSocketSettings())
+    response = upgrade.accept(request(Sec_WebSocket_Protocol=offered), WebSocketSettings(), ANY_HOST)
     assert f"Sec-WebSocket-Protocol: {answered}\r\n".encode() in response
 
 
@@ -142,7 +144,7 @@ def test_names_of_the_subprotocol(offered: str, answered: str) -> None:
 )
 def test_requests_that_open_nothing_are_told_why(head: bytes, status: int, text: str) -> None:
     with pytest.raises(UpgradeRefused, match=text) as refused:
-        upgrade.accept(head, WebSocketSettings())
+        upgrade.accept(head, WebSocketSettings(), ANY_HOST)
     first, _, rest = refused.value.response.decode().partition("\r\n")
     assert first.split(" ")[1] == str(status)
     assert rest.endswith(f"{refused.value}\n")
@@ -163,7 +165,34 @@ def test_requests_that_open_nothing_are_told_why(head: bytes, status: int, text:
 def test_pages_of_other_sites_need_permission(allowed: list[str], origin: str | None, is_taken: bool) -> None:
     settings = WebSocketSettings(allowed_origins=allowed)
     if is_taken:
-        upgrade.accept(request(Origin=origin), settings)
+        upgrade.accept(request(Origin=origin), settings, ANY_HOST)
     else:
         with pytest.raises(UpgradeRefused):
-            upgrade.accept(request(Origin=origin), settings)
+            upgrade.accept(request(Origin=origin), settings, ANY_HOST)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "host", "is_taken"),
+    [
+        ([], "localhost:8083", True),
+        ([], "[::1]:8083", True),
+        ([], "127.0.0.1", True),
+        ([], None, True),  # no browser
+        ([], "evil.example:8083", False),
+        ([], "localhost, evil.example", False),
+        (["mqtt.example"], "MQTT.example", True),
+        (["mqtt.example"], "evil.example", False),
+        (["*"], "evil.example", True),
+    ],
+)
+def test_names_that_lead_to_loopback_need_permission(allowed: list[str], host: str | None, is_taken: bool) -> None:
+    """A page whose own name has the address 127.0.0.1 is of one origin with it: DNS rebinding."""
+    head = request(Host=host, Origin=f"http://{host}")
+    settings = WebSocketSettings(allowed_hosts=allowed, allowed_origins=["*"])
+    hosts = AllowedHosts(settings.allowed_hosts)
+    if is_taken:
+        upgrade.accept(head, settings, hosts)
+    else:
+        with pytest.raises(UpgradeRefused, match=r"websocket\.allowed_hosts") as refused:
+            upgrade.accept(head, settings, hosts)
+        assert b" 403 " in refused.value.response

@@ -199,7 +199,8 @@ async def test_a_client_that_answers_no_goodbye_is_cut_off() -> None:
     [
         (_REQUEST.replace(b"/mqtt", b"/chat"), "404"),
         (_REQUEST.replace(b": mqtt", b": chat"), "400"),
-        (b"GET /mqtt HTTP/1.1\r\nHost: x\r\n\r\n", "426"),
+        (b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\n\r\n", "426"),
+        (b"GET /mqtt HTTP/1.1\r\nHost: evil.example\r\n\r\n", "403"),
         (b"GET /" + b"x" * 20_000, "431"),
         (b"\x10\x0d\0\4MQTT\5\2\0\0\0\0\1c\r\n\r\n", "400"),
     ],
