@@ -16,7 +16,7 @@ from broker.connection.connection import Connection
 from broker.connection.hub import Hub
 from broker.connection.subscribe import subscribe_for, unsubscribe_for
 from broker.core import reason
-from broker.core.errors import Conflict, NotFound
+from broker.core.errors import Conflict, Invalid, NotFound, PeerError, Problem
 from broker.core.objects import Spec
 from broker.observe.rates import Sampler
 from broker.session.session import Session
@@ -69,18 +69,30 @@ class ClientDesk:
             kicked += 1
         return {"kicked": kicked, "not_connected": not_connected}
 
-    async def subscribe(self, client_id: str, requests: Sequence[SubscriptionRequest]) -> Spec:
-        """Subscribe a connected client, as if it had asked for that itself.
+    async def subscribe(
+        self, client_id: str, requests: Sequence[SubscriptionRequest], *, checks_rules: bool = True
+    ) -> Spec:
+        """Subscribe a connected client, as if it had asked for that itself; ``results`` has each filter's reason code.
 
         Raises:
+            Invalid: every filter was refused.
             NotFound: there is no such client.
             Conflict: it is not connected.
             broker.core.errors.Unavailable: the store takes nothing.
         """
         connection = self._connected(client_id)
-        subscribe_for(connection, requests)
+        outcomes = subscribe_for(connection, requests, checks_rules=checks_rules)
         await self._hub.writer.committed()
-        return {"client_id": client_id, "subscriptions": _subscriptions(connection.session)}
+        results = [_result(asked, outcome) for asked, outcome in zip(requests, outcomes, strict=True)]
+        refused = [
+            Problem(str(outcome), f"/subscriptions/{at}/filter")
+            for at, outcome in enumerate(outcomes)
+            if isinstance(outcome, PeerError)
+        ]
+        if len(refused) == len(results):
+            what, members = f"client {client_id!r} was subscribed to nothing", {"results": results}
+            raise Invalid(what, refused, code="subscription_refused", members=members)
+        return {"client_id": client_id, "results": results, "subscriptions": _subscriptions(connection.session)}
 
     async def unsubscribe(self, client_id: str, filters: Sequence[str]) -> Spec:
         """End subscriptions of a connected client; raises as ``subscribe``."""
@@ -181,6 +193,15 @@ def _tls(connection: Connection) -> Spec | None:
 
 def _subscriptions(session: Session) -> list[Spec]:
     return [subscription_row(session, item) for _, item in sorted(session.subscriptions.items())]
+
+
+def _result(asked: SubscriptionRequest, outcome: SubscriptionRequest | PeerError) -> Spec:
+    """A filter with the reason code that a SUBACK would have for it."""
+    code = outcome.reason_code if isinstance(outcome, PeerError) else outcome.qos
+    shown: Spec = {"filter": asked.filter, "reason_code": code, "reason": reason.name_of(code)}
+    if isinstance(outcome, PeerError):
+        return {**shown, "detail": str(outcome)}
+    return {**shown, "reason": f"granted_qos_{code}"}
 
 
 def _in_flight(session: Session) -> list[dict[str, Any]]:

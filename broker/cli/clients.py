@@ -8,7 +8,7 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.asking import confirm
-from broker.cli.errors import hinting
+from broker.cli.errors import CommandError, hinting
 from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.pages import LimitOption, flag, print_rows, read_rows
 
@@ -121,6 +121,9 @@ def subscribe(
     with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice clients ls"):
         answer = client.post("/clients:subscribe", {"client_id": client_id, "subscriptions": items})
     print_rows({"items": answer["subscriptions"], "next": None}, _SUBSCRIPTION, as_json=as_json or output == "json")
+    refused = [f"{result['filter']}: {result['detail']}" for result in answer["results"] if "detail" in result]
+    if refused:
+        raise CommandError("; ".join(refused), exit_codes.FAILED)
 
 
 @group.command("unsubscribe")

@@ -10,7 +10,7 @@ from broker.core.client import Client
 from broker.core.errors import PeerError
 from broker.core.message import Message
 from broker.core.stage import Refusal
-from broker.core.topic import DELAYED_PREFIX, RESERVED_PREFIXES
+from broker.core.topic import DELAYED_PREFIX, RESERVED_PREFIXES, reserved_topic
 from broker.pipeline.plan import Plans, Resolve, TopicPlan
 from broker.routing.delayed import Delayed
 from broker.routing.rewrite import Rewrite, Rewrites, UnsafeName
@@ -87,7 +87,7 @@ class Entrance:
             )
 
     def _reserved(self, topic: str) -> TopicPlan[SessionRoutes]:
-        text = "clients may not publish to topics that begin so, now or later; they are the broker's"
+        text = str(reserved_topic(topic))
         return self._refusing(topic, Refusal("topic", "topic", "reserved_topic", reason.NOT_AUTHORIZED, text))
 
     def _refusing(self, topic: str, refusal: Refusal) -> TopicPlan[SessionRoutes]:

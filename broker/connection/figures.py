@@ -108,11 +108,6 @@ class Figures:
         help = "connections that ended after their CONNACK, by reason"
         self._metrics.counter("disconnections", help, reason=why).value += 1
 
-    def refused_auto_subscription(self, why: str) -> None:
-        """Count a subscription that the broker had for a client which it cannot have, by reason."""
-        help = "subscriptions not made at connect since the client may not have them, by reason"
-        self._metrics.counter("auto_subscriptions_refused", help, reason=why).value += 1
-
     def refused_subscription(self, why: str) -> None:
         """Count a subscription that was refused, by reason."""
         help = "subscriptions refused, by reason"

@@ -36,7 +36,7 @@ _log = getLogger(__name__)
 
 _FAILURE: Final = 0x80
 _MQTT_3_1: Final = 3
-_INTERNAL_TREES: Final = frozenset(("$events",))
+_INTERNAL_TREES: Final = frozenset(("$events", "$file"))
 """First levels under which the broker's parts know things by names that look like topics; nobody subscribes to them."""
 _ALWAYS: Final = 0
 _IF_NEW: Final = 1
@@ -149,24 +149,30 @@ def _refusal(c: Connection, request: SubscriptionRequest, error: PeerError) -> i
     return request.qos
 
 
-def subscribe_for(c: Connection, requests: Sequence[SubscriptionRequest]) -> None:
-    """Subscribe a client that has just connected to what the broker has for it, as if it had asked for that itself.
+def subscribe_for(
+    c: Connection, requests: Sequence[SubscriptionRequest], *, checks_rules: bool = True
+) -> list[SubscriptionRequest | PeerError]:
+    """Subscribe a connected client to what the broker or an administrator has for it, as if it had asked for it itself.
 
     One that it cannot have, by its access rules or its number of subscriptions, is left out, counted and logged.
+    Returns each request with the QoS granted, or why it was refused.
     """
     granted: list[_Granted] = []
+    outcome: list[SubscriptionRequest | PeerError] = []
     is_changed = False
     for request in requests:
         try:
-            subscription = _subscription(c, request, 0, None)
+            subscription = _subscription(c, request, 0, None, checks_rules=checks_rules)
         except PeerError as error:
             why = reason.name_of(error.reason_code)
-            c.hub.figures.refused_auto_subscription(why)
+            c.hub.figures.refused_subscription(why)
             _log.warning(
-                "auto_subscription.refused client_id=%s filter=%s reason=%s detail=%s",
+                "subscription.refused client_id=%s filter=%s reason=%s detail=%s",
                 c.client.client_id, request.filter, why, error,
             )  # fmt: skip
+            outcome.append(error)
             continue
+        outcome.append(replace(request, qos=subscription.qos))
         known = c.session.subscriptions.get(subscription.filter.text)
         if known != replace(subscription, since_offset=known.since_offset if known else 0):
             _subscribe(c, subscription, known is None, Subscribe(0, [request]))
@@ -175,6 +181,7 @@ def subscribe_for(c: Connection, requests: Sequence[SubscriptionRequest]) -> Non
     if is_changed:
         c.hub.subscriptions_changed(c.session)
     _send_retained(c, granted)
+    return outcome
 
 
 def take_unsubscribe(c: Connection, packet: Unsubscribe) -> None:
@@ -260,14 +267,20 @@ def _known(c: Connection, text: str) -> str:
 
 
 def _subscription(
-    c: Connection, request: SubscriptionRequest, identifier: int, begins: tuple[str, str | None] | None
+    c: Connection,
+    request: SubscriptionRequest,
+    identifier: int,
+    begins: tuple[str, str | None] | None,
+    *,
+    checks_rules: bool = True,
 ) -> Subscription:
     hub, subscriptions = c.hub, c.session.subscriptions
     text, settings = _rewritten(c, request.filter), hub.settings
     topic_filter = TopicFilter.parse(text, settings.max_topic_levels, settings.max_topic_bytes)
     if topic_filter.levels[0] in _INTERNAL_TREES:
         raise PeerError(reason.NOT_AUTHORIZED, f"what begins with {topic_filter.levels[0]}/ is the broker's own")
-    check_filter(c, topic_filter, request.qos)
+    if checks_rules:
+        check_filter(c, topic_filter, request.qos)
     known = subscriptions.get(topic_filter.text)
     if known is None and len(subscriptions) >= hub.settings.max_subscriptions:
         raise PeerError(reason.QUOTA_EXCEEDED, "the session has as many subscriptions as it may have")

@@ -22,7 +22,7 @@ from broker.config.model import Settings
 from broker.config.units import Duration
 from broker.connection.figures import PACKET_TYPES
 from broker.core import jsontext
-from broker.core.client import Client
+from broker.core.client import BROKER, Client
 from broker.core.errors import PeerError
 from broker.core.message import Message
 from broker.core.subscription import Subscription
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from broker.connection.hub import Hub
 
 _BROKER: Final = f"{SYS_PREFIX}broker/"
-_ITSELF: Final = Client("$SYS")
 _PAGE_BYTES: Final = sysconf("SC_PAGE_SIZE")
 _NS_PER_MS: Final = 1_000_000
 _LOADS: Final = {
@@ -262,7 +261,7 @@ class SysTopics:
         self._hub.pipeline.publish(self._message(topic, payload, retain=False))
 
     def _message(self, topic: str, payload: bytes, *, retain: bool) -> Message:
-        return Message(topic, payload, 0, retain, _ITSELF, self._hub.clock.now_ns())
+        return Message(topic, payload, 0, retain, BROKER, self._hub.clock.now_ns())
 
 
 def _as_text(read: Callable[[], float]) -> Read:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
+from typing import Final
 
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 
@@ -48,3 +49,7 @@ class Client:
     def peer_name(self) -> str | None:
         """``address:port``, or None for what did not come over a socket."""
         return None if self.peer_host is None else f"{self.peer_host}:{self.peer_port}"
+
+
+BROKER: Final = Client("$SYS")
+"""Who publishes to reserved topics: the broker itself. Compared by identity, so that no client's name makes it one."""

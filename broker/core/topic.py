@@ -14,8 +14,8 @@ DELAYED_PREFIX = "$delayed/"
 """Before the seconds and the topic of a message that is to be published later (``broker.routing.delayed``)."""
 SYSTEM_LEVEL = "$SYS"
 SYS_PREFIX = f"{SYSTEM_LEVEL}/"
-RESERVED_PREFIXES = (SYS_PREFIX, SHARE_PREFIX, "$events/")
-"""What topics that no client may publish to begin with."""
+RESERVED_PREFIXES = (SYS_PREFIX, SHARE_PREFIX, "$events/", "$file/")
+"""Beginnings of the topics that the broker alone publishes to."""
 
 
 def check_topic_name(topic: str, max_levels: int = 128, max_bytes: int = MAX_TOPIC_BYTES) -> None:
@@ -41,6 +41,17 @@ def undelayed(topic: str) -> str:
     if not topic.startswith(DELAYED_PREFIX):
         return topic
     return topic[len(DELAYED_PREFIX) :].partition("/")[2] or topic
+
+
+def is_reserved(topic: str) -> bool:
+    """Whether the broker alone publishes to a topic, now or later."""
+    return topic.startswith("$") and undelayed(topic).startswith(RESERVED_PREFIXES)
+
+
+def reserved_topic(topic: str) -> PeerError:
+    """What is said to those who publish there."""
+    text = f"topic {topic!r} begins with {', '.join(RESERVED_PREFIXES)}, which only the broker publishes to"
+    return PeerError(reason.NOT_AUTHORIZED, text.replace(", $file", " or $file"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,12 @@ from logging import getLogger
 from typing import Final, Generic, Protocol, TypeVar
 
 from broker.core import reason
+from broker.core.client import BROKER
 from broker.core.errors import PeerError
 from broker.core.events import Events, message_columns
 from broker.core.message import Message
 from broker.core.stage import Outcome, Refusal, WaitingGateCall
+from broker.core.topic import reserved_topic
 from broker.observe.metrics import Counter, Metrics
 from broker.pipeline.lanes import LaneBounds, Lanes
 from broker.pipeline.plan import Plans, TopicPlan
@@ -65,7 +67,7 @@ class Pipeline(Generic[R]):
         """Take a message that no client's connection brought."""
         self._internal.value += 1
         try:
-            plan = self._plans.final(message.topic.encode())
+            plan = self._plan_of(message)
         except (PeerError, UnicodeEncodeError) as error:
             return Outcome(0, self._refused(message, _bad_topic(message, error)))
         return self._take(message, plan)
@@ -101,7 +103,7 @@ class Pipeline(Generic[R]):
         """Hand a message made inside the broker to its subscribers and to nobody else."""
         self._internal.value += 1
         try:
-            plan = self._plans.final(message.topic.encode())
+            plan = self._plan_of(message)
         except (PeerError, UnicodeEncodeError) as error:
             return Outcome(0, self._refused(message, _bad_topic(message, error)))
         self._passed.value += 1
@@ -109,6 +111,17 @@ class Pipeline(Generic[R]):
         if not receivers:
             self._unwanted(message)
         return Outcome(receivers)
+
+    def _plan_of(self, message: Message) -> TopicPlan[R]:
+        """The plan of what no client's connection brought, or what a gate gave another topic.
+
+        Raises:
+            PeerError: the topic is not one, or is reserved for the broker itself.
+        """
+        plan = self._plans.final(message.topic.encode())
+        if plan.is_reserved and message.client is not BROKER:
+            raise reserved_topic(message.topic)
+        return plan
 
     def process(self, message: Message, plan: TopicPlan[R]) -> Outcome:
         """Take a message whose topic's plan is at hand; one that does not wait."""
@@ -123,7 +136,7 @@ class Pipeline(Generic[R]):
                 message = result  # type: ignore[assignment]  # a gate gives a Refusal or a Message
             if message.topic != plan.topic:
                 try:
-                    plan = self._plans.final(message.topic.encode())
+                    plan = self._plan_of(message)
                 except (PeerError, UnicodeEncodeError) as error:
                     return Outcome(0, self._refused(message, _bad_topic(message, error)))
         if message.retain and (full := self.may_retain(message)) is not None:
@@ -162,7 +175,7 @@ class Pipeline(Generic[R]):
         if isinstance(decided, Refusal):
             return Outcome(0, self._refused(message, decided))
         try:
-            plan = self._plans.final(decided.topic.encode())
+            plan = self._plan_of(decided)
         except (PeerError, UnicodeEncodeError) as error:
             return Outcome(0, self._refused(decided, _bad_topic(decided, error)))
         return self.process(decided, plan.after_gates())
@@ -220,4 +233,6 @@ class Pipeline(Generic[R]):
 
 
 def _bad_topic(message: Message, error: Exception) -> Refusal:
+    if isinstance(error, PeerError) and error.reason_code == reason.NOT_AUTHORIZED:
+        return Refusal("topic", "topic", "reserved_topic", error.reason_code, f"{error}")
     return Refusal("topic", "topic", "topic_name_invalid", reason.TOPIC_NAME_INVALID, f"{error}")

@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 from broker.codec.wire import decode_text
 from broker.core.client import Client
 from broker.core.stage import Gate, GateCall, Tap, TapCall, WaitingGateCall
-from broker.core.topic import MAX_TOPIC_BYTES, TopicFilter, check_topic_name
+from broker.core.topic import MAX_TOPIC_BYTES, TopicFilter, check_topic_name, is_reserved
 
 R = TypeVar("R")
 
@@ -28,12 +28,13 @@ _HEAD_BYTES: Final = 150
 class TopicPlan(Generic[R]):
     """The stages and routes of one topic.
 
-    ``is_staged`` tells that there is a gate or a tap; ``waits`` that a gate may wait for another process, and then the
-    gates are for ``Pipeline.decide`` only. ``resolve`` is there where clients that publish to the topic get another
-    plan than this one, by who they are: their messages are taken by that one.
+    ``is_reserved`` tells that the broker alone publishes there, which ``Pipeline`` sees to; ``is_staged`` that there is
+    a gate or a tap; ``waits`` that a gate may wait for another process, and then the gates are for ``Pipeline.decide``
+    only. ``resolve`` is there where clients that publish to the topic get another plan than this one, by who they are:
+    their messages are taken by that one.
     """
 
-    __slots__ = ("gates", "is_staged", "resolve", "routes", "taps", "topic", "topic_bytes", "waits")
+    __slots__ = ("gates", "is_reserved", "is_staged", "resolve", "routes", "taps", "topic", "topic_bytes", "waits")
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class TopicPlan(Generic[R]):
     ) -> None:
         self.topic, self.topic_bytes = topic, topic_bytes
         self.gates, self.taps, self.routes, self.resolve = gates, taps, routes, resolve
+        self.is_reserved = is_reserved(topic)
         self.is_staged = bool(gates or taps or resolve)
         self.waits = any(isinstance(call, WaitingGateCall) for _, call in gates)
 

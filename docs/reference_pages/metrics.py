@@ -103,7 +103,6 @@ def _use(node: Node) -> None:
     node.server.hub.figures.delivery_dropped("queue_full")
     node.server.hub.figures.refused_connection("not_authorized")
     node.server.hub.figures.refused_subscription("quota_exceeded")
-    node.server.hub.figures.refused_auto_subscription("not_authorized")
     node.server.hub.figures.disconnected("normal")
     show_expiry(node.metrics, "ssl:default", lambda: 0)
     node.server.set_stages([_FailingGate()], [])

@@ -11,7 +11,7 @@ from broker.core.client import Client
 from broker.core.errors import Invalid, PeerError, Problem
 from broker.core.message import Message
 from broker.core.stage import Publisher
-from broker.core.topic import check_topic_name
+from broker.core.topic import check_topic_name, is_reserved, reserved_topic
 from broker.observe.log import get_logger
 from rules.actions.action import Action, ActionFailed
 from rules.actions.properties import Pairs, mqtt_properties, user_properties
@@ -64,7 +64,7 @@ def republish(spec: Republish, rule: str, publisher: Publisher, max_depth: int, 
     ``max_depth`` rules republish one after another.
 
     Raises:
-        Invalid: the topic is the same for every row, and no topic name.
+        Invalid: the topic is the same for every row, and not a topic name or reserved for the broker.
     """
     topic_of = _topic(spec)
     payload_of = template(spec.payload or "${.}", spec.undefined_vars).render_bytes
@@ -101,7 +101,9 @@ def _topic(spec: Republish) -> Callable[[Row], str]:
     render = topic.render
     if topic.is_constant:
         try:
-            check_topic_name(render({}))
+            check_topic_name(text := render({}))
+            if is_reserved(text):
+                raise reserved_topic(text)
         except PeerError as error:
             raise Invalid("the action cannot be used", [Problem(str(error), "/topic")]) from None
         return render

@@ -10,8 +10,9 @@ from starlette.responses import Response
 from broker.admin.clients import ClientDesk
 from broker.admin.listing import Selection
 from broker.codec.packets import SubscriptionRequest
+from broker.core.errors import Problem
 from ui.api.members import Members
-from ui.api.models.clients import KickClients, SubscribeClient, UnsubscribeClient
+from ui.api.models.clients import KickClients, SubscribeClient, Subscribed, UnsubscribeClient
 from ui.api.models.shapes import Anything, Page
 from ui.api.objects import Cursor, Limit
 from ui.api.operation import described
@@ -76,7 +77,7 @@ def _add_subscribing(router: APIRouter, desk: ClientDesk) -> None:
         operation_id="subscribeClient",
         tags=_TAGS,
         summary="Subscribe a connected client, as if it had asked for that itself",
-        **described(body=SubscribeClient, answer=Anything, problems=(404, 409)),
+        **described(body=SubscribeClient, answer=Subscribed, problems=(404, 409)),
     )
     async def subscribe(request: Request) -> Response:
         members = Members(await read_object(request))
@@ -91,8 +92,11 @@ def _add_subscribing(router: APIRouter, desk: ClientDesk) -> None:
             )
             for item in items
         ]
+        checks_rules = members.flag("check_acl")
+        if not items and not members.problems:
+            members.problems.append(Problem("expected at least one filter", "/subscriptions"))
         members.done("nothing was subscribed", *items)
-        return answer(await desk.subscribe(client_id, requests))
+        return answer(await desk.subscribe(client_id, requests, checks_rules=checks_rules is not False))
 
     @router.post(
         "/clients:unsubscribe",

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import Invalid, Problem
 from broker.core.message import Message
@@ -29,7 +30,7 @@ _PROPERTIES: Mapping[str, tuple[str, type]] = {
 }
 """Properties of MQTT 5 by their member, with their name there and what they are here."""
 _MOST = {"Message-Expiry-Interval": 0xFFFFFFFF, "Payload-Format-Indicator": 1}
-_MEMBERS = frozenset({"topic", "payload", "qos", "retain", "user_properties", *_PROPERTIES})
+_MEMBERS = frozenset({"topic", "payload", "qos", "retain", "user_properties", "check_acl", *_PROPERTIES})
 
 
 def add_publishing(router: APIRouter, context: ApiContext) -> None:
@@ -43,7 +44,10 @@ def add_publishing(router: APIRouter, context: ApiContext) -> None:
         **described(body=PublishRequest, answer=Published),
     )
     async def publish(request: Request) -> Response:
-        message = _message(await read_object(request), _client(request), context.clock.now_ns())
+        body = await read_object(request)
+        message = _message(body, _client(request), context.clock.now_ns())
+        if body.get("check_acl"):
+            await _check_rules(context, message)
         outcome = await context.publisher.publish_and_wait(message)
         if outcome.refusal is not None:
             raise _refused(outcome.refusal)
@@ -52,6 +56,20 @@ def add_publishing(router: APIRouter, context: ApiContext) -> None:
         became = "delivered" if outcome.receivers else "no_subscribers"
         is_kept = message.retain and len(message.payload) > 0
         return answer({"receivers": outcome.receivers, "outcome": became, "retained": is_kept})
+
+
+async def _check_rules(context: ApiContext, message: Message) -> None:
+    client = {"clientid": message.client.client_id, "peerhost": message.client.peer_host, "listener": "api"}
+    asked = {
+        "client": client,
+        "action": "publish",
+        "topic": message.topic,
+        "qos": message.qos,
+        "retain": message.retain,
+    }
+    if context.access is not None and not (await context.access.check(asked))["allowed"]:
+        text = f"access rules do not allow client 'sluice-api' to publish to {message.topic!r}"
+        raise _refused(Refusal("authorization", "authorization", "not_authorized", reason.NOT_AUTHORIZED, text))
 
 
 def _client(request: Request) -> Client:
@@ -69,6 +87,8 @@ def _message(body: dict[str, Any], client: Client, now_ns: int) -> Message:
         problems.append(Problem("expected 0, 1 or 2", "/qos"))
     if not isinstance(retain, bool):
         problems.append(Problem("expected true or false", "/retain"))
+    if not isinstance(body.get("check_acl", False), bool):
+        problems.append(Problem("expected true or false", "/check_acl"))
     if not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
         problems.append(Problem("expected pairs of texts: [[name, value], ...]", "/user_properties"))
     properties, wrong = _properties(body)

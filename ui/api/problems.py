@@ -57,6 +57,7 @@ TITLES: Mapping[str, tuple[int, str, str]] = {
     "configuration": (422, "Settings that cannot be used", "'errors' lists every problem."),
     "missing_dependency": (422, "Something is not installed", "The detail says what to install."),
     "test_case_failed": (422, "Test cases fail", "'errors' has the difference of each; 'force=true' saves it anyway."),
+    "subscription_refused": (422, "No filter was subscribed", "'results' has the reason code of each."),
     "message_refused": (422, "The pipeline refused the message", "The detail says which stage and why."),
     "peer": (422, "Not allowed by MQTT", "The detail says what the standard says."),
     "key_reused": (422, "The key was used for another body", "Use a new idempotency key for each request."),

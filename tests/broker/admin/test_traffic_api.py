@@ -13,7 +13,9 @@ from broker.admin.traffic import Traffic
 from broker.codec.packets import Disconnect, Publish, SubscriptionRequest, Will
 from broker.core.client import Client
 from broker.core.message import Message
+from broker.core.objects import Spec
 from broker.storage.memory import MemoryStore
+from tests.support.access import access
 from tests.support.mqtt_server import Node, on_loop, running
 from ui.api.application import create_app
 from ui.api.context import ApiContext
@@ -136,6 +138,8 @@ async def test_clients_are_kicked_subscribed_and_unsubscribed() -> None:
         body = {"client_id": "c", "subscriptions": [{"filter": "x/+", "qos": 1}]}
         answer = await http.post("/clients:subscribe", json=body)
         assert [item["filter"] for item in answer.json()["subscriptions"]] == ["x/+"]
+        granted = {"filter": "x/+", "reason_code": 1, "reason": "granted_qos_1"}
+        assert answer.json()["results"] == [granted]
         publish(node, "x/1")
         assert (await client.expect(Publish)).topic == "x/1"
         answer = await http.post("/clients:unsubscribe", json={"client_id": "c", "filters": ["x/+", "y"]})
@@ -149,6 +153,55 @@ async def test_clients_are_kicked_subscribed_and_unsubscribed() -> None:
         wrong = await http.post("/clients:kick", json={"client_id": "c"})
         assert wrong.status_code == 422
         assert {problem["pointer"] for problem in wrong.json()["errors"]} == {"/client_ids", "/client_id"}
+
+
+@on_loop
+async def test_a_subscription_that_is_refused_has_its_reason_code() -> None:
+    rules: list[Spec] = [
+        {"permission": "deny", "action": "subscribe", "topics": ["secret/#"]},
+        {"permission": "allow", "topics": ["#"]},
+    ]
+    async with running(access=access(rules=rules), max_subscriptions=2) as node, api(node) as http:
+        await node.client("c", 5)
+        asked = ["$file/x", "secret/a", "a/#/b", "$events/x", "a", "b", "c"]
+        body = {"client_id": "c", "subscriptions": [{"filter": text, "qos": 1} for text in asked]}
+        answer = (await http.post("/clients:subscribe", json=body)).json()
+        codes = {result["filter"]: result["reason_code"] for result in answer["results"]}
+        assert list(codes) == asked
+        assert list(codes.values()) == [0x87, 0x87, 0x8F, 0x87, 1, 1, 0x97]
+        assert answer["results"][1]["reason"] == "not_authorized"
+        assert answer["results"][1]["detail"]
+        assert [item["filter"] for item in answer["subscriptions"]] == ["a", "b"]
+        refused = await http.post("/clients:subscribe", json={**body, "subscriptions": [{"filter": "secret/b"}]})
+        assert (refused.status_code, refused.json()["code"]) == (422, "subscription_refused")
+        assert refused.json()["errors"][0]["pointer"] == "/subscriptions/0/filter"
+        assert refused.json()["results"][0]["reason_code"] == 0x87
+        assert (await http.post("/clients:subscribe", json={**body, "subscriptions": []})).status_code == 422
+
+
+@on_loop
+async def test_an_administrator_may_pass_access_rules_by() -> None:
+    rules: list[Spec] = [{"permission": "deny", "topics": ["secret/#"]}]
+    async with running(access=access(rules=rules)) as node, api(node) as http:
+        await node.client("c", 5)
+        body = {"client_id": "c", "subscriptions": [{"filter": "secret/a"}], "check_acl": False}
+        answer = await http.post("/clients:subscribe", json=body)
+        assert [item["filter"] for item in answer.json()["subscriptions"]] == ["secret/a"]
+
+
+@pytest.mark.parametrize("topic", ["$SYS/x", "$share/g/x", "$events/x", "$file/x", "$delayed/5/$SYS/x"])
+@on_loop
+async def test_nobody_publishes_where_the_broker_does(topic: str) -> None:
+    async with running() as node, api(node) as http:
+        watcher = await node.client("w", 5)
+        await watcher.subscribe(SubscriptionRequest("$SYS/x", 0))
+        answer = await http.post("/messages:publish", json={"topic": topic, "payload": "x", "retain": True})
+        assert (answer.status_code, answer.json()["code"]) == (422, "message_refused")
+        assert "reserved_topic" in answer.json()["detail"]
+        assert node.dropped("reserved_topic") == 1
+        assert node.server.publisher.dispatch(Message(topic, b"", 0, False, Client("rule"), 1)).refusal is not None
+        await watcher.silence()
+        assert node.server.hub.retained.count == 0
 
 
 @on_loop

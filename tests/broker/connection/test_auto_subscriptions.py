@@ -94,4 +94,4 @@ async def test_access_rules_and_limits_hold_for_it_and_refusals_are_counted() ->
         await client.silence()
         assert list(node.server.hub.sessions.by_client_id["c"].subscriptions) == ["open"]
         refused = ("not_authorized", "quota_exceeded")
-        assert [node.metrics.value("auto_subscriptions_refused", reason=why) for why in refused] == [1, 1]
+        assert [node.metrics.value("subscriptions_refused", reason=why) for why in refused] == [1, 1]

@@ -145,7 +145,7 @@ async def test_wills_are_rewritten() -> None:
         assert (await watcher.expect(Publish)).topic == "b"
 
 
-@pytest.mark.parametrize("topic", ["$SYS/broker/version", "$share/g/x", "$events/client/connected"])
+@pytest.mark.parametrize("topic", ["$SYS/broker/version", "$share/g/x", "$events/client/connected", "$file/a/init"])
 @on_loop
 async def test_clients_may_not_publish_where_the_broker_does(topic: str) -> None:
     async with running() as node:

@@ -160,6 +160,25 @@ def test_what_cannot_be_done_is_refused_when_saved(node: Any, action: Any, words
     assert all(problem.pointer.startswith("/actions") for problem in refused.value.problems)
 
 
+@pytest.mark.parametrize("topic", ["$SYS/x", "$share/g/x", "$events/x", "$file/x", "$delayed/5/$SYS/x"])
+@on_loop
+async def test_a_reserved_topic_is_refused_when_saved_and_when_it_comes_of_a_row(topic: str) -> None:
+    async with running_rules() as node:
+        with pytest.raises(Invalid, match="only the broker publishes to") as refused:
+            node.rule("r0", "SELECT * FROM 'in'", {**TO_OUT, "topic": topic})
+        assert refused.value.problems[0].pointer == "/actions/0/topic"
+        node.rule("r1", "SELECT * FROM 'in'", {**TO_OUT, "topic": "${payload.to}"})
+        node.rule("r2", "SELECT * FROM 'in'", {**TO_OUT, "topic": "${payload.to}", "direct_dispatch": True})
+        client = await node.server.client("c1", 5)
+        await client.subscribe(SubscriptionRequest("$SYS/x"))
+        client.send(Publish("in", b'{"to":"%s"}' % topic.encode(), 1, packet_id=1))
+        await client.expect(PubAck)
+        await client.silence()
+        assert node.server.dropped("reserved_topic") == 2
+        for name in ("r1", "r2"):
+            assert node.shown(name)["action_details"][0]["metrics"]["failed.unknown"] == 1
+
+
 @on_loop
 async def test_direct_dispatch_passes_rules_and_the_retained_store_by() -> None:
     async with running_rules() as node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -28,6 +28,24 @@ class SubscribeClient(BaseModel):
 
     client_id: str
     subscriptions: list[SubscriptionOptions]
+    check_acl: bool = Field(default=True, description="Whether the client's access rules apply.")
+
+
+class SubscriptionResult(BaseModel):
+    """What became of one filter; `reason_code` is that of a SUBACK: the QoS granted, or 0x80 (128) and above."""
+
+    filter: str
+    reason_code: int
+    reason: str
+    detail: str | None = None
+
+
+class Subscribed(BaseModel):
+    """A result for each filter, in order, and all subscriptions that the client has now."""
+
+    client_id: str
+    results: list[SubscriptionResult]
+    subscriptions: list[dict[str, Any]]
 
 
 class UnsubscribeClient(BaseModel):

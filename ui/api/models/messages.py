@@ -27,6 +27,9 @@ class PublishRequest(BaseModel):
     correlation_data: str | None = Field(default=None, description="As text in UTF-8.")
     message_expiry_interval: int | None = Field(default=None, description="Seconds.")
     payload_format_indicator: Literal[0, 1] | None = None
+    check_acl: bool = Field(
+        default=False, description="Whether access rules apply, to the client `sluice-api` of the listener `api`."
+    )
 
 
 class Published(BaseModel):
