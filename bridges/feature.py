@@ -10,6 +10,7 @@ from bridges.resource.connectors import ConnectorService
 from bridges.resource.hub import Hub
 from bridges.resource.registry import Registry
 from bridges.resource.sources import SourceService
+from bridges.resource.watch import LOOK_S, ActionWatch
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.errors import ConfigError
 from broker.core.feature import Services
@@ -43,7 +44,8 @@ class BridgesFeature:
         self.gates: Sequence[Gate] = ()
         self.taps: Sequence[Tap] = ()
         self.services: Sequence[ObjectService] = (self.connectors, self.actions, self.sources)
-        self._ticks = Ticks(self._tick)
+        self._watch = ActionWatch(self.hub.actions, services.alarms, services.clock)
+        self._ticks = Ticks(self._tick), Ticks(self._watch.look, LOOK_S)
 
     def start(self) -> None:
         """Take the objects of the configuration; rows wait in their buffers until ``begin``."""
@@ -53,11 +55,13 @@ class BridgesFeature:
             refused += service.load(self._services.section(section).load())
         if refused:
             raise ConfigError(refused)
-        self._ticks.start()
+        for ticks in self._ticks:
+            ticks.start()
 
     def stop(self) -> None:
-        """Sample rates no more."""
-        self._ticks.stop()
+        """Sample rates and look at actions no more."""
+        for ticks in self._ticks:
+            ticks.stop()
 
     def begin(self) -> None:
         """Connect everything."""
@@ -70,6 +74,10 @@ class BridgesFeature:
     async def end(self) -> None:
         """Send what can be sent in a few seconds, and disconnect."""
         await self.hub.end()
+
+    def lost_rows(self) -> dict[str, int]:
+        """Rows that actions gave up and that no fallback or dead letter holds, by reason; since start."""
+        return self.hub.lost_rows()
 
     def _tick(self) -> None:
         now_s = self._services.clock.monotonic_s()

@@ -82,8 +82,8 @@ class Line(Protocol):
 class Aftermath(Protocol):
     """What is done with rows that are given up: fallbacks, dead letters."""
 
-    def given_up(self, items: Sequence[Item], cause: str, reason: str) -> None:
-        """``cause`` is ``failed``, ``expired`` or ``queue_full``."""
+    def given_up(self, items: Sequence[Item], cause: str, reason: str) -> int:
+        """How many of the rows a fallback or a dead letter has now; ``cause`` is one of ``figures.LOSS_REASONS``."""
         ...
 
 
@@ -184,6 +184,7 @@ class Action:
         self._matched.value += 1
         if self._stopped:
             self.figures.dropped["resource_stopped"].value += 1
+            self.figures.lost["resource_stopped"].value += 1
             raise Unavailable(f"the action '{self.name}' is stopped: {self._stopped}")
         try:
             self.buffer.put(row, message, settle, is_fallback)
@@ -199,12 +200,14 @@ class Action:
             if self.options.overflow == "refuse":
                 return PushedBack(text)
             item = Item(row, message, None, 0, self._clock.monotonic_s(), is_fallback=is_fallback)
-            self._aftermath.given_up((item,), "queue_full", _DROPS["queue_full"])
+            self._given_up((item,), 1, "queue_full", _DROPS["queue_full"])
             return Unavailable(text)
         if isinstance(error, Unavailable):
             figures.dropped["other"].value += 1
+            figures.lost["other"].value += 1
         else:
             figures.failed.value += 1
+            figures.lost["failed"].value += 1
         return error
 
     # What is done with it
@@ -381,7 +384,7 @@ class Action:
         if isinstance(error, TargetMissing) and self.line is not None:
             self._unwell(error, self.line.epoch)
         reason = self._hide(str(error))
-        self._aftermath.given_up(items, "failed", reason)
+        self._given_up(items, len(items), "failed", reason)
         _settle_failure(items, NeverAgain(reason))
 
     def dropped(self, items: Sequence[Item], count: int, reason: str) -> None:
@@ -390,8 +393,12 @@ class Action:
         text = _DROPS[reason]
         if reason != "not_stored":  # of which the store tells, once
             _log.warning("bridge.dropped", action=self.name, rows=count, reason=reason)
-        self._aftermath.given_up(items, reason, text)
+        self._given_up(items, count, reason, text)
         _settle_failure(items, Unavailable(f"the action '{self.name}' gave the row up: {text}"))
+
+    def _given_up(self, items: Sequence[Item], count: int, cause: str, text: str) -> None:
+        """Hand rows on; those that nothing else holds from now on are lost."""
+        self.figures.lost[cause].value += count - self._aftermath.given_up(items, cause, text)
 
     def retrying(self, items: Sequence[Item], error: BridgeError) -> None:
         """To be sent again."""
@@ -414,7 +421,9 @@ class Action:
         self.last_error = {"text": self._hide(str(error)), "time_ms": self._clock.now_ns() // 1_000_000}
 
     def _queue(self) -> tuple[int, int, int]:
-        return self.buffer.waiting, self.buffer.size_bytes, self.buffer.taken
+        """Rows that wait, bytes of all, rows in requests; a row that lies ready for a target that is away waits."""
+        sent = 0 if self._sender is None else min(self._sender.inflight, self.buffer.taken)
+        return self.backlog - sent, self.buffer.size_bytes, sent
 
 
 _DROPS: Final = {

@@ -36,22 +36,27 @@ class Fallbacks:
         self.calls: Sequence[FallbackCall] = ()
         self.figures: ActionFigures | None = None
 
-    def given_up(self, items: Sequence[Item], cause: str, reason: str) -> None:
-        """Run the fallbacks for each row, and keep it where the settings say so. Never raises."""
-        if self.calls:
-            for item in items:
-                if not item.is_fallback:
-                    self._fall_back(item)
+    def given_up(self, items: Sequence[Item], cause: str, reason: str) -> int:
+        """Run the fallbacks for each row, and keep it where the settings say so. Never raises.
+
+        Returns how many rows are not lost.
+        """
+        handed_on = [not item.is_fallback and self._fall_back(item) for item in items] if self.calls else []
         kept = self._letters.keep(items, cause, reason)
         if kept and self.figures is not None:
             self.figures.dead_letters[cause].value += kept
+        return kept + sum(handed_on[kept:])
 
-    def _fall_back(self, item: Item) -> None:
+    def _fall_back(self, item: Item) -> bool:
+        """Whether a fallback took the row."""
+        is_taken = False
         for call in self.calls:
             try:
                 call(item.row, item.message)
+                is_taken = True
             except Exception as error:  # noqa: BLE001 - one fallback must not stop the next one
                 _log.warning("bridge.fallback_failed", action=self._action, reason=str(error))
+        return is_taken
 
 
 def fallback_calls(spec: ActionSpec, services: Services) -> Sequence[FallbackCall]:

@@ -126,6 +126,8 @@ class Sender:
         self._window = asyncio.Semaphore(pace.window)
         self._next_lane = 0
         self._under_way: dict[asyncio.Timeout, float] = {}
+        self.inflight = 0
+        """Rows in requests that have no answer yet."""
         self._quiet = asyncio.Event()
         self._quiet.set()
 
@@ -280,7 +282,7 @@ class Sender:
 
     async def _sent(self, sink: Sink, items: list[Item], records: Sequence[Any]) -> tuple[Answers, BridgeError | None]:
         timeout_s = self._pace.request_timeout_s
-        async with self._window, self._counted(timeout_s) as timeout:
+        async with self._window, self._counted(timeout_s, len(items)) as timeout:
             try:
                 async with timeout:
                     if self._pace.with_positions:
@@ -292,14 +294,16 @@ class Sender:
                 return None, understood(error)
 
     @asynccontextmanager
-    async def _counted(self, timeout_s: float) -> AsyncIterator[asyncio.Timeout]:
+    async def _counted(self, timeout_s: float, rows: int) -> AsyncIterator[asyncio.Timeout]:
         """A request that is on the way, so that it can be given up from outside."""
         timeout = asyncio.timeout(timeout_s)
         self._under_way[timeout] = self._clock.monotonic_s()
         self._quiet.clear()
+        self.inflight += rows
         try:
             yield timeout
         finally:
+            self.inflight -= rows
             del self._under_way[timeout]
             if not self._under_way:
                 self._quiet.set()

@@ -6,7 +6,7 @@ gathering, so that it is there when what it came from is forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -47,6 +47,8 @@ class DeadLetters:
         self.options = options
         self._action, self._queues, self._clock = action, queues, clock
         self._queue: DurableQueue | None = None
+        self.when_lost: Callable[[int], None] = lambda _count: None
+        """Called with how many of the oldest made room."""
 
     @property
     def waiting(self) -> int:
@@ -102,7 +104,7 @@ class DeadLetters:
         letter = _encode(_Letter(data, cause, reason, now_ms, item.attempts))
         queue, options = self._opened(), self.options
         if queue.records >= options.max_records or queue.size_bytes + len(letter) > options.max_bytes:
-            queue.drop_oldest(max(1, queue.records // _ROOM))
+            self.when_lost(queue.drop_oldest(max(1, queue.records // _ROOM)))
         queue.append(letter)
 
     def _opened(self) -> DurableQueue:

@@ -22,6 +22,7 @@ _COUNTERS: Final = {
     "late_reply": "answers that came for rows given up meanwhile",
 }
 DROP_REASONS: Final = ("expired", "queue_full", "resource_not_found", "resource_stopped", "not_stored", "other")
+LOSS_REASONS: Final = ("failed", *DROP_REASONS, "dead_letters_full")
 DEAD_CAUSES: Final = ("failed", "expired", "queue_full")
 ACTION_LABEL: Final = "action"
 SOURCE_LABEL: Final = "source"
@@ -31,7 +32,7 @@ class ActionFigures:
     """The counters of one action; the owner of the buffer says how much is in it."""
 
     __slots__ = (
-        "_read_queue", "dead_letters", "dropped", "failed", "late_reply", "matched", "rate", "retried",
+        "_read_queue", "dead_letters", "dropped", "failed", "late_reply", "lost", "matched", "rate", "retried",
         "retried_failed", "retried_success", "success",
     )  # fmt: skip
 
@@ -58,17 +59,27 @@ class ActionFigures:
             cause: counter("dead_letters", "rows that an action kept as dead letters, by cause", cause=cause)
             for cause in DEAD_CAUSES
         }
+        self.lost = {
+            reason: counter("lost", "rows that an action gave up and no fallback or dead letter holds", reason=reason)
+            for reason in LOSS_REASONS
+        }
         labels = {ACTION_LABEL: name}
         metrics.gauge("action_queuing", lambda: read_queue()[0], "rows that wait in an action's buffer", **labels)
         metrics.gauge(
             "action_queuing_bytes", lambda: read_queue()[1], "bytes that wait in an action's buffer", **labels
         )
-        metrics.gauge("action_inflight", lambda: read_queue()[2], "rows on the way to the target", **labels)
+        metrics.gauge(
+            "action_inflight", lambda: read_queue()[2], "rows in requests that the target has not answered", **labels
+        )
         self.rate = CounterRate()
 
     def sample(self, now_s: float) -> None:
         """Take a sample for the rates; called every ``counter_rates.STEP_S``."""
         self.rate.note(self.matched.value, now_s)
+
+    def dead_letters_lost(self, count: int) -> None:
+        """So many dead letters made room for newer ones."""
+        self.lost["dead_letters_full"].value += count
 
     def reset(self) -> None:
         """Begin anew; what waits has been matched, so that the counters still add up."""
@@ -77,6 +88,10 @@ class ActionFigures:
             counter.value = 0
         self.matched.value = queuing + inflight
         self.rate.reset()
+
+    def lost_by_reason(self) -> dict[str, int]:
+        """Rows that nothing holds any more, for the reasons there were."""
+        return {reason: counter.value for reason, counter in self.lost.items() if counter.value}
 
     def as_dict(self) -> dict[str, Any]:
         """Counters, gauges and rates by the names people know."""
@@ -92,6 +107,7 @@ class ActionFigures:
             "retried.failed": self.retried_failed.value,
             "late_reply": self.late_reply.value,
             **{f"dead_letters.{cause}": counter.value for cause, counter in self.dead_letters.items()},
+            "lost": sum(counter.value for counter in self.lost.values()),
             "queuing": queuing,
             "queuing_bytes": queuing_bytes,
             "inflight": inflight,
@@ -100,7 +116,7 @@ class ActionFigures:
 
     def _all(self) -> list[Counter]:
         named = [self.matched, self.success, self.failed, self.retried, self.retried_success, self.retried_failed]
-        return [*named, self.late_reply, *self.dropped.values(), *self.dead_letters.values()]
+        return [*named, self.late_reply, *self.dropped.values(), *self.dead_letters.values(), *self.lost.values()]
 
 
 def rates(rate: CounterRate) -> Mapping[str, float]:

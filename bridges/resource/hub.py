@@ -179,6 +179,7 @@ class Hub:
         figures = partial(ActionFigures, services.metrics, spec.id)
         action = Action(spec.id, spec.resource_opts, figures, services.clock, fallbacks)
         fallbacks.figures = action.figures
+        letters.when_lost = action.figures.dead_letters_lost
         return RunningAction(spec, action, letters, fallbacks)
 
     def _fit_buffer(self, running: RunningAction, spec: ActionSpec) -> None:
@@ -393,6 +394,14 @@ class Hub:
             "sources": [name for name, one in self.sources.items() if one.spec.connector == connector],
         }
 
+    def lost_rows(self) -> dict[str, int]:
+        """Rows that actions lost, by reason."""
+        found: dict[str, int] = {}
+        for running in self.actions.values():
+            for reason, count in running.action.figures.lost_by_reason().items():
+                found[reason] = found.get(reason, 0) + count
+        return found
+
     def _hidden(self, spec: ActionSpec | SourceSpec, text: str) -> str:
         """A text without the secrets of an action or source and its connector."""
         connector = self.connector_specs.get(spec.connector)
@@ -421,7 +430,7 @@ def _pace(spec: ActionSpec, kind: ConnectorType) -> Pace:
         lanes=1 if in_order else options.lanes_of(kind),
         window=1 if in_order else options.window,
         by_key=_lane_key(spec, kind),
-        ttl_s=options.ttl_s,
+        ttl_s=options.request_ttl,
         request_timeout_s=options.request_timeout,
         retry_s=options.retry_interval,
         longest_pause_s=options.longest_pause_s,

@@ -10,7 +10,6 @@ from bridges.resource.contract import ConnectorType
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
 
-_MEMORY_TTL_S: Final = 45.0
 _INFINITY: Final = float("inf")
 
 
@@ -54,8 +53,8 @@ class ActionOptions(HealthOptions):
 
     start_after_created: bool = Field(default=True, description="Send when it is made, and when the broker starts.")
     buffer_mode: Literal["memory_only", "disk"] = Field(
-        default="memory_only",
-        description="Where rows wait: in memory, lost with the broker, or on disk, committed before PUBACK leaves.",
+        default="disk",
+        description="Where rows wait: on disk, committed before PUBACK leaves, or in memory, lost with the broker.",
     )
     max_buffer_bytes: Size = Field(
         default=256 * 1024 * 1024, ge=1024, le=1024**4, description="Rows that wait, at most; a size for the action."
@@ -67,10 +66,8 @@ class ActionOptions(HealthOptions):
         default="drop_oldest",
         description="What a full buffer does: drop the oldest rows, or refuse the publish (reason code 0x83).",
     )
-    request_ttl: Duration | None = Field(
-        default=None,
-        gt=0,
-        description="Rows that wait longer are dropped; a duration, or infinity. Default: 45s, on disk infinity.",
+    request_ttl: Duration = Field(
+        default=_INFINITY, gt=0, description="Rows that wait longer are dropped; a duration, or infinity."
     )
     batch_size: int | None = Field(
         default=None, ge=1, le=1_000_000, description="Rows sent together, at most; a number. Default: the type's."
@@ -119,7 +116,7 @@ class ActionOptions(HealthOptions):
     )
     missing_target: Literal["give_up", "wait"] | None = Field(
         default=None,
-        description="Rows whose topic, table or file is missing are given up or wait. Default: give_up, on disk wait.",
+        description="Rows whose topic, table or file is missing wait or are given up. Default: on disk wait.",
     )
 
     @model_validator(mode="after")
@@ -134,18 +131,11 @@ class ActionOptions(HealthOptions):
         return self.buffer_mode == "disk"
 
     @property
-    def ttl_s(self) -> float:
-        """How long a row may wait."""
-        if self.request_ttl is not None:
-            return self.request_ttl
-        return _INFINITY if self.is_on_disk else _MEMORY_TTL_S
-
-    @property
     def longest_pause_s(self) -> float:
         """Between two retries."""
         if self.resume_interval is not None:
             return self.resume_interval
-        return max(self.retry_interval, min(self.health_check_interval, self.ttl_s / 3))
+        return max(self.retry_interval, min(self.health_check_interval, self.request_ttl / 3))
 
     @property
     def waits_for_target(self) -> bool:

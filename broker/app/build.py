@@ -205,6 +205,7 @@ class Node:
             schemas=NoSchemas(),
             section=self.sections.section,
             metrics=self.metrics,
+            alarms=self.alarms,
             data_dir=self.data_dir,
             queues=StoredQueues(self.writer, self.clock, self.metrics),
             values=StoredValues(self.writer),

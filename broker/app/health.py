@@ -51,7 +51,10 @@ class NodeHealth:
 
     def remark(self) -> str:
         """What a node that is ready says of itself."""
-        return f"degraded: {self._overloaded()}" if self._node.overload.is_active else "ok"
+        if self._node.overload.is_active:
+            return f"degraded: {self._overloaded()}"
+        alarms = len(self._node.alarms.active())
+        return f"degraded: {alarms} alarm{'s' if alarms > 1 else ''}" if alarms else "ok"
 
     def status(self) -> dict[str, Any]:
         """As ``GET /status`` shows it."""
@@ -62,6 +65,7 @@ class NodeHealth:
             "says": why_not or self.remark(),
             "overloaded": overload.is_active,
             "alarms": [alarm.name for alarm in node.alarms.active()],
+            "lost_rows": sum(node.bridges.lost_rows().values()),
             **overload.figures(),
         }
 

@@ -39,6 +39,7 @@ class NodeStatus:
         rules = [_rule(shown) for shown in node.rules.service.list()]
         streams = [_stream(shown) for shown in node.streams.list()]
         tables = node.lake.service.statuses()
+        lost_rows = node.bridges.lost_rows()
         counters = {name: _total(node.metrics, metrics) for name, metrics in _COUNTERS.items()}
         counters |= {f"rules_{name}": sum(rule[name] for rule in rules) for name in ("matched", "passed", "failed")}
         counters["rows"] = sum(table.get("rows") or 0 for table in tables)
@@ -51,6 +52,7 @@ class NodeStatus:
             "counters": counters,
             "rates": {name: round(rate, 1) for name, rate in self._sampler.rates(counters).items()},
             "dropped": books.dropped_by_reason,
+            "lost_rows": lost_rows,
             "connections": int(node.metrics.value("connections")),
             "sessions": int(node.metrics.value("sessions")),
             "subscriptions": int(node.metrics.value("subscriptions")),
@@ -64,6 +66,7 @@ class NodeStatus:
                 "accepted": books.accepted,
                 "dropped": books.dropped,
                 "residual": books.residual,
+                "lost_rows": sum(lost_rows.values()),
             },
             "next_steps": _next_steps(node, rules, streams, tables),
         }

@@ -76,11 +76,20 @@ def _health(health: dict[str, Any]) -> str:
 
 def _ledger(status: dict[str, Any]) -> str:
     ledger = status.get("ledger", {})
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in status.get("dropped", {}).items() if count)
+    reasons = _by_reason(status.get("dropped", {}))
     text = f"received {ledger.get('received', 0):,} = accepted {ledger.get('accepted', 0):,}"
     text += f" + dropped {ledger.get('dropped', 0):,}{f' ({reasons})' if reasons else ''}"
     residual = ledger.get("residual", 0)
-    return text + (f"; {residual:,} not accounted for" if residual else "")
+    text += f"; {residual:,} not accounted for" if residual else ""
+    return text + (
+        f"; {lost:,} rows lost by actions ({_by_reason(status['lost_rows'])})"
+        if (lost := ledger.get("lost_rows"))
+        else ""
+    )
+
+
+def _by_reason(counts: dict[str, int]) -> str:
+    return ", ".join(f"{reason} {count:,}" for reason, count in counts.items() if count)
 
 
 def _stream_row(stream: dict[str, Any]) -> list[Any]:

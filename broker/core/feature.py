@@ -36,6 +36,8 @@ class Services:
     """The configuration section of a kind of objects, by its path, as ``rule_engine.rules``."""
     metrics: Any
     """``broker.observe.metrics.Metrics``: counters by name."""
+    alarms: Any = None
+    """``broker.observe.alarms.Alarms``: activated and deactivated by name; None where no bridge runs."""
     data_dir: Path | None = None
     """Where a feature may keep files of its own, under its name; None where nothing is kept."""
     history: StreamHistory = field(default_factory=NoHistory)

@@ -53,10 +53,10 @@ class CounterRate:
 
 
 class Ticks:
-    """Calls a function every ``STEP_S`` on the event loop that runs at its start; where none runs, never."""
+    """Calls a function every ``step_s`` on the event loop that runs at its start; where none runs, never."""
 
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call = call
+    def __init__(self, call: Callable[[], None], step_s: float = STEP_S) -> None:
+        self._call, self._step_s = call, step_s
         self._next: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -74,4 +74,4 @@ class Ticks:
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._call()
-        self._next = loop.call_later(STEP_S, self._tick, loop)
+        self._next = loop.call_later(self._step_s, self._tick, loop)

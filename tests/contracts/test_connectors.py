@@ -63,6 +63,10 @@ class Trial:
     def shown(self) -> dict[str, Any]:
         return self.bridges.actions.get("out")
 
+    @property
+    def alarms(self) -> list[str]:
+        return [alarm.name for alarm in self.bridges.services.alarms.active()]
+
     async def all_arrived(self) -> list[tuple[str, int]]:
         await self.bridges.until(lambda: self.shown["metrics"]["success"] >= self.sent, "all rows confirmed")
         found = await self.certified.arrived()
@@ -149,6 +153,43 @@ def test_an_outage_is_told_with_its_cause_and_loses_nothing(certified: Certified
         metrics = made.shown["metrics"]
         assert (metrics["failed"], metrics["dropped"]) == (0, 0)
         await made.bridges.until(lambda: made.shown["status"] == "connected")
+
+    run(certified, check)
+
+
+def test_an_outage_of_a_day_loses_nothing_by_default_and_is_an_alarm(certified: Certified) -> None:
+    async def check(made: Trial) -> None:
+        made.connect()
+        made.act()
+        assert made.shown["resource_opts"]["buffer_mode"] == "disk"
+        await made.bridges.until(lambda: made.shown["status"] == "connected")
+        await certified.down()
+        made.send(20)
+        async with asyncio.timeout(CAUSE_S):
+            await made.bridges.until(lambda: made.alarms == [f"action_disconnected:{made.action}"])
+        made.bridges.clock.ahead_s = 24 * 3600
+        await made.bridges.until(lambda: made.shown["metrics"]["inflight"] == 0)
+        assert made.shown["metrics"]["queuing"] == 20
+        await certified.up()
+        assert_in_order(await made.all_arrived())
+        assert made.bridges.feature.lost_rows() == {}
+        await made.bridges.until(lambda: not made.alarms, "no alarm")
+
+    run(certified, check)
+
+
+def test_rows_that_a_full_buffer_drops_are_an_alarm_and_counted_as_lost(certified: Certified) -> None:
+    async def check(made: Trial) -> None:
+        await certified.down()
+        made.connect()
+        made.act(max_buffer_records=10)
+        made.send(25)
+        await made.bridges.until(lambda: f"action_dropping:{made.action}" in made.alarms)
+        assert made.bridges.feature.lost_rows() == {"queue_full": 15}
+        assert made.shown["metrics"]["queuing"] == 10
+        made.bridges.clock.ahead_s = 3600
+        await made.bridges.until(lambda: f"action_dropping:{made.action}" not in made.alarms)
+        await certified.up()
 
     run(certified, check)
 

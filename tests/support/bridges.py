@@ -32,6 +32,7 @@ from bridges.resource.templates import value_template
 from broker.config.model import Settings
 from broker.core.action import Row
 from broker.core.client import Client
+from broker.core.clock import SystemClock
 from broker.core.errors import Unavailable
 from broker.core.message import Message
 from broker.core.objects import MemorySection
@@ -207,6 +208,18 @@ class KeptMessages:
         return Outcome(1)
 
 
+class HastyClock(SystemClock):
+    """The system's clock, ahead of it by as much as a test says."""
+
+    ahead_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.ahead_s
+
+    def now_ns(self) -> int:
+        return super().now_ns() + int(self.ahead_s * 1e9)
+
+
 class Settled:
     """What became of rows, one after the other: None or an error."""
 
@@ -227,7 +240,8 @@ class Bridges:
         self.store = MemoryStore() if store is None else store
         self.sections: dict[str, MemorySection] = {} if sections is None else sections
         self.writer = Writer(self.store, asyncio.get_running_loop())
-        self.services = make_services(self.sections)
+        self.clock = HastyClock()
+        self.services = make_services(self.sections, self.clock)
         self.services.queues = StoredQueues(self.writer, self.services.clock, self.services.metrics)
         self.services.values = StoredValues(self.writer)
         self.services.data_dir = data_dir

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from broker.core.clock import SystemClock
+from broker.core.clock import Clock, SystemClock
 from broker.core.errors import Invalid, NotFound
 from broker.core.events import Events
 from broker.core.feature import Services
 from broker.core.objects import MemorySection
 from broker.core.schema import NoSchemas
 from broker.core.stream import Append, StreamRecord
+from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
 
 Call = Callable[[dict[str, Any]], dict[str, Any]]
@@ -54,19 +55,21 @@ class KeptRows:
         return [*self._streams, *self._captures]
 
 
-def make_services(sections: dict[str, MemorySection] | None = None) -> Services:
+def make_services(sections: dict[str, MemorySection] | None = None, clock: Clock | None = None) -> Services:
     """Services of one node; sections of the configuration are made when they are asked for."""
     kept = {} if sections is None else sections
+    clock, events, metrics = clock or SystemClock(), Events(), Metrics()
     return Services(
         node="n1",
-        clock=SystemClock(),
-        events=Events(),
+        clock=clock,
+        events=events,
         plans=CountedPlans(),
         publisher=Unused(),
         streams=Unused(),
         schemas=NoSchemas(),
         section=lambda path: kept.setdefault(path, MemorySection()),
-        metrics=Metrics(),
+        metrics=metrics,
+        alarms=Alarms(clock, events, metrics),
     )
 
 

@@ -278,6 +278,7 @@ def status_of_a_young_node() -> Status:
         "counters": {"received": 0, "delivered": 0, "dropped": 0},
         "rates": {},
         "dropped": {},
+        "lost_rows": {},
         "connections": 0,
         "sessions": 0,
         "subscriptions": 0,
@@ -285,7 +286,7 @@ def status_of_a_young_node() -> Status:
         "streams": [],
         "tables": [],
         "refusals": [],
-        "ledger": {"received": 0, "accepted": 0, "dropped": 0, "residual": 0},
+        "ledger": {"received": 0, "accepted": 0, "dropped": 0, "residual": 0, "lost_rows": 0},
         "next_steps": [],
     }
 

@@ -34,7 +34,8 @@ def busy() -> Status:
     status["counters"] = {"received": 12_345, "delivered": 20_000, "dropped": 45, "rules_matched": 12_300}
     status["rates"] = {"received": 5.21, "delivered": 8.0, "dropped": 0.2, "rows": 2.5}
     status["dropped"] = {"validation_failed": 45}
-    status["ledger"] = {"received": 12_345, "accepted": 12_300, "dropped": 45, "residual": 0}
+    status["ledger"] = {"received": 12_345, "accepted": 12_300, "dropped": 45, "residual": 0, "lost_rows": 3}
+    status["lost_rows"] = {"expired": 3}
     status["rules"] = [
         {
             "name": "warm",
@@ -119,6 +120,7 @@ def test_the_link_signs_in_and_the_page_shows_what_the_node_does(
         "5.21 /s",
         "12.3 k received = 12.3 k accepted + 45 dropped (validation failed 45)",
         "every message is accounted for",
+        "3 rows lost by actions (expired 3)",
         "the path is not writable",
         "cannot add a text to a number · 5 s ago",
         "9,010 T",

@@ -96,7 +96,8 @@ class RefusalStatus(TypedDict):
 
 
 class Health(TypedDict):
-    """How the node is. ``says`` is what ``/readyz`` answers, ``alarms`` the names of those that are active.
+    """How the node is. ``says`` is what ``/readyz`` answers, ``alarms`` the names of those that are active,
+    ``lost_rows`` how many rows actions have lost since start.
 
     The latest look at its load: by how much the event loop was late at the worst, memory of the process and its limit
     in bytes, runnable threads of the machine for each CPU.
@@ -106,6 +107,7 @@ class Health(TypedDict):
     says: str
     overloaded: bool
     alarms: list[str]
+    lost_rows: int
     loop_lag_s: float
     memory_bytes: int
     memory_limit_bytes: int
@@ -113,12 +115,16 @@ class Health(TypedDict):
 
 
 class Ledger(TypedDict):
-    """Where every publish went. ``residual`` = received - accepted - dropped, and must be 0."""
+    """Where every publish went. ``residual`` = received - accepted - dropped, and must be 0.
+
+    ``lost_rows`` counts rows of accepted messages that actions gave up and that no fallback or dead letter holds.
+    """
 
     received: int
     accepted: int
     dropped: int
     residual: int
+    lost_rows: int
 
 
 class NextStep(TypedDict):
@@ -133,7 +139,8 @@ class Status(TypedDict):
 
     ``counters`` grow since start: ``received``, ``delivered``, ``dropped``, ``bytes_received``, ``bytes_sent``,
     ``rules_matched``, ``rules_passed``, ``rules_failed``, ``rows``; ``rates`` has the same names, per second. A name
-    that is absent is unknown and shown as a dash. ``dropped`` counts by reason. ``refusals`` come newest first.
+    that is absent is unknown and shown as a dash. ``dropped`` counts messages by reason, ``lost_rows`` rows that
+    actions lost. ``refusals`` come newest first.
     """
 
     node: str
@@ -144,6 +151,7 @@ class Status(TypedDict):
     counters: dict[str, int]
     rates: dict[str, float]
     dropped: dict[str, int]
+    lost_rows: dict[str, int]
     connections: int
     sessions: int
     subscriptions: int

@@ -13,7 +13,8 @@ async def test_a_row_for_which_nothing_can_make_room_is_given_up_as_any_other() 
     outside.answers.clear()
     republish = {"kind": "republish", "args": {"topic": "given/up", "payload": "${n}"}}
     more = {"dead_letters": {"causes": ["queue_full"]}, "fallback_actions": [republish]}
-    async with scripted_bridges(outside, {"max_buffer_bytes": "1KB"}, action=more) as bridges:
+    memory = {"max_buffer_bytes": "1KB", "buffer_mode": "memory_only"}
+    async with scripted_bridges(outside, memory, action=more) as bridges:
         bridges.send_many(1)
         await bridges.until(lambda: bridges.counts()["inflight"] == 1)
         assert "takes no more" in str(bridges.send({"n": 1, "key": "k"}))

@@ -225,14 +225,15 @@ STATUS: dict[str, Any] = {
     "node": "sluice@host", "version": "0.1.0", "started_at": "2026-01-01T00:00:00Z", "uptime_s": 3725.0,
     "listeners": [{"name": "default", "protocol": "mqtt", "address": "127.0.0.1:1883"}],
     "counters": {"received": 1200, "delivered": 900}, "rates": {"received": 12.34},
-    "dropped": {"validation_failed": 100}, "connections": 5, "sessions": 6, "subscriptions": 7,
+    "dropped": {"validation_failed": 100}, "lost_rows": {"expired": 7}, "connections": 5,
+    "sessions": 6, "subscriptions": 7,
     "rules": [{"name": "hot", "state": "running", "matched": 10, "passed": 5, "no_result": 5, "failed": 0}],
     "streams": [{"name": "raw", "shards": [{"shard": 0, "first_offset": "5", "next_offset": "9007199254740999"}]}],
     "tables": [
         {"name": "readings", "stream": "raw", "format": "delta", "state": "running", "rows": 8, "dead_letters": 2},
     ],
     "refusals": [],
-    "ledger": {"received": 1200, "accepted": 1100, "dropped": 100, "residual": 0},
+    "ledger": {"received": 1200, "accepted": 1100, "dropped": 100, "residual": 0, "lost_rows": 7},
     "next_steps": [{"label": "prove it", "command": "sluice audit readings"}],
 }  # fmt: skip
 
@@ -242,7 +243,8 @@ def test_status_shows_ledger_rules_streams_and_tables(server: ApiServer, capsys:
     assert main(["status"]) == 0
     shown = capsys.readouterr().out
     assert "sluice@host, version 0.1.0, up 1 h 2 min 5 s" in shown
-    assert "received 1,200 = accepted 1,100 + dropped 100 (validation_failed 100)\n" in shown
+    ledger = "received 1,200 = accepted 1,100 + dropped 100 (validation_failed 100); 7 rows lost by actions (expired 7)"
+    assert ledger in " ".join(shown.split())
     assert "9,007,199,254,740,994" in shown
     assert "sluice audit readings  prove it" in shown
     assert main(["status", "-o", "json"]) == 0

@@ -148,10 +148,14 @@ function showFigures({ counters, rates, connections, sessions, subscriptions, ta
   });
 }
 
-function showLedger({ ledger, dropped }) {
-  whenChanged(at("ledger"), [ledger, dropped], () => {
-    const reasons = Object.entries(dropped).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
-    const named = reasons.map(([reason, n]) => `${reason.replaceAll("_", " ")} ${count(n)}`).join(", ");
+function byReason(counts) {
+  const reasons = Object.entries(counts).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
+  return reasons.map(([reason, n]) => `${reason.replaceAll("_", " ")} ${count(n)}`).join(", ");
+}
+
+function showLedger({ ledger, dropped, lost_rows: lostRows }) {
+  whenChanged(at("ledger"), [ledger, dropped, lostRows], () => {
+    const named = byReason(dropped);
     const [shape, kind] = mark(ledger.residual === 0 ? "ok" : "failed");
     const verdict = ledger.residual === 0 ? "every message is accounted for" : `${count(ledger.residual)} not accounted for`;
     return [
@@ -159,8 +163,15 @@ function showLedger({ ledger, dropped }) {
       el("strong", { title: exact(ledger.accepted) }, count(ledger.accepted)), " accepted + ",
       el("strong", { title: exact(ledger.dropped) }, count(ledger.dropped)), ` dropped${named ? ` (${named})` : ""} · `,
       el("span", { class: `state ${kind}`, "data-mark": shape }, verdict),
+      ...lossOf(ledger.lost_rows, lostRows),
     ];
   });
+}
+
+function lossOf(rows, reasons) {
+  if (!rows) return [];
+  const [shape, kind] = mark("failed");
+  return [" · ", el("span", { class: `state ${kind}`, "data-mark": shape }, `${count(rows)} rows lost by actions (${byReason(reasons)})`)];
 }
 
 function showTables({ tables }, nowMs) {
