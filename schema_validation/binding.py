@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import cast
 
 from broker.core.errors import NotFound, PeerError
 from broker.core.filters import covers
-from broker.core.schema import FieldType, SchemaLookup
+from broker.core.schema import FieldType, SchemaLookup, TypedSerde
 from broker.core.topic import TopicFilter
 from rules.sql.types import unified_all
-from schema_validation.serdes.avro import AvroSerde
-from schema_validation.serdes.json_schema import JsonSchemaSerde
+from schema_validation.serdes.base import SchemaSerde
 from schema_validation.serdes.json_types import meet
-from schema_validation.serdes.protobuf import ProtobufSerde
 from schema_validation.spec import CheckSpec, ExternalHttpCheckSpec, ProtobufCheckSpec, SqlCheckSpec
 from schema_validation.validation import Validation
 
@@ -64,7 +63,8 @@ def _type_by(check: CheckSpec, schemas: SchemaLookup) -> FieldType | None:
         serde = schemas.serde(check.schema_name)
     except NotFound:
         return None
-    if not isinstance(serde, (JsonSchemaSerde, AvroSerde, ProtobufSerde)) or serde.kind != check.type:
+    if not isinstance(serde, TypedSerde) or serde.kind != check.type:
         return None
-    kind = serde.field_type(check.message_type if isinstance(check, ProtobufCheckSpec) else None)
-    return replace(kind, coding=serde.kind)
+    typed = cast(SchemaSerde, serde)
+    kind = typed.field_type(check.message_type if isinstance(check, ProtobufCheckSpec) else None)
+    return replace(kind, coding=typed.kind)

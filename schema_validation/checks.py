@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from broker.core.errors import NotFound
 from broker.core.jsontext import JsonError
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup, TaggedSchemas
 from schema_validation.serdes.base import Misfit, SchemaSerde
-from schema_validation.serdes.json_schema import JsonSchemaSerde
 from schema_validation.spec import ExternalHttpCheckSpec, ProtobufCheckSpec, SchemaCheckSpec
+
+if TYPE_CHECKING:
+    from schema_validation.serdes.json_schema import JsonSchemaSerde
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class Explaining(Protocol):
 
 def schema_check(index: int, spec: SchemaCheckSpec, schemas: SchemaLookup) -> Check:
     """The check of a payload by a schema. A schema that is not there, or is of another type, fails every message."""
+    from schema_validation.serdes.json_schema import JsonSchemaSerde
+
     message_type = spec.message_type if isinstance(spec, ProtobufCheckSpec) else None
     try:
         is_tagged = not isinstance(spec, ExternalHttpCheckSpec) and spec.wire_format == "confluent"

@@ -27,7 +27,7 @@ from broker.core.errors import Invalid, NotFound
 from broker.core.schema import SchemaError, Serde
 from broker.core.waiting import answer_to, is_waited_for
 from schema_validation.references import Reference, Referred, standing_alone
-from schema_validation.schemas import BUILDERS, compile_source
+from schema_validation.schemas import SOURCE_TYPES, compile_source
 
 if TYPE_CHECKING:  # a third of a second at every start, for those who have no registry elsewhere
     import httpx
@@ -224,7 +224,7 @@ class ConfluentRegistry:
         if not isinstance(found, dict) or not isinstance(found.get("schema"), str):
             raise self._refused("its answer holds no schema")
         kind = _KINDS.get(str(found.get("schemaType") or "AVRO"))
-        if kind not in BUILDERS:
+        if kind not in SOURCE_TYPES:
             raise self._refused(f"schemas of type {found.get('schemaType')} are not known here")
         return str(kind), found["schema"]
 

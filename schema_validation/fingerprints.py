@@ -9,12 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-import fastavro
+from typing import TYPE_CHECKING, Any
 
 from broker.core import jsontext
+from broker.core.later import Later
 from schema_validation.serdes.proto_lexer import tokenize
+
+if TYPE_CHECKING:
+    import fastavro
+else:
+    fastavro = Later("fastavro")
 
 Source = str | list[dict[str, Any]]
 """The text of a schema, or the files of a bundle: ``{"path", "root", "contents"}``."""

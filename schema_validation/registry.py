@@ -14,7 +14,6 @@ from schema_validation.fingerprints import id_of
 from schema_validation.references import Reference, Referred
 from schema_validation.schemas import check_members
 from schema_validation.serdes.base import SchemaSerde
-from schema_validation.serdes.sparkplug import sparkplug_serde
 from schema_validation.tagged import TaggedSerde
 from schema_validation.versions import Schema, SchemaVersion, candidate_of
 
@@ -43,6 +42,8 @@ class Registry:
         found = self.find(name)
         if found is None:
             if name == SPARKPLUG_B:
+                from schema_validation.serdes.sparkplug import sparkplug_serde  # protobuf's library imports slowly
+
                 return sparkplug_serde()
             raise self._missing(name)
         return found.current.serde

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
+from broker.core.later import Later
 from broker.core.ordered import MAX_NAME_BYTES, name_problem
 from schema_validation.compatibility.verdict import MODES
 from schema_validation.compile_limit import check_compiles_in_time
 from schema_validation.external_http.spec import TYPE as EXTERNAL_HTTP
 from schema_validation.external_http.spec import parse_parameters
 from schema_validation.fingerprints import Source
-from schema_validation.serdes.avro import AvroSerde
 from schema_validation.serdes.base import SchemaSerde, SourceError
-from schema_validation.serdes.json_schema import JsonSchemaSerde
-from schema_validation.serdes.protobuf import ProtobufSerde
 
-BUILDERS: Mapping[str, Callable[[Any, str], SchemaSerde]] = {
-    "json": JsonSchemaSerde,
-    "avro": AvroSerde,
-    "protobuf": ProtobufSerde,
+_SERDES: Mapping[str, tuple[Any, str]] = {
+    "json": (Later("schema_validation.serdes.json_schema"), "JsonSchemaSerde"),
+    "avro": (Later("schema_validation.serdes.avro"), "AvroSerde"),
+    "protobuf": (Later("schema_validation.serdes.protobuf"), "ProtobufSerde"),
 }
-TYPES = (*BUILDERS, EXTERNAL_HTTP)
+SOURCE_TYPES = tuple(_SERDES)
+"""The types of schemas that have a source."""
+TYPES = (*SOURCE_TYPES, EXTERNAL_HTTP)
 _WRITTEN = {
     "name", "type", "source", "files", "parameters", "description", "references", "compatibility", "tags", "metadata",
 }  # fmt: skip
@@ -113,8 +113,10 @@ def compile_source(kind: str, source: Source, label: str, pointer: str = "") -> 
     try:
         if kind == "json" and isinstance(source, str):
             check_compiles_in_time(source)
-        return BUILDERS[kind](source, label)
+        module, name = _SERDES[kind]
+        serde: SchemaSerde = getattr(module, name)(source, label)
     except SourceError as error:
         member = "source" if isinstance(source, str) else "files"
         problem = Problem(error.message, f"{pointer}/{member}", error.line, error.column)
         raise Invalid(f"not a usable {kind} schema", [problem]) from None
+    return serde

@@ -11,7 +11,6 @@ from broker.core.feature import Services
 from broker.core.objects import MemorySection, ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
 from schema_validation.compatibility.verdict import MODES, Mode
-from schema_validation.diff import difference
 from schema_validation.external_http.spec import TYPE as EXTERNAL_HTTP
 from schema_validation.impact import Impact
 from schema_validation.modes import Modes
@@ -19,7 +18,6 @@ from schema_validation.references import Referred
 from schema_validation.registry import Ids, Registry
 from schema_validation.serdes.base import SchemaSerde, SourceError
 from schema_validation.serdes.external_http import ExternalHttpSerde
-from schema_validation.serdes.proto_archive import files_of_archive
 from schema_validation.settings import SchemaRegistrySettings
 from schema_validation.trials import Trials
 from schema_validation.versions import Schema, SchemaVersion, next_schema, restored, without_versions
@@ -195,6 +193,8 @@ class SchemaService:
 
     def difference(self, name: str, before: str, after: str) -> Answer:
         """What changed from one version to another."""
+        from schema_validation.diff import difference
+
         schema = self.registry.schema(name)
         old, new = _version_of(schema, before), _version_of(schema, after)
         changes = difference(schema.kind, old.flat, new.flat)
@@ -206,6 +206,8 @@ class SchemaService:
         Raises:
             Invalid: says why the archive cannot be used.
         """
+        from schema_validation.serdes.proto_archive import files_of_archive
+
         try:
             return files_of_archive(archive, root)
         except SourceError as error:

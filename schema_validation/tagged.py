@@ -11,7 +11,6 @@ from typing import Any
 
 from broker.core.schema import FieldType
 from schema_validation.serdes.base import DataRefused, Misfit, SchemaSerde
-from schema_validation.serdes.protobuf import ProtobufSerde
 from schema_validation.versions import Schema
 
 _TAG = struct.Struct(">BI")
@@ -25,6 +24,7 @@ class TaggedSerde:
         current = schema.current
         self.kind, self.label, self._name = schema.kind, current.serde.label, schema.name
         self._current, self._current_id = current.serde, current.id
+        self._index_path = getattr(current.serde, "index_path", None)  # of Protobuf alone
         self._by_id = {version.id: version.serde for version in schema.versions}
 
     def decode(self, data: bytes, message_type: str | None = None) -> Any:
@@ -34,8 +34,8 @@ class TaggedSerde:
     def encode(self, value: Any, message_type: str | None = None) -> bytes:
         body = self._current.encode(value, message_type)
         path = b""
-        if isinstance(self._current, ProtobufSerde) and message_type is not None:
-            path = _written_path(self._current.index_path(message_type))
+        if message_type is not None and self._index_path is not None:
+            path = _written_path(self._index_path(message_type))
         return _TAG.pack(0, self._current_id) + path + body
 
     def has_message_type(self, message_type: str) -> bool:

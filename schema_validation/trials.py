@@ -12,14 +12,11 @@ from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.schema import SchemaError
 from schema_validation.compatibility.verdict import Mode
-from schema_validation.diff import difference
 from schema_validation.impact import Impact
-from schema_validation.inference import infer_schema
 from schema_validation.recent import Binding, Recent, Sample
 from schema_validation.registry import Registry
 from schema_validation.schemas import check_members
 from schema_validation.serdes.base import DataRefused, Misfit, SchemaSerde
-from schema_validation.serdes.json_schema import JsonSchemaSerde
 from schema_validation.versions import Schema, SchemaVersion, candidate_of, verdict_on
 
 Answer = dict[str, Any]
@@ -82,6 +79,8 @@ class Trials:
     def _against(
         self, base: Schema, candidate: SchemaVersion, bindings: Sequence[Binding], samples: Sequence[Sample]
     ) -> Answer:
+        from schema_validation.diff import difference
+
         known = next((version for version in base.live if version.identity == candidate.identity), None)
         changed = Schema(base.name, base.kind, (*base.versions, candidate), candidate.number, base.compatibility)
         effects = self.impact.of(changed)
@@ -137,6 +136,8 @@ class Trials:
 
     def prepare_infer(self, body: Mapping[str, Any]) -> Callable[[], Answer]:
         """``infer``; call on the event loop, and what it gives anywhere, since it takes a while."""
+        from schema_validation.inference import infer_schema
+
         kind = body.get("type", "json")
         if kind not in ("json", "avro"):
             raise Invalid("no schema can be inferred", [Problem("the type is json or avro", "/type")])
@@ -210,6 +211,8 @@ def _unfit(what: str, error: SchemaError, pointer: str) -> Invalid:
 
 def _misfits(serde: SchemaSerde, body: Mapping[str, Any]) -> Sequence[Misfit]:
     """What is wrong: of a JSON value everything, else the first thing."""
+    from schema_validation.serdes.json_schema import JsonSchemaSerde
+
     message_type = _message_type(body)
     if "payload" in body:
         data = wire.payload_from_wire(body["payload"], "/payload")

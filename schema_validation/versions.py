@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.objects import Spec
-from schema_validation.compatibility.check import Compared, compare
 from schema_validation.compatibility.verdict import Mode, Verdict
 from schema_validation.external_http.spec import TYPE as EXTERNAL_HTTP
 from schema_validation.external_http.spec import parse_parameters, with_stored_secrets
@@ -17,6 +16,9 @@ from schema_validation.references import Reference, Resolve, read_references, st
 from schema_validation.schemas import check_body, check_members, compile_source, source_of
 from schema_validation.serdes.base import SchemaSerde
 from schema_validation.serdes.external_http import ExternalHttpSerde
+
+if TYPE_CHECKING:
+    from schema_validation.compatibility.check import Compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class SchemaVersion:
 
     def as_compared(self, kind: str) -> Compared:
         """What a compatibility check needs of it."""
+        from schema_validation.compatibility.check import Compared
+
         return Compared(f"version {self.number}" if self.number else "the new version", kind, self.flat)
 
 
@@ -188,6 +192,8 @@ def next_schema(base: Schema | None, spec: Mapping[str, Any], resolve: Resolve, 
 
 def verdict_on(schema: Schema, candidate: SchemaVersion, mode: Mode) -> Verdict:
     """Whether a candidate may follow the live versions, under the schema's own mode or else the registry's."""
+    from schema_validation.compatibility.check import compare
+
     mode = schema.compatibility or mode
     held_to = schema.live if mode.is_transitive else schema.live[-1:]
     return compare(

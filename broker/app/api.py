@@ -1,7 +1,13 @@
-"""What the management API is given of the node."""
+"""The management API, and what it is given of the node.
+
+Importing it and putting it together takes as long as the rest of a start. So its address is opened with the rest, and
+it is made in a thread once the broker is ready, or takes long to be: requests until then wait for half a second.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,9 +25,53 @@ from broker.observe.prometheus import exposition
 from broker.streams.ranges_process import TICKET_LIFE_S
 
 
-def api_server(node: Node, reload: ConfigReload) -> Any:
-    """The HTTP server of the management API, not yet started. Leaves its context at ``node.api_context``."""
-    context = features.load(features.API_CONTEXT)(
+class Api:
+    """The API's address, and in time the API.
+
+    Raises:
+        broker.core.errors.ConfigError: the address cannot be bound.
+    """
+
+    def __init__(self, node: Node, reload: ConfigReload) -> None:
+        self._node, self._reload = node, reload
+        host, port = node.api_settings.address
+        self._listener: socket.socket = features.load(features.API_LISTENER)(host, port)
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self._making: asyncio.Task[tuple[Any, Any]] | None = None
+
+    def begin(self) -> asyncio.Task[tuple[Any, Any]]:
+        """Make the API in a thread, then answer requests. May be called twice."""
+        if self._making is None:
+            self._making = asyncio.create_task(self._make(), name="management API start")
+        return self._making
+
+    async def sign_in_link(self) -> str:
+        """A link that signs in to the status page, once the API is there. After ``begin``."""
+        assert self._making is not None
+        _, context = await asyncio.shield(self._making)
+        link: str = context.new_sign_in_link()
+        return link
+
+    async def stop(self) -> None:
+        """Finish the requests that run, and close the address."""
+        if self._making is not None:
+            server, _ = await self._making
+            await server.stop()
+        self._listener.close()
+
+    async def _make(self) -> tuple[Any, Any]:
+        server, context = await asyncio.to_thread(self._put_together)
+        await server.start()
+        return server, context
+
+    def _put_together(self) -> tuple[Any, Any]:
+        context = _context(self._node, self._reload)
+        app = features.load(features.API_APPLICATION)(context)
+        return features.load(features.API_SERVER)(app, *self.address, self._listener), context
+
+
+def _context(node: Node, reload: ConfigReload) -> Any:
+    return features.load(features.API_CONTEXT)(
         token=node.token,
         services=node.object_services,
         publisher=node.server.publisher,
@@ -50,9 +100,6 @@ def api_server(node: Node, reload: ConfigReload) -> Any:
         metrics=node.metrics,
         version=product_version(),
     )
-    node.api_context = context
-    host, port = node.api_settings.address
-    return features.load(features.API_SERVER)(features.load(features.API_APPLICATION)(context), host, port)
 
 
 class StreamsOfNode:

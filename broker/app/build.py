@@ -103,7 +103,14 @@ def section_models() -> dict[str, type[Settings]]:
 class Node:
     """All objects of one broker, joined and not yet started (``broker.app.lifecycle`` does that)."""
 
-    def __init__(self, config: Config, data_dir: Path, token: str, store: Store | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        data_dir: Path,
+        token: str,
+        store: Store | None = None,
+        ranges: RangesProcess | None = None,
+    ) -> None:
         """Open the store, where none is given, and build what stands on it. On the event loop.
 
         Raises:
@@ -115,7 +122,6 @@ class Node:
         self.refusals = Refusals()
         self.alarms = Alarms(self.clock, self.events, self.metrics, config.get("alarms", AlarmSettings))
         self.mqtt_address = self.api_address = ""
-        self.api_context: Any = None
         self.started_ns = self.clock.now_ns()
         sections = self.sections = Sections(config)
         storing = config.get("store", StoreSettings)
@@ -126,7 +132,7 @@ class Node:
         self.overload = Overload(overload, loop, self.clock, self.alarms, self.metrics)
         alarm_settings = config.get("alarms", AlarmSettings)
         self.store_health = StoreHealth(self.writer, data_dir, self.alarms, alarm_settings, self.metrics)
-        self.ranges = RangesProcess(data_dir)
+        self.ranges = ranges or RangesProcess(data_dir)
         allow_anonymous = config.get("access", AccessSettings).allow_anonymous
         self.access = AccessDesk(
             config,

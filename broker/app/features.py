@@ -27,6 +27,7 @@ SETTINGS = {
 API_CONTEXT = "ui.api.context:ApiContext"
 API_APPLICATION = "ui.api.application:create_app"
 API_SERVER = "ui.api.server:ApiServer"
+API_LISTENER = "ui.api.listening:bind"
 
 
 def load(name: str) -> Any:

@@ -8,9 +8,9 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
-from typing import Any
+from typing import Any, Final
 
-from broker.app.api import api_server
+from broker.app.api import Api
 from broker.app.build import Node, section_models
 from broker.app.loops import run
 from broker.app.reload import ConfigReload, overrides_of
@@ -23,8 +23,11 @@ from broker.core.errors import ConfigError, SluiceError
 from broker.observe.log import get_logger, setup
 from broker.observe.settings import LogSettings
 from broker.storage.without_pandas import keep_pandas_out
+from broker.streams.ranges_process import RangesProcess
 
 _log = get_logger(__name__)
+
+_API_AFTER_S: Final = 3.0
 
 Companion = Callable[[Node, str], Coroutine[Any, Any, None]]
 """What runs beside a started node, given the node and a link that signs in to its page: the demo."""
@@ -75,24 +78,32 @@ async def _serve(config: Config, options: ServeOptions, companion: Companion | N
     """Everything that was started is stopped in reverse, also when a later part does not start."""
     stopped = _on_signal()
     async with AsyncExitStack() as started:
-        node = await _start(config, options, started)
+        node, api = await _start(config, options, started)
+        api.begin().add_done_callback(lambda making: stopped.set() if making.exception() else None)
         if companion is not None:
-            task = asyncio.create_task(companion(node, node.api_context.new_sign_in_link()), name="companion")
+            task = asyncio.create_task(_accompany(node, api, companion), name="companion")
             task.add_done_callback(lambda _: stopped.set())
             started.push_async_callback(_end, task)
         await stopped.wait()
         _log.info("node.stopping")
 
 
-async def _start(config: Config, options: ServeOptions, started: AsyncExitStack) -> Node:
+async def _accompany(node: Node, api: Api, companion: Companion) -> None:
+    await companion(node, await api.sign_in_link())
+
+
+async def _start(config: Config, options: ServeOptions, started: AsyncExitStack) -> tuple[Node, Api]:
     data_dir = options.data_dir.resolve()
-    node = Node(config, data_dir, administrator_token(data_dir, os.environ))
+    # A process of its own takes a while to begin; the rest is imported and made meanwhile.
+    ranges = RangesProcess(data_dir)
+    await ranges.spawn()
+    started.push_async_callback(ranges.stop)
+    node = Node(config, data_dir, administrator_token(data_dir, os.environ), ranges=ranges)
     started.callback(node.store.close)
     started.push_async_callback(node.writer.close)
-    started.push_async_callback(node.ranges.stop)
-    # A process of its own takes a while to begin; the rest is made meanwhile.
-    ranges = asyncio.create_task(node.ranges.start(), name="range server start")
-    started.push_async_callback(_end, ranges)
+    started.push_async_callback(ranges.stop)
+    ranges_start = asyncio.create_task(ranges.start(), name="range server start")
+    started.push_async_callback(_end, ranges_start)
     node.access.start()
     started.callback(node.access.stop)
     node.streams.start()
@@ -106,11 +117,15 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     started.push_async_callback(node.rules.end_deferred)
     started.push_async_callback(node.bridges.end)
     reload = ConfigReload(node, options, os.environ)
-    api = api_server(node, reload)
-    await ranges
-    api_address = _text(await api.start())
+    api = Api(node, reload)
     started.push_async_callback(api.stop)
+    api_address = _text(api.address)
+    await ranges_start
+    # Where restoring sessions takes long, the API says meanwhile that the node is not ready.
+    late = asyncio.get_running_loop().call_later(_API_AFTER_S, api.begin)
+    started.callback(late.cancel)
     bound = await node.server.start()
+    late.cancel()
     mqtt_address = _text(bound[0]) if bound else "none"
     own = config.get("node", NodeSettings)
     started.push_async_callback(node.server.stop, own.shutdown_timeout, publishes_wills=own.wills_on_shutdown)
@@ -129,7 +144,7 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     started.callback(run_file.remove)
     _log.info("node.ready", mqtt=mqtt_address, api=api_address, data_dir=str(data_dir))
     print(f"sluice ready mqtt={mqtt_address} api={api_address}", flush=True)
-    return node
+    return node, api
 
 
 def _on_signal() -> asyncio.Event:

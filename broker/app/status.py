@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from broker.app.version import product_version
 from broker.observe.ledger import ledger
 from broker.observe.metrics import Counter, Metrics
 from broker.observe.rates import Sampler
@@ -45,7 +46,7 @@ class NodeStatus:
         counters["rows"] = sum(table.get("rows") or 0 for table in tables)
         return {
             "node": node.name,
-            "version": node.api_context.version,
+            "version": product_version(),
             "started_at": _time(node.started_ns),
             "uptime_s": round((node.clock.now_ns() - node.started_ns) / 1e9, 1),
             "listeners": node.listeners,

@@ -11,22 +11,29 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-import httpx
 from pydantic import BeforeValidator, Field
 
-from broker.auth.jwt_keys import VerifyingKey, keys_of_set
 from broker.config.model import Settings
 from broker.config.secret_text import SecretText, SecretUnreadable
 from broker.config.ssrf import AddressGuard
 from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.errors import ConfigError
+from broker.core.later import Later
 from broker.core.objects import Spec
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
+
+if TYPE_CHECKING:
+    import httpx
+
+    from broker.auth import jwt_keys
+    from broker.auth.jwt_keys import VerifyingKey
+else:
+    httpx, jwt_keys = Later("httpx"), Later("broker.auth.jwt_keys")
 
 log = get_logger(__name__)
 
@@ -190,7 +197,7 @@ class KeySet:
         self._problem = why
 
     def _use(self, members: Sequence[Any]) -> None:
-        keys, problems = keys_of_set(members, self._allowed)
+        keys, problems = jwt_keys.keys_of_set(members, self._allowed)
         by_kid: dict[str, list[VerifyingKey]] = {}
         for key in keys:
             if key.kid is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import jwt
 from cryptography import x509
@@ -26,13 +26,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPubl
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from jwt.algorithms import Algorithm, get_default_algorithms
 
-AlgorithmName = Literal[
-    "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
-    "ES256", "ES384", "ES512", "EdDSA",
-]  # fmt: skip
-HMAC: Final = ("HS256", "HS384", "HS512")
-RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
-PUBLIC: Final = (*RSA, "ES256", "ES384", "ES512", "EdDSA")
+from broker.auth.jwt_algorithms import HMAC, PUBLIC, RSA
+
 _CURVES: Final[Mapping[type, str]] = {SECP256R1: "ES256", SECP384R1: "ES384", SECP521R1: "ES512"}
 _LEAST_RSA_BITS: Final = 2048
 _MOST_RSA_BITS: Final = 8192

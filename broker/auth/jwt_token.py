@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from broker.auth.jwt_keys import VerifyingKey
+if TYPE_CHECKING:
+    from broker.auth.jwt_keys import VerifyingKey
 
 _SHAPE: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]*)\.([A-Za-z0-9_-]*)")
 _MOST_TRIED: Final = 16

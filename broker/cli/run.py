@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from importlib import import_module
 from pathlib import Path
@@ -41,6 +42,7 @@ def serve(
         config_file=config,
         overrides=_log_settings() | _overrides(settings or []),
     )
+    gc.disable()  # the server enables it: of what a start imports and makes, next to nothing is garbage
     raise typer.Exit(import_module("broker.app.lifecycle").serve(options))
 
 

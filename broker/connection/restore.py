@@ -58,13 +58,14 @@ def restore(hub: Hub, services: SessionServices) -> Iterator[None]:
 
 def _sessions(hub: Hub, services: SessionServices, wills: dict[str, Will], cut_off: list[Session]) -> Iterator[None]:
     """Restore all sessions. Takes their wills out of ``wills``, adds those that had a connection to ``cut_off``."""
+    kept = _Kept(hub.writer.store.scan(SUBSCRIPTIONS_PREFIX))
     for number, (key, value) in enumerate(hub.writer.store.scan(SESSION_PREFIX)):
         if number % _AT_ONCE == 0:
             yield
         session = Session(_client_id(key, SESSION_PREFIX), services, is_durable=True)
         if restore_session(session, value):
             cut_off.append(session)
-        _add(hub, session)
+        _add(hub, session, kept.under(SUBSCRIPTIONS_PREFIX + key[len(SESSION_PREFIX) :]))
         if session.client_id in wills:
             session.will = wills.pop(session.client_id)
         elif session.will is not None:
@@ -72,9 +73,22 @@ def _sessions(hub: Hub, services: SessionServices, wills: dict[str, Will], cut_o
         hub.sessions.schedule(session)
 
 
-def _add(hub: Hub, session: Session) -> None:
+class _Kept:
+    """Values by key, asked for in the order of keys: read in one go, which takes half as long as a look-up each."""
+
+    def __init__(self, found: Iterator[tuple[bytes, bytes]]) -> None:
+        self._found = found
+        self._next = next(found, None)
+
+    def under(self, key: bytes) -> bytes | None:
+        """The value of a key, None where there is none."""
+        while self._next is not None and self._next[0] < key:
+            self._next = next(self._found, None)
+        return self._next[1] if self._next is not None and self._next[0] == key else None
+
+
+def _add(hub: Hub, session: Session, subscriptions: bytes | None) -> None:
     """Give a restored session what other parts know of it."""
-    subscriptions = hub.writer.store.get(SUBSCRIPTIONS_PREFIX + session.client_id.encode())
     if subscriptions is not None:
         restore_subscriptions(session, subscriptions)
     session.enter_zone(session.zone, hub.zones.named(session.zone).services)

@@ -9,8 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from cryptography import x509
-
 from broker.config.stamp import stamp_of
 from broker.core.errors import ConfigError
 from broker.net.settings import SniCertificate, TlsSettings
@@ -209,6 +207,8 @@ def _key_problem(error: Exception, certificate: SniCertificate) -> str:
 
 
 def _validity(file: str, now: datetime, prefix: str) -> tuple[datetime | None, str | None]:
+    from cryptography import x509  # only brokers with TLS need it, and it takes long to import
+
     try:
         chain = x509.load_pem_x509_certificates(Path(file).read_bytes())
     except ValueError:

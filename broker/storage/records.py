@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from broker.core.later import Later
 from broker.core.stream import StreamRecord
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = Later("pyarrow.compute")
 
 _TIME: Final = pa.timestamp("us", "UTC")
 _INT64: Final = pa.int64()

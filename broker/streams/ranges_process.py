@@ -29,7 +29,7 @@ class RangesProcess:
     """Owner of the range server. ``address`` is where it listens; it keeps its port over restarts."""
 
     def __init__(self, data_dir: Path, secret: bytes | None = None, *, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Take the data directory of a store that is open in this process; the secret stays between the two."""
+        """Take the data directory of this process's store; the secret stays between the two."""
         self._data_dir, self._secret = data_dir, secret or secrets.token_bytes(32)
         self.address: tuple[str, int] = (host, port)
         self.restarts = 0
@@ -41,8 +41,20 @@ class RangesProcess:
         """The child's process number, None while there is none."""
         return None if self._process is None or self._process.returncode is not None else self._process.pid
 
+    async def spawn(self) -> None:
+        """Start the child, which imports what it needs and then waits for ``start``: the store need not be open."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "broker.streams.server",
+            stdin=PIPE,
+            stdout=PIPE,
+            env=_environment(),
+            start_new_session=True,
+        )
+
     async def start(self) -> tuple[str, int]:
-        """Start the child; its host and port once it listens.
+        """Start the child, unless it was spawned; its host and port once it listens. The store is open by then.
 
         Raises:
             Unavailable: it does not start; says why.
@@ -71,16 +83,10 @@ class RangesProcess:
 
     async def _launch(self) -> None:
         host, port = self.address
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "broker.streams.server",
-            stdin=PIPE,
-            stdout=PIPE,
-            env=_environment(),
-            start_new_session=True,
-        )
-        self._process = process
+        if self.pid is None:
+            await self.spawn()
+        process = self._process
+        assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
         settings = {

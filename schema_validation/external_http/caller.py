@@ -12,16 +12,22 @@ import binascii
 import socket
 from collections.abc import Iterable
 from time import monotonic
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlencode, urlsplit
-
-import httpcore
 
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core import jsontext
+from broker.core.later import Later
 from broker.core.schema import SchemaError
 from broker.observe.metrics import Metrics
 from schema_validation.external_http.spec import Parameters
+
+if TYPE_CHECKING:
+    import httpcore
+
+    _NetworkBackend = httpcore.AsyncNetworkBackend
+else:
+    httpcore, _NetworkBackend = Later("httpcore"), object
 
 Verb = Literal["encode", "decode"]
 
@@ -192,7 +198,7 @@ class _Denied(Exception):
     """The address must not be called."""
 
 
-class _CheckedAddresses(httpcore.AsyncNetworkBackend):
+class _CheckedAddresses(_NetworkBackend):
     """Resolves a name itself, and connects to an address that may be called."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ import base64
 import binascii
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -17,8 +17,8 @@ from broker.auth.decision import DENIED, IGNORED, ClientName, Decision
 from broker.auth.exchange import Exchange
 from broker.auth.expressions import ExpressionText
 from broker.auth.jwks import JwksTls, KeySet
+from broker.auth.jwt_algorithms import HMAC, PUBLIC, AlgorithmName
 from broker.auth.jwt_claims import Expected, ExpectedClaim, attributes_of, name_in
-from broker.auth.jwt_keys import HMAC, PUBLIC, AlgorithmName, KeyOfNoUse, VerifyingKey, pem_key, secret_key
 from broker.auth.jwt_rules import rules_of
 from broker.auth.jwt_token import Refused, Token, check_times
 from broker.config.model import Settings
@@ -28,9 +28,16 @@ from broker.config.units import Duration
 from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.errors import ConfigError
+from broker.core.later import Later
 from broker.core.objects import Spec
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
+
+if TYPE_CHECKING:
+    from broker.auth import jwt_keys
+    from broker.auth.jwt_keys import VerifyingKey
+else:
+    jwt_keys = Later("broker.auth.jwt_keys")
 
 log = get_logger(__name__)
 
@@ -291,8 +298,8 @@ def _secret(settings: JwtSettings, written: SecretText) -> VerifyingKey:
     try:
         text = written.reveal()
         secret = _of_base64(text) if settings.secret_base64_encoded else text.encode()
-        key = secret_key(secret, settings.algorithms)
-    except (SecretUnreadable, KeyOfNoUse) as error:
+        key = jwt_keys.secret_key(secret, settings.algorithms)
+    except (SecretUnreadable, jwt_keys.KeyOfNoUse) as error:
         raise ConfigError([f"authentication: the secret of jwt cannot be used: {error}"]) from None
     return key
 
@@ -302,17 +309,17 @@ def _of_base64(text: str) -> bytes:
         plain = text.strip().rstrip("=").replace("-", "+").replace("_", "/")
         return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise KeyOfNoUse("it is not written in Base64") from None
+        raise jwt_keys.KeyOfNoUse("it is not written in Base64") from None
 
 
 def _public(settings: JwtSettings, written: str) -> VerifyingKey:
     is_text = _is_pem(written)
     where = "the public_key of jwt" if is_text else f"the public_key of jwt, {written},"
     try:
-        return pem_key(written.encode() if is_text else Path(written).read_bytes(), settings.algorithms)
+        return jwt_keys.pem_key(written.encode() if is_text else Path(written).read_bytes(), settings.algorithms)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-    except KeyOfNoUse as error:
+    except jwt_keys.KeyOfNoUse as error:
         why = str(error)
     raise ConfigError([f"authentication: {where} cannot be used: {why}"])
 

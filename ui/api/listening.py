@@ -1,0 +1,61 @@
+"""The address of the management API: bound apart from the server, which takes longer to import than a broker to start.
+
+A port in use is one clear sentence.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import Final
+
+from broker.core.errors import ConfigError
+
+BACKLOG: Final = 128
+"""Connections that the system keeps until they are accepted: all may be accepted, with a descriptor each, before the
+first of those beyond the limit is closed."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens; who connects before the server accepts waits.
+
+    Raises:
+        broker.core.errors.ConfigError: the address cannot be bound; says why and what to do.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise _refused(
+            host, port, f"the host is not known ({error.strerror})", "name an address of this machine"
+        ) from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise _refused(host, port, *_why(error)) from None
+    return listener
+
+
+def _why(error: OSError) -> tuple[str, str]:
+    if error.errno == errno.EADDRINUSE:
+        return "the port is in use", "stop the program that has it, or choose another port (0 takes any)"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "this machine has no such address", "use 127.0.0.1, or 0.0.0.0 for all addresses"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "ports below 1024 are not for ordinary users", "choose a port above 1023"
+    return str(error.strerror or error), "choose another address"
+
+
+def _refused(host: str, port: int, why: str, advice: str) -> ConfigError:
+    return ConfigError([f"the management API cannot listen on {in_url(host)}:{port}: {why}; {advice}"])
+
+
+def in_url(host: str) -> str:
+    """A host as it is written in a URL."""
+    return f"[{host}]" if ":" in host else host
