@@ -6,7 +6,9 @@ import logging
 import re
 from typing import Final
 
+from bridges.resource.dead_letters import PREFIX
 from bridges.resource.figures import ActionFigures
+from bridges.resource.hub import BUFFERS
 from bridges.resource.ingress import SourceFigures
 from broker.app.build import Node
 from broker.core.client import Client
@@ -39,7 +41,8 @@ _LABELS: Final = {
     "listener": "A listener, as `tcp:default`.",
     "outcome": "How a call ended: `ok`, or what went wrong.",
     "qos": "0, 1 or 2.",
-    "queue": "A durable queue, by its owner; of dead letters always `session`.",
+    "queue": f"A durable queue: `{BUFFERS}kafka:orders` is the buffer of an action, `{PREFIX}kafka:orders` "
+    "holds its dead letters. `sluice_dead_letters_total` counts dead letters of clients; there it is always `session`.",
     "reason": "Why, in a word; of disconnections and refusals the name of the reason code.",
     "rule": "A rule's name.",
     "scope": "Whose bound it was: `client` or `listener`.",

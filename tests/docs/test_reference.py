@@ -132,3 +132,9 @@ def test_commands_named_exist(page: Path) -> None:
         r"(?:`|^)sluice ((?:(?:config|lake|lake tables|streams|rules) )?[a-z-]+)", page.read_text(), re.M
     ):
         assert f"## `sluice {name}`" in cli, f"there is no command 'sluice {name}'"
+
+
+def test_queues_are_named_as_the_page_of_metrics_says() -> None:
+    meaning = next(line for line in pages()["metrics.md"].splitlines() if line.startswith("| `queue` |"))
+    assert "`actions/kafka:orders` is the buffer" in meaning
+    assert "`dead-letters/kafka:orders`" in meaning

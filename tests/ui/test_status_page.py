@@ -5,10 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from tests.support.node import running as serving
+from tests.support.plain_http import NO_TLS
 from tests.support.processes import free_port
 from tests.ui.api_node import TOKEN, Node, Running, status_of_a_young_node
 from ui.api.status import Status
@@ -205,12 +209,25 @@ def test_nothing_stands_out_of_the_page_at_any_width(page: Any, node: Node, widt
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_the_operations_are_listed_from_the_document(page: Any, running: Running, complaints: list[str]) -> None:
-    page.goto(f"{running.url}/docs")
-    page.wait_for_selector("#createRule")
-    assert "name, language?, jq?, from?, sql?, actions?" in page.inner_text("#createRule")
-    page.goto(f"{running.url}/docs/problems")
-    assert page.is_visible("#in_use")
+def test_every_operation_of_a_real_broker_opens(page: Any, tmp_path: Path, complaints: list[str]) -> None:
+    with serving(tmp_path / "data") as broker:
+        paths = httpx.get(f"{broker.url}/api/v1/openapi.json", verify=NO_TLS, timeout=60).json()["paths"]
+        described = [operation for methods in paths.values() for operation in methods.values()]
+        page.goto(f"{broker.url}/docs#{described[-1]['operationId']}")
+        page.wait_for_selector("details[open] .command pre")
+        entries = page.locator("details.operation")
+        assert sorted(entries.evaluate_all("all => all.map(one => one.id)")) == sorted(
+            operation["operationId"] for operation in described
+        )
+        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        page.wait_for_function(f"document.querySelectorAll('details pre').length === {len(described)}")
+        for operation in described:
+            text = page.inner_text(f"#{operation['operationId']}")
+            assert "Answers" in text
+            assert ("Body, " in text) == ("requestBody" in operation)
+        assert "undefined" not in page.inner_text("#operations")
+        page.goto(f"{broker.url}/docs/problems")
+        assert page.is_visible("#in_use")
     assert complaints == []
 
 

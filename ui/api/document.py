@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -12,6 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
+from ui.api import examples
 from ui.api.models import access, bridges, clients, gates, messages, node, rules, schemas, shapes, streams
 from ui.api.status import Status
 
@@ -30,6 +32,13 @@ _TAGS = {
     "Subscriptions": "Who gets what",
     "Retained": "The last retained message of each topic",
     "Messages": "Publishing",
+    "Topics": "Rewrites of topics, and subscriptions made for clients",
+    "Delayed": "Messages that wait for their time",
+    "Share groups": "Shared subscriptions: members, what waits for them",
+    "Quarantine": "Messages that validations and transformations refused",
+    "Pipeline": "What acts on a topic",
+    "Bridges": "Connectors, actions and sources",
+    "Listeners": "Addresses that clients connect to",
     "Try": "Evaluate without saving; nothing is stored, and each call has a deadline of 2 seconds",
 }
 
@@ -68,7 +77,23 @@ def _build(app: FastAPI) -> dict[str, Any]:
     for method in document["paths"].get("/api/v1/session", {}).values():
         method["security"] = []
     _forget_frameworks_errors(document)
+    _add_examples(document["paths"])
     return document
+
+
+def _add_examples(paths: Mapping[str, Any]) -> None:
+    """An example for each body, and for each parameter that must be given."""
+    for path, methods in paths.items():
+        kind = re.split(r"/\{name\}|:", path)[0]
+        created = examples.body_of(paths.get(kind, {}).get("post", {}).get("operationId", ""))
+        for operation in methods.values():
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                content["example"] = examples.body_of(operation["operationId"], created)
+            for parameter in operation.get("parameters", ()):
+                if parameter["name"] == "name" and created:
+                    parameter["example"] = examples.name_of(created)
+                elif parameter["required"]:
+                    parameter["example"] = examples.PARAMETERS[parameter["name"]]
 
 
 def _models() -> Iterable[type[BaseModel]]:

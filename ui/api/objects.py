@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.objects import ObjectService, Spec
 from ui.api import preconditions
@@ -46,7 +47,7 @@ class Everything:
 class Kind:
     """A kind of objects: its path, the word for one in operation identifiers, its tag, and its body.
 
-    ``filter`` makes the choice of a list from query parameters.
+    ``filter`` makes the choice of a list from query parameters. ``named_by`` is the member that names an object.
     """
 
     path: str
@@ -55,6 +56,7 @@ class Kind:
     tag: str
     model: type[BaseModel]
     filter: Callable[..., Selection] = Everything
+    named_by: str = "name"
 
     @property
     def one(self) -> str:
@@ -90,8 +92,8 @@ KINDS: Sequence[Kind] = (
     Kind("rules", "Rule", "Rules", "Rules", RuleSpec),
     Kind("streams", "Stream", "Streams", "Streams", StreamSpec),
     Kind("access/rules", "AccessRule", "AccessRules", "Access", AccessRuleSpec),
-    Kind("authentication", "Authenticator", "Authenticators", "Access", AuthenticatorSpec),
-    Kind("authorization/sources", "RuleSource", "RuleSources", "Access", RuleSourceSpec),
+    Kind("authentication", "Authenticator", "Authenticators", "Access", AuthenticatorSpec, named_by="mechanism"),
+    Kind("authorization/sources", "RuleSource", "RuleSources", "Access", RuleSourceSpec, named_by="type"),
     Kind("rewrites", "Rewrite", "Rewrites", "Topics", RewriteSpec),
     Kind("auto-subscriptions", "AutoSubscription", "AutoSubscriptions", "Topics", AutoSubscriptionSpec),
     Kind("lake/tables", "Table", "Tables", "Lake", TableSpec),
@@ -144,7 +146,7 @@ def _add_create(router: APIRouter, kind: Kind, service: ObjectService) -> None:
     )
     async def create_object(request: Request) -> Response:
         spec = await read_object(request)
-        created = service.create(named(spec, None))
+        created = service.create(named(spec, None, kind.named_by))
         return preconditions.with_etag(request, created_answer(request, created), etag_of(service, created["name"]))
 
 
@@ -252,15 +254,16 @@ def _after(objects: Sequence[Spec], position: int, name: str) -> int:
     return next((index + 1 for index, spec in enumerate(objects) if spec.get("name") == name), position)
 
 
-def named(spec: Spec, name: str | None) -> Spec:
-    """The spec with its name, which may be left out where the path has it.
+def named(spec: Spec, name: str | None, member: str = "name") -> Spec:
+    """The spec with its name, which may be left out where the path or another member has it.
 
     Raises:
-        broker.core.errors.Invalid: no name, no text, malformed, or another than the path's.
+        broker.core.errors.Invalid: no name, not a string, malformed, or another than the path's.
     """
-    given = spec.get("name", name)
+    given = spec.get("name", name or spec.get(member))
     if not isinstance(given, str):
-        raise Invalid("the object cannot be saved", [Problem("it needs a 'name', a text", "/name")])
+        got = "nothing" if given is None else jsontext.encode(given).decode()[:60]
+        raise Invalid("the object cannot be saved", [Problem(f"expected a string, got {got}", f"/{member}")])
     if name is not None and given != name:
         differ = Problem(f"it is {given!r}, and {name!r} in the path", "/name", suggestion="leave it out of the body")
         raise Invalid("the name in the body is another", [differ])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, runtime_checkable
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -205,7 +205,7 @@ def _add_versions(router: APIRouter, one: ObjectRoutes, service: SchemaVerbs) ->
 
 
 def _add_modes(router: APIRouter, service: SchemaVerbs) -> None:
-    def add(path: str, subject: str, what: str, mode_name: Callable[[Request], str | None]) -> None:
+    def add(path: str, subject: str, what: str, mode_name: Callable[..., str | None]) -> None:
         @router.get(
             path,
             operation_id=f"get{subject}Compatibility",
@@ -213,8 +213,8 @@ def _add_modes(router: APIRouter, service: SchemaVerbs) -> None:
             summary=f"What a new version {what} must be able to do",
             **described(answer=Compatibility, problems=(404, 422)),
         )
-        async def get_mode(request: Request) -> Response:
-            return answer({"compatibility": service.mode_of(mode_name(request))})
+        async def get_mode(name: Any = Depends(mode_name)) -> Response:  # noqa: B008 # as FastAPI declares it
+            return answer({"compatibility": service.mode_of(name)})
 
         @router.put(
             path,
@@ -223,16 +223,15 @@ def _add_modes(router: APIRouter, service: SchemaVerbs) -> None:
             summary=f"Set what a new version {what} must be able to do",
             **described(body=Compatibility, answer=Compatibility, problems=(404, 409)),
         )
-        async def put_mode(request: Request) -> Response:
+        async def put_mode(request: Request, name: Any = Depends(mode_name)) -> Response:  # noqa: B008
             mode = (await read_object(request)).get("compatibility")
-            return answer({"compatibility": service.set_mode(mode_name(request), str(mode))})
+            return answer({"compatibility": service.set_mode(name, str(mode))})
 
-    def of_schema(request: Request) -> str:
-        name = checked_name(str(request.path_params["name"]))
-        service.get(name)
+    def of_schema(name: NamePath) -> str:
+        service.get(checked_name(name))
         return name
 
-    add("/schemas:compatibility", "Registry", "of schemas that do not say it", lambda request: None)
+    add("/schemas:compatibility", "Registry", "of schemas that do not say it", lambda: None)
     add(f"{_ONE}/compatibility", "Schema", "of this schema", of_schema)
 
 

@@ -1,0 +1,125 @@
+"""Every operation of the OpenAPI document, called with its documented example on one real broker."""
+
+from __future__ import annotations
+
+import io
+import re
+import tarfile
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.processes import free_port
+
+STEPS: Final = tuple(
+    re.compile(step)
+    for step in (
+        r"post .*/(schemas|streams|connectors|schemas:bundle)$",
+        r"post [^:]*/(?!session$)[^:/]*(\{id\})?$", r"put ", r"patch ",
+        r"post .*:(disable|stop|pause)$", r"post .*:(enable|start|resume)$", r"post (?!.*:(kick|drain))", r"get ",
+        r"post ", r"delete .*/(?!(schemas|streams|connectors|versions)/)[^/]+/\{", r"delete .*/versions/", r"delete ",
+    )
+)  # fmt: skip
+"""Objects are created, changed, switched off and on, used, shown, and deleted, those that others name last."""
+FOUND: Final = {"/api/v1/delayed/{id}": "delayed", "/api/v1/backtests/{id}": "backtests"}
+"""Paths with an identifier that the broker gives: it is read from this list."""
+ANSWERS: Final[Mapping[str, int]] = {"deleteAuthenticator": 422}
+"""Operations whose example is not answered with success, and what with: the last authenticator stays."""
+PROTO: Final = b'syntax = "proto3"; message Frame { double t = 1; }'
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A fresh broker with one client, which the examples are about, one delayed
+    message, and the stream of a quarantine."""
+    with running(tmp_path_factory.mktemp("api") / "data") as node:
+        client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, "meter-7", protocol=mqtt.MQTTv5)
+        lasting = Properties(PacketTypes.CONNECT)
+        lasting.SessionExpiryInterval = 600
+        client.connect(*node.mqtt, clean_start=False, properties=lasting)
+        client.loop_start()
+        client.publish("$delayed/600/meters/1/telemetry", b'{"t": 20}', 1).wait_for_publish(60)
+        node.call("POST", "/streams", {"name": "refused"})
+        yield node
+        client.disconnect()
+        client.loop_stop()
+
+
+def test_every_operation_takes_its_example(node: Node) -> None:
+    document = httpx.get(f"{node.url}/api/v1/openapi.json", timeout=60).json()
+    calls = [(path, method, found) for path, methods in document["paths"].items() for method, found in methods.items()]
+    wrong = []
+    with node.client(follow_redirects=False) as client:
+        for path, method, operation in sorted(calls, key=_step):
+            answer = client.request(method, node.url + _url(client, path, operation), **_body(node, operation))
+            expected = ANSWERS.get(operation["operationId"])
+            is_right = answer.status_code == expected if expected else answer.status_code < 400
+            if not is_right or str(answer.status_code) not in operation["responses"]:
+                wrong.append(f"{operation['operationId']}: {answer.status_code} {answer.text[:300]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_documents_examples_are_complete(node: Node) -> None:
+    document = httpx.get(f"{node.url}/api/v1/openapi.json", timeout=60).json()
+    tags = {tag["name"] for tag in document["tags"]}
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            assert set(operation["tags"]) <= tags
+            declared = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"}
+            assert declared == set(re.findall(r"\{(\w+)\}", path)), operation["operationId"]
+            assert all(one.get("example") for one in operation.get("parameters", ()) if one["required"])
+            assert all(one["example"] for one in operation.get("requestBody", {}).get("content", {}).values())
+
+
+@pytest.mark.parametrize(("path", "member"), [("authentication", "mechanism"), ("authorization/sources", "type")])
+def test_kinds_that_have_no_name_are_refused_by_the_member_that_names_them(node: Node, path: str, member: str) -> None:
+    with node.client() as client:
+        problem = client.post(f"/{path}", json={}).json()
+    assert [(one["pointer"], one["message"]) for one in problem["errors"]] == [
+        (f"/{member}", "expected a string, got nothing")
+    ]
+
+
+def _step(call: tuple[str, str, Any]) -> int:
+    path, method, _ = call
+    return next(number for number, step in enumerate(STEPS) if step.match(f"{method} {path}"))
+
+
+def _url(client: httpx.Client, path: str, operation: Mapping[str, Any]) -> str:
+    given = {one["name"]: str(one["example"]) for one in operation.get("parameters", ()) if one["required"]}
+    for prefix, kind in FOUND.items():
+        if path.startswith(prefix):
+            given["id"] = eventually(lambda: client.get(f"/{kind}").json()["items"])[0]["id"]  # noqa: B023
+    query = httpx.QueryParams({name: value for name, value in given.items() if f"{{{name}}}" not in path})
+    filled = re.sub(r"\{(\w+)\}", lambda found: quote(given[found[1]], safe=":"), path)
+    return f"{filled}?{query}" if query else filled
+
+
+def _body(node: Node, operation: Mapping[str, Any]) -> dict[str, Any]:
+    for type, content in operation.get("requestBody", {}).get("content", {}).items():
+        example = content["example"]
+        if type == "multipart/form-data":
+            parts = {**example, "bundle": _bundle(example["root_proto_file"])}
+            return {"files": {name: (name, value) for name, value in parts.items()}}
+        if operation["operationId"] == "signIn":
+            example = {"token": TOKEN}
+        if operation["operationId"] == "createListener":
+            example = {**example, "bind": f"127.0.0.1:{free_port()}"}
+        return {"json": example, "headers": {"Origin": node.url}}
+    return {"headers": {"Origin": node.url}}
+
+
+def _bundle(root: str) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        member = tarfile.TarInfo(root)
+        member.size = len(PROTO)
+        archive.addfile(member, io.BytesIO(PROTO))
+    return packed.getvalue()

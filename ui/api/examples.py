@@ -1,0 +1,154 @@
+"""Examples of bodies and parameters: one small world of meters, which a fresh broker accepts in the order of creation.
+
+The OpenAPI document, the page at ``/docs`` and the reference show them; the tests send each of them to a real broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+_SQL: Final = 'SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20'
+_EVENT: Final = {"topic": "meters/1/telemetry", "clientid": "meter-7", "payload": '{"t": 21.5}'}
+_MESSAGE: Final = {"topic": "meters/1/telemetry", "payload": '{"t": 21.5}'}
+_SOURCE: Final = '{"type": "object", "required": ["t"], "properties": {"t": {"type": "number"}}}'
+_NEXT_SOURCE: Final = _SOURCE.replace("}}}", '}, "unit": {"type": "string"}}}')
+_VALIDATION: Final = {
+    "name": "meters",
+    "topics": ["meters/#"],
+    "strategy": "all_pass",
+    "failure_action": "drop",
+    "checks": [{"type": "json", "schema": "meter"}],
+    "quarantine": "refused",
+}
+_TRANSFORM: Final = {
+    "name": "site",
+    "topics": ["meters/#"],
+    "failure_action": "drop",
+    "operations": [{"key": "user_property.site", "value": "'berlin'"}],
+}
+_CONNECTOR: Final = {"name": "plant", "type": "mqtt", "server": "127.0.0.1:11883"}
+_ACTION: Final = {"name": "alarms", "type": "mqtt", "connector": "plant", "parameters": {"topic": "alarms/${clientid}"}}
+_RECORDS: Final = {"name": "orders", "type": "mqtt", "connector": "plant", "parameters": {"topic": "orders/#"}}
+
+BODIES: Final[Mapping[str, Any]] = {
+    "createSchema": {"name": "meter", "type": "json", "source": _SOURCE},
+    "putSchema": {"type": "json", "source": _NEXT_SOURCE},
+    "createSchemaRegistry": {"name": "central", "url": "https://registry.example.com"},
+    "createValidation": _VALIDATION,
+    "createTransform": _TRANSFORM,
+    "createStream": {"name": "telemetry", "topics": ["meters/#"]},
+    "createRule": {"name": "warm", "sql": _SQL, "actions": [{"type": "console"}]},
+    "createTable": {"name": "telemetry", "stream": "telemetry", "format": "delta"},
+    "createAccessRule": {
+        "name": "own",
+        "permission": "allow",
+        "action": "all",
+        "topics": ["meters/${username}/#"],
+    },
+    "createAuthenticator": {"mechanism": "jwt", "secret": "a secret of 32 bytes, or even more"},
+    "createRuleSource": {
+        "type": "file",
+        "rules": [{"permission": "allow", "topics": ["public/#"]}],
+    },
+    "createRewrite": {"name": "old", "source_topic": "old/#", "re": "^old/(.+)$", "dest_topic": "meters/$1"},
+    "createAutoSubscription": {"name": "mine", "topic": "to/${clientid}", "qos": 1},
+    "createConnector": _CONNECTOR,
+    "createAction": _ACTION,
+    "createSource": _RECORDS,
+    "createListener": {"bind": "127.0.0.1:1884", "max_connections": 100},
+    "createUser": {"name": "meter-7", "password": "a long password"},
+    "createBan": {"as": "clientid", "who": "meter-9", "reason": "sends too much", "until": "infinity"},
+    "makeGroup": {"group": "$share/pool/jobs/#", "strategy": "round_robin"},
+    "probeConnector": _CONNECTOR,
+    "probeAction": _ACTION,
+    "probeSource": _RECORDS,
+    "patchListener": {"max_connections": 200},
+    "patchValidation": {"description": "What meters send"},
+    "patchTransform": {"description": "Where a meter is"},
+    "patchRule": {"description": "Warm meters"},
+    "patchConnector": {"description": "The broker of the plant"},
+    "patchAction": {"description": "Alarms of warm meters"},
+    "patchSource": {"description": "Orders for meters"},
+    "reorderAuthenticators": {"order": ["jwt"]},
+    "reorderRuleSources": {"order": ["file", "built_in"]},
+    "importUsers": {
+        "users": [
+            {
+                "user_id": "meter-8",
+                "password_hash": "1e1ba4cf5bee4cb4fa4d5c1ad6e3d9fd1b5f0a4dc4a2ec2b7e8d8f3b1e0b6e3f",
+                "salt": "a1b2c3",
+            }
+        ],
+        "algorithm": "sha256",
+    },
+    "checkAccess": {
+        "client": {"clientid": "c1", "username": "meter-7"},
+        "action": "publish",
+        "topic": "meters/meter-7/telemetry",
+        "qos": 1,
+    },
+    "publishMessage": {**_MESSAGE, "qos": 1, "retain": True},
+    "kickClients": {"client_ids": ["meter-7"]},
+    "subscribeClient": {"client_id": "meter-7", "subscriptions": [{"filter": "to/all", "qos": 1}]},
+    "unsubscribeClient": {"client_id": "meter-7", "filters": ["to/all"]},
+    "purgeSessions": {"older_than_s": 86_400, "dry_run": True},
+    "clearRetained": {"filter": "meters/#", "dry_run": True},
+    "reportTable": {"state": "running", "rows": 1200, "dead_letters": 0},
+    "putRegistryCompatibility": {"compatibility": "backward"},
+    "putSchemaCompatibility": {"compatibility": "full"},
+    "checkSchemaChange": {"type": "json", "source": _NEXT_SOURCE},
+    "decodeWithRegisteredSchema": {"payload": '{"t": 21.5}'},
+    "encodeWithRegisteredSchema": {"value": {"t": 21.5}},
+    "validateWithRegisteredSchema": {"value": {"t": 21.5}},
+    "inferSchema": {"type": "json", "samples": [{"t": 21.5}, {"t": 22, "unit": "C"}]},
+    "backtestRule": {"name": "warm", "sql": _SQL, "stream": "telemetry", "limit": 1000},
+    "drainAction": {"timeout_s": 5},
+    "redriveDeadLetters": {"limit": 100},
+    "takeQuarantineAgain": {"limit": 100},
+    "testRule": {"sql": _SQL, "event": _EVENT},
+    "checkRule": {"sql": _SQL},
+    "explainRule": {"sql": _SQL, "event": _EVENT},
+    "renderTemplate": {"template": "${clientid}: ${t}", "row": {"clientid": "meter-7", "t": 21.5}},
+    "evaluateVariform": {"expression": "upper(clientid)", "bindings": {"clientid": "meter-7"}},
+    "previewTransforms": {"transformations": [_TRANSFORM], "message": _MESSAGE},
+    "testValidations": {"validations": [_VALIDATION], "message": _MESSAGE},
+    "testRewrites": {"topic": "old/1"},
+    "checkSchema": {"type": "json", "source": _SOURCE},
+    "decodeWithSchema": {"type": "json", "source": _SOURCE, "payload": '{"t": 21.5}'},
+    "encodeWithSchema": {"type": "json", "source": _SOURCE, "value": {"t": 21.5}},
+    "validateWithSchema": {"type": "json", "source": _SOURCE, "value": {"t": 21.5}},
+    "previewPipeline": {"message": _MESSAGE},
+    "signIn": {"token": "TOKEN"},
+    "createSchemaBundle": {"name": "frame", "root_proto_file": "frame.proto", "bundle": "@frame.tar.gz"},
+    "putSchemaBundle": {"name": "frame", "root_proto_file": "frame.proto", "bundle": "@frame.tar.gz"},
+}
+"""By operation. The body of a PUT is that of the creation."""
+
+PARAMETERS: Final[Mapping[str, Any]] = {
+    "client_id": "meter-7",
+    "name": "refused",
+    "group": "$share/pool/jobs/#",
+    "id": "tcp:plant",
+    "kind": "clientid",
+    "who": "meter-9",
+    "topic": "meters/1/telemetry",
+    "from": "0",
+    "to": "1",
+    "version": "1",
+    "number": "1",
+    "before": "1",
+}
+"""Parameters that an operation cannot do without, by name; ``{name}`` is the one that was created."""
+
+
+def body_of(operation_id: str, created: Mapping[str, Any] | None = None) -> Any:
+    """The example of an operation's body. ``created`` is the object of the kind that the examples make."""
+    if operation_id in BODIES or created is None:
+        return BODIES.get(operation_id)
+    return {"order": [name_of(created)]} if operation_id.startswith("reorder") else created
+
+
+def name_of(created: Mapping[str, Any]) -> str:
+    """The name that an object of an example has; authenticators and sources of rules are named by what they are."""
+    return str(created.get("name") or created.get("mechanism") or created["type"])
