@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-UV     := $(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python
+UV     := $(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python --build-constraints locks/build.txt
+LOCK   := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 RUN    := $(VENV)/.installed-run
 DEV    := $(VENV)/.installed-dev
 STARTED := $(shell date +%s.%N)
@@ -13,7 +14,7 @@ DATA   ?= demo-data
 PYTEST  = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo format check test test-all bench docs clean servers
+.PHONY: help install demo format check test test-all bench docs clean servers lock sbom licences
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -21,25 +22,27 @@ help: ## list the targets
 # Spark starts a dozen Python processes; without kept bytecode each compiles the same packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# uv is fetched into the environment because it installs the packages in seconds where pip needs minutes: from its own
-# cache when that has them all, else from the network; where uv cannot be had, pip does the same work.
+# Every package is the one that locks/ names, by its hash. uv is fetched into the environment because it installs them in
+# seconds where pip needs minutes: from its own cache when that has them all, else from the network; where uv cannot be
+# had, pip does the same work.
 define environment
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "Sluice needs Python 3.11 or newer; run 'make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'"; exit 1; }
 @test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 @$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --upgrade >/dev/null
-@$(BIN)/python -m pip install -q uv 2>/dev/null \
-  && { $(UV) --offline $(1) 2>/dev/null || $(UV) $(1); } \
-  || $(BIN)/python -m pip install -q $(1)
+@$(BIN)/python -m pip install -q --require-hashes -r locks/build.txt 2>/dev/null \
+  && { $(UV) --offline --require-hashes -r $(1) 2>/dev/null || $(UV) --require-hashes -r $(1); } \
+  || $(BIN)/python -m pip install -q --require-hashes -r $(1)
+@$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 endef
 
 # What the product needs to run, with the Spark that the project is tested on.
-$(RUN): pyproject.toml
-	$(call environment,-e '.[spark]' pyspark==4.2.0)
+$(RUN): pyproject.toml locks/build.txt locks/run.txt
+	$(call environment,locks/run.txt)
 	@touch $@
 
-$(DEV): pyproject.toml
-	$(call environment,-e '.[dev]')
+$(DEV): pyproject.toml locks/build.txt locks/dev.txt
+	$(call environment,locks/dev.txt)
 	@touch $(RUN) $@
 
 install: $(DEV) ## make .venv with everything for development
@@ -50,8 +53,21 @@ demo: $(RUN) ## run the product: broker, demo fleet, a Delta table, a page to op
 format: $(DEV) ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-check: $(DEV) ## ruff, mypy --strict, import rules
+check: $(DEV) ## ruff, mypy --strict, import rules, licences, known vulnerabilities
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports
+	@$(BIN)/python -m locks.supply_chain licences >/dev/null && $(BIN)/python -m locks.supply_chain audit
+
+lock: $(DEV) ## write locks/ from pyproject.toml; 'make lock UPGRADE=--upgrade' takes newer versions
+	@printf 'uv\nhatchling\neditables\nsetuptools\nwheel\n' | $(LOCK) $(UPGRADE) - -o locks/build.txt
+	@printf 'hatchling\neditables\n' | $(LOCK) $(UPGRADE) --extra dev -c locks/build.txt pyproject.toml - -o locks/dev.txt
+	@printf 'hatchling\neditables\n' | $(LOCK) $(UPGRADE) --extra kafka --extra postgresql --extra spark -c locks/dev.txt \
+	  pyproject.toml - -o locks/run.txt
+
+licences: $(DEV) ## list the licences of what the product needs
+	@$(BIN)/python -m locks.supply_chain licences
+
+sbom: $(DEV) ## write build/sbom.json: a bill of materials, CycloneDX 1.6
+	@mkdir -p build && $(BIN)/python -m locks.supply_chain sbom > build/sbom.json && echo build/sbom.json
 
 servers: $(DEV) ## the servers that tests run against: mosquitto, NATS, PostgreSQL, Kafka, Chromium
 	@sh tests/support/fetch-servers.sh

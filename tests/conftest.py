@@ -15,7 +15,7 @@ settings.register_profile("suite", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("suite")
 
 SPARK = (
-    "docs/test_tutorial.py",
+    "docs/test_spark_pages.py",
     "end_to_end/test_kill_nine.py",
     "end_to_end/test_no_orphans.py",
     "bridges/spark/test_lake_job.py",
@@ -28,7 +28,7 @@ SPARK = (
 
 LONGEST_FIRST = (
     *SPARK,
-    "docs/test_how_to.py",
+    "docs/test_pages.py",
     "bridges/mqtt/test_mqtt_loops.py",
     "contracts/test_connectors.py",
     "end_to_end/test_random_kills.py",

@@ -1,0 +1,93 @@
+"""Pages on a subject name its settings, and no others."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from bridges.http.settings import HttpActionSettings, HttpSettings
+from bridges.http_server.settings import HttpServerSettings, HttpServerSourceSettings
+from bridges.kafka.settings import KafkaActionSettings, KafkaSettings, KafkaSourceSettings, PublishSettings
+from bridges.mqtt.settings import MqttActionSettings, MqttSettings, MqttSourceSettings
+from bridges.resource.options import ActionOptions
+from broker.connection.settings import MqttSettings as BrokerMqttSettings
+from broker.core import jsontext
+from schema_validation.serdes import avro, avro_schema, base, json_schema, proto_bundle, protobuf
+from tests.docs.session import ROOT
+
+KAFKA = (KafkaSettings, KafkaActionSettings, KafkaSourceSettings, PublishSettings)
+LOOKED_UP = {
+    "bridges": "query_mode health_check_interval_jitter health_check_timeout",
+    "call-http-services": "connect_timeout max_inactive max_answer_size ssl",
+    "receive-over-http": "retain schema_name",
+    "kafka": "metadata_max_age new_topic_partitions new_topic_replication_factor new_topic_config key_encoding "
+    "max_wait_time max_batch_bytes max_poll_records commit_interval binary_headers",
+}
+"""Settings that only the reference describes."""
+
+
+def _page(name: str) -> str:
+    return (ROOT / "docs" / "how-to" / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("page", "models"),
+    [
+        ("bridges", (ActionOptions,)),
+        ("call-http-services", (HttpSettings, HttpActionSettings)),
+        ("receive-over-http", (HttpServerSettings, HttpServerSourceSettings)),
+        ("kafka", KAFKA),
+    ],
+)
+def test_page_names_every_setting(page: str, models: tuple[Any, ...]) -> None:
+    named = set(re.findall(r"[a-z_]+", _page(page)))
+    every = {name for model in models for name in model.model_fields}
+    assert every - named <= set(LOOKED_UP[page].split())
+
+
+def test_settings_that_the_table_for_mosquitto_names_exist() -> None:
+    table = _page("stand-beside-another-broker").partition("## For readers of mosquitto.conf")[2].partition("\n## ")[0]
+    told = {
+        name
+        for line in table.splitlines()
+        for name in re.findall(r"`([a-z_]+) ?[=`]", line.split("|")[-2] if "|" in line else "")
+    }
+    known = {*MqttSettings.model_fields, *MqttActionSettings.model_fields, *MqttSourceSettings.model_fields}
+    assert told - known - {"publish"} == set()
+
+
+def test_limits_that_the_tables_name_exist() -> None:
+    named = set(re.findall(r"`(?:mqtt\.)?(max_\w+|queue_\w+|publish_rate_\w+|slow_\w+)", _page("limits-and-overload")))
+    assert len(named) > 20
+    assert named <= BrokerMqttSettings.model_fields.keys() | {
+        "max_conn_rate",
+        "max_conn_rate_per_ip",
+        "max_backlog_bytes",
+    }
+
+
+def test_limits_of_schemas_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "schemas.md").read_text()
+    table = page[page.index("## What is bounded") :]
+    assert base.MAX_SOURCE_BYTES == 1 << 20
+    assert proto_bundle.MAX_BUNDLE_BYTES == 10 << 20
+    assert avro.MAX_MEMORY == 64 << 20
+    for limit in (
+        jsontext.MAX_DEPTH, json_schema.MAX_STEPS, avro.MAX_SMALL_VALUES, avro_schema.MAX_UNFOLDED,
+        avro_schema.MAX_EMPTY, protobuf.MAX_VALUES, proto_bundle.MAX_FILES,
+    ):  # fmt: skip
+        assert f"{limit:,}" in table
+    for name in (*json_schema.FORMATS, *(draft.removeprefix("draft ") for draft in json_schema.DRAFTS.values())):
+        assert name in page
+
+
+def test_every_promise_has_a_test() -> None:
+    page = (ROOT / "docs" / "what-is-promised.md").read_text()
+    rows = re.findall(r"^\| (D\d+) \|(.*)\|$", page, re.MULTILINE)
+    assert [name for name, _ in rows] == [f"D{number}" for number in range(1, 13)]
+    for _, row in rows:
+        named = re.findall(r"`(tests/[^`]+\.py)`", row)
+        assert named
+        assert all((ROOT / path).exists() for path in named), named
