@@ -167,7 +167,7 @@ def disconnect(c: Connection, code: int, why: str, *, text: str = "", is_will_du
         return
     if not c.hub.is_stopping:
         _log.info(
-            "connection.cut_off client_id=%s peer=%s listener=%s reason=%s detail=%.300s",
+            "connection.cut_off client_id=%.200s peer=%s listener=%s reason=%s detail=%.300s",
             c.client.client_id if c.is_connected else "", _address(c), c.link.listener, why, text,
         )  # fmt: skip
     if c.connack:  # a DISCONNECT may not come before it [MQTT-3.14.0-1]
@@ -192,6 +192,9 @@ def end(
     hub.reauthenticating.discard(c)
     hub.expiries.forget(c)
     hub.connections.discard(c)
+    hub.aliased.bytes -= c.alias_bytes
+    c.alias_bytes = 0
+    c.aliases.clear()
     hub.paused.discard(c)
     c.box.flush()
     c.link.close(lingers=lingers)
@@ -209,7 +212,7 @@ def end(
 def _note_refused(c: Connection, why: str, text: str, client_id: str) -> None:
     c.hub.figures.refused_connection(why)
     _log.info(
-        "connection.refused client_id=%s peer=%s listener=%s reason=%s detail=%.300s",
+        "connection.refused client_id=%.200s peer=%s listener=%s reason=%s detail=%.300s",
         client_id, _address(c), c.link.listener, why, text,
     )  # fmt: skip
 

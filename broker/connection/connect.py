@@ -19,7 +19,7 @@ from broker.connection.announce import Greeting
 from broker.connection.authentication import logins
 from broker.connection.authentication.permits import grant, recheck
 from broker.connection.capabilities import announced, response_information
-from broker.connection.connect_limits import ConnectRefusal, banned, over_limit
+from broker.connection.connect_limits import ConnectRefusal, banned, no_room, over_limit
 from broker.connection.due import TICK_S
 from broker.connection.settings import CertificateName, MqttSettings
 from broker.connection.subscribe import subscribe_for
@@ -91,7 +91,10 @@ def _why_not_after(
         return ConnectRefusal(reason.NOT_AUTHORIZED, detail=detail)
     logins.let_in(c, attempt, decision)
     grant(c, client)
-    if c.permits is None or packet.will is None or c.permits.may_leave(Will.of(packet.will, client)):
+    will = None if packet.will is None else Will.of(packet.will, client)
+    if (refusal := no_room(c, client.client_id, will)) is not None:
+        return refusal
+    if c.permits is None or packet.will is None or will is None or c.permits.may_leave(will):
         return None
     return ConnectRefusal(reason.NOT_AUTHORIZED, detail=f"it may not publish its will to {packet.will.topic!r}")
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.auth.bans import Ban
-from broker.codec.packets import Connect, Will
+from broker.codec import packets
+from broker.codec.packets import Connect
 from broker.connection.capabilities import check_will
 from broker.connection.settings import MqttSettings
 from broker.connection.user_properties import check_user_properties
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.topic import check_topic_name
+from broker.session.will import Will
 
 if TYPE_CHECKING:
     from broker.connection.connection import Connection
@@ -31,14 +33,32 @@ def over_limit(c: Connection, packet: Connect) -> ConnectRefusal | None:
     size = len(packet.client_id.encode())
     if size > settings.max_client_id_bytes:
         text = f"the client identifier has {size} bytes; it may have {settings.max_client_id_bytes}"
+        c.hub.figures.limit_reached("max_client_id_bytes")
         return ConnectRefusal(reason.CLIENT_IDENTIFIER_NOT_VALID, text)
     try:
         check_user_properties(c, packet.properties, {} if will is None else will.properties)
         if will is not None:
-            _check_will_size(will, settings)
+            _check_will_size(c, will, settings)
             check_will(settings, will)
     except PeerError as error:
         return ConnectRefusal(error.reason_code, str(error))
+    return None
+
+
+def no_room(c: Connection, client_id: str, will: Will | None) -> ConnectRefusal | None:
+    """Why what a client would have the broker keep for it cannot be kept, of a client that may connect."""
+    hub, settings = c.hub, c.hub.settings
+    old = hub.sessions.get(client_id)
+    if old is None and len(hub.sessions) >= settings.max_sessions:
+        hub.figures.limit_reached("max_sessions")
+        return ConnectRefusal(reason.QUOTA_EXCEEDED, f"there are {settings.max_sessions} sessions, the maximum")
+    if will is None:
+        return None
+    kept = hub.wills.size_bytes - (0 if old is None or old.will is None else old.will.size_bytes)
+    if kept + will.size_bytes > settings.max_will_bytes_total:
+        hub.figures.limit_reached("max_will_bytes_total")
+        text = f"the wills of all clients have {settings.max_will_bytes_total} bytes, the maximum"
+        return ConnectRefusal(reason.QUOTA_EXCEEDED, text)
     return None
 
 
@@ -49,9 +69,10 @@ def banned(ban: Ban) -> ConnectRefusal:
     return ConnectRefusal(reason.BANNED, detail=f"banned as {ban.kind} {ban.who!r} until {shown['until']}{about}")
 
 
-def _check_will_size(will: Will, settings: MqttSettings) -> None:
+def _check_will_size(c: Connection, will: packets.Will, settings: MqttSettings) -> None:
     check_topic_name(will.topic, settings.max_topic_levels, settings.max_topic_bytes)
     size = len(will.payload)
     if size > settings.max_will_payload:
+        c.hub.figures.limit_reached("max_will_payload")
         text = f"the payload of the will has {size} bytes; it may have {settings.max_will_payload}"
         raise PeerError(reason.QUOTA_EXCEEDED, text)

@@ -93,6 +93,7 @@ class Connection:
         "_holds",
         "_rest",
         "account",
+        "alias_bytes",
         "aliases",
         "batches",
         "box",
@@ -142,6 +143,7 @@ class Connection:
         self.max_packet_bytes = hub.settings.max_packet_size_before_connect
         self.max_sent_bytes: float = inf
         self.aliases: dict[int, bytes] = {}
+        self.alias_bytes = 0
         self.login: logins.Login | None = None
         self.subject: Subject | None = None
         """What is certain of the client."""

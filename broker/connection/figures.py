@@ -113,6 +113,11 @@ class Figures:
         help = "subscriptions refused, by reason"
         self._metrics.counter("subscriptions_refused", help, reason=why).value += 1
 
+    def limit_reached(self, setting: str) -> None:
+        """Count something that was refused since it would be above a limit, by its setting."""
+        help = "packets and subscriptions refused because of a limit, by its setting"
+        self._metrics.counter("limits_reached", help, limit=setting).value += 1
+
     def refused_connection(self, why: str) -> None:
         """Count a connection that was refused or cut off, by reason."""
         self._metrics.counter("connections_refused", "connections refused or cut off, by reason", reason=why).value += 1

@@ -45,6 +45,7 @@ from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.stage import Gate, Tap
 from broker.core.subscription import Subscription
+from broker.core.tally import Tally
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Metrics
 from broker.pipeline.lanes import LaneBounds
@@ -104,6 +105,8 @@ class Hub:
         self.reauthenticating: set[Connection] = set()
         """Connected, and an exchange of AUTH is under way."""
         self.client_attributes = _client_attributes(settings, metrics)
+        self.subscribed, self.aliased = Tally(), Tally()
+        """What clients have the broker keep: their subscriptions, and the topics of their aliases."""
         self.now_s = clock.monotonic_s()
         self.turn = Turn(lambda: defer(self.turn.flush))
         self.connections: set[Connection] = set()
@@ -228,6 +231,7 @@ class Hub:
             resends=settings.retry_interval > 0,
             shed=self.dead_letters.take_shed,
             on_dropped=self.dead_letters.take if self.dead_letters.reasons else None,
+            subscribed=self.subscribed,
         )
 
     # -- stages --

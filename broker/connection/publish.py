@@ -165,12 +165,27 @@ def _without_alias(c: Connection, topic: bytes, properties: dict[str, Any]) -> b
     if not 0 < alias <= c.terms.topic_alias_maximum:
         raise PeerError(reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is not between 1 and the maximum")
     if topic:
-        c.aliases[alias] = topic
+        _set_alias(c, alias, topic)
         return topic
     known = c.aliases.get(alias)
     if known is None:
         raise protocol_error(f"topic alias {alias} was never set")
     return known
+
+
+def _set_alias(c: Connection, alias: int, topic: bytes) -> None:
+    settings, added = c.hub.settings, len(topic) - len(c.aliases.get(alias, b""))
+    if c.alias_bytes + added > settings.max_topic_alias_bytes:
+        limit = "max_topic_alias_bytes"
+    elif c.hub.aliased.bytes + added > settings.max_topic_alias_bytes_total:
+        limit = "max_topic_alias_bytes_total"
+    else:
+        c.alias_bytes += added
+        c.hub.aliased.bytes += added
+        c.aliases[alias] = topic
+        return
+    c.hub.figures.limit_reached(limit)
+    raise PeerError(reason.QUOTA_EXCEEDED, f"no room for the topic of a topic alias; see mqtt.{limit}")
 
 
 def _acknowledge(c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int) -> None:

@@ -67,7 +67,7 @@ def _sessions(hub: Hub, services: SessionServices, wills: dict[str, Will], cut_o
             cut_off.append(session)
         _add(hub, session, kept.under(SUBSCRIPTIONS_PREFIX + key[len(SESSION_PREFIX) :]))
         if session.client_id in wills:
-            session.will = wills.pop(session.client_id)
+            hub.wills.restored(session, wills.pop(session.client_id))
         elif session.will is not None:
             hub.wills.keep(session, session.will)  # from a record that held it
         hub.sessions.schedule(session)

@@ -153,17 +153,45 @@ class MqttSettings(Settings):
         default="", description="Response Information for MQTT 5 clients that ask for it, such as "
         "`responses/${clientid}`, where the client identifier is put in; nothing when empty."
     )  # fmt: skip
-    max_client_id_bytes: int = Field(default=65_535, ge=23, le=65_535, description="Longest client identifier.")
+    max_client_id_bytes: int = Field(
+        default=1024, ge=23, le=65_535, description="Longest client identifier, in bytes of UTF-8."
+    )
     session_takeover: Literal["same_user", "any_user"] = Field(
         default="same_user", description="Who may go on with the session of a client identifier, where clients are "
         "authenticated: the user that it belongs to (`same_user`; others are refused, 0x87) or every user."
+    )  # fmt: skip
+    max_sessions: int = Field(
+        default=250_000, ge=1, description="Maximum sessions, with and without a connection. A client without a "
+        "session is refused above it (0x97)."
     )  # fmt: skip
     max_topic_levels: int = Field(default=128, ge=1, le=65_535, description="Most levels of a topic name or filter.")
     max_topic_bytes: int = Field(
         default=65_535, ge=1, le=65_535, description="Longest topic name or filter, in bytes of UTF-8."
     )
-    max_subscriptions: int = Field(default=10_000, ge=1, description="Most subscriptions of one session.")
+    max_subscriptions: int = Field(default=10_000, ge=1, description="Maximum subscriptions of one session.")
+    max_subscription_bytes: Size = Field(
+        default=16 * 1024 * 1024, ge=1024, description="Memory of the subscriptions of one session, in bytes: 300 "
+        "each, with 2 for each character of the filter and 100 for each level. SUBACK 0x97 above it."
+    )  # fmt: skip
+    max_subscription_bytes_total: Size = Field(
+        default=1024 * 1024 * 1024, ge=1024, description="The same for all sessions together, in bytes."
+    )
     max_will_payload: Size = Field(default=64 * 1024, ge=0, description="Largest payload of a will, in bytes.")
+    max_will_bytes_total: Size = Field(
+        default=256 * 1024 * 1024, ge=0, description="Memory of all wills, in bytes of topics, payloads and "
+        "properties. A CONNECT with a will is refused above it (0x97)."
+    )  # fmt: skip
+    max_topic_alias_bytes: Size = Field(
+        default=256 * 1024, ge=0, description="Topics behind the aliases that one client sets, in bytes. The client is "
+        "disconnected above it (0x97)."
+    )  # fmt: skip
+    max_topic_alias_bytes_total: Size = Field(
+        default=256 * 1024 * 1024, ge=0, description="The same for all clients together, in bytes."
+    )
+    max_user_property_bytes: Size = Field(
+        default=16 * 1024, ge=0, description="Names and values of the user properties of one packet from a client, "
+        "those of its will included, in bytes."
+    )  # fmt: skip
     max_user_properties: int = Field(
         default=100,
         ge=0,

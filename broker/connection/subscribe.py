@@ -28,6 +28,7 @@ from broker.core.errors import PeerError
 from broker.core.subscription import Subscription
 from broker.core.topic import SYSTEM_LEVEL, TopicFilter
 from broker.routing.rewrite import UnsafeName
+from broker.session.subscriptions import size_of
 
 if TYPE_CHECKING:
     from broker.connection.connection import Connection
@@ -282,8 +283,8 @@ def _subscription(
     if checks_rules:
         check_filter(c, topic_filter, request.qos)
     known = subscriptions.get(topic_filter.text)
-    if known is None and len(subscriptions) >= hub.settings.max_subscriptions:
-        raise PeerError(reason.QUOTA_EXCEEDED, "the session has as many subscriptions as it may have")
+    if known is None:
+        _check_room(c, topic_filter)
     _check_share(c, topic_filter)
     if begins is not None:
         starts.begin(c, topic_filter, begins)
@@ -298,6 +299,22 @@ def _subscription(
         known.since_offset if known is not None and keeps_place else hub.backlog.since_offset,
         begins is not None and topic_filter.share_group is None,
     )
+
+
+def _check_room(c: Connection, topic_filter: TopicFilter) -> None:
+    """Refuse a further subscription that the session, or the broker, has no room for."""
+    hub, settings, subscriptions = c.hub, c.hub.settings, c.session.subscriptions
+    size = size_of(topic_filter)
+    if len(subscriptions) >= settings.max_subscriptions:
+        limit = "max_subscriptions"
+    elif subscriptions.size_bytes + size > settings.max_subscription_bytes:
+        limit = "max_subscription_bytes"
+    elif hub.subscribed.bytes + size > settings.max_subscription_bytes_total:
+        limit = "max_subscription_bytes_total"
+    else:
+        return
+    hub.figures.limit_reached(limit)
+    raise PeerError(reason.QUOTA_EXCEEDED, f"no room for a further subscription; see mqtt.{limit}")
 
 
 def _check_share(c: Connection, topic_filter: TopicFilter) -> None:

@@ -1,4 +1,4 @@
-"""The bound on user properties: a packet of the size limit could hold a hundred thousand of them."""
+"""The bounds on user properties: a packet of the size limit could hold a hundred thousand of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def check_user_properties(c: Connection, *properties: dict[str, Any]) -> None:
-    """Refuse a packet with more user properties than ``max_user_properties``, those of all its parts together.
+    """Refuse a packet with more user properties than the settings allow, those of all its parts together.
 
     Raises:
         PeerError: 0x97 with a sentence that says how many there may be.
@@ -21,5 +21,14 @@ def check_user_properties(c: Connection, *properties: dict[str, Any]) -> None:
     for part in properties:
         if "User-Property" in part:
             count += len(part["User-Property"])
+    if not count:
+        return
     if count > (most := c.hub.settings.max_user_properties):
+        c.hub.figures.limit_reached("max_user_properties")
         raise PeerError(reason.QUOTA_EXCEEDED, f"a packet may have {most} user properties, this one has {count}")
+    size = sum(len(name) + len(value) for part in properties for name, value in part.get("User-Property", ()))
+    if size > (most := c.hub.settings.max_user_property_bytes):
+        c.hub.figures.limit_reached("max_user_property_bytes")
+        raise PeerError(
+            reason.QUOTA_EXCEEDED, f"user properties may have {most} bytes, those of this packet have {size}"
+        )

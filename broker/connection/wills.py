@@ -31,6 +31,8 @@ class Wills:
         clock: Clock,
     ) -> None:
         self._put, self._publish, self._clock = put, publish, clock
+        self.size_bytes = 0
+        """Of the wills of all sessions."""
 
     def keep(self, session: Session, will: Will | None) -> None:
         """The will of the connection that a session gets now; what the one before left is cancelled."""
@@ -38,6 +40,16 @@ class Wills:
             self._put(_key(session.client_id), encode_will(will))
         elif session.will is not None:
             self._put(_key(session.client_id), None)
+        self._set(session, will)
+
+    def restored(self, session: Session, will: Will) -> None:
+        """The will of a session from the store."""
+        self._set(session, will)
+
+    def _set(self, session: Session, will: Will | None) -> None:
+        self.size_bytes += (0 if will is None else will.size_bytes) - (
+            0 if session.will is None else session.will.size_bytes
+        )
         session.will = will
 
     def forget(self, session: Session) -> None:

@@ -57,6 +57,9 @@ class DelayedSettings(Settings):
     max_delayed_bytes: Size = Field(
         default=1024 * 1024 * 1024, ge=0, description="Most bytes of delayed messages on disk; 0 is no limit."
     )
+    max_delayed_bytes_per_client: Size = Field(
+        default=128 * 1024 * 1024, ge=0, description="The same of one client, in bytes; 0 is no limit."
+    )
 
 
 class _Record(msgspec.Struct, array_like=True, frozen=True):
@@ -144,6 +147,9 @@ class Delayed:
         """A heap; keys sort by when they are due. May hold some that are no more in ``_sizes``."""
         self._sizes: dict[bytes, int] = {}
         self._bytes = 0
+        self._clients: dict[bytes, str] = {}
+        self._bytes_of: dict[str, int] = {}
+        """By client; those that have none are not in it."""
         self._uncommitted: dict[bytes, bytes] = {}
         self._serial = count()
         self._settling: set[asyncio.Task[None]] = set()
@@ -160,7 +166,7 @@ class Delayed:
         """Take what the store holds, before the first connection."""
         last = -1
         for key, value in self._writer.store.scan(PREFIX):
-            self._add(key[len(PREFIX) :], len(value))
+            self._add(key[len(PREFIX) :], len(value), _decode(value).client_id)
             last = max(last, int.from_bytes(key[-8:]))
         self._serial = count(last + 1)
 
@@ -181,7 +187,11 @@ class Delayed:
         if 0 < settings.max_delayed_bytes < self._bytes + len(value):
             text = f"delayed messages take {self._bytes} bytes, and may take {settings.max_delayed_bytes}"
             return _refusal("delayed_full", reason.QUOTA_EXCEEDED, text)
-        self._keep(self._clock.now_ns() + delay_s * _NS, value)
+        client_id = message.client.client_id
+        if 0 < settings.max_delayed_bytes_per_client < self._bytes_of.get(client_id, 0) + len(value):
+            text = f"delayed messages of one client may take {settings.max_delayed_bytes_per_client} bytes"
+            return _refusal("delayed_full_for_client", reason.QUOTA_EXCEEDED, text)
+        self._keep(self._clock.now_ns() + delay_s * _NS, value, client_id)
         self._accepted.value += 1
         return message.changed(message.topic, b"", message.qos, False, None)
 
@@ -236,23 +246,31 @@ class Delayed:
             task.cancel()
         await asyncio.gather(*self._settling, return_exceptions=True)
 
-    def _keep(self, due_ns: int, value: bytes) -> None:
+    def _keep(self, due_ns: int, value: bytes, client_id: str) -> None:
         key = due_ns.to_bytes(8) + next(self._serial).to_bytes(8)
-        self._add(key, len(value))
+        self._add(key, len(value), client_id)
         self._uncommitted[key] = value
         self._writer.put(PREFIX + key, value)
 
         def settled(error: BaseException | None) -> None:
             self._uncommitted.pop(key, None)
             if error is not None and key in self._sizes:  # its publisher is told that it was not taken
-                self._bytes -= self._sizes.pop(key)
+                self._drop(key)
 
         self._writer.when_committed(settled)
 
-    def _add(self, key: bytes, size: int) -> None:
+    def _add(self, key: bytes, size: int, client_id: str) -> None:
         heappush(self._due, key)
-        self._sizes[key] = size
+        self._sizes[key], self._clients[key] = size, client_id
         self._bytes += size
+        self._bytes_of[client_id] = self._bytes_of.get(client_id, 0) + size
+
+    def _drop(self, key: bytes) -> None:
+        size, client_id = self._sizes.pop(key), self._clients.pop(key)
+        self._bytes -= size
+        self._bytes_of[client_id] -= size
+        if not self._bytes_of[client_id]:
+            del self._bytes_of[client_id]
 
     def _find(self, key: bytes) -> Kept | None:
         if key not in self._sizes:
@@ -261,13 +279,13 @@ class Delayed:
         return None if value is None else Kept(key, _due_ns(key), _message(_decode(value)))
 
     def _forget(self, key: bytes) -> None:
-        self._bytes -= self._sizes.pop(key)
+        self._drop(key)
         self._writer.put(PREFIX + key, None)
 
     def _publish_due(self, key: bytes) -> None:
         kept = self._find(key)
         if kept is None:
-            self._bytes -= self._sizes.pop(key)
+            self._drop(key)
             _log.error("delayed.lost", key=key.hex(), effect="the store no longer has this delayed message")
             return
         outcome = self._publish(kept.message)
@@ -285,12 +303,12 @@ class Delayed:
 
     def _finish(self, key: bytes) -> None:
         """It is published; where that cannot be stored it is kept, and published again."""
-        size = self._sizes[key]
+        size, client_id = self._sizes[key], self._clients[key]
         self._forget(key)
 
         def settled(error: BaseException | None) -> None:
             if error is not None:
-                self._add(key, size)
+                self._add(key, size, client_id)
 
         self._writer.when_committed(settled)
 

@@ -27,8 +27,9 @@ class RetainedSettings(Settings):
         "on a further topic is refused with 0x97."
     )  # fmt: skip
     max_bytes: Size = Field(
-        default=0, ge=0, description="Most bytes of all retained messages, with topics and properties; 0 is no limit."
-    )
+        default=4 * 1024 * 1024 * 1024, ge=0, description="All retained messages, with topics and properties, in "
+        "bytes; 0 is no limit. A retained publish above it is refused with 0x97."
+    )  # fmt: skip
     max_payload: Size = Field(
         default=0, ge=0, description="Largest payload of a retained message, in bytes; 0 is no limit of its own."
     )

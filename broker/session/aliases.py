@@ -23,6 +23,8 @@ _LOOKS: Final = 16
 _CANDIDATES_MIN: Final = 64
 _CANDIDATES_FACTOR: Final = 4
 _PUBLISH: Final = 0x30
+_MAX_TOPIC_BYTES: Final = 1024
+"""Of topics that get a number: what is remembered for a connection is bounded by that."""
 
 
 class _Candidate:
@@ -109,6 +111,8 @@ class AliasingOutbox(Outbox):
 
     def _with_alias(self, packet: bytes) -> bytes:
         topic, aliases = publish_topic(packet), self._aliases
+        if len(topic) > _MAX_TOPIC_BYTES:
+            return packet
         number = aliases.find(topic)
         is_known = number > 0
         number = number or aliases.free_for(topic)

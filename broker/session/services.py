@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.message import Message, Properties
+from broker.core.tally import Tally
 from broker.observe.metrics import Counter
 from broker.session.limits import QueueLimits
 
@@ -55,6 +56,8 @@ class SessionServices:
     window: int
     resends: bool = False
     limits: QueueLimits = field(default_factory=QueueLimits)
+    subscribed: Tally = field(default_factory=Tally)
+    """Of the subscriptions of all sessions."""
     shed: Callable[[Session, str, int, int, int], None] | None = None
     on_dropped: Callable[[Session, Message, str], None] | None = None
 

@@ -92,7 +92,7 @@ class Session:
         self.connected_ns = self.away_since_ns = 0
         self.dropped: dict[str, int] | None = None
         """Messages that it did not get, by reason; None when there were none."""
-        self.subscriptions = Subscriptions()
+        self.subscriptions = Subscriptions(services.subscribed)
         self.memberships: dict[str, Holder] = {}
         self.inbound: Inbound | None = None
         self.will: Will | None = None

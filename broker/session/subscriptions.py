@@ -4,24 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any, Final
 
 from broker.codec.outgoing import Outgoing
 from broker.core.message import Message
 from broker.core.subscription import Subscription
+from broker.core.tally import Tally
 from broker.core.topic import TopicFilter
 from broker.session.delivery import Delivery
 from broker.session.matching import FEW, Matching, matching_filters, matching_subscriptions
 
+_SUBSCRIPTION_BYTES: Final = 300
+_LEVEL_BYTES: Final = 100
+
+
+def size_of(topic_filter: TopicFilter) -> int:
+    """About how many bytes a subscription takes, its levels in the tree of filters included."""
+    return _SUBSCRIPTION_BYTES + 2 * len(topic_filter.text) + _LEVEL_BYTES * len(topic_filter.levels)
+
 
 class Subscriptions(dict[str, Subscription]):
     """By the text of their filters, shared ones among them. After a change ``changed`` has to be called, once for as
-    many as there are."""
+    many as there are. ``size_bytes`` is what they take, and part of the tally of all sessions."""
 
-    __slots__ = ("_index",)
+    __slots__ = ("_index", "_tally", "size_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, tally: Tally | None = None) -> None:
         super().__init__()
         self._index: Matching[Subscription] | None = None
+        self._tally, self.size_bytes = tally or Tally(), 0
+
+    def __setitem__(self, text: str, item: Subscription) -> None:
+        if text not in self:
+            self._grow(size_of(item.filter))
+        super().__setitem__(text, item)
+
+    def __delitem__(self, text: str) -> None:
+        self._grow(-size_of(self[text].filter))
+        super().__delitem__(text)
+
+    def pop(self, text: str, default: Any = None) -> Any:
+        """The subscription, which is removed, or the default."""
+        found = super().pop(text, None)
+        if found is None:
+            return default
+        self._grow(-size_of(found.filter))
+        return found
+
+    def clear(self) -> None:
+        """Remove all."""
+        self._grow(-self.size_bytes)
+        super().clear()
+
+    def _grow(self, size: int) -> None:
+        self.size_bytes += size
+        self._tally.bytes += size
 
     def changed(self) -> None:
         """Some were added, replaced or removed."""

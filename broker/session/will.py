@@ -10,6 +10,7 @@ from broker.core.client import Client
 from broker.core.message import Message
 
 _DELAY = "Will-Delay-Interval"
+_WILL_BYTES = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,12 @@ class Will:
         properties = {name: value for name, value in will.properties.items() if name != _DELAY}
         delay_s = will.properties.get(_DELAY, 0)
         return cls(will.topic, will.payload, will.qos, will.retain, client, delay_s, properties)
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes it takes."""
+        user_properties = self.properties.get("User-Property", ())
+        return _WILL_BYTES + len(self.topic) + len(self.payload) + sum(len(n) + len(v) for n, v in user_properties)
 
     def message(self, now_ns: int) -> Message:
         """The message to publish; its expiry counts from now."""

@@ -38,6 +38,7 @@ _LABELS: Final = {
     "cause": "Why a message or row was lost: of `dead_letter.causes`, or of an action's `dead_letters`.",
     "connector": "A connector, as `mqtt:plant`.",
     "le": "Of a histogram: what took at most so long.",
+    "limit": "The setting in section `mqtt` that limits it.",
     "listener": "A listener, as `tcp:default`.",
     "outcome": "How a call ended: `ok`, or what went wrong.",
     "qos": "0, 1 or 2.",

@@ -504,7 +504,7 @@ async def test_keep_alive_0_never_closes(version: int) -> None:
 )
 @on_loop
 async def test_client_identifiers_of_any_text_are_taken(version: int, client_id: str) -> None:
-    async with running(max_packet_size_before_connect=100_000) as node:
+    async with running(max_packet_size_before_connect=100_000, max_client_id_bytes=65_535) as node:
         await RawClient.connected(node.port, connect(version, client_id))
         assert node.server.hub.sessions.get(client_id) is not None
 

@@ -459,7 +459,7 @@ async def test_the_log_is_read_for_sessions_that_were_away_only() -> None:
 @on_loop
 async def test_any_client_identifier_is_safe_on_disk(client_id: str, tmp_path: Path) -> None:
     directory = tmp_path / "store"
-    settings = {"max_packet_size_before_connect": 100_000}
+    settings = {"max_packet_size_before_connect": 100_000, "max_client_id_bytes": 65_535}
     async with on_disk(directory, **settings) as node:
         await subscribed(await lasting(node, client_id), ("t", 1))
         await subscribed(await lasting(node, client_id[:-1] + "y"), ("t", 0))

@@ -1,0 +1,171 @@
+"""What clients can have the broker keep is bounded, for each and for all together, and is free again when it goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.codec.packets import (
+    ConnAck,
+    Connect,
+    Disconnect,
+    PubAck,
+    Publish,
+    SubscriptionRequest,
+    UnsubAck,
+    Unsubscribe,
+    Will,
+)
+from broker.core import reason
+from broker.routing.delayed import DelayedSettings
+from broker.session.subscriptions import size_of
+from broker.storage.memory import MemoryStore
+from tests.support.mqtt_server import Node, on_loop, running
+from tests.support.wire import WireClient
+
+FULL = reason.QUOTA_EXCEEDED
+LASTING = {"Session-Expiry-Interval": 100}
+
+
+async def connected(node: Node, connect: Connect) -> int:
+    """The code of the CONNACK."""
+    wire = await WireClient.open(node.port, connect.version)
+    wire.send(connect)
+    code = (await wire.expect(ConnAck)).reason_code
+    await wire.close()
+    return code
+
+
+def reached(node: Node, limit: str) -> float:
+    return node.metrics.value("limits_reached", limit=limit)
+
+
+@on_loop
+async def test_sessions() -> None:
+    async with running(max_sessions=2) as node:
+        for name in ("a", "b"):
+            assert await connected(node, Connect(name, 5, properties=LASTING)) == 0
+        assert await connected(node, Connect("c", 5)) == FULL
+        assert await connected(node, Connect("c", 4)) == 3
+        assert await connected(node, Connect("a", 5, clean_start=False, properties=LASTING)) == 0
+        assert reached(node, "max_sessions") == 2
+        assert node.metrics.value("connections_refused", reason="quota_exceeded") == 2
+        await node.until(lambda: all(session.is_away for session in node.server.hub.sessions))
+        node.pass_time(101)
+        assert await connected(node, Connect("c", 5)) == 0
+
+
+@on_loop
+async def test_client_identifiers_have_1024_bytes_unless_set() -> None:
+    async with running() as node:
+        assert await connected(node, Connect("é" * 512, 5)) == 0
+        assert await connected(node, Connect("é" * 512 + "x", 5)) == reason.CLIENT_IDENTIFIER_NOT_VALID
+        assert await connected(node, Connect("é" * 512 + "x", 4)) == 2
+        assert reached(node, "max_client_id_bytes") == 2
+
+
+@on_loop
+async def test_wills() -> None:
+    store = MemoryStore()
+    async with running(store, max_will_bytes_total=3000) as node:
+        will = Will("w", b"x" * 900, properties={"User-Property": [("a", "b" * 50)], "Will-Delay-Interval": 50})
+        for name in ("a", "b"):
+            assert await connected(node, Connect(name, 5, will=will, properties=LASTING)) == 0
+        assert await connected(node, Connect("c", 5, will=will)) == FULL
+        assert await connected(node, Connect("b", 5, will=will, properties=LASTING)) == 0  # in place of its own
+        assert reached(node, "max_will_bytes_total") == 1
+        await node.written()
+        taken = node.metrics.value("will_bytes")
+        assert 2000 < taken < 3000
+    async with running(store, clock=node.clock, max_will_bytes_total=3000) as node:
+        assert node.metrics.value("will_bytes") == taken
+        node.pass_time(200)
+        assert node.metrics.value("will_bytes") == 0
+        assert await connected(node, Connect("c", 5, will=will)) == 0
+
+
+@on_loop
+async def test_subscriptions_of_a_session_and_of_all() -> None:
+    store = MemoryStore()
+    limits = {"max_subscription_bytes": 5000, "max_subscription_bytes_total": 8000}
+    async with running(store, **limits) as node:  # type: ignore[arg-type]
+        first = await node.client("a", 5, properties=LASTING)
+        filters = [f"{number}/" + "x" * 800 for number in range(5)]
+        codes = await first.subscribe(*(SubscriptionRequest(one) for one in filters))
+        assert codes == [0, 0, FULL, FULL, FULL]
+        assert await first.subscribe(SubscriptionRequest("short", 1)) == [1]
+        assert await first.subscribe(SubscriptionRequest(filters[0], 1)) == [1]  # in place of what is there
+        second = await node.client("b", 4)
+        assert await second.subscribe(*(SubscriptionRequest(one) for one in filters[2:])) == [0, 0x80, 0x80]
+        assert reached(node, "max_subscription_bytes") == 3
+        assert reached(node, "max_subscription_bytes_total") == 2
+        hub = node.server.hub
+        sizes = [size_of(one.filter) for session in hub.sessions for one in session.subscriptions.values()]
+        assert node.metrics.value("subscription_bytes") == sum(sizes)
+        first.send(Unsubscribe(9, [filters[0]]))
+        await first.expect(UnsubAck)
+        assert await second.subscribe(SubscriptionRequest(filters[3])) == [0]
+        await second.close()
+        await node.until(lambda: hub.sessions.get("b") is None)
+        await node.written()
+        left = node.metrics.value("subscription_bytes")
+        assert left == size_of(hub.sessions.by_client_id["a"].subscriptions[filters[1]].filter) + 300 + 10 + 100
+    async with running(store, clock=node.clock, **limits) as node:  # type: ignore[arg-type]
+        assert node.metrics.value("subscription_bytes") == left
+        node.pass_time(200)
+        assert node.metrics.value("subscription_bytes") == 0
+
+
+@on_loop
+async def test_topics_behind_aliases_of_a_client_and_of_all() -> None:
+    limits = {"max_topic_alias_bytes": 1000, "max_topic_alias_bytes_total": 1500}
+    async with running(**limits) as node:  # type: ignore[arg-type]
+        first, second = await node.client("a", 5), await node.client("b", 5)
+        for client, topic in ((first, "x" * 600), (first, "y" * 900), (second, "z" * 500)):  # one alias, set again
+            client.send(Publish(topic, b"", 1, packet_id=1, properties={"Topic-Alias": 1}))
+            await client.expect(PubAck)
+        assert node.metrics.value("topic_alias_bytes") == 1400
+        second.send(Publish("z" * 200, b"", properties={"Topic-Alias": 2}))
+        assert (await second.expect(Disconnect)).reason_code == FULL
+        first.send(Publish("x" * 200, b"", properties={"Topic-Alias": 2}))
+        assert (await first.expect(Disconnect)).reason_code == FULL
+        assert reached(node, "max_topic_alias_bytes") == 1
+        assert reached(node, "max_topic_alias_bytes_total") == 1
+        await node.until(lambda: node.metrics.value("topic_alias_bytes") == 0)
+
+
+@pytest.mark.parametrize("count", [1, 10])
+@on_loop
+async def test_user_properties_of_a_packet(count: int) -> None:
+    async with running(max_user_property_bytes=1000) as node:
+        pairs = [("k" * 10, "v" * (1000 // count - 10))] * count
+        client = await node.client("a", 5, properties={"User-Property": pairs})
+        client.send(Publish("t", b"", 1, packet_id=1, properties={"User-Property": pairs}))
+        await client.expect(PubAck)
+        client.send(Publish("t", b"", 1, packet_id=2, properties={"User-Property": [*pairs, ("", "v")]}))
+        assert (await client.expect(Disconnect)).reason_code == FULL
+        will = Will("w", b"", properties={"User-Property": [("a", "b")]})
+        assert await connected(node, Connect("b", 5, will=will, properties={"User-Property": pairs})) == FULL
+        assert reached(node, "max_user_property_bytes") == 2
+
+
+@on_loop
+async def test_delayed_messages_of_one_client() -> None:
+    store = MemoryStore()
+    async with running(store) as node:
+        node.server.hub.delayed.settings = DelayedSettings(max_delayed_bytes_per_client=2500)
+        first, second = await node.client("a", 5), await node.client("b", 5)
+
+        async def delay(client: WireClient) -> int:
+            client.send(Publish("$delayed/10/t", b"x" * 1000, 1, packet_id=1))
+            return (await client.expect(PubAck)).reason_code
+
+        assert [await delay(first) for _ in range(3)] == [0, 0, FULL]
+        assert [await delay(second) for _ in range(3)] == [0, 0, FULL]
+        assert node.dropped("delayed_full_for_client") == 2
+        await node.written()
+    async with running(store, clock=node.clock) as node:
+        node.server.hub.delayed.settings = DelayedSettings(max_delayed_bytes_per_client=2500)
+        first = await node.client("a", 5)
+        assert await delay(first) == FULL
+        node.pass_time(11)
+        assert [await delay(first) for _ in range(3)] == [0, 0, FULL]
