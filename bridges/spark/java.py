@@ -105,6 +105,6 @@ def _write_wrapper(home: Path, java: Path) -> Path:
     script.parent.mkdir(parents=True, exist_ok=True)
     unfinished = script.with_name(f"java.{os.getpid()}")
     unfinished.write_text(_WRAPPER.format(java=java))
-    unfinished.chmod(0o755)
+    unfinished.chmod(0o700)
     unfinished.replace(script)
     return home

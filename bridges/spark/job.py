@@ -27,6 +27,7 @@ from bridges.spark.orphan import die_with_parent
 from bridges.spark.query import QuerySettings, TableQuery, monotonic
 from bridges.spark.session import parallelism, require_pyspark, scratch_dir, start_session
 from broker.core.errors import SluiceError, Unavailable
+from broker.core.private_files import keep_files_private
 
 log = logging.getLogger("sluice.lake")
 TOKEN_VARIABLE = "SLUICE_API_TOKEN"
@@ -153,6 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     die_with_parent()
+    keep_files_private()
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

@@ -92,6 +92,7 @@ def _settings(driver_memory: str, work_dir: Path) -> dict[str, str]:
         "spark.local.dir": str(work_dir),
         "spark.sql.warehouse.dir": str(work_dir / "warehouse"),
         "spark.sql.catalogImplementation": "in-memory",
+        "spark.hadoop.fs.permissions.umask-mode": "077",  # of files that Spark sets rights of, whatever the umask
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",

@@ -16,6 +16,7 @@ from broker.app.fleet import METERS, run_fleet
 from broker.app.lifecycle import serve
 from broker.config.options import DemoOptions, ServeOptions
 from broker.core.objects import ObjectService
+from broker.core.private_files import keep_files_private
 from broker.net.settings import split_address
 
 STARTED_VARIABLE: Final = "SLUICE_DEMO_STARTED"
@@ -83,6 +84,7 @@ def run(options: DemoOptions) -> int:
     if options.is_cleaning:
         return _clean(options)
     began_s = float(os.environ.get(STARTED_VARIABLE) or time.time())
+    keep_files_private()
     options.data_dir.mkdir(parents=True, exist_ok=True)
     (options.data_dir / _MARK).touch()
 

@@ -20,6 +20,7 @@ from broker.app.token import administrator_token
 from broker.config.options import ServeOptions
 from broker.config.root import Config, load_config
 from broker.core.errors import ConfigError, SluiceError
+from broker.core.private_files import keep_files_private
 from broker.observe.log import get_logger, setup
 from broker.observe.settings import LogSettings
 from broker.storage.without_pandas import keep_pandas_out
@@ -36,6 +37,7 @@ Companion = Callable[[Node, str], Coroutine[Any, Any, None]]
 def serve(options: ServeOptions, companion: Companion | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT; the exit status. Prints one line on standard output when it is ready."""
     keep_pandas_out()
+    keep_files_private()
     try:
         config = _configuration(options)
         run(_serve(config, options, companion), config.get("node", NodeSettings).event_loop)

@@ -16,6 +16,7 @@ from broker.cli import exit_codes
 from broker.cli.errors import CommandError
 from broker.cli.options import DATA_DIR, DataDirOption, OutputOption
 from broker.core.errors import SluiceError
+from broker.core.private_files import OTHERS
 
 EXTRAS = {"kafka": ("aiokafka",), "spark": ("pyspark", "deltalake", "pyiceberg")}
 """The packages that show whether an extra is installed."""
@@ -100,7 +101,12 @@ def _directory(data_dir: Path) -> Iterator[Finding]:
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         yield Finding("data directory", "problem", f"{place} is not writable", "name another by --data-dir")
         return
-    yield Finding("data directory", "ok", str(data_dir.absolute()))
+    mode = data_dir.stat().st_mode & 0o777 if data_dir.is_dir() else 0
+    if mode & OTHERS:
+        found = f"{data_dir.absolute()} has mode {mode:04o}: other users of this machine can read messages"
+        yield Finding("data directory", "note", found, f"chmod -R go= {data_dir.absolute()}")
+    else:
+        yield Finding("data directory", "ok", str(data_dir.absolute()))
     free = shutil.disk_usage(place).free
     found = f"{free / 1024**3:,.1f} GB free"
     if free < LEAST_FREE_BYTES:

@@ -61,8 +61,9 @@ class Node:
         """Start and wait for the line that says ready."""
         if not self.mqtt[1]:
             self.mqtt, self.api = ("127.0.0.1", free_port()), ("127.0.0.1", free_port())
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self.data_dir.parent.mkdir(parents=True, exist_ok=True)
         if self.config:
+            self.data_dir.mkdir(exist_ok=True)
             (self.data_dir / "sluice.conf").write_text(self.config)
         command = [
             sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", str(self.data_dir),

@@ -297,6 +297,19 @@ def test_the_doctor_looks_at_everything(tmp_path: Path, capsys: pytest.CaptureFi
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(("mode", "state"), [(0o755, "note"), (0o750, "note"), (0o700, "ok")])
+def test_the_doctor_warns_of_a_directory_that_others_can_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int, state: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(mode)
+    main(["doctor", "--data-dir", str(tmp_path / "data"), "-o", "json"])
+    [finding] = [one for one in json.loads(capsys.readouterr().out) if one["what"] == "data directory"]
+    assert finding["state"] == state
+    if state == "note":
+        assert finding["advice"] == f"chmod -R go= {tmp_path / 'data'}"
+
+
 def test_help_lists_the_commands() -> None:
     asked = subprocess.run(
         [sys.executable, "-m", "broker.cli.main", "--help"],

@@ -1,0 +1,46 @@
+"""Nobody but the broker's user reads what the broker keeps, whichever of its processes wrote it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.end_to_end.clients import publish
+from tests.support.node import eventually, running
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _open_to_others(directory: Path) -> list[str]:
+    found = [directory, *(file for file in directory.rglob("*") if not file.is_symlink())]
+    return [f"{file} {file.stat().st_mode & 0o777:o}" for file in found if file.stat().st_mode & 0o077]
+
+
+def test_the_data_directory_is_closed_to_others(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    with umask(0o022), running(directory, environ={"SLUICE_API_TOKEN": ""}) as node:
+        token = (directory / "api.token").read_text().strip()
+        with node.client(params=None) as client:
+            client.headers["Authorization"] = f"Bearer {token}"
+            for path, body in (
+                ("/streams", {"name": "kept"}),
+                ("/rules", {"name": "keep", "sql": 'SELECT payload.n AS n FROM "kept/#"',
+                            "actions": [{"type": "stream", "stream": "kept"}]}),
+                ("/lake/tables", {"name": "kept", "stream": "kept", "format": "delta"}),
+            ):  # fmt: skip
+                assert client.post(path, json=body).status_code == 201
+            publish(node, "kept/a", '{"n": 1}', "-q", "1", "-r")
+            eventually(
+                lambda: client.get("/lake/tables/kept/preview").json()["rows"], timeout_s=180, what="a row in the table"
+            )
+        assert (directory / "lake").is_dir()
+        assert _open_to_others(directory) == []
