@@ -1,17 +1,20 @@
-"""Rules that must wait for another process: put off, kept in the store, evaluated in order beside the publish path.
+"""Rules that take long: put off, kept in the store, evaluated in order beside the publish path.
 
-They wait for the worker of a jq program, the server that codes a schema's payloads, a registry elsewhere. What a rule
-is to run on goes into a durable queue of its own in the commit group of the publish, so that PUBACK waits for it. A
-task per such rule reads the queue, awaits what is asked, and does the rule's actions together with noting how far it
-has come: rows that go into streams are there exactly once, whatever ends the broker.
+They wait for the worker of a jq program, the server that codes a schema's payloads, a registry elsewhere; or they
+make many rows, a part of which is made in each turn of the loop. What a rule is to run on goes into a durable queue
+of its own in the commit group of the publish, so that PUBACK waits for it. A task per such rule reads the queue,
+awaits what is asked, and does the rule's actions together with noting how far it has come: rows that go into streams
+are there exactly once, whatever ends the broker. The rows of a long list are written over several commit groups; when
+the broker ends between them, or the rule is changed, they are written again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -26,7 +29,7 @@ from broker.observe.metrics import Metrics
 from rules.jq.evaluation import Evaluation, NeedsWorker, Request, evaluating
 from rules.jq.pool import WorkerPool
 from rules.sql.columns import Occurrence, all_columns
-from rules.sql.compiler import Program, Result
+from rules.sql.compiler import Lengthy, Program, Result
 from rules.sql.values import defined
 
 _log = get_logger(__name__)
@@ -36,7 +39,10 @@ G = TypeVar("G")
 PREFIX: Final = "rules/"
 _BATCH_RECORDS: Final = 64
 """Records whose actions are done in one turn of the loop, and so in one commit group: about a millisecond."""
-_BATCH_BYTES: Final = 4 * 1024 * 1024
+_BATCH_BYTES: Final = 256 * 1024
+"""Payloads that are evaluated together; their rows take some hundred times as much memory."""
+_TURN_S: Final = 0.005
+"""How long evaluations and actions go on before others have their turn."""
 _RETRY_S: Final = 1.0
 
 
@@ -71,8 +77,8 @@ class DeferredRule(Protocol):
         """What evaluates columns."""
         ...
 
-    def settle(self, outcome: Result | Exception, message: Message) -> None:
-        """Count an evaluation and do the actions for its rows."""
+    def settle(self, outcome: Result | Exception, message: Message) -> Iterator[None]:
+        """Count an evaluation and do the actions for its rows; may stop between rows, for others to have their turn."""
         ...
 
 
@@ -209,8 +215,7 @@ class Deferrals:
                 records = await queue.read(_BATCH_RECORDS, _BATCH_BYTES)
                 evaluations = [_Deferred(offset, payload, self._node, rule.name) for offset, payload in records]
                 await self._evaluate(rule, evaluations)
-                self._settle(rule, queue, evaluations)
-                await queue.committed()
+                await self._settle(rule, queue, evaluations)
             except Unavailable as error:  # the store; what was done is not there, so it is done again
                 _log.warning("rule.deferred_waits", rule=rule.name, reason=str(error))
                 await asyncio.sleep(_RETRY_S)
@@ -224,12 +229,14 @@ class Deferrals:
 
     async def _evaluate(self, rule: DeferredRule, evaluations: Sequence[_Deferred]) -> None:
         """Run all, and again with the answers of workers and other processes, until each has an outcome."""
-        waiting = list(evaluations)
+        waiting, turn = list(evaluations), _Turn()
         while waiting:
             requests: list[tuple[_Deferred, Request]] = []
             questions: list[tuple[_Deferred, Question]] = []
             for one in waiting:
-                needed = one.run(rule.event_program)
+                for _ in one.parts(rule.event_program):
+                    await turn.end()
+                needed = one.needed
                 if isinstance(needed, NeedsWorker):
                     requests.append((one, needed.request))
                 elif needed is not None:
@@ -243,18 +250,43 @@ class Deferrals:
         for (one, _), answer in zip(requests, answers, strict=True):
             one.evaluation.answers.append(answer)
 
-    def _settle(self, rule: DeferredRule, queue: DurableQueue, evaluations: Sequence[_Deferred]) -> None:
-        """Do the actions and note how far it came, in one turn of the loop, so that both are in one commit group."""
+    async def _settle(self, rule: DeferredRule, queue: DurableQueue, evaluations: Sequence[_Deferred]) -> None:
+        """Do the actions, and note how far it came in the turn of the loop that ends each, for both to be in one commit
+        group."""
+        turn = _Turn()
         for one in evaluations:
-            rule.settle(one.outcome, one.message)
+            for _ in rule.settle(one.outcome, one.message):
+                if turn.is_over:
+                    await queue.committed()  # what was made takes its time to be written, and so does this
+                    turn = _Turn()
             self._settled.value += 1
-        queue.advance(evaluations[-1].offset + 1)
+            if turn.is_over or one is evaluations[-1]:
+                queue.advance(one.offset + 1)
+                await queue.committed()
+                turn = _Turn()
+
+
+class _Turn:
+    """A few milliseconds of the loop."""
+
+    def __init__(self) -> None:
+        self._ends = perf_counter() + _TURN_S
+
+    @property
+    def is_over(self) -> bool:
+        return perf_counter() >= self._ends
+
+    async def end(self) -> None:
+        """Let others have their turn, when it is time."""
+        if self.is_over:
+            await asyncio.sleep(0)
+            self._ends = perf_counter() + _TURN_S
 
 
 class _Deferred:
-    """One evaluation on the way to its outcome."""
+    """One evaluation on the way to its outcome; ``needed`` is what it stopped for, None at the end."""
 
-    __slots__ = ("_columns", "answers", "evaluation", "message", "offset", "outcome")
+    __slots__ = ("_columns", "answers", "evaluation", "message", "needed", "offset", "outcome")
 
     def __init__(self, offset: int, payload: bytes, node: str, rule: str) -> None:
         kept = _decode(payload)
@@ -265,17 +297,29 @@ class _Deferred:
             self._columns = kept.columns
         self.evaluation, self.answers = Evaluation(lambda: self._columns), Answers()
         self.outcome: Result | Exception = None
+        self.needed: NeedsWorker | Waits | None = None
 
-    def run(self, program: Program) -> NeedsWorker | Waits | None:
-        """Evaluate as far as the answers that are there go; what is needed next, or None at the end."""
-        try:
-            with evaluating(self.evaluation), self.answers.at_hand():
-                self.outcome = program.run(Occurrence(dict(self._columns)))
-        except (NeedsWorker, Waits) as needed:
-            return needed
-        except Exception as error:  # noqa: BLE001 - whatever the rule does to this event is its outcome
-            self.outcome = error
-        return None
+    def parts(self, program: Program) -> Iterator[None]:
+        """Evaluate as far as the answers that are there go, from the beginning; stops after each part of a long array,
+        and at the end."""
+        self.needed = None
+        parts, is_resumed = program.parts(Occurrence(dict(self._columns))), False
+        while True:
+            try:
+                with evaluating(self.evaluation, is_resumed), self.answers.at_hand(is_resumed):
+                    next(parts)
+            except StopIteration as end:
+                self.outcome = end.value
+                break
+            except (NeedsWorker, Waits) as needed:
+                self.needed = needed
+                break
+            except Exception as error:  # noqa: BLE001 - whatever the rule does to this event is its outcome
+                self.outcome = error
+                break
+            is_resumed = True
+            yield
+        yield
 
 
 def _to_keep(given: Message | Occurrence, message: Message, now_ms: int) -> _Kept:
@@ -338,11 +382,25 @@ def with_jq(
 
     def run_with_jq(given: G) -> Result:
         if is_busy():
-            raise BEHIND
+            raise _behind()
         with evaluating(Evaluation(lambda: variables(given))):
             return run(given)
 
     return run_with_jq
+
+
+def in_order(run: Callable[[G], Result], is_busy: Callable[[], bool], most_rows: int) -> Callable[[G], Result]:
+    """A compiled rule that makes lists of rows: raises ``Lengthy`` where there are more, ``NeedsWorker`` as above."""
+
+    def run_in_order(given: G) -> Result:
+        if is_busy():
+            raise _behind()
+        result = run(given)
+        if type(result) is list and len(result) > most_rows:
+            raise Lengthy("its rows are too many to be acted on at once")
+        return result
+
+    return run_in_order
 
 
 def with_questions(run: Callable[[G], Result], is_busy: Callable[[], bool]) -> Callable[[G], Result]:
@@ -351,11 +409,12 @@ def with_questions(run: Callable[[G], Result], is_busy: Callable[[], bool]) -> C
 
     def run_with_questions(given: G) -> Result:
         if is_busy():
-            raise BEHIND
+            raise _behind()
         return stopping(given)
 
     return run_with_questions
 
 
-BEHIND: Final = NeedsWorker(Request("", "", 0.0), "earlier messages of the rule wait for one")
-"""Raised in place of evaluating while earlier messages wait."""
+def _behind() -> NeedsWorker:
+    """Raised in place of evaluating while earlier messages wait."""
+    return NeedsWorker(Request("", "", 0.0), "earlier messages of the rule wait for one")

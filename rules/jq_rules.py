@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from broker.core.errors import Invalid, Problem
-from rules.jq.evaluation import PROGRAMS
+from rules.jq.blocking import check
 from rules.jq.program import ProgramError
 
 
@@ -64,7 +64,7 @@ def _are_sources(sources: Any) -> bool:
 
 def _problems(program: str) -> list[Problem]:
     try:
-        PROGRAMS.get(program)
+        check(program)
     except ProgramError as error:
         return [Problem(error.sentence, "/jq", error.line, error.column)]
     return []

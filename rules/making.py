@@ -96,6 +96,7 @@ class RuleMaker:
         counts.actions += [step.counts for step in steps]
         program = self._program_for_templates(checked, statement)
         rule = Rule(checked.name, statement, steps, counts, self._services.clock.now_ns, checked.enable, program)
+        rule.decides = checked.decides
         if calls_jq(statement.tree):
             node, metadata, now_ns = self._services.node, {"rule_id": checked.name}, self._services.clock.now_ns
             rule.variables = lambda message: all_columns(message, node, metadata, lambda: now_ns() // 1_000_000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any, Final
@@ -18,13 +18,22 @@ from broker.core.waiting import Waits
 from broker.observe.log import get_logger
 from rules.actions.action import LastError, Step
 from rules.counts import Counts
-from rules.deferred import Deferrals, with_jq, with_questions
+from rules.deferred import Deferrals, in_order, with_jq, with_questions
 from rules.functions.registry import Functions
 from rules.jq.evaluation import NeedsWorker
 from rules.sql.columns import Occurrence
-from rules.sql.compiler import Program, Result, Surroundings, compile_for_events, compile_for_messages
+from rules.sql.compiler import (
+    Lengthy,
+    Program,
+    Result,
+    Surroundings,
+    compile_for_events,
+    compile_for_messages,
+)
+from rules.sql.limits import INLINE_ROWS, INLINE_WORK
 from rules.sql.parser import parse
 from rules.sql.sources import Sources, sources
+from rules.sql.tree import jq_of
 from rules.timing import SAMPLE_MASK, Timing
 
 _log = get_logger(__name__)
@@ -40,6 +49,11 @@ class Statement:
     sources: Sources
     on_message: Program
     on_event: Program
+
+    @property
+    def makes_lists(self) -> bool:
+        """Whether it may give several rows for one message."""
+        return self.on_message.walks or jq_of(self.tree) is not None
 
 
 def compile_statement(sql: str, functions: Functions, surroundings: Surroundings) -> Statement:
@@ -90,6 +104,8 @@ class Rule:
     readers: Sequence[RowCall] = field(default=())
     variables: Callable[[Message], Row] | None = field(default=None)
     """All columns of a message, for a rule that calls jq."""
+    decides: bool = field(default=False)
+    """Whether it may drop its message, and so cannot be put off."""
     may_wait: Callable[[], bool] | None = field(default=None)
     """Whether it may have to ask another process, with schemas as they are; None for a rule that never does."""
     deferrals: Deferrals | None = field(default=None)
@@ -110,7 +126,9 @@ class Rule:
         """What the topic plan calls; everything it needs is bound to locals. Gives why the message goes no further."""
         name, finish, counts = self.name, self._finish, self.counts
         program = self.statement.on_message if self.for_templates is None or self.readers else self.for_templates
-        run = program.run if self.variables is None else with_jq(program.run, self.variables, self._is_busy)
+        run = self._runner(program)
+        if self.variables is not None:
+            run = with_jq(run, self.variables, self._is_busy)
         if self.may_wait is not None and (self.may_wait() or self._is_busy()):
             run = with_questions(run, self._is_busy)
         matched, passed = counts.matched, counts.passed
@@ -124,7 +142,7 @@ class Rule:
             matched.value = count = matched.value + 1
             try:
                 result = (run if count & SAMPLE_MASK else measured)(message)
-            except (NeedsWorker, Waits) as needed:
+            except (NeedsWorker, Waits, Lengthy) as needed:
                 self._put_off(message, message, program, needed)
                 return None
             except Exception as error:  # noqa: BLE001 (a rule must not stop the message, whatever it raises)
@@ -142,7 +160,7 @@ class Rule:
         if message.via and self.name in message.via:
             self._log_recursion(message)
             return None
-        matched, run = self.counts.matched, self.statement.on_event.run
+        matched, run = self.counts.matched, self._runner(self.statement.on_event)
         if self.variables is not None:
             run = with_jq(run, _columns, self._is_busy)
         if self.may_wait is not None:
@@ -150,7 +168,7 @@ class Rule:
         matched.value = count = matched.value + 1
         try:
             result = (run if count & SAMPLE_MASK else _measured(run, self.counts.timing))(occurrence)
-        except (NeedsWorker, Waits) as needed:
+        except (NeedsWorker, Waits, Lengthy) as needed:
             self._put_off(occurrence, message, self.statement.on_event, needed)
             return None
         except Exception as error:  # noqa: BLE001 (a rule must not stop who raised the event)
@@ -163,16 +181,36 @@ class Rule:
         """What evaluates columns; also those of messages that were put off."""
         return self.statement.on_event
 
-    def settle(self, outcome: Result | Exception, message: Message) -> None:
-        """Count the evaluation of what was put off and do the actions for its rows. It is too late to drop anything."""
+    def settle(self, outcome: Result | Exception, message: Message) -> Iterator[None]:
+        """Count the evaluation of what was put off and do the actions for its rows. It is too late to drop anything.
+
+        Stops after each row of a long list, for others to have their turn.
+        """
         self.counts.matched.value += 1
         if isinstance(outcome, Exception):
             self._failed(self.statement.on_event, outcome)
-        else:
+        elif type(outcome) is not list or len(outcome) <= self._most_rows:
             self._finish(outcome, message)
+        else:
+            self.counts.passed.value += 1
+            for row in outcome:
+                self._act(row, message)
+                yield
+
+    def _runner(self, program: Program) -> Callable[[Any], Result]:
+        """What evaluates a program where nobody can wait long; what would take long is put off, and what follows it."""
+        if self.decides or not self.statement.makes_lists:
+            return program.run_short
+        return in_order(program.at_once, self._is_busy, self._most_rows)
+
+    @property
+    def _most_rows(self) -> int:
+        """How many rows are acted on at once; a row's actions take as long as ten expressions each, or longer."""
+        actions = sum(1 + len(step.fallbacks) for step in self.steps) + len(self.readers)
+        return min(INLINE_ROWS, INLINE_WORK // (10 * max(1, actions)))
 
     def _put_off(
-        self, given: Message | Occurrence, message: Message, program: Program, needed: NeedsWorker | Waits
+        self, given: Message | Occurrence, message: Message, program: Program, needed: NeedsWorker | Waits | Lengthy
     ) -> None:
         """Have it evaluated later, when it is counted too; a failure where nothing can be put off."""
         if self.deferrals is None:
@@ -196,12 +234,18 @@ class Rule:
         self.counts.passed.value += 1
         refusal: Refusal | None = None
         for row in (result,) if isinstance(result, dict) else result:
-            for step in self.steps:
-                refusal = _graver(refusal, step.run(row, message))
-            for read in self.readers if refusal is None else ():
-                refusal = _graver(refusal, read(row, message))
-                if refusal is not None:
-                    break
+            refusal = _graver(refusal, self._act(row, message))
+        return refusal
+
+    def _act(self, row: Row, message: Message) -> Refusal | None:
+        """The actions for one row, then the rules that read it."""
+        refusal: Refusal | None = None
+        for step in self.steps:
+            refusal = _graver(refusal, step.run(row, message))
+        for read in self.readers if refusal is None else ():
+            refusal = _graver(refusal, read(row, message))
+            if refusal is not None:
+                break
         return refusal
 
     def _action_failed(self, step: Step, error: Exception) -> LastError:

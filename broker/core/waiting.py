@@ -56,9 +56,10 @@ class Answers:
         self._next = self._asked = 0
 
     @contextmanager
-    def at_hand(self) -> Iterator[None]:
-        """In the block ``answer_to`` finds these answers; the computation is run from its beginning."""
-        self._next = 0
+    def at_hand(self, is_resumed: bool = False) -> Iterator[None]:
+        """In the block ``answer_to`` finds these answers; the computation runs from its start unless it is resumed."""
+        if not is_resumed:
+            self._next = 0
         token = _current.set(self)
         try:
             yield

@@ -12,12 +12,14 @@ from rules.functions.registry import Data, failure, function
 from rules.functions.spark_form import forms
 from rules.sql.limits import MAX_UNPACKED_BYTES
 from rules.sql.values import UNDEFINED, check_size, string
+from rules.sql.work import spend
 
 _RAW, _ZLIB, _GZIP = -zlib.MAX_WBITS, zlib.MAX_WBITS, 16 + zlib.MAX_WBITS
 _MAX_MEMBERS = 1_000
 
 
 def _packed(data: bytes, window: int) -> bytes:
+    spend(len(data), 35)
     packer = zlib.compressobj(wbits=window)
     return packer.compress(data) + packer.flush()
 
@@ -47,6 +49,7 @@ def _member(name: str, data: bytes, window: int, most: int) -> tuple[bytes, byte
         raise failure(name, f"the data unpacks to more than {MAX_UNPACKED_BYTES} bytes")
     if not unpacker.eof:
         raise failure(name, "the data ends too early")
+    spend(len(result), 2)
     return result, unpacker.unused_data
 
 
@@ -102,6 +105,7 @@ def base64_encode(s: Data, option: Any = "", other: Any = "") -> str:
 @function(returns="binary")
 def base64_decode(s: Data, option: Any = "", other: Any = "") -> bytes:
     """The reverse of base64_encode with the same options; strict but for white space."""
+    spend(len(s), 8)
     options = (option, other)
     text = s.translate(None, b" \t\r\n")
     if "no_padding" in options:
@@ -123,6 +127,8 @@ _TERM_MARK = b"\x83J"
 @function(returns="binary")
 def term_encode(x: Any) -> bytes:
     """An opaque form of any value, for term_decode."""
+    if type(x) in (list, dict):
+        spend(len(x), 150)
     try:
         encoded = _TERM_MARK + jsontext.encode(_tagged(x))
     except (jsontext.JsonError, RecursionError):
@@ -136,6 +142,7 @@ def term_decode(s: Data) -> Any:
     """The value that term_encode was given."""
     if not s.startswith(_TERM_MARK):
         raise failure("term_decode", "the data was not made by term_encode")
+    spend(len(s), 100)
     try:
         return _untagged(jsontext.decode(s[len(_TERM_MARK) :]))
     except (jsontext.JsonError, LookupError, TypeError, ValueError, RecursionError):

@@ -10,12 +10,14 @@ from typing import Annotated, Any
 from rules.functions.registry import Data, Int, choice, failure, function
 from rules.functions.spark_form import SparkForm
 from rules.sql.limits import MAX_MD4_BYTES
+from rules.sql.work import spend
 
 
 def _md4(data: bytes) -> str:
     """RFC 1320; OpenSSL 3 no longer offers it."""
     if len(data) > MAX_MD4_BYTES:
         raise failure("hash", f"md4 takes strings of at most {MAX_MD4_BYTES} bytes")
+    spend(len(data), 500)
     padded = data + b"\x80" + b"\0" * ((55 - len(data)) % 64) + struct.pack("<Q", 8 * len(data) & (1 << 64) - 1)
     state = [0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476]
     for offset in range(0, len(padded), 64):

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from broker.core import jsontext
 from rules.functions.registry import Kind, StrictText, failure, function
-from rules.jq.evaluation import PROGRAMS, NeedsWorker, run
+from rules.jq.blocking import check
+from rules.jq.evaluation import NeedsWorker, run
 from rules.jq.program import JqError, ProgramError, parse_error
 from rules.sql.paths import decoded
 from rules.sql.values import UNDEFINED, check_size, json_text, type_name
@@ -56,7 +57,7 @@ def _jq_program(value: Any) -> str:
     if type(value) is not str:
         raise ValueError(f"a jq program, not {type_name(value)}")
     try:
-        PROGRAMS.get(value)
+        check(value)
     except ProgramError as error:
         raise ValueError(f"a jq program; {error}") from None
     return value
@@ -66,7 +67,8 @@ def _milliseconds(value: Any) -> int:
     raise ValueError("an integer above zero" if type(value) is int else f"an integer, not {type_name(value)}")
 
 
-JqProgram = Annotated[str, Kind("jq program", "False", _jq_program)]
+JqProgram = Annotated[str, Kind("jq program", "type({v}) is str", _jq_program, checks_literals=True)]
+"""Checked where it is written in a rule; another one when it runs, by who runs it."""
 Milliseconds = Annotated[int, Kind("milliseconds", "type({v}) is int and {v} > 0", _milliseconds)]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from rules.functions.registry import Members, StrictText, failure, function
 from rules.sql import paths
 from rules.sql.values import STRINGS, UNDEFINED, float_text, integer_text, type_name
+from rules.sql.work import spend
 
 
 @function(returns="map")
@@ -25,7 +26,7 @@ def map_get(path: StrictText, source: Any, default: Any = UNDEFINED) -> Any:
 @function(returns="map")
 def map_put(path: StrictText, value: Any, target: Any) -> Any:
     """The map with a value at a dotted path; parents are made."""
-    return paths.put(target, path.split("."), value)
+    return paths.put(target, paths.steps(path), value)
 
 
 @function()
@@ -45,26 +46,31 @@ def mput(key: Any, value: Any, target: Members) -> Any:
 
 def _keys(key: Any, name: str) -> list[str]:
     keys = key if type(key) is list else [key]
+    spend(len(keys), 50)
     if not keys or not all(type(item) is str for item in keys):
         raise failure(name, f"argument 1 must be a key or a list of keys, not {type_name(key)}")
+    paths.check_steps(len(keys))
     return keys
 
 
 @function(returns="array")
 def map_keys(source: Members) -> list[str]:
     """The keys of a map, sorted."""
+    spend(len(source), 300)
     return sorted(source)
 
 
 @function(returns="array")
 def map_values(source: Members) -> list[Any]:
     """The values of a map, in the order of its sorted keys."""
+    spend(len(source), 400)
     return [source[key] for key in sorted(source)]
 
 
 @function(returns="array")
 def map_to_entries(source: Members) -> list[dict[str, Any]]:
     """``{"key", "value"}`` for each member of a map, sorted by key."""
+    spend(len(source), 700)
     return [{"key": key, "value": source[key]} for key in sorted(source)]
 
 
@@ -80,6 +86,7 @@ def map_to_redis_hset_args(source: Any) -> list[Any]:
     members = paths.decoded(source) if type(source) is str else source
     if type(members) is not dict:
         return []
+    spend(len(members), 700)
     return [text for key in sorted(members) for text in _entry(key, members[key])]
 
 

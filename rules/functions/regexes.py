@@ -18,14 +18,17 @@ import re2
 
 from rules.functions.registry import Kind, StrictText, Text, failure, function
 from rules.sql.limits import (
+    LARGE,
     MAX_PATTERN_BYTES,
     MAX_PATTERN_CHARACTERS,
     MAX_PATTERN_COUNTS,
     MAX_PATTERN_STEPS,
     MAX_PATTERNS,
-    MAX_REPLACING_S,
+    MAX_REPLACING_MS,
+    MAX_TEXT,
 )
 from rules.sql.values import check_size, type_name
+from rules.sql.work import spend
 
 Span = tuple[int, int]
 _COUNTED = re.compile(r"\{([0-9]*)(?:,([0-9]*))?\}")
@@ -49,6 +52,15 @@ class Expression:
             )
         spans: list[Span] = self.match(_ANYWHERE, text, start, len(text))
         return spans if spans[0][0] >= 0 else None
+
+    def first(self, name: str, text: bytes) -> list[Span] | None:
+        """The first match. On a long text the time it takes counts, which nothing tells beforehand."""
+        if len(text) <= LARGE:
+            return self.spans(name, text)
+        began_ns = time.thread_time_ns()
+        spans = self.spans(name, text)
+        spend(LARGE + 1, (time.thread_time_ns() - began_ns) / LARGE)
+        return spans
 
 
 @lru_cache(maxsize=MAX_PATTERNS)
@@ -90,7 +102,7 @@ Test = Annotated[Any, Kind("regular expression", "False", lambda value: _express
 @function(returns="boolean")
 def regex_match(s: Text, pattern: Test) -> bool:
     """Whether the regular expression matches anywhere in the text."""
-    return pattern.spans("regex_match", s.encode()) is not None
+    return pattern.first("regex_match", s.encode()) is not None
 
 
 @function(returns="string")
@@ -103,9 +115,12 @@ def regex_replace(s: Text, pattern: Pattern, by: StrictText) -> str:
         start, end = spans[0]
         put = b"".join([part if isinstance(part, bytes) else _group(text, spans, part) for part in template])
         size += start - at + len(put)
-        check_size(size)
+        if size > MAX_TEXT:
+            break
         pieces += (text[at:start], put)
         at = end
+    check_size(size)
+    spend(len(text), 2)
     pieces.append(text[at:])
     return b"".join(pieces).decode()
 
@@ -114,7 +129,7 @@ def regex_replace(s: Text, pattern: Pattern, by: StrictText) -> str:
 def regex_extract(s: Text, pattern: Pattern) -> list[str]:
     """The groups of the first match; groups that took no part are empty, those at the end are left out."""
     text = s.encode()
-    spans = pattern.spans("regex_extract", text)
+    spans = pattern.first("regex_extract", text)
     if spans is None:
         return []
     groups = spans[1:]
@@ -125,11 +140,11 @@ def regex_extract(s: Text, pattern: Pattern) -> list[str]:
 
 def _matches(pattern: Expression, text: bytes) -> Iterator[list[Span]]:
     """All matches one after another; after an empty one the search goes on a character later."""
-    until, start, length = time.monotonic() + MAX_REPLACING_S, 0, len(text)
+    until, start, length = time.monotonic() + MAX_REPLACING_MS / 1000, 0, len(text)
     while (spans := pattern.spans("regex_replace", text, start)) is not None:
         yield spans
         if time.monotonic() > until:
-            raise failure("regex_replace", f"replacing took longer than {MAX_REPLACING_S} s")
+            raise failure("regex_replace", f"replacing took longer than {MAX_REPLACING_MS} ms")
         first, start = spans[0]
         if start == first:
             start += 1

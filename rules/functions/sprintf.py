@@ -10,11 +10,13 @@ from typing import Annotated, Any, NamedTuple
 from rules.functions.registry import Items, Kind, Literals, failure, function
 from rules.sql.limits import MAX_WIDTH
 from rules.sql.values import UNDEFINED, check_size, integer_text, type_name
+from rules.sql.work import spend
 
 _CONTROL = re.compile(r"~(-?\d+|\*)?(?:\.(-?\d+|\*)?(?:\.(.))?)?[tlk]*(.)?", re.DOTALL)
 _KNOWN = frozenset("~nspwbBfegci")
 _MAX_TEMPLATES = 256
 _MAX_BASE = 36
+_PRINTABLE = bytes(c for c in range(256) if chr(c) in "\n\r\t\v\b\f\x1b" or 0x20 <= c <= 0x7E or c >= 0xA0)
 _LETTERS = {2: "b", 8: "o", 16: "x"}
 
 
@@ -64,6 +66,8 @@ def _bounded(text: str | None) -> int | str | None:
 def _template(value: Any) -> _Template:
     if type(value) is not str:
         raise ValueError(f"a format, not {type_name(value)}")
+    if len(value) > MAX_WIDTH:
+        raise ValueError(f"a format of at most {MAX_WIDTH} characters")
     return _parsed(value)
 
 
@@ -217,8 +221,10 @@ def erlang_term(value: Any, *, as_codes: bool = False) -> str:
     if type(value) in (str, bytes):
         return _erlang_binary(value.encode() if type(value) is str else value, as_codes=as_codes)
     if type(value) is list:
+        spend(len(value), 500)
         return "[" + ",".join(erlang_term(item, as_codes=as_codes) for item in value) + "]"
     if type(value) is dict:
+        spend(len(value), 1000)
         members = (
             f"{erlang_term(key, as_codes=as_codes)} => {erlang_term(value[key], as_codes=as_codes)}"
             for key in sorted(value)
@@ -235,8 +241,8 @@ def erlang_term(value: Any, *, as_codes: bool = False) -> str:
 
 def _erlang_binary(data: bytes, *, as_codes: bool) -> str:
     text = data.decode("latin-1")
-    is_printable = all(c in "\n\r\t\v\b\f\x1b" or " " <= c <= "~" or c >= "\xa0" for c in text)
-    if as_codes or not is_printable:
+    if as_codes or data.translate(None, _PRINTABLE):
+        spend(len(data), 120)
         return "<<" + ",".join(map(str, data)) + ">>"
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return '<<"' + escaped.replace("\t", "\\t") + '">>'

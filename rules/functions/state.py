@@ -13,6 +13,7 @@ from typing import Any
 from rules.functions.registry import Function, StrictText, failure, function, make
 from rules.sql.limits import MAX_STORE_BYTES, MAX_STORE_CLIENTS, MAX_STORE_ENTRIES, MAX_VARIABLES
 from rules.sql.values import UNDEFINED, text_of
+from rules.sql.work import spend
 
 _VARIABLE_PREFIXES = ("SLUICEVAR_", "EMQXVAR_")
 _OVERHEAD_BYTES = 64
@@ -164,9 +165,11 @@ def _size_bytes(value: Any) -> int:
         if kind is str or kind is bytes:
             size += len(item)
         elif kind is dict:
+            spend(2 * len(item), 160)
             pending += item.keys()
             pending += item.values()
         elif kind is list:
+            spend(len(item), 160)
             pending += item
         elif kind is int:
             size += item.bit_length() // 8

@@ -22,6 +22,7 @@ from rules.sql.values import (
     text_of,
     type_name,
 )
+from rules.sql.work import spend
 
 _GRAPHEME = regex.compile(r"\X")
 _SPACE = " \t\r\n\v\f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
@@ -78,7 +79,11 @@ _RM_PREFIX = (
 
 def graphemes(text: str) -> str | list[str]:
     """The characters of a text; the text itself where each is one code point."""
-    return text if text.isascii() and "\r" not in text else _GRAPHEME.findall(text)
+    if text.isascii() and "\r" not in text:
+        return text
+    spend(len(text), 120)
+    found: list[str] = _GRAPHEME.findall(text)
+    return found
 
 
 @function(returns="string", spark=(SparkForm(("string",), "lower({0})", "string", unless=NOT_ASCII),))
@@ -143,6 +148,7 @@ def concat(*values: Any) -> Any:
         if type(values[0]) is not list:
             raise failure("concat", f"takes several values or one array, not {type_name(values[0])}")
         values = tuple(values[0])
+        spend(len(values), 400)
     return joined(*map(text_of, values))
 
 
@@ -181,6 +187,7 @@ def split(s: Text, separator: Text, how: SplitHow = "") -> list[str]:
         return [s]
     if len(s) > MAX_ITEMS:
         check_items(s.count(separator))
+    spend(len(s), 25)
     if how.startswith("leading"):
         pieces = s.split(separator, 1)
     elif how.startswith("trailing"):
@@ -197,10 +204,11 @@ def tokens(s: Text, separators: Text, crlf: NoCrLf = "") -> list[str]:
     if not marks:
         return [s] if s else []
     first = marks[0]
-    if len(marks) > 1:
-        s = s.translate(dict.fromkeys(map(ord, marks), first))
     if len(s) > MAX_ITEMS:
         check_items(s.count(first))
+    spend(len(s) + len(marks), 70)
+    if len(marks) > 1:
+        s = s.translate(dict.fromkeys(map(ord, marks), first))
     return [piece for piece in s.split(first) if piece]
 
 
@@ -219,6 +227,7 @@ def join_to_string(*arguments: Any) -> Any:
     separator, items = arguments if len(arguments) == 2 else (", ", arguments[0])
     if type(separator) not in STRINGS or type(items) is not list:
         raise failure("join_to_string", "takes ([separator,] list) with a string and an array")
+    spend(len(items), 500)
     parts: list[str | bytes] = []
     for position, item in enumerate(items):
         parts += [separator, text_of(item)] if position else [text_of(item)]
@@ -228,6 +237,7 @@ def join_to_string(*arguments: Any) -> Any:
 @function(returns="string")
 def join_to_sql_values_string(items: Items) -> str:
     """Elements as SQL literals with commas between."""
+    spend(len(items), 600)
     literals = list(map(_sql_literal, items))
     check_size(sum(map(len, literals)) + 2 * len(literals))
     return ", ".join(literals)
@@ -279,6 +289,7 @@ def unescape(s: Text) -> str:
             raise failure("unescape", f"there is no escape \\{match[2]}")
         return _ESCAPES[match[2]]
 
+    spend(s.count("\\"), 500)
     return str(_ESCAPE.sub(one, s))
 
 

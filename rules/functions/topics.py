@@ -8,6 +8,7 @@ from typing import Any
 from broker.core.topic import levels_match
 from rules.functions.registry import Items, Text, failure, function
 from rules.sql.values import UNDEFINED, check_items, joined, text_of, type_name
+from rules.sql.work import spend
 
 
 @function(returns="boolean")
@@ -34,6 +35,7 @@ def topic_join(*arguments: Any) -> Any:
         levels = arguments[0]
         if type(levels) is not list:
             raise failure("topic_join", f"one argument must be an array of levels, not {type_name(levels)}")
+        spend(len(levels), 500)
         return joined(*[part for level in levels for part in ("/", text_of(level))][1:])
     parent, word = map(text_of, arguments)
     if not parent:

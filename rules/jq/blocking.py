@@ -9,8 +9,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from rules.jq.evaluation import Answer, Evaluation, NeedsWorker, Request, evaluating
+from msgspec import json
+
+from rules.jq.evaluation import PROGRAMS, Answer, Evaluation, NeedsWorker, Request, evaluating
 from rules.jq.process import DEFAULT_MEMORY_BYTES, Popen, Progress, decode_answers, frame, too_long, why_it_ended
+from rules.jq.program import ProgramError
 from rules.jq.worker import LENGTH
 
 _START_S: Final = 20.0
@@ -18,6 +21,28 @@ _STOP_S: Final = 2.0
 _SHOWN: Final = 80
 
 T = TypeVar("T")
+
+
+_CHECK_S: Final = 2.0
+"""How long a program may take to compile."""
+
+
+def check(text: str) -> None:
+    """Whether a program compiles. One that would hold up the broker is compiled in a worker, whose end is waited for.
+
+    Raises:
+        ProgramError: it does not, or not in time.
+    """
+    program = PROGRAMS.get(text)
+    if program.is_checked:
+        return
+    with BlockingWorker() as worker:
+        answer = worker.run(Request(text, "", _CHECK_S))
+    if answer.outputs is None:
+        raise ProgramError(f"it cannot be compiled: {answer.error}")
+    if problem := json.decode(answer.outputs):
+        raise ProgramError(*problem)
+    program.is_checked = True
 
 
 class OutOfTime(Exception):

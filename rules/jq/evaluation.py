@@ -66,9 +66,10 @@ class Counts:
 
 
 @contextmanager
-def evaluating(evaluation: Evaluation) -> Iterator[None]:
-    """Calls of ``run`` in the block belong to this evaluation, which begins anew."""
-    evaluation.next = 0
+def evaluating(evaluation: Evaluation, is_resumed: bool = False) -> Iterator[None]:
+    """Calls of ``run`` in the block belong to this evaluation, which starts again unless it is resumed."""
+    if not is_resumed:
+        evaluation.next = 0
     token = _current.set(evaluation)
     try:
         yield

@@ -18,6 +18,7 @@ import jq
 import msgspec
 
 from rules.jq.cost import work_of
+from rules.jq.folding import compiles_here
 from rules.jq.forms import Unbounded
 from rules.jq.lexer import Token, Unreadable, tokens
 
@@ -59,17 +60,28 @@ class Program:
     """A compiled program. Made by ``Programs``; may be run on any thread, by one at a time."""
 
     def __init__(self, text: str) -> None:
-        """Compile.
+        """Compile, where that takes no longer than the broker can wait; a worker compiles the others (``check``).
 
         Raises:
             ProgramError: jq does not take it, or it uses what rules must not.
         """
         self.text = text
         _check_words(text)
-        _compile(text)
         self.reads_variables = _ENVIRONMENT.search(text) is not None
+        self.is_checked = compiles_here(text)
+        """Whether it is known to compile."""
+        if self.is_checked:
+            self.check()
+
+    def check(self) -> None:
+        """Compile, however long that takes. Raises ``ProgramError``."""
+        _compile(self.text)
+        self._program  # noqa: B018 - compiled when it is first asked for
+
+    @cached_property
+    def _program(self) -> Any:
         head = ". as [$ENV, $__input] | def env: $ENV; $__input | " if self.reads_variables else ""
-        self._program = _compile(f"{head}[{text}\n\n] | tojson")
+        return _compile(f"{head}[{self.text}\n\n] | tojson")
 
     @cached_property
     def inline_bytes(self) -> int:
@@ -83,6 +95,8 @@ class Program:
 
     @cached_property
     def _verdict(self) -> tuple[int, str]:
+        if not compiles_here(self.text):
+            return 0, "it takes long to compile"
         try:
             largest = work_of(self.text).largest(INLINE_BUDGET_US, MAX_INLINE_BYTES)
         except Unbounded as error:

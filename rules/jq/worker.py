@@ -1,9 +1,10 @@
 """The worker process: runs programs one after another, and may be killed at any time.
 
 Started as ``python -m rules.jq.worker MEMORY_BYTES PROGRESS_FD``. It reads frames (four bytes of length, MessagePack)
-from standard input: ``[batch, [[program, text, timeout_s], ...]]``; and answers on standard output with
-``[[index, outputs or null, error], ...]``, in one or several frames. Before each program it notes in the shared file
-which one it begins and when, so that its owner knows whom to blame when the process has to be killed or dies.
+from standard input: ``[batch, [[program, text, timeout_s], ...]]``; and answers on standard output with ``[[index,
+outputs or null, error], ...]``, in one or several frames; a program whose text is empty is compiled only. Before each
+program it notes in the shared file which one it begins and when, so that its owner knows whom to blame when the
+process has to be killed or dies.
 
 It runs with an address space that is limited, with low priority, without an environment, dies with its parent, and ends
 itself when its owner did not do so in time.
@@ -24,7 +25,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from broker.core.helper_process import ask_to_die_with_parent
-from rules.jq.program import JqError, Programs
+from rules.jq.program import JqError, Program, ProgramError, Programs
 
 PROGRESS: Final = struct.Struct("=QQQ")
 """The batch, the index in it, and when it was begun (nanoseconds of the monotonic clock)."""
@@ -80,7 +81,12 @@ def _serve(requests: BinaryIO, answers: BinaryIO, progress: mmap.mmap) -> None:
 
 def _run(programs: Programs, index: int, program: str, text: str) -> _Answer:
     try:
-        return index, programs.get(program).run(text), ""
+        if not text:
+            return index, _checked(programs.get(program)), ""
+        outputs = programs.get(program).run(text)
+        if len(outputs) > MAX_OUTPUT_CHARACTERS:
+            return index, None, f"the outputs are longer than {MAX_OUTPUT_CHARACTERS} characters"
+        return index, outputs, ""
     except JqError as error:
         return index, None, str(error)
     except MemoryError:
@@ -89,6 +95,17 @@ def _run(programs: Programs, index: int, program: str, text: str) -> _Answer:
         return index, None, "the program nests too deep"
 
 
+def _checked(program: Program) -> str:
+    """What is wrong with a program, as JSON: sentence, line and column; ``[]`` when it compiles."""
+    try:
+        program.check()
+    except ProgramError as error:
+        return msgspec.json.encode([error.sentence, error.line, error.column]).decode()
+    return "[]"
+
+
+MAX_OUTPUT_CHARACTERS: Final = 2 * 1024 * 1024
+"""Longest outputs that the broker reads, in 40 ms and some 40 MiB of its memory."""
 OUT_OF_MEMORY: Final = "the program needed more memory than a worker may have"
 
 

@@ -56,6 +56,7 @@ NOTHING: Final = Value("_undefined", "undefined")
 class MessageColumns:
     argument = "message"
     star = "_all_columns(message, _node, _metadata, _now_ms)"
+    size = "len(message.payload)"
 
     def source(self, name: str) -> str | None:
         return column_source.MESSAGE_COLUMNS.get(name)
@@ -77,6 +78,7 @@ class NamedColumns(MessageColumns):
 class EventColumns:
     argument = "occurrence"
     star = "dict(columns)"
+    size = "_size(columns)"
 
     def source(self, name: str) -> str | None:
         return f"columns.get({name!r}, _undefined)"
@@ -113,6 +115,7 @@ class Code:
         """Where to go on numbering names that are taken."""
         self._known: dict[str, Value] = {}
         self._uses_client = False
+        self._has_many_calls = False
         self._namespace: dict[str, Any] = {}
         self._constants: dict[str, str] = {}
         self._problems: list[Problem] = []
@@ -137,7 +140,8 @@ class Code:
         return self._let(wanted, value.code, value.kind) if value.is_literal else value
 
     def _fresh(self, wanted: str) -> str:
-        base = re.sub(r"\W|^(?=\d)|^_", "_", wanted, flags=re.ASCII).lstrip("_")[:40] or "v"
+        base = re.sub(r"\W", "_", wanted, flags=re.ASCII).lstrip("_")[:40] or "v"
+        base = f"v{base}" if base[0].isdigit() else base
         name, number = base, self._numbers.get(base, 2)
         while name in self._taken or name.startswith("fn_"):
             name, number = f"{base.removeprefix('fn_') or 'v'}_{number}", number + 1
@@ -149,7 +153,8 @@ class Code:
         """The global name of a value made once, when the rule is compiled; nothing changes it afterwards."""
         name = self._fresh(wanted)
         self._namespace[name] = constant
-        self._constants[name] = " ".join(text_of_tree(node).split())
+        text = " ".join(text_of_tree(node).split())
+        self._constants[name] = "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
         return name
 
     @contextmanager

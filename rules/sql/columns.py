@@ -100,6 +100,12 @@ def all_columns(message: Message, node: str, metadata: dict[str, Any], now_ms: C
     return columns
 
 
+def payload_size(columns: dict[str, Any]) -> int:
+    """The bytes of the payload, about; 0 where it is no string."""
+    payload = columns.get("payload")
+    return len(payload) if isinstance(payload, (str, bytes)) else 0
+
+
 def soft_json(source: Message | Occurrence) -> Any:
     """The payload as JSON, undefined when it is not."""
     try:

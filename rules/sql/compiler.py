@@ -10,8 +10,9 @@ Order is the language's: the SELECT list left to right, then WHERE; FOREACH list
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 from sqlglot import exp
@@ -22,10 +23,22 @@ from rules.sql import columns as column_source
 from rules.sql import like, paths, values
 from rules.sql.code import NOTHING, EventColumns, MessageColumns, NamedColumns, Scope, Trace, Value
 from rules.sql.conditions import Conditions
+from rules.sql.limits import (
+    FEW_CALLS,
+    INLINE_BYTES,
+    INLINE_ROWS,
+    INLINE_WORK,
+    MAX_ITEMS_INLINE,
+    MAX_ROW_MEMBERS,
+    MAX_ROWS,
+    MAX_WORK_NS,
+    ROWS_IN_A_TURN,
+)
 from rules.sql.optimizer import optimized
 from rules.sql.printer import text_of_tree
 from rules.sql.tree import END_INDEX, Path, Tree, jq_of, operands, path_of, place_of
-from rules.sql.values import UNDEFINED
+from rules.sql.values import UNDEFINED, EvaluationError
+from rules.sql.work import WORK, counted
 
 Row = dict[str, Any]
 Result = Row | list[Row] | None
@@ -41,22 +54,93 @@ class Surroundings:
     now_ms: Callable[[], int]
 
 
+class Lengthy(Exception):
+    """FOREACH has more to walk than the caller can wait for; to be evaluated by ``Program.parts``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A compiled rule for one kind of input: ``run(message)`` or ``run(occurrence)``."""
+    """A compiled rule for one kind of input, a message or an occurrence. A FOREACH is a generator (``walks``)."""
 
-    run: Callable[[Any], Result]
+    function: Callable[[Any], Any]
     source: str
     places: tuple[tuple[int, int], ...]
+    walks: bool = False
+
+    @property
+    def run(self) -> Callable[[Any], Result]:
+        """Gives the result, however long that takes."""
+        return _to_the_end(self.function, inf) if self.walks else self.function
+
+    @property
+    def run_short(self) -> Callable[[Any], Result]:
+        """Gives the result where an array has at most ``MAX_ITEMS_INLINE`` items, and fails where it has more."""
+        return _to_the_end(self.function, MAX_ITEMS_INLINE) if self.walks else self.function
+
+    @property
+    def at_once(self) -> Callable[[Any], Result]:
+        """Gives the result, or raises ``Lengthy`` before anything is evaluated for the items of a long array."""
+        return _first_part(self.function) if self.walks else self.function
+
+    def parts(self, given: Any) -> Generator[None, None, Result]:
+        """Evaluates a long array part by part, to return the result in the end."""
+        if not self.walks:
+            result: Result = self.function(given)
+            return result
+        result = yield from self.function(given)
+        return result
 
     def place_of(self, error: BaseException) -> tuple[int, int] | None:
         """Line and column of the SQL where an error of ``run`` came from."""
-        code, step, found = self.run.__code__, error.__traceback__, None
+        code, step, found = self.function.__code__, error.__traceback__, None
         while step is not None:
             if step.tb_frame.f_code is code and step.tb_lineno <= len(self.places):
                 found = self.places[step.tb_lineno - 1]
             step = step.tb_next
         return found
+
+
+def _to_the_end(walk: Callable[[Any], Iterator[None]], most_items: float) -> Callable[[Any], Result]:
+    def run(given: Any) -> Result:
+        parts, walked = walk(given), 0
+        try:
+            while walked <= most_items:
+                next(parts)
+                walked += ROWS_IN_A_TURN
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        raise EvaluationError(f"FOREACH of a rule that drops messages walks at most {most_items} items")
+
+    return run
+
+
+def _first_part(walk: Callable[[Any], Iterator[None]]) -> Callable[[Any], Result]:
+    def run(given: Any) -> Result:
+        try:
+            next(walk(given))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        raise Lengthy("the array of FOREACH is long")
+
+    return run
+
+
+def _parts(items: Any, size: int, inline: int, inline_bytes: int) -> Sequence[Sequence[Any]]:
+    """What FOREACH walks: one part, or an empty one and many, after each of which the program stops for a moment.
+
+    Args:
+        items: the array; anything else has no items.
+        size: the bytes of the payload, which each row may hold.
+        inline: how many items are walked without stopping.
+        inline_bytes: the same, as items times ``size``.
+    """
+    if type(items) is not list:
+        return ()
+    count = len(items)
+    if count <= inline and count * size <= inline_bytes:
+        return (items,)
+    step = max(1, min(ROWS_IN_A_TURN, inline, inline_bytes // max(1, size)))
+    return [(), *(items[at : at + step] for at in range(0, count, step))]
 
 
 def compile_for_messages(tree: exp.Select, functions: Functions, surroundings: Surroundings) -> Program:
@@ -100,7 +184,8 @@ _HELPERS: Final[dict[str, Any]] = {
     "_equal": values.equal, "_not_equal": values.not_equal, "_less": values.less,
     "_less_or_equal": values.less_or_equal, "_greater": values.greater, "_greater_or_equal": values.greater_or_equal,
     "_identical": values.identical, "_is_in": values.is_in, "_is_one_of": values.is_one_of, "_truth": values.truth,
-    "_like": like.like, "_jq_rows": values.rows_of_outputs,
+    "_like": like.like, "_jq_rows": values.rows_of_outputs, "_parts": _parts, "_too_many_rows": values.too_many_rows,
+    "_size": column_source.payload_size, "_work": WORK, "_counted": counted,
     "_truth_of_call": values.truth_of_call, "_string": values.string, "_key": paths.key, "_index": paths.index,
     "_part": paths.part, "_writable": paths.writable,
     "_integers": paths.integers, "_put": paths.put, "_end": paths.END, "_Index": paths.Index,
@@ -116,6 +201,7 @@ class _Compiler(Conditions):
     def program(self, tree: exp.Select, surroundings: Surroundings) -> Program:
         if self._trace is None:  # which is told about the nodes of the tree as it is written
             tree = optimized(tree, self._functions)
+        self._has_many_calls = sum(1 for _ in tree.find_all(exp.Anonymous)) > FEW_CALLS
         if "foreach" in tree.meta:
             self._foreach(tree)
         else:
@@ -142,7 +228,7 @@ class _Compiler(Conditions):
                 "split the rule or use CASE with more WHEN",
             )
             raise Invalid("the SQL cannot be used", [problem], code="sql_check") from None
-        return Program(namespace["rule"], source, places)
+        return Program(namespace["rule"], source, places, "foreach" in tree.meta)
 
     def _source(self) -> tuple[str, tuple[tuple[int, int], ...]]:
         head = [(f"# {name}: {text}", (1, 1)) for name, text in self._constants.items()]
@@ -151,6 +237,7 @@ class _Compiler(Conditions):
             head.append(("    columns = occurrence.columns", (1, 1)))
         elif self._uses_client:
             head.append(("    client = message.client", (1, 1)))
+        head.append((f"    _work.left = {MAX_WORK_NS}", (1, 1)))
         lines = head + self._lines
         return "\n".join(text for text, _ in lines) + "\n", tuple(where for _, where in lines)
 
@@ -190,15 +277,26 @@ class _Compiler(Conditions):
         scope.mention(item_name)
         self._where(inner.args.get("where"), scope, "return None")
         self._emit("rows = []")
-        item = self._fresh(item_name)
-        self._emit(f"for {item} in ({items.code} if type({items.code}) is list else ()):")
+        item, part = self._fresh(item_name), self._fresh("part")
+        inline, inline_bytes, most = _bounds(tree)
+        items = self._variable(items, "items")
+        self._emit(f"for {part} in _parts({items.code}, {self._columns.size}, {inline}, {inline_bytes}):")
         with self._block():
-            scope.names[item_name] = Value(item)
-            self._tell("ITEM", last, item)
-            self._where(tree.args.get("where"), scope, "continue", "INCASE")
-            done = Scope(outer=scope)
-            self._fields(tree.expressions, done, "DO")
-            self._emit(f"rows.append({self._row(done)})")
+            self._emit(f"for {item} in {part}:")
+            with self._block():
+                scope.names[item_name] = Value(item)
+                self._tell("ITEM", last, item)
+                self._where(tree.args.get("where"), scope, "continue", "INCASE")
+                done = Scope(outer=scope)
+                self._fields(tree.expressions, done, "DO")
+                self._emit(f"rows.append({self._row(done)})")
+            self._emit(f"if len(rows) > {most}: _too_many_rows({most})")
+            self._emit(f"if {part} is not {items.code}:")
+            with self._block():
+                left = self._fresh("left")
+                self._emit(f"{left} = _work.left")
+                self._emit("yield")
+                self._emit(f"_work.left = {left}")
         self._emit("return rows")
 
     def _walked(self, last: Tree, scope: Scope) -> Value:
@@ -284,6 +382,22 @@ class _Compiler(Conditions):
             else:
                 members.append(f"{name!r}: {scope.names[name].code}")
         return "{" + ", ".join(members) + "}"
+
+
+def _bounds(tree: exp.Select) -> tuple[int, int, int]:
+    """How many items a FOREACH walks without stopping, the same in bytes, and how many rows it gives."""
+    clauses = [clause for clause in (*tree.expressions, tree.args.get("where")) if clause is not None]
+    work = sum(1 for clause in clauses for _ in clause.walk())
+    calls = sum(1 for clause in clauses for _ in clause.find_all(exp.Anonymous))
+    members = sum(_STAR_MEMBERS if isinstance(field, exp.Star) else 1 for field in tree.expressions)
+    return (
+        min(INLINE_ROWS, max(1, INLINE_WORK // work)),
+        INLINE_BYTES // max(1, calls // 4),
+        min(MAX_ROWS, max(1, MAX_ROW_MEMBERS // members)),
+    )
+
+
+_STAR_MEMBERS: Final = 20
 
 
 def _implicit_name(node: Tree) -> str:

@@ -215,6 +215,8 @@ class Expressions(Reading):
         found = self._functions.get(name)
         assert found is not None
         codes = [argument.code for argument in arguments]
+        if self._has_many_calls:
+            codes = [f"_counted({code})" for code in codes]
         if found.column is not None:
             column = self._payload_json() if name == "payload" and codes else self._column(found.column)
             codes.insert(0, column.code)

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
+from rules.sql.limits import MAX_PATTERN_CHARACTERS
 from rules.sql.values import UNDEFINED, EvaluationError, type_name
+from rules.sql.work import spend
 
 ESCAPE: Final = "\\"
 """The escape sign where none is given."""
@@ -39,8 +41,10 @@ def matcher(pattern: str, escape: str = ESCAPE) -> Test:
     """The test that a pattern stands for.
 
     Raises:
-        EvaluationError: the pattern ends with the escape sign.
+        EvaluationError: the pattern ends with the escape sign, or is too long.
     """
+    if len(pattern) > MAX_PATTERN_CHARACTERS:
+        raise EvaluationError(f"a pattern of LIKE has at most {MAX_PATTERN_CHARACTERS} characters")
     first, *others = _pieces(pattern, escape)
     if not others:
         return _whole(first)
@@ -88,11 +92,15 @@ def _whole(piece: list[str | None]) -> Test:
 def _open_test(first: list[str | None], inner: list[list[str | None]], last: list[str | None]) -> Test:
     begin, finish, shortest = _expression(first), _expression(last), len(first) + len(last)
     searches = [_expression(piece) for piece in inner]
+    steps = 1 + max((len(piece) for piece in inner if None in piece), default=0)
+    """At each character at most: the value is gone through once, and a piece of mere text takes no longer for its
+    length."""
 
     def test(value: str) -> bool:
         end = len(value) - len(last)
         if len(value) < shortest or begin.match(value) is None or finish.match(value, end) is None:
             return False
+        spend(len(value) * steps, 5)
         at = len(first)
         for search in searches:
             found = search.search(value, at, end)

@@ -10,6 +10,28 @@ from typing import Final
 
 MAX_ITEMS: Final = 1_000_000
 """Longest array that a range or a split may build."""
+MAX_ROWS: Final = 50_000
+"""Most rows that FOREACH or a jq program gives for one message."""
+MAX_ROW_MEMBERS: Final = 500_000
+"""Most rows of FOREACH times members of a row, which take some 60 bytes each."""
+MAX_ITEMS_INLINE: Final = 10_000
+"""Longest array that FOREACH walks in a rule that may drop the message, which waits for it."""
+INLINE_ROWS: Final = 500
+"""Most items that FOREACH walks while the publish waits; those of a longer array take turns with other work."""
+INLINE_WORK: Final = 20_000
+"""The same in expressions: items times what DO and INCASE evaluate for each; and in rows times actions, in tenths."""
+INLINE_BYTES: Final = 8 * 1024 * 1024
+"""The same in bytes: items times the size of the payload, which each row may hold or work on."""
+ROWS_IN_A_TURN: Final = 64
+"""Items of a long array that are evaluated before others get their turn."""
+LARGE: Final = 4096
+"""Characters or items from which on the work of an operation is counted."""
+FEW_CALLS: Final = 50
+"""Calls of functions in a statement from which on each counts its arguments; fewer are done before that matters."""
+MAX_WORK_NS: Final = 40_000_000.0
+"""Most that the operations of one evaluation may take on large values, by what was measured of each."""
+MAX_STEPS: Final = 128
+"""Most keys of a path that is a value: JSON has no more levels."""
 MAX_TEXT: Final = 16 * 1024 * 1024
 """Longest text, in characters, that one operation may build."""
 MAX_INTEGER_BITS: Final = 14_284
@@ -31,10 +53,10 @@ MAX_PATTERN_BYTES: Final = 2 * 1024 * 1024
 """Memory of one compiled regular expression."""
 MAX_PATTERNS: Final = 256
 """Compiled regular expressions kept; the one not used for longest is compiled again when it is next needed."""
-MAX_PATTERN_STEPS: Final = 100_000_000
-"""Size of a compiled expression times the bytes of the text it may be tried on: half a second at worst."""
-MAX_REPLACING_S: Final = 1.0
-"""How long one ``regex_replace`` may take: a linear engine tried again after each match can be quadratic."""
+MAX_PATTERN_STEPS: Final = 20_000_000
+"""Size of a compiled expression times the bytes of the text it may be tried on: 0.1 s at worst, usually 1 ms."""
+MAX_REPLACING_MS: Final = 50
+"""Milliseconds that one ``regex_replace`` may take: a linear engine tried again after each match can be quadratic."""
 
 MAX_STORE_ENTRIES: Final = 100_000
 """Most keys of the store shared by all rules, and of one client's own."""

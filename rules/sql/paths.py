@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from broker.core import jsontext
-from rules.sql.limits import MAX_ITEMS
+from rules.sql.limits import MAX_ITEMS, MAX_STEPS
 from rules.sql.values import UNDEFINED, EvaluationError, type_name
+from rules.sql.work import spend
 
 
 class End:
@@ -36,6 +37,7 @@ def decoded(value: Any) -> Any:
     """JSON text as its value; anything else, and text that is not JSON, as undefined."""
     if type(value) is not str:
         return UNDEFINED
+    spend(len(value), 20)
     try:
         return jsontext.decode(value)
     except jsontext.JsonError:
@@ -48,7 +50,10 @@ def writable(value: Any) -> Any:
     Raises:
         JsonError: it is none.
     """
-    return jsontext.decode(value) if type(value) is str or type(value) is bytes else value
+    if type(value) is not str and type(value) is not bytes:
+        return value
+    spend(len(value), 20)
+    return jsontext.decode(value)
 
 
 def key(value: Any, name: str) -> Any:
@@ -70,9 +75,22 @@ def index(value: Any, position: Any) -> Any:
 
 def dotted(value: Any, path: str) -> Any:
     """``value.a.b`` for the text ``a.b``."""
-    for name in path.split("."):
+    for name in steps(path):
         value = key(value, name)
     return value
+
+
+def steps(path: str) -> list[str]:
+    """The keys of a path that is a value."""
+    keys = path.split(".")
+    check_steps(len(keys))
+    return keys
+
+
+def check_steps(count: int) -> None:
+    """Refuse a path that leads deeper than JSON goes."""
+    if count > MAX_STEPS:
+        raise EvaluationError(f"the path has {count} keys; at most {MAX_STEPS} are possible")
 
 
 def part(value: Any, first: int, last: int) -> list[Any]:
@@ -100,6 +118,7 @@ def integers(first: int, last: int) -> list[int]:
         raise EvaluationError(f"the range [{first}..{last}] ends before it begins")
     if last - first >= MAX_ITEMS:
         raise EvaluationError(f"the range [{first}..{last}] has more than {MAX_ITEMS} elements")
+    spend(last - first, 40)
     return list(range(first, last + 1))
 
 
@@ -110,6 +129,7 @@ def put(target: Any, steps: Sequence[Step], value: Any) -> Any:
     step, rest = steps[0], steps[1:]
     if type(step) is str:
         members = dict(target) if type(target) is dict else {}
+        spend(len(members), 50)
         members[step] = put(members.get(step, UNDEFINED), rest, value)
         return members
     return _put_item(target, step, rest, value)
@@ -125,6 +145,7 @@ def _put_item(target: Any, step: Step, rest: Sequence[Step], value: Any) -> Any:
 def _put_at(target: Any, position: Any, rest: Sequence[Step], value: Any) -> Any:
     if type(target) is not list:
         return [put(UNDEFINED, rest, value)]
+    spend(len(target), 10)
     if position is END:
         return [*target, put(UNDEFINED, rest, value)]
     if position == 0:

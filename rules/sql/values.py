@@ -12,14 +12,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from broker.core import jsontext
-from broker.core.errors import SluiceError
-from rules.sql.limits import MAX_INTEGER_BITS, MAX_ITEMS, MAX_TEXT
-
-
-class EvaluationError(SluiceError):
-    """A rule cannot be evaluated on this message; nothing is output. The text says which operation and why."""
-
-    code = "evaluation"
+from rules.sql.errors import EvaluationError as EvaluationError  # what values raise is found where they are
+from rules.sql.limits import MAX_INTEGER_BITS, MAX_ITEMS, MAX_ROWS, MAX_TEXT
+from rules.sql.work import spend
 
 
 class Undefined:
@@ -145,12 +140,14 @@ def check_size(size: int) -> None:
     """Refuse to build a text of more than ``MAX_TEXT`` characters."""
     if size > MAX_TEXT:
         raise EvaluationError(f"the text would be longer than {MAX_TEXT} characters")
+    spend(size, 4)  # it may be the JSON of something
 
 
 def check_items(count: int) -> None:
     """Refuse to build an array of more than ``MAX_ITEMS`` elements."""
     if count > MAX_ITEMS:
         raise EvaluationError(f"the array would have more than {MAX_ITEMS} elements")
+    spend(count, 40)
 
 
 def joined(*parts: str | bytes) -> str | bytes:
@@ -320,8 +317,10 @@ def identical(left: Any, right: Any) -> bool:
     if kind is not type(right):
         return False
     if kind is list:
+        spend(len(left), 150)
         return len(left) == len(right) and all(map(identical, left, right))
     if kind is dict:
+        spend(len(left), 300)
         return left.keys() == right.keys() and all(identical(item, right[key]) for key, item in left.items())
     return bool(left == right)
 
@@ -353,8 +352,10 @@ def _same(left: Any, right: Any) -> bool:
     if left_type is not right_type:
         return False
     if left_type is list:
+        spend(len(left), 300)
         return len(left) == len(right) and all(map(equal_by_value, left, right))
     if left_type is dict:
+        spend(len(left), 400)
         return left.keys() == right.keys() and all(equal_by_value(item, right[key]) for key, item in left.items())
     return bool(left == right)
 
@@ -393,6 +394,7 @@ def _order(left: Any, right: Any) -> int:
 
 
 def _order_items(left: list[Any], right: list[Any]) -> int:
+    spend(len(left), 400)
     for one, other in zip(left, right, strict=False):
         if not equal_by_value(one, other):
             return _order_exact(one, other)
@@ -402,6 +404,7 @@ def _order_items(left: list[Any], right: list[Any]) -> int:
 def _order_maps(left: dict[str, Any], right: dict[str, Any]) -> int:
     if len(left) != len(right):
         return len(left) - len(right)
+    spend(len(left), 800)
     keys, other_keys = sorted(left), sorted(right)
     if keys != other_keys:
         return -1 if keys < other_keys else 1
@@ -442,8 +445,15 @@ def truth_of_call(value: Any) -> bool:
     raise EvaluationError(f"a function used as a condition must return true or false, not {type_name(value)}")
 
 
+def too_many_rows(most: int) -> None:
+    """Called by compiled code where FOREACH has given more rows than it may."""
+    raise EvaluationError(f"FOREACH gives at most {most} rows for one message here")
+
+
 def rows_of_outputs(outputs: list[Any]) -> list[dict[str, Any]]:
     """What a JQ clause gives, as rows: every output must be an object."""
+    if len(outputs) > MAX_ROWS:
+        raise EvaluationError(f"the jq program of the rule gave {len(outputs)} rows; at most {MAX_ROWS} are taken")
     for output in outputs:
         if type(output) is not dict:
             raise EvaluationError(f"the jq program of the rule gave {type_name(output)}; a row must be an object")

@@ -20,6 +20,8 @@ from google.protobuf.descriptor_pb2 import (
 from schema_validation.serdes.base import SourceError
 from schema_validation.serdes.proto_lexer import Token, tokenize
 
+_MAX_DIGITS = 20
+"""Longest integer that is read; any field or enum number is shorter."""
 MAX_NESTING = 32
 """Deepest nesting of messages in messages."""
 
@@ -208,10 +210,15 @@ class _Parser:
         token = self._take()
         if token.kind != "integer":
             self._fail(token, f"expected a field number, found {_shown(token)}")
-        number = int(token.text, 0) if not token.text.isdigit() else int(token.text)
+        number = self._integer(token)
         if not 1 <= number <= 536_870_911 or 19_000 <= number <= 19_999:
             self._fail(token, f"field number {number} is not allowed")
         field.number = number
+
+    def _integer(self, token: Token) -> int:
+        if len(token.text) > _MAX_DIGITS:
+            self._fail(token, f"the number {_shown(token)} has {len(token.text)} digits")
+        return int(token.text) if token.text.isdigit() else int(token.text, 0)
 
     def _field_options(self, field: Any) -> None:
         """``[packed = true, default = 1]``: ``packed`` counts, defaults are for readers that fill them in."""
@@ -294,7 +301,7 @@ class _Parser:
         token = self._take()
         if token.kind != "integer":
             self._fail(token, f"expected a number, found {_shown(token)}")
-        number = sign * (int(token.text) if token.text.isdigit() else int(token.text, 0))
+        number = sign * self._integer(token)
         if not -(2**31) <= number < 2**31:
             self._fail(token, "an enum's number has 32 bits")
         value.number = number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -58,12 +58,13 @@ class Rule:
     def event_program(self) -> Program:
         return self.statement.on_event
 
-    def settle(self, outcome: Result | Exception, message: Message) -> None:
+    def settle(self, outcome: Result | Exception, message: Message) -> Iterator[None]:
         if isinstance(outcome, Exception):
             self.errors.append(str(outcome))
-            return
+            return iter(())
         assert isinstance(outcome, dict)
         self._writer.append(ROWS, StreamRecord(1, message.topic, json_bytes(defined(outcome)), 0, False, ""))
+        return iter(())
 
 
 class World:

@@ -120,7 +120,7 @@ def test_a_catastrophic_pattern_takes_linear_time(pattern: str, text: str) -> No
     for expression in ("regex_match(s, p)", "regex_extract(s, p)", "regex_replace(s, p, 'x')"):
         with suppress(EvaluationError):  # replacing may be stopped, in time
             check(f"is_null({expression})", False, s=text, p=pattern)
-    assert time.process_time() - started < 2.5 * limits.MAX_REPLACING_S
+    assert time.process_time() - started < 5 * limits.MAX_REPLACING_MS / 1000
 
 
 def test_a_large_expression_may_not_look_at_a_long_text() -> None:
@@ -128,7 +128,7 @@ def test_a_large_expression_may_not_look_at_a_long_text() -> None:
 
 
 def test_replacing_that_looks_ahead_again_and_again_is_stopped() -> None:
-    fails("regex_replace(s, 'a(?:.*b)?', '')", "replacing took longer than 1.0 s", s="a" * 200_000)
+    fails("regex_replace(s, 'a(?:.*b)?', '')", "replacing took longer than 50 ms", s="a" * 200_000)
 
 
 def test_compiled_expressions_are_kept_up_to_a_number() -> None:

@@ -84,7 +84,7 @@ def test_programs_that_are_refused(program: str, text: str, column: int) -> None
         (".a", '{"a":', "jq: argument 2 is not JSON: Unfinished JSON term at EOF at line 1, column 5"),
         ('error("no")', "1", "jq: no"),
         (".", 5.0, None),
-        ("foo", "1", "jq: argument 1 must be a jq program; foo/0 is not defined, at line 1, column 1 of the program"),
+        ("foo", "1", "jq: foo/0 is not defined, at line 1, column 1 of the program"),
         ("def f: 1 + f; f", "1", "jq: the program needed more memory than a worker may have"),
     ],
 )

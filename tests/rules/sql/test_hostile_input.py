@@ -11,6 +11,7 @@ import pytest
 
 from broker.core.errors import Invalid
 from rules.rule import compile_statement
+from rules.sql.columns import Occurrence
 from rules.sql.inference import infer
 from rules.sql.lexer import MAX_SQL_CHARACTERS, MAX_TOKENS
 from rules.sql.parser import MAX_CHAIN, MAX_CONDITIONS, MAX_DEPTH, parse
@@ -116,6 +117,30 @@ def test_the_deepest_that_parses_is_served_on_a_deep_stack(begin: str, end: str)
             break
     assert served >= 10
     assert "nest" in refusal
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ('payload.b + "1e5message" AS y', {"y": "x2"}),
+        ('1.5 + "5" AS y', {"y": "1.5x5"}),
+        ('payload."6" + 1 AS "7", "5" || "5" AS z', {"7": 7, "z": "x5x5"}),
+        ("clientid IN ('\0', 'c1') AS y, '\0' AS z", {"y": True, "z": "\0"}),
+        ("[1, '\0\r\x0c'] AS y", {"y": [1, "\0\r\x0c"]}),
+    ],
+)
+def test_names_that_are_numbers_and_strings_with_nul_are_as_any_other(fields: str, expected: dict[str, object]) -> None:
+    """Python has no names that begin with a digit, and no source with NUL."""
+    occurrence = Occurrence(
+        {"payload": '{"b": "x", "6": 6}', "clientid": "c1", "topic": "t", "1e5message": 2, "5": "x5"}
+    )
+    statement = compile_statement(f'SELECT {fields} FROM "t"', FUNCTIONS, SURROUNDINGS)
+    assert statement.on_event.run(occurrence) == expected
+
+
+def test_items_may_have_names_that_are_numbers() -> None:
+    rows = result('FOREACH payload.l AS "1" DO "1".b + "1".b AS c FROM "#"', '{"l": [{"b": 2}]}')
+    assert rows == [{"c": 4}]
 
 
 def test_the_limits_are_told() -> None:

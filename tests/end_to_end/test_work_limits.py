@@ -1,0 +1,163 @@
+"""No saved object and no message holds up the broker: 100 ms of its loop at most, and 64 MiB of its memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.clients import Client
+from tests.support.node import Node, eventually, running
+from tests.support.watching import Watch
+
+MEBIBYTE = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running(tmp_path_factory.mktemp("limits") / "node", config="lake.run_spark = false\n") as node:
+        node.call("POST", "/streams", {"name": "rows"})
+        yield node
+        assert "Traceback" not in node.log.read_text()
+
+
+@pytest.fixture
+def watch(node: Node) -> Iterator[Watch]:
+    watch = Watch(node)
+    yield watch
+    watch.close()
+
+
+REPUBLISH = {"type": "republish", "topic": "out/x", "payload": "${v}", "qos": 0}
+STREAM = {"type": "stream", "stream": "rows"}
+
+
+@dataclass(frozen=True)
+class Heavy:
+    """A rule and a payload that are a lot of work; ``says`` stands in the failure, None where it is done."""
+
+    sql: str
+    payload: str
+    says: str | None
+    action: Any = None
+    rows: int = 1
+
+
+def _list(items: int, item: str = "1") -> str:
+    return "[" + ",".join([item] * items) + "]"
+
+
+HEAVY = {
+    "half a million items": Heavy(
+        'FOREACH payload AS v DO v FROM "in/#"', _list(500_000), "at most 50000 rows"
+    ),
+    "as many items as may be, republished": Heavy(
+        'FOREACH payload AS v DO v FROM "in/#"', _list(50_000), None, rows=50_000
+    ),
+    "as many items as may be, into a stream": Heavy(
+        'FOREACH payload AS v DO v, topic AS t FROM "in/#"', _list(50_000), None, STREAM, rows=50_000
+    ),
+    "rows that hold the whole payload": Heavy(
+        'FOREACH payload.v AS v DO v, payload AS whole FROM "in/#"',
+        json.dumps({"v": [1] * 300, "x": "x" * 600_000}), None, STREAM, rows=300,
+    ),
+    "rows that hold a payload each": Heavy(
+        "FOREACH payload.v AS v DO concat(v, payload.x) AS v FROM \"in/#\"",
+        json.dumps({"v": [1] * 300, "x": "x" * 600_000}), "too much text",
+    ),
+    "items of an expression each": Heavy(
+        "FOREACH payload AS v DO " + ", ".join(f"concat(upper('a'), str(v + {n})) AS v{n}" for n in range(100))
+        + ' FROM "in/#"',
+        _list(5_000), None, rows=5_000,
+    ),
+    "rows of a jq program": Heavy(
+        'SELECT * JQ \'.payload | fromjson[] | {v: .}\' FROM "in/#"', _list(40_000), None, rows=40_000
+    ),
+    "a pattern of LIKE": Heavy(
+        "SELECT 1 AS v FROM \"in/#\" WHERE payload.t LIKE payload.p",
+        json.dumps({"t": "a" * 400_000, "p": "%" + "_" * 400_000 + "b%"}), "LIKE",
+    ),
+    "many patterns of LIKE": Heavy(
+        "SELECT 1 AS v FROM \"in/#\" WHERE payload.t LIKE payload.p",
+        json.dumps({"t": "ab" * 250_000, "p": "%" + "_a%" * 60_000 + "c"}), "LIKE",
+    ),
+    "a format": Heavy("SELECT sprintf(payload) AS v FROM \"in/#\"", "~s" * 500_000, "sprintf"),
+    "a format and its values": Heavy(
+        "SELECT sprintf_s(payload.f, payload.a) AS v FROM \"in/#\"",
+        json.dumps({"f": "~p" * 200_000, "a": [1] * 200_000}), "sprintf",
+    ),
+    "a path of keys": Heavy(
+        "SELECT mput(json_decode(payload), 1, map_new()) AS v FROM \"in/#\"", _list(200_000, '"k"'), "at most 128"
+    ),
+    "empty matches": Heavy(
+        "SELECT regex_replace(payload, '', 'x') AS v FROM \"in/#\"", "a" * 1_000_000, "regex_replace"
+    ),
+    "a large expression": Heavy(
+        "SELECT regex_match(payload.t, payload.p) AS v FROM \"in/#\"",
+        json.dumps({"t": "a" * 900_000, "p": "(a|b)*" * 1_000 + "c"}), None,
+    ),
+    "escapes": Heavy("SELECT unescape(payload) AS v FROM \"in/#\"", "\\n" * 500_000, "too much"),
+    "letters with accents": Heavy(
+        "SELECT strlen(payload) AS v, reverse(payload) AS w FROM \"in/#\"", "e\u0301" * 300_000, "too much"
+    ),
+    "a comparison of arrays": Heavy(
+        "SELECT 1 AS v FROM \"in/#\" WHERE payload.a = payload.b",
+        json.dumps({"a": [1] * 150_000, "b": [1] * 150_000}), "too much",
+    ),
+    "a hundred calls": Heavy(
+        "SELECT " + ", ".join(f"length(tokens(payload, ',;{n}')) AS v{n}" for n in range(100)) + ' FROM "in/#"',
+        "a;b,c" * 200_000, "too much",
+    ),
+    "a jq program of the payload": Heavy(
+        "SELECT jq(payload, 'null') AS v FROM \"in/#\"", '"a"*2000000000|length', "memory", None
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_a_message_takes_its_turn_or_fails_with_a_sentence(node: Node, watch: Watch, name: str) -> None:
+    heavy = HEAVY[name]
+    rule = {"name": "heavy", "sql": heavy.sql, "actions": [heavy.action or REPUBLISH]}
+    node.call("POST", "/rules", rule)
+    client = Client(node, "heavy-publisher")
+    try:
+        watch.begin()
+        client.publish("in/1", heavy.payload)
+        shown = eventually(lambda: _done(node, heavy))
+        client.publish("in/1", "1")  # what follows has its turn as well
+        watch.check()
+        if heavy.says is None:
+            assert shown["metrics"]["failed.exception"] == 0, shown["last_error"]
+        else:
+            assert heavy.says in shown["last_error"]["text"], shown["last_error"]
+    finally:
+        client.close()
+        node.call("DELETE", "/rules/heavy")
+
+
+def test_a_rule_that_drops_messages_looks_at_a_long_array_before_they_go_on(node: Node) -> None:
+    sql = 'FOREACH payload AS v DO v INCASE v = 2 FROM "drop/#"'
+    node.call("POST", "/rules", {"name": "drops", "sql": sql, "actions": [{"type": "drop"}]})
+    client = Client(node, "drops")
+    try:
+        client.subscribe("drop/#", 1)
+        client.publish("drop/1", _list(5_000)[:-1] + ",2]")
+        client.publish("drop/2", _list(5_000))
+        assert client.take().topic == "drop/2"
+        client.publish("drop/3", _list(20_000))
+        assert "walks at most 10000 items" in node.call("GET", "/rules/drops")["last_error"]["text"]
+    finally:
+        client.close()
+
+
+def _done(node: Node, heavy: Heavy) -> Any:
+    shown = node.call("GET", "/rules/heavy")
+    metrics = shown["metrics"]
+    if heavy.says is not None:
+        return shown if metrics["failed.exception"] else None
+    if metrics["failed.exception"] or metrics["actions.success"] >= heavy.rows:
+        return shown
+    return None
