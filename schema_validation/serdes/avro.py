@@ -25,7 +25,7 @@ from schema_validation.serdes.base import DataRefused, Misfit, SourceError, need
 
 MAX_MEMORY = 64 * 1024 * 1024
 """Memory that a payload may become without being looked at first."""
-MAX_SMALL_VALUES = 100_000
+MAX_SMALL_VALUES = 50_000
 """Most values of a payload that could become more: looking at so many takes 0.1 s."""
 
 Reader = Callable[[BytesIO, Any], Any]

@@ -5,7 +5,7 @@ Runs when a payload was refused.
 
 from __future__ import annotations
 
-from schema_validation.serdes.avro_schema import AvroType
+from schema_validation.serdes.avro_schema import AvroType, takes_bytes
 from schema_validation.serdes.base import Misfit, path_text
 
 MAX_STEPS = 20_000
@@ -92,7 +92,7 @@ class _Walk:
                 return at
             if count < 0:
                 count, at = -count, self._varint(at, path, kind.kind)[1]
-            if count > len(self._data) - at:
+            if count > len(self._data) - at and (kind.kind == "map" or takes_bytes(items)):
                 raise _Found(path, f"{count} items are announced, {len(self._data) - at} bytes are left")
             for _ in range(count):
                 part: str | int = place

@@ -226,8 +226,6 @@ def _check_arrays(read: AvroType) -> None:
     for found in all_types(read):
         if found.items is None:
             continue
-        if found.kind == "array" and not _takes_bytes(found.items, set()):
-            raise SourceError(f"an array's items must take at least one byte, {found.items.kind!r} takes none")
         if _empty_fields(found.items, set()) > MAX_EMPTY:
             raise SourceError(f"an {found.kind}'s items have at most {MAX_EMPTY} fields that take no bytes")
 
@@ -242,6 +240,11 @@ def all_types(read: AvroType) -> list[AvroType]:
             seen[id(found)] = found
             left += found.parts()
     return list(seen.values())
+
+
+def takes_bytes(read: AvroType) -> bool:
+    """Whether every value of the type takes at least one byte of a payload."""
+    return _takes_bytes(read, set())
 
 
 def _takes_bytes(read: AvroType, within: set[int]) -> bool:

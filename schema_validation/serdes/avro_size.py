@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from schema_validation.serdes.avro_schema import AvroType, all_types
+from math import inf
+
+from schema_validation.serdes.avro_schema import AvroType, all_types, takes_bytes
 
 _RECORD, _FIELD = 184, 30
 _SIZES = {"int": 32, "long": 32, "float": 24, "double": 24, "string": 50, "bytes": 50, "fixed": 50}
@@ -11,13 +13,15 @@ _WIDTHS = {"null": 0, "float": 4, "double": 8}
 
 
 def growth(kind: AvroType) -> float:
-    """Most bytes of memory that one byte of a payload becomes in an array or a map."""
+    """Most bytes of memory that one byte of a payload becomes in an array or a map; infinite where items take none."""
     return max((_growth_of(found) for found in all_types(kind) if found.items is not None), default=1.0)
 
 
 def _growth_of(holder: AvroType) -> float:
     if holder.items is None:
         return 1.0
+    if holder.kind == "array" and not takes_bytes(holder.items):
+        return inf
     key_size, key_width = (_SIZES["string"] + _FIELD, 1) if holder.kind == "map" else (8, 0)
     return (key_size + _size(holder.items, frozenset())) / max(1, key_width + _width(holder.items, frozenset()))
 

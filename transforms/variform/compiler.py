@@ -70,6 +70,7 @@ def compile_expression(source: str, *, raw: bool = False, in_transformations: bo
         "holds": _holds,
         "or_empty": _or_empty,
         "any_is": _any_is,
+        "one_of": _one_of,
         "only_list": _only_list,
         "first_filled": _first_filled,
         "render": render,
@@ -103,6 +104,8 @@ class _Generator:
         if raw:
             body.append(f"    return {result}")
         else:
+            if isinstance(node, Call) and node.name == "coalesce":
+                result = f"one_of({result})"
             body += [f"    r = {result}", "    return r if r.__class__ is str else render(r)"]
         self.lines += [
             "def whole(b):",
@@ -270,9 +273,14 @@ def _first_filled(parts: tuple[Evaluate, ...], bindings: Bindings) -> Any:
     return ""
 
 
+def _one_of(value: Any) -> Any:
+    """What ``coalesce`` gives as text: of a list, the first item that is not empty, as with a list as its argument."""
+    return next((item for item in value if not is_empty(item)), "") if value.__class__ is list else value
+
+
 def _only_list(value: Any) -> Any:
     if value.__class__ is list:
-        return next((item for item in value if not is_empty(item)), "")
+        return _one_of(value)
     if is_empty(value):
         return ""
     raise EvalError("coalesce_badarg", f"coalesce: one argument must be a list, not {name_of(value)}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from transforms.variform.errors import badarg
 from transforms.variform.registry import function
-from transforms.variform.values import binary, bounded, decoded, integer, json_text, json_value, text, text_or_bytes
+from transforms.variform.values import binary, bounded, integer, json_text, json_value, text, text_or_bytes
 
 _HASHES = frozenset({"md5", "sha", "sha1", "sha224", "sha256", "sha384", "sha512", "blake2b", "blake2s"}) | {
     f"sha3_{bits}" for bits in (224, 256, 384, 512)
@@ -109,10 +109,12 @@ def _ranged(name: str, value: int, least: Any, most: Any) -> int:
 
 @function("json_value", 2)
 def json_value_at(value: Any, path: Any) -> Any:
-    """The value at a path (``a.b``) of JSON text, null when it is absent or the text is no JSON."""
-    keys, source = _keys("json_value", path), text("json_value", value)
+    """The value at a path (``a.b``) of JSON text, null when it is absent or the text is not JSON; "" of anything else."""
+    keys = _keys("json_value", path)
+    if value.__class__ is not str and value.__class__ is not bytes:
+        return ""
     try:
-        found = json_value(source)
+        found = json_value(value)
     except ValueError:
         return None
     return _walk(found, keys)
@@ -120,15 +122,16 @@ def json_value_at(value: Any, path: Any) -> Any:
 
 @function("jwt_value", 2)
 def jwt_value(token: Any, path: Any) -> Any:
-    """A claim of a JSON web token, whose signature is **not** checked; null when it is absent."""
+    """A claim of a JSON web token, whose signature is **not** checked; null when it is absent, "" without JSON claims."""
     keys = _keys("jwt_value", path)
     parts = text("jwt_value", token).split(".")
     if len(parts) != 3:
         raise badarg("jwt_value", "a token has three parts")
+    payload = _unbase64("jwt_value", parts[1], True, True)
     try:
-        claims = json_value(decoded(_unbase64("jwt_value", parts[1], True, True)))
+        claims = json_value(payload)
     except ValueError:
-        raise badarg("jwt_value", "the token's claims are no JSON") from None
+        return ""
     return _walk(claims, keys)
 
 
