@@ -260,7 +260,10 @@ class AccessDesk:
         return {
             "allowed": ruling.is_allowed,
             "decided_by": "authorization",
-            "authorization": {"result": ruling.result, "source": ruling.source, "rule": ruling.rule or None},
+            "authorization": {
+                "result": ruling.result, "source": ruling.source, "rule": ruling.rule or None,
+                "withheld": list(ruling.withheld),
+            },
             "facts": _shown_facts(subject),
             "rules": [
                 {"name": rule.name, "source": rule.source, "permission": "allow" if rule.is_allow else "deny",

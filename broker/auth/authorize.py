@@ -9,7 +9,7 @@ client brought along when it logged in are asked before all sources.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Protocol
@@ -73,6 +73,11 @@ class AuthorizationSettings(Settings):
     deny_action: Literal["ignore", "disconnect"] = Field(
         default="ignore", description="What is done with a client that publishes or subscribes to what it may not: its "
         "request is refused, or its connection closed."
+    )  # fmt: skip
+    strict_subscriptions: bool = Field(
+        default=False, description="Refusal of every subscription that matches a topic which a rule denies. Without it "
+        "such a subscription is granted where the rest is allowed, and messages on topics that are denied are not "
+        "delivered."
     )  # fmt: skip
     trusted_client_attributes: list[str] = Field(
         default_factory=list, description="Names that rules go by though no authenticator verified them: `username`, "
@@ -160,6 +165,8 @@ class Ruling:
     is_allowed: bool
     source: str
     rule: str = ""
+    withheld: tuple[str, ...] = ()
+    """Filters of rules that deny a part of a subscription which is allowed."""
 
     @property
     def result(self) -> Result:
@@ -179,13 +186,32 @@ def is_wide(topic_filter: TopicFilter) -> bool:
     return levels[0] == SYSTEM_LEVEL or levels in _EVERYTHING
 
 
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """Rules as they bear on messages on their way to a client. Equal ones decide alike."""
+
+    rules: tuple[BoundRule, ...]
+
+    def decide(self, topic: str, qos: int) -> bool | None:
+        """Whether a message may be delivered, by the QoS of the subscription; None when no rule is about it."""
+        kind = subscribe_kind(qos)
+        return next((rule.is_allow for rule in self.rules if rule.is_about_delivery(kind, topic)), None)
+
+    def __call__(self, topic: str, qos: int) -> bool:
+        """Whether a message may be delivered for a subscription that was granted."""
+        return self.decide(topic, qos) is not False
+
+
 class Rulings:
     """The rules for one client. Bound when first asked for."""
 
-    __slots__ = ("_denies_wide", "_no_match", "_rules", "_sources", "subject")
+    __slots__ = ("_no_match", "_rules", "_settings", "_sources", "_withheld", "subject")
 
-    def __init__(self, subject: Subject, sources: Sequence[Source], no_match: Ruling, *, denies_wide: bool) -> None:
-        self.subject, self._sources, self._no_match, self._denies_wide = subject, sources, no_match, denies_wide
+    def __init__(
+        self, subject: Subject, sources: Sequence[Source], no_match: Ruling, settings: AuthorizationSettings
+    ) -> None:
+        self.subject, self._sources, self._no_match, self._settings = subject, sources, no_match, settings
+        self._withheld: Withheld | None = None
         self._rules: list[BoundRule] | None = None
 
     def publish(self, topic: str, qos: int, retain: bool) -> Ruling:
@@ -201,16 +227,24 @@ class Rulings:
         if self.subject.is_superuser:
             return _SUPERUSER
         kind, asked = subscribe_kind(qos), topic_filter.levels
-        found = next((rule for rule in self.rules() if rule.is_about_subscribe(kind, asked)), None)
-        if found is None and self._denies_wide and is_wide(topic_filter):
+        withheld: list[str] = []
+        for rule in self.rules():
+            if rule.is_about_subscribe(kind, asked):
+                return self._ruling(rule, withheld)
+            if part := rule.denied_part(kind, asked):
+                if self._settings.strict_subscriptions:
+                    return self._ruling(rule)
+                withheld += [one.text for one in part]
+        if self._settings.deny_wide_subscriptions and is_wide(topic_filter) and not _is_local(self.subject):
             return _WIDE
-        return self._ruling(found)
+        return self._ruling(None, withheld)
 
-    def delivery(self, topic: str, qos: int) -> bool | None:
-        """Over a message on its way to the client, by the QoS of the subscription; None when no rule is about it."""
-        kind = subscribe_kind(qos)
-        found = next((rule for rule in self.rules() if rule.is_about_delivery(kind, topic)), None)
-        return None if found is None else found.is_allow
+    @property
+    def withheld(self) -> Withheld:
+        """What is not delivered to the client, by the rules about its subscriptions."""
+        if self._withheld is None:
+            self._withheld = Withheld(tuple(rule for rule in self.rules() if rule.kinds >> subscribe_kind(0)))
+        return self._withheld
 
     @property
     def allows_the_rest(self) -> bool:
@@ -224,8 +258,9 @@ class Rulings:
             self._rules = own + [rule for source in self._sources for rule in source.rules_for(self.subject)]
         return self._rules
 
-    def _ruling(self, found: BoundRule | None) -> Ruling:
-        return self._no_match if found is None else Ruling(found.is_allow, found.source, found.name)
+    def _ruling(self, found: BoundRule | None, withheld: Sequence[str] = ()) -> Ruling:
+        ruling = self._no_match if found is None else Ruling(found.is_allow, found.source, found.name)
+        return replace(ruling, withheld=tuple(withheld)) if withheld and ruling.is_allowed else ruling
 
 
 class Authorizer:
@@ -275,8 +310,7 @@ class Authorizer:
         no_match = _NO_RULES
         if settings.no_match is not None or self.restricts(subject):
             no_match = Ruling(settings.no_match == "allow", "no_match")
-        denies_wide = settings.deny_wide_subscriptions and not _is_local(subject)
-        return Rulings(subject, self._sources, no_match, denies_wide=denies_wide)
+        return Rulings(subject, self._sources, no_match, settings)
 
     def may_retain(self, message: Message) -> bool:
         """Whether the client that published a retained message may still do so. What is known of it is what stands

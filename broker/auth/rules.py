@@ -4,8 +4,9 @@ A rule says ``allow`` or ``deny``, whom it is about, which actions, and which to
 request decides it. What a rule needs to know of a client and is not certain (``broker.auth.subject``) never lets
 anything through: a rule that allows does not apply then, and one that denies does.
 
-A subscription is decided over as a whole: a rule that allows must cover all of the filter, one that denies must only
-meet it somewhere. So nobody gets by a wildcard what is denied to them by name.
+A rule that allows a subscription must cover all of its filter. One that denies refuses it when it covers all of it;
+where it meets only a part, the subscription is granted and messages of that part are withheld on delivery or, where
+that is set, the subscription is refused. So nobody gets by a wildcard what is denied to them by name.
 """
 
 from __future__ import annotations
@@ -243,12 +244,14 @@ class BoundRule:
         return any(not one.is_literal and one.matches_topic(topic) for one in self.filters)
 
     def is_about_subscribe(self, kind: int, asked: tuple[str, ...]) -> bool:
-        """Whether it decides over a subscription."""
-        if not self.kinds >> kind & 1:
-            return False
-        if self.is_allow:
-            return any(one.covers(asked) for one in self.filters)
-        return any(one.meets(asked) for one in self.filters)
+        """Whether it decides over all of a subscription."""
+        return bool(self.kinds >> kind & 1) and any(one.covers(asked) for one in self.filters)
+
+    def denied_part(self, kind: int, asked: tuple[str, ...]) -> tuple[Bound, ...]:
+        """The filters of a rule that denies some of a subscription."""
+        if self.is_allow or not self.kinds >> kind & 1:
+            return ()
+        return tuple(one for one in self.filters if one.meets(asked))
 
 
 class Rule:

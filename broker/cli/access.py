@@ -85,6 +85,8 @@ def _tell(found: dict[str, Any]) -> None:
 
     verdict = "allowed" if found["allowed"] else "denied"
     print_line(f"{verdict}, by {_reason(found)}")
+    if withheld := found.get("authorization", {}).get("withheld"):
+        print_line(f"not delivered: messages on {' '.join(withheld)}")
     if "facts" in found:
         certain = ", ".join(f"{name}={value}" for name, value in found["facts"].items())
         print_line(f"certain of the client: {certain or 'nothing'}")

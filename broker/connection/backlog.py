@@ -220,7 +220,8 @@ def _ignore_offset(_next_offset: int) -> None:
 def _match(session: Session, offset: int, record: StreamRecord) -> Delivery | None:
     if record.rule is not None and record.rule != session.client_id:
         return None
-    return session.subscriptions.match_logged(offset, message_of(record), session.client_id, record.rule)
+    message, name = message_of(record), session.client_id
+    return session.subscriptions.match_logged(offset, message, name, record.rule, session.may_have)
 
 
 def _record(message: Message, addressee: str | None) -> StreamRecord:

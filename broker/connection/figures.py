@@ -66,6 +66,9 @@ class Figures:
         self.subscriptions_revoked = counter(
             "subscriptions_revoked", "subscriptions taken from clients since rules no longer allow them"
         )
+        self.subscriptions_filtered = counter(
+            "subscriptions_filtered", "subscriptions granted though rules deny some of their topics: those are withheld"
+        )
         self.dropped = dropped
         self._metrics = metrics
         self._delivery_dropped: dict[str, Counter] = {}

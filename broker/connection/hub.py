@@ -297,6 +297,8 @@ class Hub:
         session.is_ended = True
         session.drop_all("session_ended")
         self._end_subscriptions(session)
+        session.may_have = None
+        self.router.limit(session)
         self.sessions.remove(session)
         self.replays.session_ended(session)
         self.records.ended(session)

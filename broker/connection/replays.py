@@ -122,7 +122,7 @@ class Replays:
         position: bytes | None = b""
         identifiers = (subscription.identifier,) if subscription.identifier else ()
         while True:
-            for outgoing, qos in self._current(entries, subscription.qos, since):
+            for outgoing, qos in self._current(session, subscription, entries, since):
                 yield Delivery(outgoing, qos, True, identifiers)
             if position is None or not _is_wanted(session, subscription):
                 return
@@ -191,7 +191,7 @@ class Replays:
         """Append to the session log, but what has QoS 0; True when there was something to append."""
         session, subscription, has_appended = replay.session, replay.subscription, False
         identifiers = (subscription.identifier,) if subscription.identifier else ()
-        for outgoing, qos in self._current(entries, subscription.qos, replay.since):
+        for outgoing, qos in self._current(session, subscription, entries, replay.since):
             if qos:
                 self._backlog.keep(_as_retained(outgoing.message), [Target(session, qos, True, identifiers)], True)
                 has_appended = True
@@ -199,11 +199,17 @@ class Replays:
                 session.deliver(outgoing, 0, True, identifiers)
         return has_appended
 
-    def _current(self, entries: Iterable[Entry], granted: int, since: int) -> Iterator[tuple[Outgoing, int]]:
-        now_ns = self._clock.now_ns()
+    def _current(
+        self, session: Session, subscription: Subscription, entries: Iterable[Entry], since: int
+    ) -> Iterator[tuple[Outgoing, int]]:
+        now_ns, granted = self._clock.now_ns(), subscription.qos
         for message, stamp in entries:
             outgoing = Outgoing(message)
-            if stamp <= since and not outgoing.is_expired(now_ns) and self.is_wanted(message):
+            if subscription.filter.text not in session.subscriptions:  # unsubscribed, or taken from the client
+                return
+            if stamp > since or outgoing.is_expired(now_ns) or not self.is_wanted(message):
+                continue
+            if session.may_have is None or session.may_have(message.topic, granted):
                 yield outgoing, min(message.qos, granted)
 
     def _remove(self, replay: Replay) -> None:

@@ -102,9 +102,9 @@ class SysTopics:
         """Give a new subscription to ``$SYS/...`` what there is to see of it."""
         if not self.settings.interval or subscription.filter.share_group is not None:
             return
-        identifiers = (subscription.identifier,) if subscription.identifier else ()
+        identifiers, may_have = (subscription.identifier,) if subscription.identifier else (), c.session.may_have
         for topic, read in self._all():
-            if subscription.filter.matches(topic):
+            if subscription.filter.matches(topic) and (may_have is None or may_have(topic, subscription.qos)):
                 outgoing = Outgoing(self._message(topic, read().encode(), retain=True))
                 c.session.deliver(outgoing, 0, True, identifiers)
 

@@ -38,6 +38,11 @@ class Subscriber(Protocol):
         """Whether it has no connection."""
         ...
 
+    @property
+    def may_have(self) -> Callable[[str, int], bool] | None:
+        """Whether it may have messages on a topic for a subscription of that QoS; None where it may have all."""
+        ...
+
     def take_packet(self, packet: bytes) -> bool:
         """Send an encoded QoS 0 PUBLISH; False when ``deliver`` has to look at it first."""
         ...
@@ -197,6 +202,7 @@ class Router(Generic[S]):
         self._by_match: WeakValueDictionary[tuple[int, ...], Routes[S]] = WeakValueDictionary()
         """By the identities of what a topic's filters hold: a new topic of known subscribers needs no entries."""
         self._leaving: set[S] = set()
+        self._limited: set[S] = set()
         self.subscription_count = self.shared_subscription_count = 0
 
     def subscribe(self, subscriber: S, subscription: Subscription, is_new: bool) -> None:
@@ -221,6 +227,13 @@ class Router(Generic[S]):
         if not self._memberships.leave(subscriber, topic_filter.text):
             self._plain.remove(topic_filter.levels, subscriber.client_id)
         self._on_change(topic_filter)
+
+    def limit(self, subscriber: S) -> None:
+        """What a subscriber may have has changed; plans are to be made again."""
+        if subscriber.may_have is None:
+            self._limited.discard(subscriber)
+        else:
+            self._limited.add(subscriber)
 
     def leave(self, subscriber: S, subscriptions: Sequence[Subscription]) -> Iterator[None]:
         """Remove all that a subscriber had, for good: it gets nothing from now on, and what is left of it goes with the
@@ -287,8 +300,16 @@ class Router(Generic[S]):
     def _match(self, topic: str) -> list[tuple[str, tuple[S, Subscription]]]:
         matched = self._plain.match(topic)
         if self._leaving:
-            return [one for one in matched if one[1][0] not in self._leaving]
+            matched = [one for one in matched if one[1][0] not in self._leaving]
+        if self._limited:
+            matched = [one for one in matched if self._gets(topic, *one[1])]
         return matched
+
+    def _gets(self, topic: str, subscriber: S, subscription: Subscription) -> bool:
+        if subscriber not in self._limited:
+            return True
+        may_have = subscriber.may_have
+        return may_have is None or may_have(topic, subscription.qos)
 
     def matching_groups(self, topic: str) -> list[str]:
         """The keys of the groups that get messages on a topic name."""

@@ -68,6 +68,7 @@ class Session:
         "late",
         "log",
         "max_packet_bytes",
+        "may_have",
         "maybe_sent_below",
         "memberships",
         "owner",
@@ -104,6 +105,9 @@ class Session:
         self.is_waited_for = True
         self.is_crowded = False
         self.max_packet_bytes = _UNLIMITED_BYTES
+        self.may_have: MayHave | None = None
+        """What it may have of what it subscribed to, by QoS of the subscription; None for all. While it is away, by the
+        rules of before; what waits is looked at once more when it is back."""
         self.window = Window(services.window)
         self.queue: deque[Delivery] = NOTHING
         self.queue_bytes = 0

@@ -11,7 +11,7 @@ from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.tally import Tally
 from broker.core.topic import TopicFilter
-from broker.session.delivery import Delivery
+from broker.session.delivery import Delivery, MayHave
 from broker.session.matching import FEW, Matching, matching_filters, matching_subscriptions
 
 _SUBSCRIPTION_BYTES: Final = 300
@@ -83,9 +83,11 @@ class Subscriptions(dict[str, Subscription]):
             and not any(item.qos for item in self.matching(topic))
         ]
 
-    def match_logged(self, offset: int, message: Message, client_id: str, addressee: str | None) -> Delivery | None:
+    def match_logged(
+        self, offset: int, message: Message, client_id: str, addressee: str | None, may_have: MayHave | None = None
+    ) -> Delivery | None:
         """Whether a record of the session log is for the client, by the subscriptions that held when it was appended;
-        ``addressee`` is the one it is for alone."""
+        ``addressee`` is the one it is for alone. ``may_have`` says what it may have of them, None for all."""
         if addressee is not None and addressee != client_id:
             return None
         is_addressed = addressee is not None
@@ -94,6 +96,8 @@ class Subscriptions(dict[str, Subscription]):
             for subscription in self.matching(message.topic)
             if is_addressed or (not subscription.is_membership and subscription.since_offset <= offset)
         ]
+        if may_have is not None:
+            found = [subscription for subscription in found if may_have(message.topic, subscription.qos)]
         if not is_addressed and message.client.client_id == client_id:
             found = [subscription for subscription in found if not subscription.no_local]
         qos = min(message.qos, max((subscription.qos for subscription in found), default=0))

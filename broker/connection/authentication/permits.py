@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
-from broker.auth.authorize import Ruling, Rulings, is_wide
+from broker.auth.authorize import Ruling, Rulings, Withheld, is_wide
 from broker.auth.bans import Ban
 from broker.auth.rules import publish_kind
 from broker.connection import close
@@ -146,21 +146,26 @@ class Permits:
 
     # -- subscribe --
 
-    def check_subscribe(self, topic_filter: TopicFilter, qos: int) -> None:
-        """Raise ``PeerError`` 0x87 when the client may not subscribe to this."""
+    def check_subscribe(self, topic_filter: TopicFilter, qos: int) -> bool:
+        """Raise ``PeerError`` 0x87 when the client may not subscribe to this.
+
+        Returns:
+            Whether messages on some of its topics are to be withheld.
+        """
         ruling = self.rulings.subscribe(topic_filter, qos)
         self.announce(ruling, "subscribe", topic_filter.text)
         if not ruling.is_allowed:
             raise PeerError(reason.NOT_AUTHORIZED, "the client may not subscribe to this")
+        return bool(ruling.withheld)
 
     # -- delivery --
 
     def may_have(self, session: Session) -> MayHave:
         """Whether the client may have messages that were on their way to it before its rules were these."""
-        rulings = self.rulings
+        rulings, decide = self.rulings, self.rulings.withheld.decide
 
         def may_have(topic: str, qos: int) -> bool:
-            found = rulings.delivery(topic, qos)
+            found = decide(topic, qos)
             if found is None:  # then by a subscription that it may have
                 return rulings.allows_the_rest or any(session.subscriptions.matching(topic))
             return found
@@ -254,8 +259,23 @@ def check_filter(c: Connection, topic_filter: TopicFilter, qos: int) -> None:
     permits = c.permits
     if permits is None and is_wide(topic_filter):
         permits = _permits(c, c.client)
-    if permits is not None:
-        permits.check_subscribe(topic_filter, qos)
+    if permits is not None and permits.check_subscribe(topic_filter, qos):
+        c.hub.figures.subscriptions_filtered.value += 1
+        _limit_deliveries(c, permits.rulings.withheld)
+
+
+def _limit_deliveries(c: Connection, withheld: Withheld | None) -> None:
+    """From now on a client gets no messages but what these rules leave it, None for all. Worked out with the routes of
+    a topic, so that others' messages cost nothing; where the rules are what they were, routes stay."""
+    session, hub = c.session, c.hub
+    if withheld == session.may_have:
+        return
+    session.may_have = withheld
+    hub.router.limit(session)
+    hub.plans.invalidate()
+    if session.foretelling is not None:
+        session.foretelling.upset()  # the record on disk foretells what goes by the rules of before
+        hub.records.changed(session)
 
 
 def closes_on_denial(c: Connection) -> bool:
@@ -268,15 +288,18 @@ def recheck(c: Connection) -> None:
     permits, session = c.permits, c.session
     if permits is None:
         if not any(is_wide(subscription.filter) for subscription in session.subscriptions.values()):
+            _limit_deliveries(c, None)
             return
         permits = _permits(c, c.client)
     if session.will is not None and not permits.may_leave(session.will):
         c.hub.wills.forget(session)
-    lost = [
-        subscription
-        for subscription in session.subscriptions.values()
-        if not permits.rulings.subscribe(subscription.filter, subscription.qos).is_allowed
-    ]
+    lost, is_part_withheld = [], False
+    for subscription in session.subscriptions.values():
+        ruling = permits.rulings.subscribe(subscription.filter, subscription.qos)
+        is_part_withheld = is_part_withheld or bool(ruling.withheld)
+        if not ruling.is_allowed:
+            lost.append(subscription)
+    _limit_deliveries(c, permits.rulings.withheld if is_part_withheld else None)
     for subscription in lost:
         del session.subscriptions[subscription.filter.text]
         c.hub.router.unsubscribe(session, subscription.filter)

@@ -16,6 +16,7 @@ from broker.core.client import Client
 from broker.core.message import Message
 from broker.routing.strategies import Keyed, Strategy
 from broker.session import sending
+from broker.session.delivery import DENIED
 from broker.session.shared_delivery import NO_PLACE, SharedDelivery
 
 if TYPE_CHECKING:
@@ -45,14 +46,26 @@ class Giving:
 
     def offer_qos0(self, outgoing: Outgoing) -> int:
         """Give a message of QoS 0 to somebody who is here; returns whether anybody is, as 1 or 0."""
-        member = self._strategy.pick_any(outgoing.message)
+        return self._offer_qos0_to(self._strategy.pick_any(outgoing.message), outgoing)
+
+    def _offer_qos0_to(self, member: Member | None, outgoing: Outgoing) -> int:
         if member is None:
             self.lost(lambda: outgoing.message, "qos0_msg")
             return 0
         if member.session.is_slow and self._keyed is None:
             member = self._strategy.pick_any(outgoing.message) or member
+        if not member.may_have(outgoing.message.topic):
+            return self._give_qos0_to_another(outgoing)
         self._give_qos0(outgoing, member)
         return 1
+
+    def _give_qos0_to_another(self, outgoing: Outgoing) -> int:
+        for other in self._strategy.here.items:
+            if other.may_have(outgoing.message.topic):
+                self._give_qos0(outgoing, other)
+                return 1
+        self.lost(lambda: outgoing.message, DENIED)
+        return 0
 
     def _give_qos0(self, outgoing: Outgoing, member: Member) -> None:
         message, session = outgoing.message, member.session
@@ -77,8 +90,14 @@ class Giving:
             member = pick(NO_MESSAGE)
             session = None if member is None else member.session
             box = None if session is None else session.fast
-            if box is None or session is None or session.is_v5 is not is_v5 or (member and member.identifiers):
-                self.offer_qos0(Outgoing(_message_in(chunk, body, stop, client, now_ns)))
+            if (
+                box is None
+                or session is None
+                or session.is_v5 is not is_v5
+                or session.may_have is not None
+                or (member and member.identifiers)
+            ):
+                self._offer_qos0_to(member, Outgoing(_message_in(chunk, body, stop, client, now_ns)))
             else:
                 box.chunks.append(chunk[position:stop])
                 if not box.is_dirty:
@@ -177,6 +196,9 @@ class Giving:
         qos = message.qos if message.qos < member.qos else member.qos
         retain = message.retain and member.retain_as_published
         delivery.qos, delivery.retain, delivery.identifiers = qos, retain, member.identifiers
+        if not member.may_have(message.topic):
+            self._give_to_another(delivery, member, DENIED)
+            return
         group.given += 1
         if qos == 0:
             session.deliver(outgoing, 0, retain, member.identifiers)
@@ -199,7 +221,7 @@ class Giving:
             delivery.may_be_seen = True
             self.claim(member)
         else:
-            self._give_to_another(delivery, member)
+            self._give_to_another(delivery, member, "packet_too_large")
 
     def claim(self, member: Member) -> None:
         """A member has one more in flight."""
@@ -242,22 +264,25 @@ class Giving:
 
         self._services.when_recorded(self._group, send)
 
-    def _give_to_another(self, delivery: SharedDelivery, member: Member) -> None:
-        """The packet is larger than the member takes: another may take it [MQTT-3.1.2-25]."""
+    def _give_to_another(self, delivery: SharedDelivery, member: Member, why: str) -> None:
+        """The packet is larger than the member takes, or on a topic that it may not have: another may take it
+        [MQTT-3.1.2-25]."""
         self.release(delivery, member)
+        message = self._places.message_of(delivery)
         for other in self._strategy.here.items:
             if other is member:
                 continue
-            delivery.qos = min(self._places.message_of(delivery).qos, other.qos)
+            delivery.qos = min(message.qos, other.qos)
             delivery.identifiers = other.identifiers
-            if delivery.qos and sending.fits(other.session, delivery):
+            takes = other.may_have(message.topic) and (delivery.qos > 0 or why is DENIED)
+            if takes and sending.fits(other.session, delivery):
                 if self._keyed is not None and delivery.key is not None:
                     self._keyed.hold(delivery.key, other)
                 self._into_lane(delivery, other)
                 self.drain(other)
                 return
         if delivery.outgoing is not None:
-            member.session.drop(delivery.outgoing, "packet_too_large")
+            member.session.drop(delivery.outgoing, why)
         self.finish(delivery)
 
     def _forget(self, delivery: SharedDelivery, member: Member) -> None:

@@ -25,8 +25,16 @@ def authorizer(*rules: dict[str, Any], **settings: Any) -> Authorizer:
     return Authorizer(AuthorizationSettings.model_validate({"sources": sources, **settings}))
 
 
-def may(subject: Subject, action: str, topic: str, *rules: dict[str, Any], qos: int = 0, retain: bool = False) -> bool:
-    rulings = authorizer(*rules).rulings(subject)
+def may(
+    subject: Subject,
+    action: str,
+    topic: str,
+    *rules: dict[str, Any],
+    qos: int = 0,
+    retain: bool = False,
+    **settings: Any,
+) -> bool:
+    rulings = authorizer(*rules, **settings).rulings(subject)
     if action == "publish":
         return rulings.publish(topic, qos, retain).is_allowed
     return rulings.subscribe(TopicFilter.parse(topic), qos).is_allowed
@@ -133,8 +141,32 @@ def test_a_name_with_a_wildcard_in_it_fills_no_placeholder(name: str) -> None:
         ("$share/g/a/b", [deny("a/b"), allow("#")], False),
     ],
 )
-def test_a_subscription_is_decided_over_as_a_whole(asked: str, rules: Any, is_allowed: bool) -> None:
-    assert may(ANN, "subscribe", asked, *rules) is is_allowed
+def test_a_strict_subscription_is_decided_over_as_a_whole(asked: str, rules: Any, is_allowed: bool) -> None:
+    settings = {"strict_subscriptions": True, "deny_wide_subscriptions": False}
+    assert may(ANN, "subscribe", asked, *rules, **settings) is is_allowed
+
+
+@pytest.mark.parametrize(
+    ("asked", "rules", "withheld"),
+    [
+        ("a/#", [allow("a/#")], ()),
+        ("#", [allow("a/#")], None),  # a rule that allows covers all
+        ("#", [deny("secret/#"), allow("#")], ("secret/#",)),
+        ("+/x", [deny(["secret/#", "eq +/y", "$SYS/x"]), allow("#")], ("secret/#",)),
+        ("open/#", [deny("secret/#"), allow("#")], ()),
+        ("secret/+", [allow("secret/me"), deny("secret/#"), allow("#")], None),
+        ("secret/#", [deny("secret/a"), deny("secret/b"), allow("#"), deny("secret/c")], ("secret/a", "secret/b")),
+        ("#", [deny("eq #"), allow("#")], None),
+        ("a/+", [deny("a/b", qos=[1, 2]), allow("#")], ()),
+        ("$share/g/a/+", [deny("a/b"), allow("#")], ("a/b",)),
+        ("a/+", [deny("a/b")], None),
+    ],
+)
+def test_of_a_subscription_the_topics_are_withheld_that_are_denied(
+    asked: str, rules: Any, withheld: tuple[str, ...] | None
+) -> None:
+    ruling = authorizer(*rules).rulings(ANN).subscribe(TopicFilter.parse(asked), 0)
+    assert (ruling.withheld if ruling.is_allowed else None) == withheld
 
 
 def test_what_is_not_certain_lets_nothing_through() -> None:
@@ -226,10 +258,18 @@ RULES = st.lists(
 )
 
 
+@pytest.mark.parametrize("is_strict", [True, False])
+@pytest.mark.parametrize("no_match", ["allow", "deny"])
 @given(FILTER, TOPIC, RULES)
-def test_no_wildcard_gets_a_topic_that_is_denied_by_itself(asked: str, topic: str, rules: Any) -> None:
-    if TopicFilter.parse(asked).matches(topic) and may(ANN, "subscribe", asked, *rules):
-        assert may(ANN, "subscribe", topic, *rules)
+def test_no_wildcard_gets_a_topic_that_is_denied_by_itself(
+    no_match: str, is_strict: bool, asked: str, topic: str, rules: Any
+) -> None:
+    settings = {"no_match": no_match, "strict_subscriptions": is_strict}
+    rulings = authorizer(*rules, **settings).rulings(ANN)
+    ruling = rulings.subscribe(TopicFilter.parse(asked), 0)
+    if TopicFilter.parse(asked).matches(topic) and ruling.is_allowed:
+        is_delivered = not ruling.withheld or rulings.withheld(topic, 0)
+        assert is_delivered is may(ANN, "subscribe", topic, *rules, **settings)
 
 
 @given(TOPIC, RULES)
