@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import paho.mqtt.client as paho
@@ -48,9 +49,9 @@ def sluice(node: Node, *arguments: str, expect: int = 0, said: str = "") -> str:
     return done.stdout
 
 
-def login(node: Node, name: str | None, password: str | None, client_id: str = "paho") -> int:
-    """Log in by paho over MQTT 5; the reason code."""
-    client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5)
+def login(node: Node, name: str | None, password: str | None, client_id: str | None = None) -> int:
+    """Log in by paho over MQTT 5, as a client of its own where no identifier is given; the reason code."""
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id or uuid4().hex, protocol=paho.MQTTv5)
     if name is not None:
         client.username_pw_set(name, password)
     codes: list[int] = []
@@ -174,6 +175,23 @@ def test_rules_hold_for_real_clients_and_change_at_once(node: Node) -> None:
     assert status["dropped"]["not_authorized"] >= 2
     assert status["ledger"]["residual"] == 0
     node.call("DELETE", "/access/rules/closed")
+
+
+def test_a_user_that_is_deleted_is_disconnected(node: Node) -> None:
+    node.call("POST", "/users", {"name": "leaver", "password": "pencil"})
+    codes: list[int] = []
+    client = paho.Client(CallbackAPIVersion.VERSION2, "leaver", protocol=paho.MQTTv5)
+    client.username_pw_set("leaver", "pencil")
+    client.on_disconnect = lambda client, userdata, flags, code, properties: codes.append(code.value)
+    client.connect(*node.mqtt)
+    client.loop_start()
+    try:
+        eventually(client.is_connected)
+        node.call("DELETE", "/users/leaver")
+        eventually(lambda: bool(codes))
+    finally:
+        client.loop_stop()
+    assert codes[0] == 0x87
 
 
 def test_what_would_be_decided_is_told_with_its_reason(node: Node) -> None:

@@ -6,10 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from broker.codec.encode import qos0_packet
+from broker.codec.outgoing import Outgoing
 from broker.codec.packets import Publish, PubRel
+from broker.core.client import Client
+from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.session import answers
+from broker.session import answers, qos0
+from broker.session.late import Late
 from broker.session.record import encode_session, encode_subscriptions, restore_session, restore_subscriptions
 from broker.session.subscriptions import Subscriptions
 from tests.support.session_bench import SessionBench, outgoing
@@ -98,3 +103,20 @@ def test_a_record_for_another_session_is_passed_over() -> None:
     assert subscriptions.match_logged(0, outgoing(1).message, "s", None) is None
     assert subscriptions.match_logged(0, outgoing(1).message, "s", "other") is None
     assert subscriptions.match_logged(0, outgoing(1).message, "s", "s") is not None
+
+
+@pytest.mark.parametrize("is_v5", [False, True])
+def test_of_what_waits_in_memory_a_client_loses_what_it_may_not_have(is_v5: bool) -> None:
+    bench = SessionBench(window=1, max_queue=20)
+    bench.connect()
+    session = bench.session
+    session.set_slow(is_slow=True)
+    raw = (qos0_packet(topic, b"x" * 200, is_v5=is_v5) for topic in (b"open", b"secret", b"open"))
+    qos0.keep(session, Late(b"".join(raw), 3))
+    for topic in ("open", "secret", "open"):
+        for qos in (0, 1):
+            session.deliver(Outgoing(Message(topic, b"x", qos, False, Client("p"), 0)), qos, False, ())
+    session.withhold(lambda topic, _qos: topic == "open")
+    assert [topic for item in session.late.take_all() for topic, _ in item.single()] == ["open"] * 4
+    assert [one.outgoing.message.topic for one in session.queue if one.outgoing is not None] == ["open"]
+    assert bench.metrics.value("dropped", why="not_authorized") == 3
