@@ -1,4 +1,4 @@
-"""How long one turn of an event loop keeps its thread, seen from inside of it."""
+"""How long the work of an event loop keeps others waiting, seen from inside of it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,34 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
+
+_EVERY_S: Final = 0.002
 
 
 class Lateness:
-    """``worst_s`` is the longest turn so far, in seconds of the thread's processor time: what others
-    have of the machine does not count."""
+    """``worst_s`` is the longest that the loop was at work from one look to the next, in seconds of the thread's
+    processor time: what others have of the machine does not count."""
 
     def __init__(self) -> None:
         self.worst_s = 0.0
+        self._looked = asyncio.Event()
 
     async def look(self) -> None:
-        """Look at every turn until cancelled."""
+        """Look every other millisecond until cancelled."""
         while True:
             before_s = time.thread_time()
-            await asyncio.sleep(0)
+            await asyncio.sleep(_EVERY_S)
             self.worst_s = max(self.worst_s, time.thread_time() - before_s)
+            self._looked.set()
+
+    async def take(self) -> float:
+        """The worst up to now, what is under way included; begins anew."""
+        for _ in range(2):
+            self._looked.clear()
+            await self._looked.wait()
+        worst_s, self.worst_s = self.worst_s, 0.0
+        return worst_s
 
 
 @asynccontextmanager
@@ -30,6 +43,5 @@ async def observed() -> AsyncIterator[Lateness]:
     task = asyncio.create_task(lateness.look(), name="lateness")
     try:
         yield lateness
-        await asyncio.sleep(0)
     finally:
         task.cancel()
