@@ -48,6 +48,11 @@ class Foretelling:
             return False
         return (self._window.next_id - self._first_id) % MAX_PACKET_ID < FORETOLD_MAX
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether packets wait for a record: what is to come behind them waits too."""
+        return bool(self._held) or self._is_settling
+
     def hold(self, data: bytes) -> None:
         """Keep a packet until the next record is there."""
         self._held.append(data)

@@ -71,6 +71,7 @@ def put_back(session: Session, share: LogShare, log_next: int) -> None:
     elif not share.is_behind:
         share.next_offset = max(share.next_offset, log_next)
     share.is_behind = True
+    session.pushed -= len(queue)  # they come again
     session.queue, session.queue_bytes = NOTHING, 0
 
 
@@ -128,6 +129,7 @@ def enter(session: Session, next_offset: int) -> tuple[list[Delivery], list[Deli
     for offset, delivery in enumerate(flying, next_offset):
         delivery.offset = offset
     waiting, session.queue, session.queue_bytes = list(session.queue), NOTHING, 0
+    session.pushed -= len(waiting)
     session.is_durable = True
     session.log, session.foretelling = LogShare(next_offset + len(flying)), Foretelling(session.window, is_true=False)
     return flying, waiting

@@ -1,4 +1,4 @@
-"""QoS 0 messages that a connection cannot take yet, since its client reads too slowly.
+"""QoS 0 messages that a connection cannot take yet, since its client reads too slowly or older messages wait for it.
 
 Bounded in messages and bytes. When it is full the oldest go, so that a slow client sees the latest values once it reads
 again.
@@ -7,7 +7,8 @@ again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from math import inf
 from typing import NamedTuple
 
 from broker.codec.framing import frame_at
@@ -44,37 +45,58 @@ class Late(NamedTuple):
 
 
 class LateQueue:
-    """What waits, oldest first."""
+    """What waits, oldest first, each with its turn: the number of messages that go before it."""
 
     __slots__ = ("_items", "messages", "size_bytes")
 
     def __init__(self) -> None:
-        self._items: deque[Late] = NOTHING
+        self._items: deque[tuple[float, Late]] = NOTHING
         self.messages = self.size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def add(self, item: Late, max_messages: int, max_bytes: int) -> list[Late]:
-        """Add one; what had to go for it, oldest first. The newest is kept whatever its size.
+    def add(self, turn: int, item: Late, max_messages: int, max_bytes: int) -> list[Late]:
+        """Add one behind ``turn`` other messages; what had to go for it, oldest first. The newest is kept whatever its
+        size.
 
         Packets that came as one piece go as one, so that there may be fewer messages by a piece than there might.
         """
-        self._items = filled(self._items)
-        self._items.append(item)
-        self.messages += item.packets
-        self.size_bytes += item.size_bytes
+        self._append(turn, item)
         gone = []
         while (self.size_bytes > max_bytes or self.messages > max_messages) and len(self._items) > 1:
-            oldest = self._items.popleft()
-            self.messages -= oldest.packets
-            self.size_bytes -= oldest.size_bytes
-            gone.append(oldest)
+            gone.append(self._pop())
         return gone
 
-    def take_all(self) -> list[Late]:
-        """Everything that waits, which then waits no more."""
-        items = list(self._items)
-        self._items = NOTHING
-        self.messages = self.size_bytes = 0
-        return items
+    def take(self, turn: float = inf) -> list[Late]:
+        """What waits up to a turn, or everything, which then waits no more."""
+        items, found = self._items, list[Late]()
+        while items and items[0][0] <= turn:
+            found.append(self._pop())
+        if not items:
+            self._items = NOTHING
+        return found
+
+    def remove(self, is_lost: Callable[[str], bool]) -> list[Late]:
+        """Take out the messages whose topic is lost; the others keep their turns."""
+        items, gone = self._items, list[Late]()
+        self._items, self.messages, self.size_bytes = NOTHING, 0, 0
+        for turn, item in items:
+            for topic, one in item.single():
+                if is_lost(topic):
+                    gone.append(one)
+                else:
+                    self._append(turn, one)
+        return gone
+
+    def _append(self, turn: float, item: Late) -> None:
+        self._items = filled(self._items)
+        self._items.append((turn, item))
+        self.messages += item.packets
+        self.size_bytes += item.size_bytes
+
+    def _pop(self) -> Late:
+        _, oldest = self._items.popleft()
+        self.messages -= oldest.packets
+        self.size_bytes -= oldest.size_bytes
+        return oldest

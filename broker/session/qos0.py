@@ -1,15 +1,19 @@
-"""QoS 0 messages on their way to one client: at once, or when its connection takes them.
+"""QoS 0 messages on their way to one client: at once, or when its connection takes them and their turn has come.
 
-Where they have to wait, the oldest are lost when there are too many; see ``broker.session.late``.
+They do not overtake older messages of QoS 1 and 2, which may wait for the client's acknowledgements. Where they have to
+wait, the oldest are lost when there are too many; see ``broker.session.late``.
 """
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from broker.codec.outgoing import Outgoing
+from broker.session import sending
 from broker.session.delivery import DENIED, MayHave
 from broker.session.late import Late
+from broker.session.outbox import Outbox
 
 if TYPE_CHECKING:
     from broker.session.session import Session
@@ -27,7 +31,7 @@ def send(session: Session, outgoing: Outgoing, retain: bool, identifiers: tuple[
     if len(head) + len(tail) > session.max_packet_bytes:
         session.drop(outgoing, "packet_too_large")
         return
-    box.add(head + tail)
+    _write(session, box, head + tail)
     box.messages_out += 1
     services.sent[0].value += 1
     if "message.delivered" in services.events.wanted:
@@ -35,40 +39,47 @@ def send(session: Session, outgoing: Outgoing, retain: bool, identifiers: tuple[
 
 
 def keep(session: Session, item: Late) -> None:
-    """Keep some until the connection takes them; the oldest go when there are too many. Publishers are held back
-    either way."""
-    services = session.services
-    services.crowded(session)
-    for gone in session.late.add(item, services.limits.late_messages, services.max_late_bytes):
+    """Keep some until the connection takes them, behind the messages that wait now; the oldest go when there are too
+    many. Publishers are held back where the connection is slow, or before many wait for older messages."""
+    services, late, log = session.services, session.late, session.log
+    turn = session.pushed + (log.messages if log is not None else 0)
+    for gone in late.add(turn, item, services.limits.late_messages, services.max_late_bytes):
         _drop(session, gone, "queue_full")
+    is_filling = late.messages * 2 > services.limits.late_messages or late.size_bytes * 2 > services.max_late_bytes
+    if is_filling or not session.is_blocked or session.is_slow:
+        services.crowded(session)
 
 
 def send_kept(session: Session) -> None:
-    """Send those that had to wait."""
-    box = session.box
+    """Send those that had to wait, as far as it is their turn: what is older has left the queue."""
+    if session.is_slow:
+        return
+    box, queue = session.box, session.queue
     assert box is not None
-    for item in session.late.take_all():
+    for item in session.late.take(session.pushed - len(queue) if queue or session.is_behind else inf):
         if item.outgoing is not None:
             send(session, item.outgoing, item.retain, item.identifiers)
         else:
-            box.add(item.data)
+            _write(session, box, item.data)
             session.services.sent[0].value += item.packets
 
 
 def withhold(session: Session, may_have: MayHave) -> None:
     """Lose those of them that the client may not have."""
-    services = session.services
-    for item in session.late.take_all():
-        for topic, one in item.single():
-            if not may_have(topic, 0):
-                _drop(session, one, DENIED)
-            else:
-                session.late.add(one, services.limits.late_messages, services.max_late_bytes)
+    for item in session.late.remove(lambda topic: not may_have(topic, 0)):
+        _drop(session, item, DENIED)
+
+
+def _write(session: Session, box: Outbox, data: bytes) -> None:
+    if session.foretelling is not None and session.foretelling.is_holding:
+        sending.write_recorded(session, data)
+    else:
+        box.add(data)
 
 
 def drop_kept(session: Session, why: str) -> None:
     """Lose those that had to wait."""
-    for item in session.late.take_all():
+    for item in session.late.take():
         _drop(session, item, why)
 
 

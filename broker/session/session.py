@@ -8,7 +8,8 @@ before the record of the session is written, ``broker.session.foretelling`` tell
 
 A new connection is sent what was in flight (``broker.session.resending``), then retained messages of new subscriptions
 (``send_ahead``), then what waits. QoS 0 messages that cannot be sent at once wait in a ``LateQueue``, which loses its
-oldest. What the client answers is in ``broker.session.answers``.
+oldest; they cannot while older messages of QoS 1 or 2 wait, which they must not overtake. What the client answers is in
+``broker.session.answers``.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ DEFAULT_ZONE: Final = "default"
 
 class Session:
     """See the module. ``box`` is None while away; ``fast`` is ``box`` unless something of each message has to be
-    looked at: the connection is slow, retained messages go before, the client limits the size of packets or takes topic
-    aliases. ``log`` and ``foretelling`` are there when it is durable."""
+    looked at: the connection is slow, older messages or retained ones go before, the client limits the size of packets
+    or takes topic aliases. ``log`` and ``foretelling`` are there when it is durable."""
 
     __slots__ = (
         "ahead",
@@ -59,6 +60,7 @@ class Session:
         "fast",
         "foretelling",
         "inbound",
+        "is_blocked",
         "is_crowded",
         "is_durable",
         "is_ended",
@@ -72,6 +74,7 @@ class Session:
         "maybe_sent_below",
         "memberships",
         "owner",
+        "pushed",
         "queue",
         "queue_bytes",
         "services",
@@ -101,7 +104,7 @@ class Session:
         self.owner: Owner | None = None
         self.box: Outbox | None = None
         self.fast: Outbox | None = None
-        self.is_slow = False
+        self.is_slow = self.is_blocked = False
         self.is_waited_for = True
         self.is_crowded = False
         self.max_packet_bytes = _UNLIMITED_BYTES
@@ -112,6 +115,8 @@ class Session:
         self.queue: deque[Delivery] = NOTHING
         self.queue_bytes = 0
         """Of the messages that wait in memory, topics and payloads."""
+        self.pushed = 0
+        """Messages added to the queue so far."""
         self.late = LateQueue()
         self.ahead: Ahead | None = None
         self.log = LogShare(next_offset) if is_durable else None
@@ -168,6 +173,7 @@ class Session:
         self.is_v5 = client.protocol_version == 5
         self.max_packet_bytes = max_packet_bytes or _UNLIMITED_BYTES
         self.window.open(min(receive_maximum, self.services.window))
+        self.is_blocked = bool(self.queue) or self.is_behind
         self.set_slow(is_slow=False)
         self.ends_at_ns = self.will_at_ns = self.away_since_ns = 0
 
@@ -236,7 +242,7 @@ class Session:
     @property
     def has_to_wait(self) -> bool:
         """Whether QoS 0 messages have to wait while it is connected."""
-        return self.is_slow or self.ahead is not None
+        return self.is_slow or self.is_blocked or self.ahead is not None
 
     def send_ahead(self, deliveries: Iterator[Delivery]) -> None:
         """Send these before what waits and what comes, as the client takes them: a new subscription's retained
@@ -271,6 +277,7 @@ class Session:
         if self.queue is NOTHING:
             self.queue = deque()
         self.queue.append(delivery)
+        self.pushed += 1
         if (outgoing := delivery.outgoing) is not None:
             self.queue_bytes += outgoing.size_bytes
 
@@ -291,6 +298,10 @@ class Session:
                 if (outgoing := delivery.outgoing) is not None:
                     self.queue_bytes -= outgoing.size_bytes
                 sending.send(self, delivery, now_ns)
+                if self.is_blocked:
+                    qos0.send_kept(self)
+        if queue or self.is_blocked or (self.log is not None and self.log.is_behind):
+            self._block()
         if self.is_crowded:
             in_memory.check_relief(self)
         if window.quota > 0:
@@ -298,6 +309,13 @@ class Session:
                 self.services.refill(self)
             if self.memberships:
                 self.offer_room()
+
+    def _block(self) -> None:
+        """QoS 0 messages wait behind those of QoS 1 and 2 that wait, and only these."""
+        was_blocked, self.is_blocked = self.is_blocked, bool(self.queue) or self.is_behind
+        if self.is_blocked is not was_blocked:
+            self._set_fast()
+            qos0.send_kept(self)
 
     def _send_some_ahead(self, ahead: Ahead) -> bool:
         if not ahead.send_some(self):
@@ -350,6 +368,7 @@ class Session:
 
     def _keep_waiting(self, is_kept: Callable[[Delivery], bool], why: str) -> None:
         waiting, self.queue, self.queue_bytes = self.queue, NOTHING, 0
+        self.pushed -= len(waiting)
         for delivery in waiting:
             if is_kept(delivery):
                 self.push(delivery)

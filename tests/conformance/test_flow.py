@@ -77,14 +77,13 @@ async def test_everything_else_goes_on_while_the_quota_is_used_up(is_lasting: bo
         await published(node, b"1", b"2")
         first = await client.expect(Publish)
         await client.silence()
-        await published(node, b"0", topic="zero", qos=0)
-        assert (await client.expect(Publish)).payload == b"0"
+        await published(node, b"0", topic="zero", qos=0)  # suspended too, as 4.9 allows: it came after b"2"
         await client.subscribe(SubscriptionRequest("other", 1))
         client.send(Publish("elsewhere", b"", 1, packet_id=1), Publish("elsewhere", b"", 2, packet_id=2))
         assert isinstance(await client.receive(), PubAck)
         assert isinstance(await client.receive(), PubRec)
         client.send(PubAck(first.packet_id))
-        assert (await client.expect(Publish)).payload == b"2"
+        assert [(await client.expect(Publish)).payload for _ in range(2)] == [b"2", b"0"]
 
 
 @pytest.mark.parametrize("maximum", [1, 2, 4, 9])

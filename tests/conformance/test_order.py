@@ -70,6 +70,76 @@ async def finish(client: WireClient, packet: Publish) -> None:
         client.send(PubComp(found.packet_id))
 
 
+@pytest.mark.parametrize(
+    ("is_lasting", "sent"),
+    [*((lasts, sent) for lasts in (False, True) for sent in ("1110", "1110100110")), (False, "2120010")],
+)
+@pytest.mark.statement("own:order-across-qos")
+@on_loop
+async def test_qos_0_does_not_overtake_what_waits_behind_a_full_window(is_lasting: bool, sent: str) -> None:
+    """B-75, section 4.9: QoS 0 may be suspended too while the quota is used up."""
+    async with running(max_inflight=2) as node:
+        client = await subscriber(node, is_lasting, ("t", 2))
+        for number, qos in enumerate(map(int, sent)):
+            await published(node, b"%d" % number, qos=qos)
+        got = [await client.expect(Publish) for _ in range(2)]
+        await client.silence()
+        for packet in got:
+            await finish(client, packet)
+            while packet.qos and len(got) < len(sent):
+                got.append(await client.expect(Publish))
+                if got[-1].qos:
+                    break
+        assert [(packet.payload, packet.qos) for packet in got] == [(b"%d" % n, int(qos)) for n, qos in enumerate(sent)]
+        await published(node, b"direct", qos=0)
+        assert (await client.expect(Publish)).payload == b"direct"
+
+
+@LASTING
+@pytest.mark.statement("own:order-across-qos", "5:4.9.0-3")
+@on_loop
+async def test_qos_0_leaves_at_once_while_nothing_waits_behind_the_window(is_lasting: bool) -> None:
+    async with running(max_inflight=2) as node:
+        client = await subscriber(node, is_lasting, ("t", 1))
+        await published(node, b"1", b"2")
+        await published(node, b"3", qos=0)
+        assert await payloads(client, 3, acknowledge=False) == [b"1", b"2", b"3"]
+
+
+@LASTING
+@pytest.mark.statement("own:order-across-qos")
+@on_loop
+async def test_qos_0_that_waits_is_bounded_and_takes_no_place_of_others(is_lasting: bool) -> None:
+    async with running(max_inflight=1, max_unsent_messages=5, slow_subscriber_wait=0) as node:
+        client = await subscriber(node, is_lasting, ("t", 1))
+        await published(node, b"a", b"b")
+        for number in range(20):
+            await published(node, b"%d" % number, qos=0)
+        assert node.metrics.value("deliveries_dropped", reason="queue_full") == 15
+        await published(node, b"c")
+        assert await payloads(client, 8) == [b"a", b"b", b"15", b"16", b"17", b"18", b"19", b"c"]
+
+
+@pytest.mark.parametrize("waiting", [3, 40])
+@pytest.mark.statement("own:order-across-qos")
+@on_loop
+async def test_qos_0_comes_behind_the_backlog_of_a_session_that_was_away(waiting: int) -> None:
+    """Also where more waits in the log than the queue of the session holds."""
+    async with running(max_inflight=2, max_queued_messages=4) as node:
+        client = await subscriber(node, True, ("t", 1))
+        client.abort()
+        await away(node)
+        before = [b"%d" % number for number in range(waiting)]
+        await published(node, *before)
+        await node.writer.committed()
+        client = await lasting(node)
+        first = [await client.expect(Publish) for _ in range(2)]
+        await published(node, b"late", qos=0)
+        await client.silence()
+        client.send(*(PubAck(packet.packet_id) for packet in first))
+        assert [packet.payload for packet in first] + await payloads(client, waiting - 1) == [*before, b"late"]
+
+
 @pytest.mark.parametrize("version", [3, 4, 5])
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("acknowledged", [(), (0,), (2,), (1, 3), (4,), (0, 1, 2, 3, 4)], ids=str)

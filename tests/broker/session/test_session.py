@@ -117,6 +117,6 @@ def test_of_what_waits_in_memory_a_client_loses_what_it_may_not_have(is_v5: bool
         for qos in (0, 1):
             session.deliver(Outgoing(Message(topic, b"x", qos, False, Client("p"), 0)), qos, False, ())
     session.withhold(lambda topic, _qos: topic == "open")
-    assert [topic for item in session.late.take_all() for topic, _ in item.single()] == ["open"] * 4
+    assert [topic for item in session.late.take() for topic, _ in item.single()] == ["open"] * 4
     assert [one.outgoing.message.topic for one in session.queue if one.outgoing is not None] == ["open"]
     assert bench.metrics.value("dropped", why="not_authorized") == 3
