@@ -17,7 +17,7 @@ from typing import Any, Final
 from broker.net.limits import LinkOwner
 from broker.net.proxy import BadProxyHeader, Origin, read_header
 from broker.net.settings import ListenerSettings
-from broker.net.tcp import CLOSE_DEADLINE_S
+from broker.net.tcp import CLOSE_DEADLINE_S, LINGER_S
 from broker.net.tls import TlsContexts
 from broker.observe.log import get_logger
 
@@ -26,6 +26,7 @@ _log = get_logger(__name__)
 _PAUSE_S: Final = 1.0
 """How long to wait when the system gives no more sockets."""
 
+_READ_BYTES: Final = 64 * 1024
 LinkMaker = Callable[[Origin], asyncio.Protocol]
 
 
@@ -116,12 +117,30 @@ class Acceptor:
         if origin is None:
             link.close()
             return
+        spare = _second(link) if self._tls is not None else None
         try:
             await self._loop.connect_accepted_socket(lambda: self._make_link(origin), link, **self._options())
         except TimeoutError as error:
             self._owner.refused(origin.host or peer_host, "tls_timeout", str(error))
         except OSError as error:
             self._owner.refused(origin.host or peer_host, "tls_handshake", _what_failed(error))
+            if spare is not None:
+                await self._say_last(spare, getattr(error, "alert", b""))
+        finally:
+            if spare is not None:
+                spare.close()
+
+    async def _say_last(self, link: socket.socket, alert: bytes) -> None:
+        """Send the alert of a handshake that failed, and read what the client still sends: closing a socket with unread
+        bytes resets the connection, and the client might not see the alert."""
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await self._loop.sock_sendall(link, alert)
+                link.shutdown(socket.SHUT_WR)
+                while await self._loop.sock_recv(link, _READ_BYTES):
+                    pass
+        except OSError:  # it is gone, or was given its time
+            pass
 
     async def _origin(self, link: socket.socket, peer_host: str) -> Origin | None:
         """Who is there; None when it is nobody who may speak for others."""
@@ -143,6 +162,14 @@ class Acceptor:
             "ssl_handshake_timeout": self._tls.settings.handshake_timeout,
             "ssl_shutdown_timeout": CLOSE_DEADLINE_S,
         }
+
+
+def _second(link: socket.socket) -> socket.socket | None:
+    """Another descriptor of the socket, to answer with when the loop has closed its own; None when none is left."""
+    try:
+        return link.dup()
+    except OSError:
+        return None
 
 
 def _what_failed(error: OSError) -> str:

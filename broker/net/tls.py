@@ -28,9 +28,32 @@ def utc_now() -> datetime:
 
 
 class AskedSslObject(ssl.SSLObject):
-    """The TLS of one connection, which remembers the server name that the client asked for (SNI)."""
+    """The TLS of one connection. It remembers the server name that the client asked for (SNI), and puts the alert that
+    a client must be sent when its handshake fails (RFC 8446, section 6.2) into ``alert`` of the error: the event loops
+    close the socket without sending it."""
 
     asked_name: str | None = None
+    _outgoing: ssl.MemoryBIO
+
+    @classmethod
+    def _create(cls, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **named: Any) -> AskedSslObject:
+        created: AskedSslObject = super()._create(incoming, outgoing, *args, **named)  # type: ignore[misc]
+        created._outgoing = outgoing
+        return created
+
+    def do_handshake(self) -> None:
+        """Go on with the handshake.
+
+        Raises:
+            SSLError: it failed, with the bytes to send as ``alert``, or it waits for more bytes.
+        """
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            error.alert = self._outgoing.read()  # type: ignore[attr-defined]
+            raise
 
 
 @dataclass(frozen=True, slots=True)

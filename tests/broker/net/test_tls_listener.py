@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import ssl
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -139,6 +141,71 @@ async def test_certificates_that_are_not_good_are_refused_and_harm_nobody(
         assert (await connected(port, trusting(authority, dev))).reason_code == 0
         refused = node.metrics.value("listener_connections_refused", listener="ssl:s", reason="tls_handshake")
         assert refused == 4
+
+
+ALERTS = {
+    "missing": {"TLSv1.2": "HANDSHAKE_FAILURE", "TLSv1.3": "CERTIFICATE_REQUIRED"},
+    "stranger": dict.fromkeys(("TLSv1.2", "TLSv1.3"), "UNKNOWN_CA"),
+    "old": dict.fromkeys(("TLSv1.2", "TLSv1.3"), "CERTIFICATE_EXPIRED"),
+    "lost": dict.fromkeys(("TLSv1.2", "TLSv1.3"), "CERTIFICATE_REVOKED"),
+}
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+@on_loop
+async def test_a_client_reads_in_an_alert_why_its_certificate_is_refused(
+    authority: Authority, server: Files, tmp_path: Path, version: str
+) -> None:
+    """RFC 8446 6.2. In TLS 1.3 the client has finished its handshake by then, and sends."""
+    bad = {
+        "missing": None,
+        "stranger": Authority(tmp_path, "Others").sign("stranger", {"CN": "dev"}),
+        "old": authority.sign("old", {"CN": "old"}, begins_in=timedelta(days=-40)),
+        "lost": authority.sign("lost", {"CN": "lost"}),
+    }
+    asked = {"verify": "peer", "cacertfile": str(authority.file), "crlfile": str(authority.revoke(bad["lost"]))}  # type: ignore[arg-type]
+    async with running() as node, listening(node, **server.settings, **asked) as (_, port):
+        for name, files in bad.items():
+            context = trusting(authority, files)
+            context.minimum_version = context.maximum_version = ssl.TLSVersion[version.replace(".", "_")]
+            alert = await asyncio.to_thread(alert_of, port, context)
+            assert alert.removeprefix("TLSV13_").removeprefix("TLSV1_").removeprefix("SSLV3_") == (
+                f"ALERT_{ALERTS[name][version]}"
+            ), name
+            if files is not None:
+                said = await asyncio.to_thread(s_client, port, files, version)
+                assert f"alert {ALERTS[name][version].lower().replace('_', ' ')}" in said.replace(
+                    "unknown CA", "unknown ca"
+                )
+
+
+def alert_of(port: int, context: ssl.SSLContext) -> str:
+    """The alert that a client's TLS reports."""
+    with pytest.raises(ssl.SSLError) as failed:
+        send_much(port, context)
+    return failed.value.reason
+
+
+def send_much(port: int, context: ssl.SSLContext) -> None:
+    """Send a lot at once, and wait for an answer."""
+    with (
+        socket.create_connection(("127.0.0.1", port), 30) as link,
+        context.wrap_socket(link, server_hostname="localhost") as tls,
+    ):
+        tls.sendall(bytes(100_000))
+        tls.recv(1)
+
+
+def s_client(port: int, files: Files, version: str) -> str:
+    """What ``openssl s_client`` says."""
+    command = ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-cert", str(files.cert), "-key", str(files.key)]
+    command += ["-tls1_3" if version == "TLSv1.3" else "-tls1_2"]
+    # it ends by itself once it has read the alert: nothing is written to it, and its input stays open
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as run:
+        assert run.stdout is not None
+        return run.stdout.read()
 
 
 @on_loop
