@@ -224,14 +224,14 @@ def _why_not(c: Connection, packet: Connect, attempt: ConnectAttempt) -> Connect
     if (ban := c.hub.access.bans.of(attempt)) is not None:
         return banned(ban)
     if _refuses_keep_alive(c, packet):  # the nearest that 3.1.1 can say is return code 2
-        text = f"keep alive is {packet.keep_alive_s or 'off'}; it may be 1 to {c.terms.max_keep_alive} seconds"
+        text = f"keep alive is {packet.keep_alive_s} seconds; it may be at most {c.terms.max_keep_alive}"
         return ConnectRefusal(reason.KEEP_ALIVE_TIMEOUT, text)
     return None
 
 
 def _refuses_keep_alive(c: Connection, packet: Connect) -> bool:
     settings = c.terms
-    is_above = settings.max_keep_alive > 0 and not 0 < packet.keep_alive_s <= settings.max_keep_alive
+    is_above = 0 < settings.max_keep_alive < packet.keep_alive_s  # 0 is off: such a client is cut off after the maximum
     return is_above and packet.version < 5 and settings.keep_alive_above_max == "refuse"
 
 

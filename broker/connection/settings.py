@@ -27,7 +27,9 @@ FIXED_SETTINGS: Final = frozenset(
 class MqttSettings(Settings):
     """Limits per client and per session."""
 
-    max_packet_size_before_connect: Size = Field(default=64 * 1024, ge=128, description="Largest CONNECT, in bytes.")
+    max_packet_size_before_connect: Size = Field(
+        default=96 * 1024, ge=128, description="Maximum size of a CONNECT, its will included, in bytes."
+    )
     max_packet_size: Size = Field(
         default=1024 * 1024, ge=128, le=268_435_460, description="Largest packet from a connected client, in bytes."
     )
@@ -117,7 +119,8 @@ class MqttSettings(Settings):
     )
     keep_alive_above_max: Literal["refuse", "shorten"] = Field(
         default="refuse", description="What becomes of a client below MQTT 5 that asks for more: it is refused (return "
-        "code 2), or cut off after the maximum without being told of it. MQTT 5 clients are told the maximum."
+        "code 2), or cut off after the maximum without being told of it. MQTT 5 clients are told the maximum. A client "
+        "below MQTT 5 with keep alive 0 (off) is accepted either way, and cut off after the maximum."
     )  # fmt: skip
     connect_timeout: Duration = Field(default=10, gt=0, description="Seconds from the TCP connection to the CONNECT.")
     topic_alias_maximum: int = Field(

@@ -54,7 +54,9 @@ class TlsSettings(Settings):
     keyfile: str | None = Field(default=None, description="Its private key, PEM.")
     password: Secret | None = Field(default=None, description="What the private key is encrypted with.")
     cacertfile: str | None = Field(
-        default=None, description="Authorities that client certificates are checked against, PEM."
+        default=None,
+        description="Authorities, PEM: they complete the chain of `certfile`, and with `verify = peer` "
+        "client certificates are checked against them.",
     )
     crlfile: str | None = Field(default=None, description="Certificates that are revoked, PEM; needs `verify = peer`.")
     verify: Annotated[Literal["none", "peer"], BeforeValidator(_unprefixed)] = Field(

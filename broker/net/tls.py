@@ -167,19 +167,23 @@ def _context(settings: TlsSettings, alpn: str) -> tuple[ssl.SSLContext, list[str
             context.set_ciphers(settings.ciphers)
         except ssl.SSLError:
             problems.append(f"ssl_options.ciphers {settings.ciphers!r} names no cipher that OpenSSL knows")
-    if settings.verify == "peer":
+    checks_peers = settings.verify == "peer"
+    if checks_peers:
         context.verify_mode = ssl.CERT_REQUIRED if settings.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
-        problems += _trust(context, settings)
+        if not settings.cacertfile:
+            problems.append(
+                "ssl_options.verify = peer needs ssl_options.cacertfile, the authorities that clients' are checked by"
+            )
     elif settings.crlfile:
         problems.append("ssl_options.crlfile has no effect without ssl_options.verify = peer")
+    problems += _trust(context, settings.cacertfile, settings.crlfile if checks_peers else None)
     return context, problems
 
 
-def _trust(context: ssl.SSLContext, settings: TlsSettings) -> list[str]:
-    if not settings.cacertfile:
-        return ["ssl_options.verify = peer needs ssl_options.cacertfile, the authorities that clients' are checked by"]
+def _trust(context: ssl.SSLContext, cacertfile: str | None, crlfile: str | None) -> list[str]:
+    """Give a context the authorities, by which OpenSSL also completes the chain it shows, and what is revoked."""
     problems = []
-    for key, file, what in (("cacertfile", settings.cacertfile, "certificate"), ("crlfile", settings.crlfile, "list")):
+    for key, file, what in (("cacertfile", cacertfile, "certificate"), ("crlfile", crlfile, "list")):
         if not file:
             continue
         text, unreadable = _read(key, file)
@@ -190,7 +194,7 @@ def _trust(context: ssl.SSLContext, settings: TlsSettings) -> list[str]:
             context.load_verify_locations(cadata=text) if key == "cacertfile" else context.load_verify_locations(file)
         except (ssl.SSLError, ValueError):
             problems.append(f"ssl_options.{key} {file!r} holds no {what} in PEM form")
-    if settings.crlfile:
+    if crlfile:
         context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
     return problems
 

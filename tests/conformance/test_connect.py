@@ -194,6 +194,20 @@ async def test_a_payload_that_is_not_what_the_flags_say_is_refused(version: int,
     await refusal(packet(0x10, head, body), version, 0x81)
 
 
+@VERSIONS
+@pytest.mark.parametrize("limit", [65_535, 65_534])
+@on_loop
+async def test_a_will_has_any_payload_that_fits_its_field_unless_a_limit_says_less(version: int, limit: int) -> None:
+    """By default the largest will fits into the largest CONNECT."""
+    async with running(max_will_payload=limit) as node:
+        client = await RawClient.open(node.port)
+        client.send(connect(version, "c", flags=WILL, rest=will(version, "w", bytes(65_535))))
+        if limit < 65_535:
+            await client.refused(version, 0x97, 3)
+        else:
+            assert (await client.read())[3] == 0
+
+
 @pytest.mark.statement("3:3.1.2-22")
 @VERSIONS
 @on_loop

@@ -37,13 +37,14 @@ class Files:
 class Authority:
     """Signs certificates, which it writes to a directory."""
 
-    def __init__(self, directory: Path, name: str = "Tests") -> None:
+    def __init__(self, directory: Path, name: str = "Tests", issuer: Authority | None = None) -> None:
         self._directory = directory
         self._name = _name({"CN": f"{name} root"})
         self._key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(self._name, self._name, self._key.public_key())
+        above = issuer or self
+        builder = _builder(self._name, above._name, self._key.public_key())
         self._cert = builder.add_extension(x509.BasicConstraints(True, None), critical=True).sign(
-            self._key, hashes.SHA256()
+            above._key, hashes.SHA256()
         )
         self.file = directory / f"{name}-ca.pem"
         self.file.write_bytes(self._cert.public_bytes(serialization.Encoding.PEM))

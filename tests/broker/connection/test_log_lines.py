@@ -84,9 +84,9 @@ async def test_a_keep_alive_above_the_maximum_is_named_in_the_log(caplog: pytest
     caplog.set_level(logging.INFO)
     async with running(max_keep_alive=60) as node:
         client = await WireClient.open(node.port, 4)
-        client.send(Connect("meter", 4, keep_alive_s=0))
+        client.send(Connect("meter", 4, keep_alive_s=61))
         assert (await client.expect(ConnAck)).reason_code == 2
-    assert _lines(caplog)[-1].endswith("detail=keep alive is off; it may be 1 to 60 seconds")
+    assert _lines(caplog)[-1].endswith("detail=keep alive is 61 seconds; it may be at most 60")
 
 
 @on_loop

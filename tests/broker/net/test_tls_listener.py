@@ -208,6 +208,16 @@ def s_client(port: int, files: Files, version: str) -> str:
         return run.stdout.read()
 
 
+@pytest.mark.parametrize("verify", ["none", "peer"])
+@on_loop
+async def test_authorities_complete_the_chain_that_is_shown(authority: Authority, tmp_path: Path, verify: str) -> None:
+    between = Authority(tmp_path, "Between", issuer=authority)
+    leaf = between.sign("leaf", {"CN": "localhost"}, ["localhost"])
+    asked = {"verify": verify, "cacertfile": str(between.file), "fail_if_no_peer_cert": False}
+    async with running() as node, listening(node, **leaf.settings, **asked) as (_, port):
+        assert (await connected(port, trusting(authority))).reason_code == 0
+
+
 @on_loop
 async def test_a_certificate_may_be_optional(authority: Authority, server: Files) -> None:
     asked = {"verify": "peer", "fail_if_no_peer_cert": False, "cacertfile": str(authority.file)}
@@ -320,6 +330,7 @@ async def test_a_client_that_reads_nothing_loses_qos_0_instead_of_filling_memory
         ({"certfile": "{dir}/new.pem", "keyfile": "{dir}/new-key.pem"}, r"'.*new.pem' is not valid before"),
         ({"verify": "peer"}, "ssl_options.verify = peer needs ssl_options.cacertfile"),
         ({"verify": "peer", "cacertfile": "{dir}/server-key.pem"}, "holds no certificate in PEM form"),
+        ({"verify": "none", "cacertfile": "{dir}/none"}, "'.*none' does not exist"),
         ({"verify": "peer", "cacertfile": "{dir}/ca.pem", "crlfile": "{dir}/none"}, "'.*none' does not exist"),
         ({"crlfile": "{dir}/none"}, "has no effect without ssl_options.verify = peer"),
         ({"ciphers": "NONSENSE"}, "names no cipher"),
