@@ -26,7 +26,10 @@ _FORM_4: Final = Struct(">4s4sHH")
 _FORM_6: Final = Struct(">16s16sHH")
 _TLV: Final = Struct(">BH")
 _SSL: Final = Struct(">BI")
-_FAMILIES: Final = {1: _FORM_4, 2: _FORM_6}
+_FORM_UNIX: Final = Struct(">108s108s")
+_FAMILIES: Final = {1: _FORM_4, 2: _FORM_6, 3: _FORM_UNIX}
+_UNSPECIFIED: Final = 0
+_TRANSPORTS: Final = (0, 1, 2)
 _AUTHORITY, _TLS, _COMMON_NAME = 0x02, 0x20, 0x22
 _CERTIFICATE_SHOWN: Final = 0x02 | 0x04
 """On this connection, or in the session that it resumes."""
@@ -102,12 +105,13 @@ def parse_v1(line: bytes) -> Origin:
         if words[1] == "UNKNOWN":
             return Origin()
         _, family, source, destination, *ports = words
-        source_port, destination_port = map(int, ports)
+        source_port, _ = numbers = [int(port) for port in ports]
         versions = {ip_address(source).version, ip_address(destination).version}
     except (ValueError, IndexError):
         raise BadProxyHeader("a broken header line") from None
-    is_port = all(0 <= port <= 65_535 for port in (source_port, destination_port))
-    if not is_port or versions != {{"TCP4": 4, "TCP6": 6}.get(family)}:
+    # int() takes signs, zeros in front and underscores too
+    is_port = all(0 <= port <= 65_535 for port in numbers) and [*map(str, numbers)] == ports
+    if not is_port or "%" in source + destination or versions != {{"TCP4": 4, "TCP6": 6}.get(family)}:
         raise BadProxyHeader("a broken header line")
     return Origin(source, source_port)
 
@@ -123,13 +127,18 @@ def parse_v2(head: bytes, body: bytes) -> Origin:
         raise BadProxyHeader(f"a header with version {version} and command {command}")
     if command == 0:  # LOCAL: the load balancer speaks for itself, as when it asks whether we are there
         return Origin()
-    form = _FAMILIES.get(head[1] >> 4)
-    if form is None:  # UNSPEC and Unix sockets have no address that means something here
+    family, transport = head[1] >> 4, head[1] & 15
+    form = _FAMILIES.get(family)
+    if transport not in _TRANSPORTS or (form is None and family != _UNSPECIFIED):
+        raise BadProxyHeader(f"a header with address family {family} and transport protocol {transport}")
+    if form is None:
         return Origin()
     if len(body) < form.size:
         raise BadProxyHeader("a header too short for its addresses")
-    source, _, port, _ = form.unpack_from(body)
     server_name, certificate = _of_tlvs(body[form.size :])
+    if form is _FORM_UNIX:  # whose addresses mean nothing here
+        return Origin(server_name=server_name, certificate=certificate)
+    source, _, port, _ = form.unpack_from(body)
     return Origin(str(ip_address(source)), port, server_name, certificate)
 
 
