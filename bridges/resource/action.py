@@ -397,8 +397,10 @@ class Action:
         _settle_failure(items, Unavailable(f"the action '{self.name}' gave the row up: {text}"))
 
     def _given_up(self, items: Sequence[Item], count: int, cause: str, text: str) -> None:
-        """Hand rows on; those that nothing else holds from now on are lost."""
-        self.figures.lost[cause].value += count - self._aftermath.given_up(items, cause, text)
+        """Hand rows on; those that nothing holds from now on are lost, unless their messages count as not stored."""
+        saved = self._aftermath.given_up(items, cause, text)
+        if cause != "not_stored":
+            self.figures.lost[cause].value += count - saved
 
     def retrying(self, items: Sequence[Item], error: BridgeError) -> None:
         """To be sent again."""

@@ -22,7 +22,7 @@ _COUNTERS: Final = {
     "late_reply": "answers that came for rows given up meanwhile",
 }
 DROP_REASONS: Final = ("expired", "queue_full", "resource_not_found", "resource_stopped", "not_stored", "other")
-LOSS_REASONS: Final = ("failed", *DROP_REASONS, "dead_letters_full")
+LOSS_REASONS: Final = ("failed", "expired", "queue_full", "resource_stopped", "other", "dead_letters_full")
 DEAD_CAUSES: Final = ("failed", "expired", "queue_full")
 ACTION_LABEL: Final = "action"
 SOURCE_LABEL: Final = "source"
