@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from broker.config.secret_text import has_stars, moved_problem
 from broker.config.secrets import MASK
 from broker.config.spec_problems import spec_problems
 from broker.core.errors import Invalid, Problem
@@ -112,7 +113,9 @@ def _shown(registry: ConfluentRegistry) -> Spec:
 
 
 def _with_secrets(spec: Spec, stored: Spec) -> Spec:
-    """What was sent, with stored secrets in place of stars."""
+    """What was sent, with stored secrets in place of stars. Raises ``Invalid`` where they would go elsewhere."""
+    if has_stars(spec) and str(spec.get("url")).rstrip("/") != stored["url"]:
+        raise Invalid("the schema registry cannot be saved", [moved_problem()])
     auth, known = spec.get("auth"), stored["auth"]
     if not isinstance(auth, dict) or not isinstance(known, dict):
         return spec

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # it has no types
 
+from broker.config.allowed import AllowedSettings, confine
+
 # How long an example takes says how busy the machine is; a test that hangs is ended by pytest's own time-out.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("suite")
+
+SCRATCH = [Path(gettempdir())]
+
+
+@pytest.fixture(autouse=True)
+def below_the_temporary_directory() -> None:
+    """Objects of a test read and write there; a broker that ran in this process had bounds of its own."""
+    confine(AllowedSettings(secret_directories=SCRATCH, directories=SCRATCH), None)
+
 
 SPARK = (
     "docs/test_spark_pages.py",

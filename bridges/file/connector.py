@@ -12,6 +12,7 @@ from bridges.file.settings import FileActionSettings, FileSettings
 from bridges.resource.contract import ALL_DONE, Answers, Connector, ConnectorType, Context, ProbeStep, Sink
 from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, TryAgain
 from bridges.resource.templates import bytes_template
+from broker.config.allowed import NotAllowed, allowed
 from broker.core.action import Row
 from broker.core.clock import Clock
 from broker.core.message import Message
@@ -23,8 +24,11 @@ class FileConnector(Connector):
     """One file, written by one thread at a time."""
 
     def __init__(self, settings: FileSettings, context: Context) -> None:
-        directory = context.services.data_dir or Path()
-        self._path = directory / settings.filepath
+        try:
+            self._path = allowed().file(settings.filepath)
+            allowed().make_files()
+        except NotAllowed as error:
+            raise BadSettings(str(error)) from None
         self._file = RotatingFile(
             self._path,
             max_bytes=settings.max_file_size,

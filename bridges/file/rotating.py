@@ -28,7 +28,7 @@ class RotatingFile:
     def open(self) -> None:
         """Open it at its end; made when it is not there."""
         self.close()
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
         held = os.fstat(self._file)
         self._size_bytes = held.st_size
         self._period = self._period_of(held.st_mtime) if held.st_size else ""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from broker.config.allowed import NotAllowed, allowed
 from broker.config.model import Settings
 from broker.config.units import Size
 
@@ -15,7 +16,8 @@ class FileSettings(Settings):
     """One file, and those that were rotated away."""
 
     filepath: Path = Field(
-        description="The file; a path. A relative one is in the data directory. Its folder must be there."
+        description="The file; a path in `files` in the data directory, where a relative one starts, or in one of "
+        "`allowed.directories`. Its folder must be there."
     )
     max_file_size: Size = Field(
         default=50 * 1024 * 1024, ge=1024, le=1024**4, description="A file that would grow beyond is rotated; a size."
@@ -26,6 +28,15 @@ class FileSettings(Settings):
     rotation: Literal["none", "hour", "day"] = Field(
         default="none", description="Begin a new file also at each full hour, or at midnight, UTC."
     )
+
+    @field_validator("filepath")
+    @classmethod
+    def _allowed(cls, value: Path) -> Path:
+        try:
+            allowed().file(value)
+        except NotAllowed as error:
+            raise ValueError(str(error)) from None
+        return value
 
 
 class FileActionSettings(Settings):

@@ -13,6 +13,7 @@ from bridges.resource.oauth import ClientCredentials
 from bridges.resource.secret import SecretText
 from bridges.resource.tls import TlsOptions
 from broker.config.model import Settings
+from broker.config.secret_text import ADDRESS
 from broker.config.units import Duration, Size
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -80,7 +81,7 @@ Authentication = Annotated[
 class ProxySettings(Settings):
     """A proxy on the way: requests to http go through it, to https through a tunnel (CONNECT)."""
 
-    url: Address = Field(pattern=r"^http://", description="`http://host:port` of the proxy.")
+    url: Annotated[Address, ADDRESS] = Field(pattern=r"^http://", description="`http://host:port` of the proxy.")
     username: str = Field(default="", pattern=r"^[^:]*$", description="Who logs in to it; empty for nobody.")
     password: SecretText | None = Field(default=None, description="The password, or `${env:NAME}`, `${file:PATH}`.")
 
@@ -88,7 +89,9 @@ class ProxySettings(Settings):
 class HttpSettings(Settings):
     """A service and how it is reached."""
 
-    url: Address = Field(description="`http://host:port` or `https://host/base`; paths of actions come behind it.")
+    url: Annotated[Address, ADDRESS] = Field(
+        description="`http://host:port` or `https://host/base`; paths of actions come behind it."
+    )
     headers: dict[HeaderName, SecretText] = Field(
         default_factory=dict,
         max_length=64,

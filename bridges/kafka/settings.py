@@ -13,6 +13,7 @@ from bridges.resource.oauth import ClientCredentials
 from bridges.resource.secret import SecretText
 from bridges.resource.tls import TlsOptions
 from broker.config.model import Settings
+from broker.config.secret_text import ADDRESS
 from broker.config.units import Duration, Size
 
 DEFAULT_PORT = 9092
@@ -48,7 +49,9 @@ Authentication = Annotated[PasswordAuthentication | OauthAuthentication, Field(d
 class KafkaSettings(Settings):
     """A cluster and how to log in to it."""
 
-    bootstrap_hosts: str = Field(default="127.0.0.1:9092", description="`host:port` of some brokers, with commas.")
+    bootstrap_hosts: Annotated[str, ADDRESS] = Field(
+        default="127.0.0.1:9092", description="`host:port` of some brokers, with commas."
+    )
     authentication: Authentication | None = Field(default=None, description="SASL; none without it.")
     ssl: TlsOptions = Field(default_factory=TlsOptions, description="TLS.")
     client_id: str = Field(default="", max_length=200, description="Shown in Kafka's logs and quotas; else the name.")

@@ -12,6 +12,7 @@ from bridges.resource.errors import BadSettings
 from bridges.resource.secret import SecretText
 from bridges.resource.tls import TlsOptions
 from broker.config.model import Settings
+from broker.config.secret_text import ADDRESS
 from broker.config.units import Duration, Size
 from broker.core.errors import PeerError
 from broker.core.topic import SHARE_PREFIX, TopicFilter, check_topic_name
@@ -67,7 +68,7 @@ class WebSocketOptions(Settings):
 class MqttSettings(Settings):
     """Another broker and how to log in to it."""
 
-    server: str = Field(
+    server: Annotated[str, ADDRESS] = Field(
         description="`host:port`, without a port 1883, with TLS 8883; or `ws://host:port/path`, `wss://...` for MQTT "
         "over WebSocket, without a port 80 and 443. `mqtts://` and `wss://` are `ssl.enable`."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -10,6 +10,7 @@ from bridges.resource.address import parse_address
 from bridges.resource.secret import SecretText
 from bridges.resource.tls import TlsOptions
 from broker.config.model import Settings
+from broker.config.secret_text import ADDRESS
 
 DEFAULT_PORT = 5432
 
@@ -17,7 +18,7 @@ DEFAULT_PORT = 5432
 class PostgresSettings(Settings):
     """A database and the connections to it."""
 
-    server: str = Field(default="127.0.0.1:5432", description="`host:port`.")
+    server: Annotated[str, ADDRESS] = Field(default="127.0.0.1:5432", description="`host:port`.")
     database: str = Field(min_length=1, description="The database; a name.")
     username: str = Field(min_length=1, description="Who logs in.")
     password: SecretText | None = Field(default=None, description="The password, or `${env:NAME}`, `${file:PATH}`.")

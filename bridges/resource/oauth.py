@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import httpx
 from pydantic import Field
@@ -14,6 +14,7 @@ from bridges.resource.errors import BadSettings, ReconnectFirst
 from bridges.resource.secret import SecretText
 from bridges.resource.tls import TlsOptions, client_context
 from broker.config.model import Settings
+from broker.config.secret_text import ADDRESS
 from broker.config.ssrf import AddressGuard
 
 _EARLY_S: Final = 30.0
@@ -26,7 +27,7 @@ _TIMEOUT_S: Final = 10.0
 class ClientCredentials(Settings):
     """Where tokens come from."""
 
-    endpoint_uri: str = Field(pattern=r"^https?://", description="The token endpoint; an address.")
+    endpoint_uri: Annotated[str, ADDRESS] = Field(pattern=r"^https?://", description="The token endpoint; an address.")
     client_id: str = Field(min_length=1, description="Who asks.")
     client_secret: SecretText = Field(description="The secret of who asks, or `${env:NAME}`, `${file:PATH}`.")
     scope: str | None = Field(default=None, description="What is asked for.")

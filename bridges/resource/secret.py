@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any, Final
-
-from pydantic import BaseModel
 
 from bridges.resource.errors import BadSettings
 from broker.config.secret_text import SecretText as SharedSecretText
-from broker.config.secret_text import SecretUnreadable
+from broker.config.secret_text import SecretUnreadable, secrets_in
 from broker.config.secrets import MASK
 
 _SHORTEST_HIDDEN: Final = 3
@@ -33,21 +31,6 @@ class SecretText(SharedSecretText):
             raise BadSettings(str(error)) from None
 
 
-def secrets_in(value: Any) -> Iterator[SecretText]:
-    """Every secret of a settings model, however deep."""
-    if isinstance(value, SecretText):
-        yield value
-    elif isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            yield from secrets_in(getattr(value, name))
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from secrets_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from secrets_in(item)
-
-
 def hider(*models: Any) -> Callable[[str], str]:
     """What takes the secrets of settings out of a text: errors of libraries repeat addresses and passwords."""
 
@@ -60,10 +43,10 @@ def hider(*models: Any) -> Callable[[str], str]:
     return hide
 
 
-def _without(text: str, secret: SecretText) -> str:
+def _without(text: str, secret: SharedSecretText) -> str:
     try:
         value = secret.reveal()
-    except BadSettings:
+    except (BadSettings, SecretUnreadable):
         return text
     return text.replace(value, MASK) if len(value) >= _SHORTEST_HIDDEN else text
 

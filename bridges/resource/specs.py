@@ -15,6 +15,7 @@ from bridges.resource.secret import has_unknown_stars
 from bridges.resource.templates import why_no_template
 from broker.config.model import Settings
 from broker.config.names import ObjectName
+from broker.config.secret_text import reference_problems
 from broker.config.spec_problems import spec_problems
 from broker.config.units import Size
 from broker.core.errors import Invalid, Problem
@@ -205,6 +206,7 @@ def _refuse(what: str, problems: list[Problem], parameters: Any) -> None:
     if not problems and has_unknown_stars(parameters):
         text = "the stars stand for a secret that is not stored; send the secret itself"
         problems.append(Problem(text, "/parameters" if what != "connector" else ""))
+    problems += reference_problems(parameters, "/parameters" if what != "connector" else "")
     if problems:
         raise Invalid(f"the {what} cannot be saved", problems)
 

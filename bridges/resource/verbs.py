@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from bridges.resource.hub import Hub
 from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
 from bridges.resource.stored import Stored, stored_spec
-from broker.config.secret_text import with_stored
+from broker.config.secret_text import check_moved, secrets_in, with_stars, with_stored
 from broker.core.errors import InUse, Invalid, Problem, SluiceError
 from broker.core.merge_patch import merged
 from broker.core.objects import ObjectSection, Spec
@@ -59,11 +59,13 @@ class ResourceService(ABC, Generic[S]):
         if (checked.name, checked.type) != (name, before.spec.type):
             text = f"expected name {name!r} and type {before.spec.type!r}"
             raise Invalid(f"{self.kind} {name!r} keeps its name and type", [Problem(text, "/type")])
+        check_moved(f"{self.kind} {name!r}", spec, checked.parameters, before.spec.parameters)
         return self._put(sent, checked)
 
     def patched(self, name: str, patch: Spec) -> Spec:
         """One with a JSON Merge Patch (RFC 7396) applied, to be saved by ``replace``."""
-        spec: Spec = merged(self._objects.get(name).raw, patch)
+        before = self._objects.get(name)
+        spec: Spec = merged(with_stars(before.raw, list(secrets_in(before.spec.parameters))), patch)
         return spec
 
     def delete(self, name: str) -> None:
@@ -106,7 +108,10 @@ class ResourceService(ABC, Generic[S]):
         Nothing is written or read."""
         stored = self._objects.find(str(spec.get("name")))
         sent = with_stored({"name": "probe", **spec}, stored.raw if stored else {})
-        return await self._probe(self._checked(sent))
+        checked = self._checked(sent)
+        if stored is not None:
+            check_moved(f"{self.kind} {checked.name!r}", spec, checked.parameters, stored.spec.parameters)
+        return await self._probe(checked)
 
     async def test(self, name: str) -> dict[str, Any]:
         """The same of a saved one, with a connection of its own."""

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from broker.config.allowed import NotAllowed, allowed
 from broker.config.model import Settings
 from broker.config.spec_problems import spec_problems
 from broker.core.errors import Invalid, Problem
@@ -39,6 +40,11 @@ def parse_spec(spec: Spec, directory: Path, streams: Sequence[str], shown_only: 
     given: dict[str, Any] = {key: value for key, value in spec.items() if key not in shown_only}
     parsed = checked(given)
     path = directory / (parsed.path or parsed.name)
+    try:
+        allowed().directory(path, directory)
+        outside = ""
+    except NotAllowed as error:
+        outside = str(error)
     parsed = parsed.model_copy(update={"path": str(path)})
     problems = [
         Problem(text, pointer)
@@ -46,6 +52,7 @@ def parse_spec(spec: Spec, directory: Path, streams: Sequence[str], shown_only: 
             (name_problem(parsed.name), "/name"),
             (_stream_problem(parsed.stream, streams), "/stream"),
             ("://" in (spec.get("path") or "") and "a table lies on a path of this machine, not at a URL", "/path"),
+            (outside, "/path"),
         )
         if text
     ]

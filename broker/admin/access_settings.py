@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 from broker.config.layers import API_FILE
 from broker.config.model import Settings
 from broker.config.root import Config
-from broker.config.secret_text import with_stored
+from broker.config.secret_text import check_moved, reference_problems, with_stored
 from broker.config.sections import Sections
 from broker.config.spec_problems import spec_problems
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Problem, ReadOnly, Unavailable
@@ -66,6 +67,8 @@ class StoredSettings:
             settings = model.model_validate(_without_objects(value))
         except ValidationError as error:
             raise Invalid(f"{what} cannot be saved", spec_problems(error, model, _TAGS)) from None
+        if problems := reference_problems(settings):
+            raise Invalid(f"{what} cannot be saved", problems)
         before = self.settings
         try:
             self.adopt(settings)
@@ -130,6 +133,9 @@ class KindsInOrder:
         """Put another in its place; raises as ``create``, and ``NotFound``."""
         at, raw = self._at(name), self._raw()
         raw[at] = {self._member: name, **with_stored(_plain(spec), raw[at])}
+        before = getattr(self._stored.settings, self._listed)[at]
+        with suppress(ValidationError):  # of which saving says more
+            check_moved(f"the {self.kind}", spec, type(before).model_validate(raw[at]), before)
         if raw[at][self._member] != name:
             raise Invalid(f"the {self.kind} keeps its {self._member}", [Problem(f"it is {name!r}", f"/{self._member}")])
         self._save(raw)

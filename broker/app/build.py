@@ -21,6 +21,7 @@ from broker.app.health import NodeHealth
 from broker.app.refusals import Refusals
 from broker.app.settings import AccessSettings, NodeSettings
 from broker.app.version import product_version
+from broker.config.allowed import AllowedSettings, confine
 from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.sections import Sections
@@ -72,6 +73,7 @@ SESSION_LOG: Final = LogShard(1)
 
 _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "node": NodeSettings,
+    "allowed": AllowedSettings,
     "access": AccessSettings,
     **access.SETTINGS,
     "listeners.tcp.default": ListenerSettings,
@@ -117,6 +119,8 @@ class Node:
             ConfigError: the data directory cannot be used, or another broker has it.
         """
         self.config, self.data_dir, self.token = config, data_dir, token
+        bounds = config.get("allowed", AllowedSettings)
+        confine(bounds, data_dir)
         self.name = config.get("node", NodeSettings).name
         self.metrics, self.events, self.clock = Metrics(), Events(), SystemClock()
         self.refusals = Refusals()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from broker.config.allowed import SECRET_PREFIX
 from broker.config.hocon import parse_file, parse_value
 from broker.config.hocon_reader import HoconError
 
@@ -83,7 +84,9 @@ def environment_layer(environ: Mapping[str, str]) -> tuple[Layer, list[str]]:
     settings = {
         tuple(name[len(ENVIRONMENT_PREFIX) :].lower().split("__")): (name, text)
         for name, text in sorted(environ.items())
-        if name.startswith(ENVIRONMENT_PREFIX) and "__" in name[len(ENVIRONMENT_PREFIX) :]
+        if name.startswith(ENVIRONMENT_PREFIX)
+        and not name.startswith(SECRET_PREFIX)
+        and "__" in name[len(ENVIRONMENT_PREFIX) :]
     }
     return _text_layer("environment", ((path, f"environment variable {n}", t) for path, (n, t) in settings.items()))
 

@@ -1,22 +1,22 @@
 """Secrets in settings: as text, or as ``${env:NAME}`` or ``${file:PATH}``, read when they are used.
 
-A reference is no secret: it is shown and saved as it is. A text shows as stars, and stars sent back keep what is
-stored.
+A reference is no secret: it is shown and saved as it is, and may name what ``broker.config.allowed`` says. A text shows
+as stars, and stars sent back keep what is stored, unless the secret would go to another address.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from broker.config.allowed import NotAllowed, allowed
 from broker.config.secrets import MASK, Secret
-from broker.core.errors import SluiceError
+from broker.core.errors import Invalid, Problem, SluiceError
 
 REFERENCE: Final = re.compile(r"\$\{(env|file):([^}]+)\}")
 _LONGEST_CHARACTERS: Final = 64 * 1024
@@ -42,7 +42,21 @@ class SecretText(Secret):
         match = REFERENCE.fullmatch(self._text)
         if match is None:
             return self._text
-        return _of_environment(match[2]) if match[1] == "env" else _of_file(match[2])
+        try:
+            return _of_environment(match[2]) if match[1] == "env" else _of_file(match[2])
+        except NotAllowed as error:
+            raise SecretUnreadable(str(error)) from None
+
+    @property
+    def why_not_allowed(self) -> str:
+        """Why it may not refer to what it names; empty where it may, or is a text."""
+        match = REFERENCE.fullmatch(self._text)
+        try:
+            if match is not None:
+                _ = allowed().variable(match[2]) if match[1] == "env" else allowed().secret_file(match[2])
+        except NotAllowed as error:
+            return str(error)
+        return ""
 
     @property
     def written(self) -> str:
@@ -64,7 +78,7 @@ class SecretText(Secret):
 
 
 def _of_environment(name: str) -> str:
-    found = os.environ.get(name)
+    found = os.environ.get(allowed().variable(name))
     if found is None:
         raise SecretUnreadable(f"the environment variable {name}, which the settings refer to, is not set")
     return found
@@ -72,7 +86,7 @@ def _of_environment(name: str) -> str:
 
 def _of_file(path: str) -> str:
     try:
-        with Path(path).open(encoding="utf-8") as file:
+        with allowed().secret_file(path).open(encoding="utf-8") as file:
             text = file.read(_LONGEST_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not text"
@@ -93,3 +107,78 @@ def with_stored(sent: Any, stored: Any) -> Any:
         padded = [*stored, *[None] * len(sent)]
         return [with_stored(value, padded[at]) for at, value in enumerate(sent)]
     return sent
+
+
+class _Address:
+    """See ``ADDRESS``."""
+
+
+ADDRESS: Final = _Address()
+"""Marks a field of a settings model, as ``Annotated[str, ADDRESS]``: where the secrets of the model are sent."""
+
+
+def values_in(value: Any, *, addresses: bool) -> Iterator[Any]:
+    """Every secret, or every address, of a settings model, however deep."""
+    if isinstance(value, SecretText):
+        if not addresses:
+            yield value
+    elif isinstance(value, BaseModel):
+        for name, field in type(value).model_fields.items():
+            if addresses and ADDRESS in field.metadata:
+                yield getattr(value, name)
+            else:
+                yield from values_in(getattr(value, name), addresses=addresses)
+    elif isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from values_in(item, addresses=addresses)
+
+
+def secrets_in(value: Any) -> Iterator[SecretText]:
+    """Every secret of a settings model."""
+    return values_in(value, addresses=False)
+
+
+def reference_problems(model: Any, pointer: str = "") -> list[Problem]:
+    """What is wrong with the references of a settings model."""
+    return [Problem(why, pointer) for secret in secrets_in(model) if (why := secret.why_not_allowed)]
+
+
+def check_moved(what: str, sent: Any, now: Any, before: Any) -> None:
+    """Stars stand for a secret only while it goes where it went.
+
+    Args:
+        what: names the object in the error.
+        sent: as it came, with stars.
+        now: the settings model that came of it.
+        before: the stored one.
+
+    Raises:
+        Invalid: an address has changed and a secret was not sent again.
+    """
+    if has_stars(sent) and list(values_in(now, addresses=True)) != list(values_in(before, addresses=True)):
+        raise Invalid(f"{what} cannot be saved", [moved_problem()])
+
+
+def moved_problem() -> Problem:
+    """What people are shown then."""
+    text = "the address changed, and the stars stand for a secret of the address before; send the secret again"
+    return Problem(text, "")
+
+
+def has_stars(sent: Any) -> bool:
+    """Whether stars stand for a secret in it."""
+    if isinstance(sent, Mapping):
+        return any(has_stars(value) for value in sent.values())
+    if isinstance(sent, (list, tuple)):
+        return any(has_stars(value) for value in sent)
+    return isinstance(sent, str) and sent == MASK
+
+
+def with_stars(raw: Any, secrets: Sequence[SecretText]) -> Any:
+    """What is stored, with stars in place of these secrets."""
+    hidden = {secret.written for secret in secrets if secret.shown == MASK}
+    if isinstance(raw, Mapping):
+        return {name: with_stars(value, secrets) for name, value in raw.items()}
+    if isinstance(raw, list):
+        return [with_stars(value, secrets) for value in raw]
+    return MASK if isinstance(raw, str) and raw in hidden else raw

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from broker.config.model import Settings
+from broker.config.secret_text import has_stars, moved_problem
 from broker.config.secrets import MASK, Secret
 from broker.config.spec_problems import spec_problems
 from broker.config.units import Duration
@@ -158,9 +159,11 @@ def parse_parameters(given: Any, pointer: str = "") -> Parameters:
 
 
 def with_stored_secrets(given: Any, stored: Parameters) -> Any:
-    """What was sent, with the stored secrets in place of stars."""
+    """What was sent, with the stored secrets in place of stars. Raises ``Invalid`` where they would go elsewhere."""
     if not isinstance(given, Mapping):
         return given
+    if has_stars(given) and given.get("url") != stored.url:
+        raise Invalid("not a usable external_http schema", [moved_problem()])
     made = {key: dict(value) if isinstance(value, Mapping) else value for key, value in given.items()}
     for place, text in stored.secrets().items():
         group, _, name = place.partition("/")

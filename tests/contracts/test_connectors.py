@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from broker.config.secret_text import ADDRESS
+from broker.core.errors import Invalid
 from tests.support.bridges import Bridges
 from tests.support.certified import ALL, Certified
 
@@ -230,6 +233,46 @@ def test_secrets_are_shown_nowhere(certified: Certified, capfd: pytest.CaptureFi
 
     run(certified, check)
     assert certified.secret not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("certified", WITH_LOGINS, indirect=True)
+def test_stars_stand_for_a_secret_only_while_it_goes_to_the_same_address(certified: Certified) -> None:
+    async def check(made: Trial) -> None:
+        made.connect()
+        connectors = made.bridges.connectors
+        model = made.bridges.feature.registry.get(certified.type).connector
+        [member] = [name for name, field in model.model_fields.items() if ADDRESS in field.metadata]
+        given = {**certified.connector(), "name": "plant", "type": certified.type}
+        starred = json.loads(json.dumps(given).replace(certified.secret, "******"))
+        before = connectors.get("plant")[member]
+        connectors.replace("plant", {**starred, "description": "the same address"})
+        moved = re.sub(r":\d+", ":9", before)
+        for change in (
+            lambda: connectors.replace("plant", {**starred, member: moved}),
+            lambda: connectors.replace("plant", connectors.patched("plant", {member: moved})),
+        ):
+            with pytest.raises(Invalid) as refused:
+                change()
+            assert "send the secret again" in refused.value.problems[0].message
+        with pytest.raises(Invalid):
+            await connectors.probe({**starred, member: moved})
+        assert connectors.get("plant")[member] == before
+        connectors.replace("plant", {**given, member: moved})
+
+    run(certified, check)
+
+
+@pytest.mark.parametrize("certified", WITH_LOGINS, indirect=True)
+@pytest.mark.parametrize("reference", ["${env:SLUICE_API_TOKEN}", "${env:HOME}", "${file:/etc/passwd}"])
+def test_a_secret_refers_to_nothing_that_is_not_allowed(certified: Certified, reference: str) -> None:
+    members = json.loads(json.dumps(certified.connector()).replace(certified.secret, reference))
+
+    async def check(made: Trial) -> None:
+        with pytest.raises(Invalid) as refused:
+            made.connect(members)
+        assert refused.value.problems[0].message.startswith(f"{reference}: expected a ")
+
+    run(certified, check)
 
 
 @pytest.mark.parametrize("certified", WITH_TARGETS, indirect=True)

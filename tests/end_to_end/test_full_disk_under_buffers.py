@@ -33,7 +33,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 def node(disk: SmallDisk, tmp_path: Path) -> Iterator[Node]:
-    node = Node(disk.path / "data", config=CONFIG)
+    node = Node(disk.path / "data", config=CONFIG, environ={"SLUICE_ALLOWED__DIRECTORIES": json.dumps([str(tmp_path)])})
     node.log = tmp_path / "node.log"
     node.start()
     yield node

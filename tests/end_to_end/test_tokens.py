@@ -27,7 +27,7 @@ from tests.support.tokens import SECRET, Issuer, jwk, private_key
 CONFIG = """
 authentication = [
   {{ mechanism = jwt
-    secret = "${{env:TOKEN_SECRET}}"
+    secret = "${{env:SLUICE_SECRET_TOKEN_SECRET}}"
     jwks_url = "{url}", ssl.cacertfile = "{ca}", refresh_interval = 10s
     leeway = 0
     verify_claims {{ aud = mqtt, client = "${{clientid}}" }}
@@ -122,7 +122,7 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Issuer, P
 def node(tmp_path_factory: pytest.TempPathFactory, issuer: tuple[Issuer, Path]) -> Iterator[Node]:
     config = CONFIG.format(url=issuer[0].url, ca=issuer[1])
     directory = tmp_path_factory.mktemp("tokens") / "node"
-    with running(directory, config=config, environ={"TOKEN_SECRET": SECRET}) as node:
+    with running(directory, config=config, environ={"SLUICE_SECRET_TOKEN_SECRET": SECRET}) as node:
         yield node
 
 
@@ -143,7 +143,7 @@ def test_the_issuer_changes_its_keys(node: Node, issuer: tuple[Issuer, Path]) ->
     [shown] = node.call("GET", "/authentication")["items"]
     assert shown["state"]["jwks"]["status"] == "connected"
     assert shown["state"]["jwks"]["keys"] == 1
-    assert shown["secret"] == "${env:TOKEN_SECRET}"
+    assert shown["secret"] == "${env:SLUICE_SECRET_TOKEN_SECRET}"
 
 
 def test_the_rules_of_a_token_hold_for_paho(node: Node) -> None:

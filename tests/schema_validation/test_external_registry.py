@@ -100,9 +100,11 @@ def test_secrets_are_shown_as_stars_and_stars_keep_them() -> None:
     service = feature.external
     shown = service.create({"name": "kafka", "type": "confluent", "url": "http://h:8081/", "auth": AUTH})
     assert (shown["url"], shown["auth"]["password"]) == ("http://h:8081", "******")
-    service.replace("kafka", {**shown, "url": "http://other:8081"})
+    service.replace("kafka", {**shown, "url": "http://h:8081/", "description": "as before"})
     kept = sections[EXTERNAL].load()[0]
-    assert (kept["url"], kept["auth"]["password"]) == ("http://other:8081", TOKEN)
+    assert (kept["url"], kept["auth"]["password"]) == ("http://h:8081", TOKEN)
+    with pytest.raises(Invalid, match="send the secret again"):
+        service.replace("kafka", {**shown, "url": "http://other:8081"})
     with pytest.raises(Invalid, match="stars"):
         service.create({**shown, "name": "second"})
     reborn = SchemaValidationFeature(make_services(sections))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -30,6 +30,7 @@ from bridges.resource.errors import BadSettings, NeverAgain, ReconnectFirst, Tar
 from bridges.resource.secret import SecretText
 from bridges.resource.templates import value_template
 from broker.config.model import Settings
+from broker.config.secret_text import ADDRESS
 from broker.core.action import Row
 from broker.core.client import Client
 from broker.core.clock import SystemClock
@@ -85,6 +86,7 @@ class Outside:
 
 
 class ScriptedSettings(Settings):
+    server: Annotated[str, ADDRESS] = "outside:1"
     password: SecretText | None = None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import select
@@ -72,6 +73,9 @@ class Node:
         if self.open_files is not None:
             command = ["prlimit", f"--nofile={self.open_files}:{self.open_files}", *command]
         environ = os.environ | {"SLUICE_API_TOKEN": TOKEN} | self.environ
+        around = json.dumps([str(self.data_dir.parent)])
+        bounds = {"SLUICE_ALLOWED__DIRECTORIES": around, "SLUICE_ALLOWED__SECRET_DIRECTORIES": around}
+        environ = os.environ | {"SLUICE_API_TOKEN": TOKEN} | bounds | self.environ
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command, env=environ, stdout=subprocess.PIPE, stderr=log, cwd=Path(__file__).parents[2]

@@ -6,7 +6,7 @@ import base64
 import binascii
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -22,7 +22,7 @@ from broker.auth.jwt_claims import Expected, ExpectedClaim, attributes_of, name_
 from broker.auth.jwt_rules import rules_of
 from broker.auth.jwt_token import Refused, Token, check_times
 from broker.config.model import Settings
-from broker.config.secret_text import SecretText, SecretUnreadable
+from broker.config.secret_text import ADDRESS, SecretText, SecretUnreadable
 from broker.config.ssrf import AddressGuard
 from broker.config.units import Duration
 from broker.core import reason
@@ -77,7 +77,7 @@ class JwtSettings(Settings):
         default=None, min_length=1, description="The public key, or certificate, of who signs: a file in PEM form, or "
         "such a text itself."
     )  # fmt: skip
-    jwks_url: str | None = Field(
+    jwks_url: Annotated[str | None, ADDRESS] = Field(
         default=None, description="Where the keys of who signs are read: a JWK set over https."
     )
     allow_http: bool = Field(

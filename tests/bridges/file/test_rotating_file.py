@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from bridges.file.connector import FileConnector, FileSink
 from bridges.file.rotating import RotatingFile
@@ -76,17 +77,29 @@ def connector(path: Path) -> FileConnector:
     return FileConnector(FileSettings(filepath=path), context)
 
 
-@pytest.mark.parametrize(
-    ("place", "error"), [("none/rows.log", ReconnectFirst), ("", BadSettings)], ids=["no-folder", "a-folder"]
-)
-def test_what_keeps_a_file_from_being_written_is_told(tmp_path: Path, place: str, error: type[Exception]) -> None:
-    with pytest.raises(error, match=str(tmp_path)):
-        asyncio.run(connector(tmp_path / place if place else tmp_path).open())
+def test_what_keeps_a_file_from_being_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ReconnectFirst, match=str(tmp_path)):
+        asyncio.run(connector(tmp_path / "none" / "rows.log").open())
+    made = connector(tmp_path / "folder")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(BadSettings, match=str(tmp_path)):
+        asyncio.run(made.open())
+    with pytest.raises(ValidationError, match="expected a regular file"):
+        connector(tmp_path / "folder")
 
 
-def test_a_full_disk_is_tried_again() -> None:
+def test_a_link_put_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
+    made = connector(tmp_path / "rows.log")
+    (tmp_path / "rows.log").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TryAgain, match="symbolic links"):
+        asyncio.run(made.open())
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_full_disk_is_tried_again(tmp_path: Path) -> None:
     async def check() -> None:
-        made = connector(Path("/dev/full"))
+        made = connector(tmp_path / "rows.log")
+        made._file.path = Path("/dev/full")
         await made.open()
         with pytest.raises(TryAgain, match="no space left"):
             await made.append(b"x\n", sync=False)

@@ -223,9 +223,12 @@ async def test_servers_that_do_it_wrong_are_told_apart(said: bytes, sentence: st
 
 @on_loop
 async def test_request_has_path_headers_and_subprotocol(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAR_TOKEN", "Bearer s3cret")
+    monkeypatch.setenv("SLUICE_SECRET_FAR_TOKEN", "Bearer s3cret")
     async with bridging() as bridges, server(answer("403 Forbidden")) as (port, requests):
-        options = {"path": "/broker?tenant=7", "headers": {"Authorization": "${env:FAR_TOKEN}", "X-Plain": "yes"}}
+        options = {
+            "path": "/broker?tenant=7",
+            "headers": {"Authorization": "${env:SLUICE_SECRET_FAR_TOKEN}", "X-Plain": "yes"},
+        }
         connector(bridges, port, server=f"ws://127.0.0.1:{port}", websocket=options)
         await bridges.until(lambda: "403" in bridges.connectors.get("plant")["status_reason"])
         line, *headers = requests[0].decode().split("\r\n")

@@ -129,11 +129,11 @@ def test_a_secret_is_never_shown_and_stars_keep_it(capfd: pytest.CaptureFixture[
 
 def test_a_secret_may_stand_in_the_environment_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "secret").write_text(f"{PASSWORD}\n")
-    monkeypatch.setenv("PLANT_PASSWORD", PASSWORD)
-    for reference in ("${env:PLANT_PASSWORD}", "${file:%s}" % (tmp_path / "secret")):
+    monkeypatch.setenv("SLUICE_SECRET_PLANT_PASSWORD", PASSWORD)
+    for reference in ("${env:SLUICE_SECRET_PLANT_PASSWORD}", "${file:%s}" % (tmp_path / "secret")):
         secret = SecretText(reference)
         assert (secret.reveal(), secret.shown) == (PASSWORD, reference)
-    for reference in ("${env:NOT_THERE}", "${file:/not/there}"):
+    for reference in ("${env:SLUICE_SECRET_NOT_THERE}", "${file:%s}" % (tmp_path / "none")):
         with pytest.raises(SluiceError, match="which the settings refer to"):
             SecretText(reference).reveal()
     assert "tr0ub" not in repr(SecretText(PASSWORD))

@@ -91,8 +91,8 @@ def test_the_key_may_be_a_file_a_certificate_or_of_the_longer_curve(tmp_path: Pa
 
 def test_a_secret_may_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "secret").write_text(SECRET + "\n")
-    monkeypatch.setenv("TOKEN_SECRET", SECRET)
-    for written in (f"${{file:{tmp_path}/secret}}", "${env:TOKEN_SECRET}"):
+    monkeypatch.setenv("SLUICE_SECRET_TOKEN_SECRET", SECRET)
+    for written in (f"${{file:{tmp_path}/secret}}", "${env:SLUICE_SECRET_TOKEN_SECRET}"):
         assert decided(signed(), secret=written).is_allowed
 
 
@@ -461,7 +461,10 @@ def test_keys_that_cannot_be_used_are_told_in_a_sentence(tmp_path: Path) -> None
         ({"public_key": str(tmp_path / "none.pem")}, "none.pem, cannot be used: no such file"),
         ({"public_key": str(tmp_path / "empty.pem")}, "it holds no public key"),
         ({"public_key": pem("ES256"), "algorithms": ["RS256"]}, "none of its algorithms is allowed"),
-        ({"secret": "${env:NO_SUCH_SECRET}"}, "NO_SUCH_SECRET, which the settings refer to, is not set"),
+        (
+            {"secret": "${env:SLUICE_SECRET_NO_SUCH_SECRET}"},
+            "SLUICE_SECRET_NO_SUCH_SECRET, which the settings refer to, is not set",
+        ),
         ({"secret": "%%%", "secret_base64_encoded": True}, "not written in Base64"),
         ({"secret": ""}, "must not be empty"),
     ):
@@ -473,5 +476,5 @@ def test_a_secret_is_not_shown() -> None:
     settings = JwtSettings.model_validate({"mechanism": "jwt", "secret": SECRET})
     assert SECRET not in repr(settings)
     assert settings.model_dump(mode="json")["secret"] == "******"
-    referred = JwtSettings.model_validate({"mechanism": "jwt", "secret": "${env:TOKEN_SECRET}"})
-    assert referred.model_dump(mode="json")["secret"] == "${env:TOKEN_SECRET}"
+    referred = JwtSettings.model_validate({"mechanism": "jwt", "secret": "${env:SLUICE_SECRET_TOKEN_SECRET}"})
+    assert referred.model_dump(mode="json")["secret"] == "${env:SLUICE_SECRET_TOKEN_SECRET}"

@@ -1,0 +1,122 @@
+"""What objects may name on this machine, section ``allowed``: environment variables, secret files, paths to write to.
+
+Objects are made over the API: a connector must not send the broker's environment or files to a server, nor write to
+any file. There is one set of bounds, since the environment and the file system are the process's too.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from broker.config.model import Settings
+from broker.core.errors import SluiceError
+
+SECRET_PREFIX: Final = "SLUICE_SECRET_"
+_NEVER: Final = "SLUICE_API_TOKEN"
+
+
+class AllowedSettings(Settings):
+    """Section ``allowed``."""
+
+    env_prefixes: list[Annotated[str, Field(min_length=1)]] = Field(
+        default=[SECRET_PREFIX],
+        description="Beginnings of the names that `${env:NAME}` may have. `SLUICE_API_TOKEN` is never allowed.",
+    )
+    secret_directories: list[Path] = Field(
+        default_factory=list,
+        description="Directories that `${file:PATH}` may read from, besides `secrets` in the data directory.",
+    )
+    directories: list[Path] = Field(
+        default_factory=list,
+        description="Directories that file connectors and tables may write to, besides `files` and `lake` in the data "
+        "directory.",
+    )
+
+
+class NotAllowed(SluiceError):
+    """The bounds do not let it be named; says which do."""
+
+    code = "not_allowed"
+
+
+class Allowed:
+    """The bounds of one process."""
+
+    def __init__(self, settings: AllowedSettings, data_dir: Path | None) -> None:
+        self._prefixes = tuple(settings.env_prefixes)
+        self._data_dir = None if data_dir is None else data_dir.resolve()
+        self._secrets, self._files = list(settings.secret_directories), list(settings.directories)
+        if data_dir is not None:
+            self._secrets.insert(0, data_dir / "secrets")
+            self._files.insert(0, data_dir / "files")
+
+    def variable(self, name: str) -> str:
+        """The name of an environment variable that may be read. Raises ``NotAllowed``."""
+        if name == _NEVER or not name.startswith(self._prefixes):
+            expected = " or ".join(f"{prefix}..." for prefix in self._prefixes) or "none"
+            raise NotAllowed(f"${{env:{name}}}: expected a variable named {expected} (allowed.env_prefixes)")
+        return name
+
+    def secret_file(self, path: str) -> Path:
+        """Where a secret may be read; a relative path is in the first of the directories. Raises ``NotAllowed``."""
+        return _regular(self._within(Path(path), self._secrets, f"${{file:{path}}}", "allowed.secret_directories"))
+
+    def file(self, path: Path) -> Path:
+        """Where a file may be written; a relative path is in the first of the directories. Raises ``NotAllowed``."""
+        return _regular(self._within(path, self._files, str(path), "allowed.directories"))
+
+    def directory(self, path: Path, own: Path) -> Path:
+        """Where a table may be written: in ``own`` or the directories of files. Raises ``NotAllowed``."""
+        return self._within(path, [own, *self._files], str(path), "allowed.directories")
+
+    def make_files(self) -> None:
+        """Make the directory that files are in by default, where there is a data directory."""
+        if self._data_dir is not None:
+            (self._data_dir / "files").mkdir(parents=True, exist_ok=True)
+
+    def _within(self, path: Path, directories: list[Path], what: str, setting: str) -> Path:
+        try:
+            found = (directories[0] / path if directories else path).resolve()
+            roots = [directory.resolve() for directory in directories]
+        except (OSError, RuntimeError, ValueError) as error:
+            raise NotAllowed(f"{what}: expected a path, got one that cannot be followed: {error}") from None
+        own = [root for root in roots if self._data_dir is not None and root.is_relative_to(self._data_dir)]
+        if self._data_dir is not None and found.is_relative_to(self._data_dir):
+            roots = [root for root in own if root != self._data_dir]  # the broker's own files are nobody else's
+        if not _is_in(found, roots):
+            allowed = ", ".join(str(directory) for directory in directories) or "none"
+            raise NotAllowed(f"{what}: expected a path in {allowed} ({setting}), got {found}")
+        return found
+
+
+def _is_in(path: Path, roots: Iterable[Path]) -> bool:
+    return any(path != root and path.is_relative_to(root) for root in roots)
+
+
+def _regular(path: Path) -> Path:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return path  # not there, or not to be looked at: whoever opens it says so
+    if not stat.S_ISREG(mode):
+        raise NotAllowed(f"{path}: expected a regular file, got a directory, device or pipe")
+    return path
+
+
+_current = Allowed(AllowedSettings(), None)
+
+
+def confine(settings: AllowedSettings, data_dir: Path | None) -> None:
+    """Have these bounds from now on, in the whole process."""
+    global _current
+    _current = Allowed(settings, data_dir)
+
+
+def allowed() -> Allowed:
+    """The bounds in force."""
+    return _current

@@ -1,0 +1,138 @@
+"""What objects made over the API may read and write on the broker's machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.http_service import Service
+from tests.support.node import Node, running
+from tests.support.waiting import until
+
+SECRET = "a secret in a variable"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    nothing = {"SLUICE_ALLOWED__DIRECTORIES": "[]", "SLUICE_ALLOWED__SECRET_DIRECTORIES": "[]"}
+    environ = {**nothing, "SLUICE_SECRET_SERVICE": SECRET, "OTHER": "nobody's business"}
+    with running(tmp_path_factory.mktemp("node") / "data", environ=environ) as node:
+        node.call("POST", "/streams", {"name": "raw", "topics": ["raw/#"]})
+        yield node
+
+
+def refused(node: Node, method: str, path: str, body: dict[str, Any]) -> str:
+    """Why, in words."""
+    answer = node.call(method, path, body, expect=422)
+    return json.dumps(answer["errors"])
+
+
+def http(url: str = "http://127.0.0.1:9", **members: Any) -> dict[str, Any]:
+    return {"name": "service", "type": "http", "url": url, **members}
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        ("${env:SLUICE_API_TOKEN}", "expected a variable named SLUICE_SECRET_..."),
+        ("${env:OTHER}", "expected a variable named SLUICE_SECRET_..."),
+        ("${file:/etc/passwd}", "expected a path in"),
+        ("${file:../sluice.token}", "expected a path in"),
+        ("${file:/proc/self/environ}", "expected a path in"),
+    ],
+)
+def test_a_connector_refers_to_no_other_variables_and_files(node: Node, reference: str, expected: str) -> None:
+    spec = http(headers={"X-Api-Key": reference})
+    assert expected in refused(node, "POST", "/connectors", spec)
+    assert expected in refused(node, "POST", "/connectors:probe", spec)
+    jwt = {"name": "jwt", "mechanism": "jwt", "secret": reference}
+    assert expected in refused(node, "POST", "/authentication", jwt)
+
+
+def test_a_reference_through_a_link_is_refused_and_one_within_bounds_is_read(node: Node) -> None:
+    secrets = node.data_dir / "secrets"
+    secrets.mkdir(exist_ok=True)
+    (secrets / "link").symlink_to("/etc/passwd")
+    (secrets / "plain").write_text("a secret in a file\n")
+    assert "expected a path in" in refused(node, "POST", "/connectors", http(headers={"A": "${file:link}"}))
+
+    async def sent() -> tuple[str | None, str | None]:
+        async with Service() as service:
+            headers = {"X-One": "${env:SLUICE_SECRET_SERVICE}", "X-Two": "${file:plain}"}
+            spec = http(service.url, headers=headers, health_check_path="/")
+            await asyncio.to_thread(node.call, "POST", "/connectors", spec)
+            found = await until(lambda: service.received and service.received[0])
+            return found.header("x-one"), found.header("x-two")
+
+    assert asyncio.run(sent()) == (SECRET, "a secret in a file")
+    node.call("DELETE", "/connectors/service")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/proc/self/mem", "/etc/rows.log", "../sluice.conf", "../rocksdb/x", "link/rows.log", "pipe", "null", "x\0y"],
+)
+def test_a_file_connector_writes_below_its_directories_only(node: Node, path: str) -> None:
+    files = node.data_dir / "files"
+    if not files.exists():
+        files.mkdir()
+        (files / "link").symlink_to("/etc")
+        (files / "null").symlink_to("/dev/null")
+        os.mkfifo(files / "pipe")
+    answer = refused(node, "POST", "/connectors", {"name": "log", "type": "file", "filepath": path})
+    assert "expected a" in answer
+
+
+@pytest.mark.parametrize("path", ["/etc/table", "../../table", "../rocksdb"])
+def test_a_table_lies_below_its_directories_only(node: Node, path: str) -> None:
+    table = {"name": "t", "stream": "raw", "format": "delta", "path": path}
+    assert "expected a path in" in refused(node, "POST", "/lake/tables", table)
+    assert not Path("/etc/table").exists()
+
+
+def test_authenticators_schemas_and_registries_keep_secrets_only_for_their_address(node: Node) -> None:
+    again = "send the secret again"
+    parameters = {"url": "http://127.0.0.1:9/a", "headers": {"Authorization": "Bearer abc"}}
+    node.call("POST", "/schemas", {"name": "far", "type": "external_http", "parameters": parameters})
+    shown = {"url": "http://127.0.0.1:9/a", "headers": {"Authorization": "******"}}
+    node.call("PUT", "/schemas/far", {"name": "far", "type": "external_http", "parameters": shown})
+    moved = {**shown, "url": "http://127.0.0.1:10/a"}
+    body = {"name": "far", "type": "external_http", "parameters": moved}
+    assert again in refused(node, "PUT", "/schemas/far", body)
+    registry = {"name": "far", "type": "confluent", "url": "http://127.0.0.1:9"}
+    auth = {"mechanism": "basic", "username": "u", "password": "pass"}
+    node.call("POST", "/schema-registries", {**registry, "auth": auth})
+    starred = {**registry, "auth": {**auth, "password": "******"}}
+    node.call("PUT", "/schema-registries/far", starred)
+    assert again in refused(node, "PUT", "/schema-registries/far", {**starred, "url": "http://127.0.0.1:10"})
+    jwt = {"mechanism": "jwt", "secret": "s" * 32, "jwks_url": "https://127.0.0.1:9/keys"}
+    node.call("POST", "/authentication", {"name": "jwt", **jwt})
+    starred = {**jwt, "secret": "******"}
+    node.call("PUT", "/authentication/jwt", starred)
+    assert again in refused(node, "PUT", "/authentication/jwt", {**starred, "jwks_url": "https://127.0.0.1:10/keys"})
+
+
+def test_a_connector_keeps_secrets_only_for_all_of_its_addresses(node: Node) -> None:
+    again = "send the secret again"
+    login = {
+        "mechanism": "oauth",
+        "endpoint_uri": "http://127.0.0.1:9/token",
+        "client_id": "c",
+        "client_secret": "abcd",
+    }
+    node.call("POST", "/connectors", http(authentication=login))
+    starred = {**login, "client_secret": "******"}
+    node.call("PUT", "/connectors/service", http(authentication=starred))
+    moved = {**starred, "endpoint_uri": "http://127.0.0.1:10/token"}
+    assert again in refused(node, "PUT", "/connectors/service", http(authentication=moved))
+    proxied = http(authentication=starred, proxy={"url": "http://127.0.0.1:10"})
+    assert again in refused(node, "PUT", "/connectors/service", proxied)
+    assert again in refused(node, "PATCH", "/connectors/service", {"url": "http://127.0.0.1:10"})
+    assert again in refused(node, "POST", "/connectors:probe", http("http://127.0.0.1:10", authentication=starred))
+    node.call("PATCH", "/connectors/service", {"url": "http://127.0.0.1:10", "authentication": login})
