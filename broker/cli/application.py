@@ -24,6 +24,7 @@ from broker.cli import (
     gate_tries,
     gates,
     groups,
+    imports,
     lake,
     listeners,
     objects,
@@ -83,6 +84,7 @@ _GROUPS: Final = (
     _Group(delayed.group, "delayed"),
     _Group(listeners.group, "listeners"),
     _Group(lake.group, "lake"),
+    _Group(imports.group, "import"),
 )
 _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "rules": (rules.add_to, rule_tries.add_to, rule_backtest.add_to, rule_types.add_to, rule_functions.add_to),

@@ -72,7 +72,6 @@ class Node:
         ]  # fmt: skip
         if self.open_files is not None:
             command = ["prlimit", f"--nofile={self.open_files}:{self.open_files}", *command]
-        environ = os.environ | {"SLUICE_API_TOKEN": TOKEN} | self.environ
         around = json.dumps([str(self.data_dir.parent)])
         bounds = {"SLUICE_ALLOWED__DIRECTORIES": around, "SLUICE_ALLOWED__SECRET_DIRECTORIES": around}
         environ = os.environ | {"SLUICE_API_TOKEN": TOKEN} | bounds | self.environ

@@ -1,0 +1,45 @@
+"""``sluice import emqx`` on a running broker: the objects are there, over a restart, and are not replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.broker.cli.test_import_emqx import EXPORTED
+from tests.support.node import TOKEN, Node, running
+
+
+def imported(node: Node, file: Path, status: int) -> dict[str, dict[str, Any]]:
+    command = [sys.executable, "-m", "broker.cli.main", "import", "emqx", str(file), "--json"]
+    done = subprocess.run(
+        [*command, "--data-dir", str(node.data_dir)], capture_output=True, text=True, timeout=120, check=False,
+        cwd=Path(__file__).parents[2], env=os.environ | {"SLUICE_API_TOKEN": TOKEN},
+    )  # fmt: skip
+    assert done.returncode == status, f"{done.stdout}\n{done.stderr}"
+    return {item["item"]: item for item in json.loads(done.stdout)["items"]}
+
+
+def test_objects_are_created_once_and_stay(tmp_path: Path) -> None:
+    secret = tmp_path / "data" / "secrets" / "db"
+    secret.parent.mkdir(parents=True)
+    secret.write_text("pass")
+    file = tmp_path / "cluster.hocon"
+    file.write_text(EXPORTED.replace("PASSWORD_FILE", str(secret)))
+    with running(tmp_path / "data") as node:
+        first = imported(node, file, 0)
+        made = [item["becomes"] for item in first.values() if not item["reason"] and "=" not in item["becomes"]]
+        assert len(made) == 13
+        assert [path for path in made if node.call("GET", f"/{path}")["name"] != path.partition("/")[2]] == []
+        again = imported(node, file, 1)
+        assert all(again[name]["reason"] for name, item in first.items() if item["becomes"] in made)
+        assert "the broker refused it: " in again["rule_engine.rules.rule_x1"]["reason"]
+        node.stop()
+        node.start()
+        rule = node.call("GET", "/rules/rule_x1")
+        assert [action.get("bridge", action["type"]) for action in rule["actions"]] == ["kafka:orders", "republish"]
+        options = node.call("GET", "/actions/orders")["resource_opts"]
+        assert (options["buffer_mode"], options["request_ttl"]) == ("disk", "infinity")
