@@ -117,6 +117,14 @@ def _no_schema(name: str, message_type: str | None) -> FieldType:
     return UNKNOWN
 
 
+def _has_name(scope: _Scope | None, name: str) -> bool:
+    while scope is not None:
+        if name in scope.names:
+            return True
+        scope = scope.outer
+    return False
+
+
 class _Inference:
     def __init__(self, functions: Functions, inputs: Sequence[Input], schema_type: SchemaType) -> None:
         self._functions, self._schema_type = functions, schema_type
@@ -409,7 +417,9 @@ class _Inference:
         while level is not None:
             value = level.names.get(path.root)
             if value is not None and not (value.is_payload and path.root == "payload"):
-                read = self._read_name(value, path, None if is_column or found is not None else node)
+                is_last = not is_column and not _has_name(level.outer, path.root)
+                is_missing = found is None or found.kind.name == "null"
+                read = self._read_name(value, path, node if is_last and is_missing else None)
                 found = read if found is None else _either(found, read)
                 if not found.kind.nullable:
                     return found
@@ -434,11 +444,7 @@ class _Inference:
                                              f"{described(index.kind)}"))  # fmt: skip
 
     def _is_known(self, name: str, scope: _Scope | None) -> bool:
-        while scope is not None:
-            if name in scope.names:
-                return True
-            scope = scope.outer
-        return name in self._columns
+        return _has_name(scope, name) or name in self._columns
 
     def _read_name(self, value: _Value, path: Path, report_at: Tree | None) -> _Value:
         if value.is_payload and (path.steps or path.range):

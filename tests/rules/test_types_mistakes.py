@@ -257,3 +257,11 @@ def test_a_payload_that_is_not_json_has_no_fields() -> None:
 def test_long_chains_of_conditions_are_checked() -> None:
     many = " OR ".join(f"payload.seq = {number}" for number in range(900))
     assert checked(f'SELECT 1 AS x FROM "m/+" WHERE {many}').reports == ()
+
+
+def test_members_of_an_item_keep_their_place_and_are_looked_for_in_the_item() -> None:
+    assert mistakes(checked('FOREACH payload.tags DO item.k, item.n FROM "m/+"')) == []
+    assert mistakes(checked('FOREACH payload.any AS s DO s.name, s.idx, s.name AS n FROM "m/+"')) == []
+    assert mistakes(checked('FOREACH payload.tags DO item.k, item.m FROM "m/+"')) == [
+        "item.m: item has no field 'm'; it has k, n"
+    ]
