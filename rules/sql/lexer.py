@@ -27,11 +27,11 @@ _MAX_SHOWN: Final = 60
 
 _TOKEN = re.compile(
     r"""
-      (?P<space>[ \t\r\n]+ | --[^\n]* | /\*.*?\*/)
+      (?P<space>[ \t\r\n]+ | --[^\n]* | \#\#[^\n]* | /\*.*?\*/)
     | (?P<number>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)
     | (?P<name>[^\W\d][\w$@~]*)
     | (?P<string>'(?:[^']|'')*')
-    | (?P<quoted>"(?:[^"]|"")*")
+    | (?P<quoted>"(?:[^"]|"")*" | `(?:[^`]|``)*`)
     | (?P<op>\.\.|=~|!=|<>|<=|>=|\|\||[-+*/=<>()\[\],.;{}:])
     """,
     re.VERBOSE | re.DOTALL,
@@ -170,7 +170,7 @@ def _token(kind: str, text: str, line: int, column: int, end: int) -> Token:
     if kind == "string":
         return Token(kind, text[1:-1].replace("''", "'"), line, column, end)
     if kind == "quoted":
-        return Token(kind, text[1:-1].replace('""', '"'), line, column, end)
+        return Token(kind, text[1:-1].replace(2 * text[0], text[0]), line, column, end)
     return Token(kind, text, line, column, end)
 
 
@@ -180,19 +180,19 @@ _STRAY: Final = {
     "&": "write AND, or bitand(a, b)",
     "|": "write OR, || to join texts, or bitor(a, b)",
     "^": "write power(a, b), or bitxor(a, b)",
-    "`": 'names with other characters stand in double quotes: "a b"',
     "‘": "strings stand in straight quotes: 'text'",
     "’": "strings stand in straight quotes: 'text'",
     "“": 'names stand in straight double quotes: "name"',
     "”": 'names stand in straight double quotes: "name"',
     "$": "a template's ${...} has no place in SQL; write the column's name",
+    "#": "a comment begins with -- or ##",
     "?": "there are no parameters; write the value",
 }
 
 
 def _stray(sql: str, at: int, line: int, column: int) -> Invalid:
     character = sql[at]
-    if character in "'\"":
+    if character in "'\"`":
         hint = "a quote inside the text is written twice" if character == "'" else None
         return syntax_error(f"the quote {character} is never closed", line, column, hint)
     if sql.startswith("/*", at):

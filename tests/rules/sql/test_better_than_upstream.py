@@ -115,3 +115,8 @@ def test_range_of_the_payload_itself() -> None:
 def test_an_index_is_looked_up_in_the_row_first() -> None:
     assert row("1 AS idx, payload.l[idx] AS r") == {"idx": 1, "r": 1}
     assert row("payload.l[idx] AS r") == {"r": 2}
+
+
+def test_sql_as_the_manual_prints_it() -> None:
+    sql = "## all\nSELECT `payload`.`x` AS `a b`, ## the column\n clientid, '##' AS c\nFROM `t/#` ## the end"
+    assert result(sql, '{"x": 1}') == {"a b": 1, "clientid": "c1", "c": "##"}

@@ -54,7 +54,8 @@ SELECT a = b = c FROM t                   | 14 | comparisons cannot be chained  
 SELECT a == b FROM t                      | 11 | expected a value, found '='                     | write = to compare
 SELECT a && b FROM t                      | 10 | unexpected character '&'                        | write AND, or bitand(a, b)
 SELECT ${a} FROM t                        | 8  | unexpected character '$'                        | a template's ${...} has no place in SQL; write the column's name
-SELECT `a` FROM t                         | 8  | unexpected character '`'                        | names with other characters stand in double quotes: "a b"
+SELECT `abc FROM t                        | 8  | the quote ` is never closed                     | -
+SELECT # a FROM t                         | 8  | unexpected character '#'                        | a comment begins with -- or ##
 SELECT a FROM t WHERE a = ‘x’             | 27 | unexpected character '‘'                        | strings stand in straight quotes: 'text'
 SELECT a FROM t WHERE a = "x" "y"         | 31 | unexpected 'y' after the end of the statement   | join conditions with AND or OR; strings stand in single quotes
 SELECT 'abc FROM t                        | 8  | the quote ' is never closed                     | a quote inside the text is written twice
