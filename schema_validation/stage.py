@@ -13,7 +13,7 @@ from broker.core.schema import SchemaLookup
 from broker.core.stage import GateCall, Refusal, WaitingGateCall
 from broker.core.topic_index import TopicIndex
 from broker.core.waiting import settled
-from broker.observe.gate_counters import STOPPING, GateBook, write_failure
+from broker.observe.gate_counters import STOPPING, GateBook
 from broker.observe.log import get_logger
 from broker.observe.metrics import Counter, Metrics
 from schema_validation.checks import Check, CheckFailure
@@ -162,13 +162,12 @@ class ValidationGate:
         """Count, keep, log and announce a failure."""
         check = {"index": failure.check, "type": failure.type, "schema": failure.schema}
         step.book.failed(message, failure.reason, failure.path, step.action, check=check)
-        write_failure(
+        step.book.log(
             log,
             step.validation.spec.log_failure.level,
             "validation.failed",
+            message,
             validation=step.validation.name,
-            topic=message.topic,
-            client_id=message.client.client_id,
             reason=failure.text,
             action=step.action,
         )

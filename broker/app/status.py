@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,17 +108,18 @@ def _time(ns: int) -> str:
 def _next_steps(
     node: Node, rules: list[dict[str, Any]], streams: list[dict[str, Any]], tables: list[dict[str, Any]]
 ) -> list[dict[str, str]]:
-    """Commands that make sense with what is there."""
-    steps = []
+    """Commands that make sense with what is there, of tools that are installed."""
+    steps: list[dict[str, str]] = []
+    directory, sluice = f"--data-dir {node.data_dir}", _sluice()
     if (plain := next((one for one in node.listeners if one["protocol"] == "mqtt"), None)) is not None:
         host, port = plain["address"].rsplit(":", 1)
-        publish = f"mosquitto_pub -h {host} -p {port} -q 1 -t demo/attic/telemetry"
+        message = """demo/attic/telemetry -m '{"seq": 1, "temp": 21.5}'"""
+        own = f"{sluice} publish {message} {directory}"
+        publish = f"mosquitto_pub -h {host} -p {port} -q 1 -t {message}" if _is_installed("mosquitto_pub") else own
         steps = [
-            {"label": "Publish a message", "command": publish + """ -m '{"seq": 1, "temp": 21.5}'"""},
+            {"label": "Publish a message", "command": publish},
             {"label": "Watch what passes the gate", "command": f"mosquitto_sub -h {host} -p {port} -v -t '#'"},
         ]
-    directory = f"--data-dir {node.data_dir}"
-    sluice = _sluice()
     if rules:
         steps.append({"label": "Show a rule", "command": f"{sluice} rules show {rules[0]['name']} {directory}"})
     if streams:
@@ -134,9 +136,15 @@ def _next_steps(
                 "command": f"duckdb -c \"SELECT * FROM delta_scan('{table.get('path')}') LIMIT 10\"",
             },
         ]
-    return steps
+    return [step for step in steps if _is_installed(step["command"].partition(" ")[0])]
 
 
+@cache
+def _is_installed(tool: str) -> bool:
+    return shutil.which(tool) is not None
+
+
+@cache
 def _sluice() -> str:
     """The command as people can type it: its path where it stands in an environment that is not activated."""
     return "sluice" if shutil.which("sluice") else str(Path(sys.executable).with_name("sluice"))

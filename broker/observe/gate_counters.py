@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,6 +13,9 @@ from broker.observe.log import Logger
 from broker.observe.metrics import Counter, Metrics
 
 RECENT_FAILURES: Final = 20
+LOG_EVERY_NS: Final = 60_000_000_000
+"""How often failures of one object are logged."""
+_WRITERS: Final = {"error": "error", "warning": "warning", "notice": "info", "info": "info", "debug": "debug"}
 STOPPING: Final = ("drop", "disconnect")
 """Actions after which a message goes no further."""
 
@@ -65,6 +67,8 @@ class GateBook:
     """Of the messages that match."""
     recent: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT_FAILURES))
     """The last failures, oldest first, without payloads."""
+    _quiet_until_ns: int = 0
+    _unlogged: int = 0
 
     def failed(self, message: Message, reason: str, path: str, action: str, **details: Any) -> None:
         """Count a failure and remember it; a message that goes no further is kept where there is a quarantine."""
@@ -83,8 +87,23 @@ class GateBook:
         if action in STOPPING and self.keep is not None and self.keep(message, reason, path, action):
             self.counters.quarantined.value += 1
 
+    def log(self, log: Logger, level: str, event: str, message: Message, **fields: Any) -> None:
+        """Log a failure at a level of ``log_failure``; ``none`` writes nothing.
+
+        One line a minute, however many messages fail: the next one says how many did since (``repeated``).
+        """
+        write = getattr(log, _WRITERS.get(level, ""), None)
+        if write is None:
+            return
+        if message.received_ns < self._quiet_until_ns:
+            self._unlogged += 1
+            return
+        repeated = {"repeated": self._unlogged} if self._unlogged else {}
+        self._quiet_until_ns, self._unlogged = message.received_ns + LOG_EVERY_NS, 0
+        write(event, topic=message.topic, client_id=message.client.client_id, **fields, **repeated)
+
     def reset(self) -> None:
-        """Begin anew, as when what is counted changes."""
+        """Begin again, as when what is counted changes."""
         self.counters.reset()
         self.rate.reset()
         self.recent.clear()
@@ -105,16 +124,3 @@ class GateBook:
     def as_members(self) -> dict[str, Any]:
         """Members of the object as it is shown."""
         return {"metrics": self.metrics(), "recent_failures": list(self.recent)}
-
-
-def write_failure(log: Logger, level: str, event: str, **fields: Any) -> None:
-    """Log a failure at a level of ``log_failure``; ``none`` writes nothing."""
-    writers: Mapping[str, Callable[..., None]] = {
-        "error": log.error,
-        "warning": log.warning,
-        "notice": log.info,
-        "info": log.info,
-        "debug": log.debug,
-    }
-    if write := writers.get(level):
-        write(event, **fields)

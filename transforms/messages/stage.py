@@ -13,7 +13,7 @@ from broker.core.message import Message
 from broker.core.schema import SchemaLookup
 from broker.core.stage import GateCall, Refusal, WaitingGateCall
 from broker.core.topic_index import TopicIndex
-from broker.observe.gate_counters import STOPPING, GateBook, GateCounters, write_failure
+from broker.observe.gate_counters import STOPPING, GateBook, GateCounters
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 from transforms.messages.failure import TransformationFailed
@@ -205,23 +205,19 @@ class TransformationGate:
         at = failure.error.operation
         key = "" if at is None else step.bound.transformation.operations[at].key
         step.book.failed(entered, failure.error.message, key, step.action, kind=failure.error.kind, operation=at)
-        self._log(step.bound.transformation, failure, entered)
-        if EVENT in self._events.wanted:
-            self._events.emit(EVENT, _columns(failure, entered), entered)
-        return failure
-
-    def _log(self, transformation: Transformation, failure: Failure, entered: Message) -> None:
-        write_failure(
+        step.book.log(
             log,
-            transformation.spec.log_failure.level,
+            step.bound.transformation.spec.log_failure.level,
             "transformation.failed",
+            entered,
             transformation=failure.name,
-            topic=entered.topic,
-            client_id=entered.client.client_id,
             kind=failure.error.kind,
             reason=failure.error.message,
             action=failure.action,
         )
+        if EVENT in self._events.wanted:
+            self._events.emit(EVENT, _columns(failure, entered), entered)
+        return failure
 
 
 def as_failure(error: Exception) -> TransformationFailed:
