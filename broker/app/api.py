@@ -88,6 +88,7 @@ def _context(node: Node, reload: ConfigReload) -> Any:
         receivers=node.services.receivers,
         listeners=ListenerDesk(node.server.listeners, reload, named_of),
         reload=reload.reload,
+        settings=reload.settings,
         alarms=AlarmDesk(node.alarms, node.clock),
         not_ready=node.health.not_ready,
         ready_remark=node.health.remark,

@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from typing import Any, Final
@@ -55,6 +55,7 @@ class ConfigReload:
     def __init__(self, node: Node, options: ServeOptions, environ: Mapping[str, str]) -> None:
         self._node, self._options, self._environ = node, options, environ
         self._in_force = dict(node.config.sections)
+        self._at_start = node.config
         self._one_at_a_time = asyncio.Lock()
         hub = node.server.hub
         self._live: Mapping[str, tuple[Apply, frozenset[str]]] = {
@@ -122,6 +123,28 @@ class ConfigReload:
                 file.replace(before)
                 raise
             self._node.config = config
+
+    async def settings(self) -> Spec:
+        """Every setting in force and who set it; where the files say something else by now, that too."""
+        async with self._one_at_a_time:
+            problems: list[str] = []
+            read = self._node.config
+            try:
+                files = await asyncio.to_thread(self._read, None)
+            except ConfigError as error:
+                files, problems = read, list(error.problems)
+            own = {name: held for name, held in self._in_force.items() if not name.startswith("listeners.")}
+            in_force, kinds = read.with_sections(own), {entry.key: entry.type for entry in read.describe()}
+            late, other = _differing(in_force, read), _differing(in_force, files)
+            values, written = in_force.leaves(), files.leaves()
+            items = []
+            for key in dict.fromkeys((*values, *written)):
+                setter = self._at_start if _is_within(key, late) else read
+                item = {"key": key, "type": kinds.get(key), "value": values.get(key), "set_by": setter.origin(key)}
+                if _is_within(key, other):
+                    item["in_files"] = {"value": written.get(key), "set_by": files.origin(key)}
+                items.append(item)
+            return {"items": items, "files": files.files, "problems": problems}
 
     @property
     def api_values(self) -> dict[str, Any]:
@@ -249,6 +272,20 @@ def _specs(config: Config, section: str) -> list[Spec]:
     return [
         spec for held in config.objects.get(section, ()) if held.layer.file != config.api_file for spec in held.objects
     ]
+
+
+def _differing(one: Config, other: Config) -> list[str]:
+    """The keys that have other values, secrets among them."""
+    return [
+        key
+        for name, settings in one.sections.items()
+        if settings != other.sections[name]
+        for key in changed_settings(name, settings, other.sections[name])
+    ]
+
+
+def _is_within(key: str, keys: Sequence[str]) -> bool:
+    return any(key == one or key.startswith(f"{one}.") for one in keys)
 
 
 def _by_name(specs: list[Spec]) -> dict[str, Spec]:

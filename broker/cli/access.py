@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from broker.cli import exit_codes
 from broker.cli.errors import CommandError
 from broker.cli.files import read_text
 from broker.cli.objects import Noun, group_for
@@ -51,7 +52,7 @@ def check(
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether a client would be allowed something, and why. Exit code 1 when it would not.
+    """Say whether a client would be allowed something, and why. Exit code 7 when it would not.
 
     Without a password the client is taken as logged in, its names verified.
     """
@@ -77,7 +78,7 @@ def check(
     else:
         _tell(found)
     if not found["allowed"]:
-        raise typer.Exit(1)
+        raise typer.Exit(exit_codes.CHECK_SAID_NO)
 
 
 def _tell(found: dict[str, Any]) -> None:
@@ -104,12 +105,12 @@ def _reason(found: dict[str, Any]) -> str:
         return f"authentication ({decision['mechanism'] or 'nobody decides'}: {decision['reason_code']}{why})"
     ruling = found["authorization"]
     words = {
-        "superuser": "nobody: a superuser is not asked for rules",
-        "none": "nobody: there are no access rules",
-        "no_match": "authorization.no_match: no rule is about it",
+        "superuser": "default: rules do not apply to superusers",
+        "none": "default: there are no access rules",
+        "no_match": "authorization.no_match: no rule matches",
         "wide": "authorization.deny_wide_subscriptions: no rule allows it",
     }
-    return words.get(ruling["source"], f"{ruling['source']}: {ruling['rule']}")
+    return words.get(ruling["source"]) or f"{ruling['source']}: {ruling.get('rule', 'no rule')}"
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import typer
+from typer.models import CommandInfo, TyperInfo
 
 from broker.cli import (
     access,
@@ -44,8 +45,10 @@ from broker.cli import (
     subscriptions,
     users,
 )
+from broker.cli.completion import Names
 from broker.cli.objects import Noun
-from broker.cli.version import version
+from broker.cli.verbs import Verbs, complete
+from broker.cli.version import show_version, version
 
 _COMMANDS: Final[Sequence[Callable[..., None]]] = (
     run.serve,
@@ -104,13 +107,22 @@ def _application() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    application.callback()(_options)
     for command in _COMMANDS:
         application.command()(command)
     for commands, name, alias in (_Group(config.group, "config"), *_of_objects(), *_GROUPS):
-        application.add_typer(commands, name=name)
+        application.add_typer(commands, name=name, cls=Verbs)
         if alias:
-            application.add_typer(commands, name=alias, hidden=True)
+            application.add_typer(commands, name=alias, hidden=True, cls=Verbs)
     return application
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", is_eager=True, callback=show_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """An MQTT broker with a gate in it: schemas, transforms, SQL rules, streams, lakehouse tables."""
 
 
 def _of_objects() -> Iterator[_Group]:
@@ -131,14 +143,33 @@ def _of_kind(noun: Noun, beyond: Sequence[Callable[[typer.Typer], None]]) -> _Gr
 
 
 app = _application()
+complete({noun.plural: Names(noun.path) for noun in (*objects.NOUNS, objects.TABLES, *bridges.NOUNS)})
+complete({"clients": Names("/clients", "client_id"), "sessions": Names("/sessions", "client_id")})
+complete({"users": Names("/users"), "groups": Names("/groups", "group"), "listeners": Names("/listeners", "id")})
 
 
-def part_with(word: str) -> typer.Typer:
-    """The commands that begin with a word, or all: to build all of them takes longer than to run most of them."""
+def part_with(words: Sequence[str]) -> typer.Typer:
+    """What a command line needs of all this: to build every command takes longer than to run most of them."""
+    word = next((word for word in words if not word.startswith("-")), "")
     part = copy(app)
     part.registered_groups = [group for group in app.registered_groups if group.name == word]
-    if part.registered_groups:
-        part.registered_commands = []
-        return part
-    names = {command.callback.__name__ for command in app.registered_commands if command.callback is not None}
-    return part if word in names else app
+    part.registered_commands = (
+        [] if part.registered_groups else [one for one in app.registered_commands if _is(one, word)]
+    )
+    if not part.registered_groups and not part.registered_commands:
+        part.registered_commands = app.registered_commands
+        part.registered_groups = [_named_only(group) for group in app.registered_groups]
+    return part
+
+
+def _is(command: CommandInfo, word: str) -> bool:
+    return command.callback is not None and command.callback.__name__ == word
+
+
+def _named_only(group: TyperInfo) -> TyperInfo:
+    """A group as the list of all groups shows it, without its commands."""
+    assert group.typer_instance is not None
+    shown = copy(group)
+    shown.typer_instance = copy(group.typer_instance)
+    shown.typer_instance.registered_commands, shown.typer_instance.registered_groups = [], []
+    return shown

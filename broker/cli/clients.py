@@ -35,7 +35,6 @@ _APART = ("subscriptions", "inflight_messages")
 
 
 @group.command("ls")
-@group.command("list", hidden=True)
 def list_clients(
     client_id: PatternOption = None,
     username: UserOption = None,

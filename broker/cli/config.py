@@ -1,4 +1,4 @@
-"""``sluice config``: what a broker would start with; needs no running broker."""
+"""``sluice config``: the settings in force, and those that a broker would start with."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.errors import CommandError, from_sluice_error
-from broker.cli.options import DATA_DIR, DataDirOption, OutputOption, UrlOption, api_client
+from broker.cli.errors import CommandError, from_sluice_error, hinting
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 if TYPE_CHECKING:
     from broker.config.model import Settings
@@ -54,17 +54,67 @@ def check(file: FileArgument = None, data_dir: DataDirOption = DATA_DIR, output:
 
 
 @group.command()
-def show(file: FileArgument = None, data_dir: DataDirOption = DATA_DIR, output: OutputOption = "table") -> None:
-    """Every setting in force, and who set it; secrets are masked."""
-    from broker.cli.output import print_json, print_table
+def show(
+    file: FileArgument = None,
+    files: Annotated[bool, typer.Option("--files", help="What a broker would start with.")] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Only settings that are not the defaults.")] = False,
+    url: UrlOption = None,
+    data_dir: DataDirOption = DATA_DIR,
+    output: OutputOption = "table",
+    as_json: JsonOption = False,
+) -> None:
+    """Show the settings in force on the running broker, and the source of each; secrets are masked.
 
-    config = _load(file, data_dir)
-    effective = config.effective()
-    if output == "json":
-        print_json(effective)
+    The last column shows what the files say by now where that differs: reload or restart to use it.
+    """
+    from broker.cli.output import print_json, print_table, say
+
+    if files or file is not None:
+        found = _of_files(file, data_dir)
+    else:
+        with (
+            api_client(url, data_dir) as client,
+            hinting(exit_codes.NOT_REACHABLE, "sluice config show --files", instead=True),
+        ):
+            found = client.get("/config")
+    if changed:
+        found["items"] = [one for one in found["items"] if one["set_by"] != "default" or "in_files" in one]
+    if as_json or output == "json":
+        print_json(found)
         return
-    rows = [(key, value, config.origin(key)) for key, value in _leaves("", effective)]
-    print_table(("setting", "value", "set by"), rows)
+    rows = [(one["key"], _value(one, one["value"]), one["set_by"], _in_files(one)) for one in found["items"]]
+    print_table(("setting", "value", "set by", "in files"), rows)
+    for problem in found["problems"]:
+        say(f"warning: the files cannot be used: {problem}")
+
+
+def _of_files(file: Path | None, data_dir: Path) -> dict[str, Any]:
+    config = _load(file, data_dir)
+    kinds = {entry.key: entry.type for entry in config.describe()}
+    items = [
+        {"key": key, "type": kinds.get(key), "value": value, "set_by": config.origin(key)}
+        for key, value in config.leaves().items()
+    ]
+    return {"items": items, "files": config.files, "problems": []}
+
+
+def _value(setting: Mapping[str, Any], value: Any) -> Any:
+    """A value as one writes it in a file."""
+    from broker.config.units import duration_text, size_text
+
+    kind = str(setting.get("type")).partition(" ")[0]
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float) and kind in ("duration", "size"):
+        return duration_text(value) if kind == "duration" else size_text(int(value))
+    return value
+
+
+def _in_files(setting: Mapping[str, Any]) -> str:
+    from broker.cli.output import shown
+
+    found = setting.get("in_files")
+    return "" if found is None else f"{shown(_value(setting, found['value']))} ({found['set_by']})"
 
 
 @group.command()
@@ -120,11 +170,3 @@ def _load(file: Path | None, data_dir: Path) -> Config:
 def _models() -> Mapping[str, type[Settings]]:
     models: Mapping[str, type[Settings]] = import_module("broker.app.build").section_models()
     return models
-
-
-def _leaves(prefix: str, tree: Mapping[str, object]) -> list[tuple[str, object]]:
-    leaves: list[tuple[str, object]] = []
-    for key, value in tree.items():
-        path = f"{prefix}{key}"
-        leaves += _leaves(f"{path}.", value) if isinstance(value, dict) and value else [(path, value)]
-    return leaves

@@ -14,7 +14,7 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError
-from broker.cli.options import DATA_DIR, DataDirOption, OutputOption
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption
 from broker.core.errors import SluiceError
 from broker.core.private_files import OTHERS
 
@@ -36,7 +36,7 @@ class Finding:
     advice: str = ""
 
 
-def doctor(data_dir: DataDirOption = DATA_DIR, output: OutputOption = "table") -> None:
+def doctor(data_dir: DataDirOption = DATA_DIR, output: OutputOption = "table", as_json: JsonOption = False) -> None:
     """Check whether this machine has what it takes.
 
     Python, packages, Java, disk, limits, ports. Exit code 7 when something is wrong.
@@ -44,7 +44,7 @@ def doctor(data_dir: DataDirOption = DATA_DIR, output: OutputOption = "table") -
     from broker.cli.output import print_json, print_table
 
     findings = list(examine(data_dir))
-    if output == "json":
+    if as_json or output == "json":
         print_json([asdict(finding) for finding in findings])
     else:
         print_table(
@@ -108,7 +108,7 @@ def _directory(data_dir: Path) -> Iterator[Finding]:
     else:
         yield Finding("data directory", "ok", str(data_dir.absolute()))
     free = shutil.disk_usage(place).free
-    found = f"{free / 1024**3:,.1f} GB free"
+    found = f"{free / 1024**3:.1f} GB free"
     if free < LEAST_FREE_BYTES:
         yield Finding("disk", "problem", found, "free some space, or name another disk by --data-dir")
     else:
@@ -119,7 +119,7 @@ def _limits(_: Path) -> Iterator[Finding]:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    found = f"{soft:,} (may be raised to {hard:,})" if hard != resource.RLIM_INFINITY else f"{soft:,}"
+    found = f"{soft} (may be raised to {hard})" if hard != resource.RLIM_INFINITY else str(soft)
     if soft < LEAST_OPEN_FILES:
         advice = "a connection takes an open file each; raise the limit: ulimit -n 65536"
         yield Finding("open files", "problem" if soft < 256 else "note", found, advice)

@@ -59,11 +59,22 @@ def show_error(error: CommandError, *, as_json: bool = False, stream: TextIO | N
 
 
 @contextmanager
-def hinting(exit_code: int, hint: str) -> Iterator[None]:
-    """Adds the next thing to try to errors of one exit code."""
+def checking() -> Iterator[None]:
+    """The broker looked at what it was sent and refuses it: the answer of a check, no failure of the command."""
     try:
         yield
     except CommandError as error:
-        if error.exit_code == exit_code and error.hint is None:
+        if error.exit_code == exit_codes.FAILED and error.document is not None and error.document.get("errors"):
+            error.exit_code = exit_codes.CHECK_SAID_NO
+        raise
+
+
+@contextmanager
+def hinting(exit_code: int, hint: str, *, instead: bool = False) -> Iterator[None]:
+    """Adds the next thing to try to errors of one exit code, or puts it in place of another."""
+    try:
+        yield
+    except CommandError as error:
+        if error.exit_code == exit_code and (instead or error.hint is None):
             error.hint = hint
         raise

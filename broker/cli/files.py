@@ -9,6 +9,33 @@ from typing import Any
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError
 
+SOURCE_TYPES = {".avsc": "avro", ".proto": "protobuf", ".json": "json"}
+"""Types of schemas by the files that hold their sources."""
+_BODIES = {"source", "files", "parameters"}
+"""What a schema as the API shows it has one of."""
+
+
+def read_schemas(file: str, name: str | None, kind: str | None) -> list[dict[str, Any]]:
+    """The schemas of a file: objects, or the source of one, which is named as the file where no name is given.
+
+    Raises:
+        CommandError: as ``read_objects``.
+    """
+    found = kind or SOURCE_TYPES.get(Path(file).suffix)
+    is_source = kind is not None or found in ("avro", "protobuf") or (found == "json" and not _holds_schemas(file))
+    if not is_source:
+        return read_objects(file)
+    if file == "-" and name is None:
+        raise CommandError("standard input has no name; expected --name NAME", exit_codes.USAGE)
+    return [{"name": name or Path(file).stem, "type": found, "source": read_text(file)}]
+
+
+def _holds_schemas(file: str) -> bool:
+    """Whether a file of JSON holds schemas as the API shows them, and not the source of one."""
+    value = _parsed(read_text(file), file)
+    objects = value if isinstance(value, list) else [value]
+    return all(isinstance(one, dict) and one.keys() >= {"name", "type"} and _BODIES & one.keys() for one in objects)
+
 
 def read_objects(file: str) -> list[dict[str, Any]]:
     """The objects of a file, each with its name.

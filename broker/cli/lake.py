@@ -13,7 +13,7 @@ from broker.cli import exit_codes
 from broker.cli.errors import CommandError, hinting
 from broker.cli.features import call
 from broker.cli.objects import TABLES, group_for
-from broker.cli.options import DATA_DIR, DataDirOption, OutputOption, UrlOption, api_client
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.target import TOKEN_VARIABLE, Target, find_target
 
 group = typer.Typer(help="Tables of the lakehouse, and the job that fills them.", no_args_is_help=True)
@@ -31,6 +31,7 @@ def audit(
     url: UrlOption = None,
     data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
+    as_json: JsonOption = False,
 ) -> None:
     """Prove that a table has every record.
 
@@ -39,7 +40,7 @@ def audit(
     """
     target = _target_of(table, url, data_dir)
     report = call("audit", table, url=target.url, token=target.token or "")
-    _print_report(report, output)
+    _print_report(report, as_json=as_json or output == "json")
     if not report.ok:
         raise typer.Exit(exit_codes.CHECK_SAID_NO)
 
@@ -55,6 +56,7 @@ def replay(
     url: UrlOption = None,
     data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
+    as_json: JsonOption = False,
 ) -> None:
     """Read a range of a stream again into its table.
 
@@ -68,7 +70,7 @@ def replay(
     if not dry_run:
         say(f"replaying {table}; Spark takes some seconds to start")
     options = {"url": target.url, "token": target.token or "", "directory": directory, "dry_run": dry_run, "rule": rule}
-    _print_report(call("replay", table, start, end, **options), output)
+    _print_report(call("replay", table, start, end, **options), as_json=as_json or output == "json")
 
 
 def _target_of(table: str, url: str | None, data_dir: Path) -> Target:
@@ -81,10 +83,10 @@ def _target_of(table: str, url: str | None, data_dir: Path) -> Target:
     return target
 
 
-def _print_report(report: Any, output: str) -> None:
+def _print_report(report: Any, *, as_json: bool) -> None:
     from broker.cli.output import print_json, print_line
 
-    if output == "json":
+    if as_json:
         print_json(report.as_dict())
     else:
         print_line(report.text())

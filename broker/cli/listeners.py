@@ -25,8 +25,7 @@ _COLUMNS = ("id", "state", "address", "zone", "connections", "max_connections", 
 _HINT = "sluice listeners list"
 
 
-@group.command("list")
-@group.command("ls", hidden=True)
+@group.command("ls")
 def list_listeners(
     url: UrlOption = None,
     data_dir: DataDirOption = DATA_DIR,
@@ -92,8 +91,7 @@ def update_listener(
     _print(changed, is_json=as_json or output == "json")
 
 
-@group.command("remove")
-@group.command("rm", hidden=True)
+@group.command("rm")
 def remove_listener(
     id: IdArgument,
     drain: DrainOption = False,

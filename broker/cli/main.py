@@ -11,6 +11,7 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.application import part_with
+from broker.cli.completion import completed_words
 from broker.cli.errors import CommandError, from_sluice_error, show_error
 from broker.core.errors import SluiceError
 
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen: dict[str, Any] = {}
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = part_with(words[0] if words else "")(
+        code = part_with(words or completed_words())(
             words,
             prog_name="sluice",
             standalone_mode=False,

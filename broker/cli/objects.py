@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from broker.cli.errors import CommandError
 from broker.cli.files import read_objects
 from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.single import remove_one, show_one
+
+if TYPE_CHECKING:
+    from broker.cli.client import ApiClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +126,26 @@ def _add_apply(group: typer.Typer, noun: Noun) -> None:
         output: OutputOption = "table",
         as_json: JsonOption = False,
     ) -> None:
-        from broker.cli.client import name_path
-        from broker.cli.output import print_json, print_line
-
-        objects = read_objects(file)
-        is_json = as_json or output == "json"
-        applied = []
         with api_client(url, data_dir) as client:
-            for spec in objects:
-                with _about(noun, spec["name"]):
-                    saved, is_new = client.put(name_path(noun.path, spec["name"]), spec)
-                applied.append(saved)
-                if not is_json:
-                    print_line(f"{noun.singular} {spec['name']} {'created' if is_new else 'replaced'}")
-        if is_json:
-            print_json({"items": applied})
+            save(client, noun, read_objects(file), as_json=as_json or output == "json")
+
+
+def save(
+    client: ApiClient, noun: Noun, objects: Sequence[Mapping[str, Any]], *, query: str = "", as_json: bool
+) -> None:
+    """Create or replace objects, and print what was done."""
+    from broker.cli.client import name_path
+    from broker.cli.output import print_json, print_line
+
+    applied = []
+    for spec in objects:
+        with _about(noun, spec["name"]):
+            saved, is_new = client.put(name_path(noun.path, spec["name"]) + query, spec)
+        applied.append(saved)
+        if not as_json:
+            print_line(f"{noun.singular} {spec['name']} {'created' if is_new else 'replaced'}")
+    if as_json:
+        print_json({"items": applied})
 
 
 def _add_remove(group: typer.Typer, noun: Noun, where: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -33,14 +33,29 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def print_members(members: Mapping[str, Any]) -> None:
-    """One object, a member a line; a text of many lines begins on a line of its own."""
+    """One object, a member a line; members of members and entries of lists on lines below, indented."""
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in members.items():
-        text = value if isinstance(value, str) and "\n" in value else shown(value)
+    for name, text in _lines(members, ""):
         table.add_row(Text(name), Text(_printable(text)))
     _print(table)
+
+
+def _lines(members: Mapping[str, Any], indent: str) -> Iterator[tuple[str, str]]:
+    for name, value in members.items():
+        if isinstance(value, Mapping) and value:
+            yield f"{indent}{name}", ""
+            yield from _lines(value, f"{indent}  ")
+        elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+            for number, one in enumerate(value, 1):
+                yield from _lines({f"{name} {number}": one}, indent)
+        elif isinstance(value, str) and "\n" in value:
+            yield f"{indent}{name}", value
+        elif isinstance(value, list | Mapping):
+            yield f"{indent}{name}", ", ".join(map(shown, value)) or "–"
+        else:
+            yield f"{indent}{name}", shown(value)
 
 
 def print_line(text: str, *, style: str = "") -> None:
@@ -87,9 +102,9 @@ def shown(value: Any) -> str:
     if isinstance(value, str):
         return _printable(" ".join(value.split()) if "\n" in value else value)
     if isinstance(value, float):
-        return f"{value:,.1f}" if abs(value) >= 0.05 or value == 0 else f"{value:.3g}"
+        return str(int(value)) if value.is_integer() else f"{value:.1f}" if abs(value) >= 0.05 else f"{value:.3g}"
     if isinstance(value, int):
-        return f"{value:,}"
+        return str(value)
     return _printable(json.dumps(value, ensure_ascii=False))
 
 

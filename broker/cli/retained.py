@@ -22,7 +22,6 @@ _LONG_S = 600.0
 
 
 @group.command("ls")
-@group.command("list", hidden=True)
 def list_retained(
     topic_filter: FilterArgument = "#",
     limit: LimitOption = 100,
@@ -41,7 +40,6 @@ def list_retained(
 
 
 @group.command("show")
-@group.command("get", hidden=True)
 def show_retained(
     topic: TopicArgument,
     url: UrlOption = None,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.errors import CommandError, hinting
+from broker.cli.errors import CommandError, checking, hinting
 from broker.cli.files import read_text
 from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.rules import KNOWN
@@ -29,7 +29,7 @@ def run_cases(
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
-    """Run the saved test cases of rules; exit code 1 when one fails."""
+    """Run the saved test cases of rules. Exit code 7 when one fails."""
     from broker.cli.client import name_path
     from broker.cli.output import print_json
 
@@ -41,7 +41,7 @@ def run_cases(
     else:
         _print_cases(reports)
     if any(report["failed"] for report in reports):
-        raise typer.Exit(exit_codes.FAILED)
+        raise typer.Exit(exit_codes.CHECK_SAID_NO)
 
 
 def _print_cases(reports: Sequence[Mapping[str, Any]]) -> None:
@@ -68,9 +68,9 @@ def run_sql(
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
-    """Run SQL on one event: its rows, no result, or the error; exit code 1 for an error.
+    """Run SQL on one event: its rows, no result, or the error. Exit code 7 for an error.
 
-    What looks wrong in the SQL is told beside its rows, on standard error.
+    Warnings about the SQL go to standard error.
     """
     from broker.cli.output import print_json
 
@@ -80,7 +80,7 @@ def run_sql(
     if language != "sql":
         body |= {"language": language, language: body.pop("sql")}
     is_json = as_json or output == "json"
-    with api_client(url, data_dir) as client:
+    with api_client(url, data_dir) as client, checking():
         outcome = client.post("/rules:test", body)
         warnings = (
             client.post("/rules:check", {"sql": body["sql"]})["warnings"] if "sql" in body and not is_json else []
@@ -91,7 +91,7 @@ def run_sql(
         _print_outcome(outcome)
         _print_warnings(warnings)
     if outcome["outcome"] == "error":
-        raise typer.Exit(exit_codes.FAILED)
+        raise typer.Exit(exit_codes.CHECK_SAID_NO)
 
 
 def explain(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.errors import CommandError, hinting
+from broker.cli.errors import CommandError, checking, hinting
 from broker.cli.files import read_objects, read_text
 from broker.cli.options import DATA_DIR, DataDirOption, OutputOption, UrlOption, api_client
 
@@ -27,7 +27,10 @@ def check(
     output: OutputOption = "table",
     as_json: JsonOption = False,
 ) -> None:
-    """Check rules that need not be saved: what is wrong, the types of their rows, what those are made of."""
+    """Check rules without saving them: their problems, the types of their rows, and where each column comes from.
+
+    Exit code 7 when a rule cannot be saved.
+    """
     from broker.cli.output import print_json
 
     is_json = _is_json(context, output, as_json)
@@ -35,7 +38,7 @@ def check(
     reports = []
     with api_client(url, data_dir) as client:
         for rule in rules:
-            with _about(rule.get("name")):
+            with _about(rule.get("name")), checking():
                 reports.append({"name": rule.get("name"), **client.post("/rules:check", rule)})
     if is_json:
         print_json(reports[0] if len(reports) == 1 else {"items": reports})

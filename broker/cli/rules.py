@@ -323,5 +323,3 @@ def add_to(group: typer.Typer) -> None:
     }  # fmt: skip
     for name, command in commands.items():
         group.command(name)(command)
-    group.command("list", hidden=True)(list_rules)
-    group.command("delete", hidden=True)(delete)

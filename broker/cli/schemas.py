@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +9,10 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.asking import confirm
-from broker.cli.errors import CommandError, hinting
-from broker.cli.options import DATA_DIR, DataDirOption, OutputOption, UrlOption, api_client
+from broker.cli.errors import CommandError, checking, hinting
+from broker.cli.files import SOURCE_TYPES, read_schemas, read_text
+from broker.cli.objects import NOUNS, save
+from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
 NameArgument = Annotated[str, typer.Argument()]
 ForceOption = Annotated[bool, typer.Option("--force", help="Do it even when it breaks who uses the schema.")]
@@ -19,12 +20,12 @@ FileOption = Annotated[str, typer.Option("-f", "--file", help="The source: .avsc
 TypeOption = Annotated[str | None, typer.Option("--type", help="json, avro or protobuf; else by the file's name.")]
 
 _PATH = "/schemas"
-_TYPES = {".avsc": "avro", ".proto": "protobuf", ".json": "json"}
 
 
 def add_to(group: typer.Typer) -> None:
     """Add the commands to the group of the kind."""
     for name, command in (
+        ("apply", apply),
         ("check", check),
         ("versions", versions),
         ("use", use),
@@ -37,6 +38,26 @@ def add_to(group: typer.Typer) -> None:
         group.command(name)(command)
 
 
+def apply(
+    file: Annotated[
+        str,
+        typer.Option("-f", "--file", help="A source (.avsc, .proto, .json), or schemas in HOCON or JSON; - is stdin."),
+    ],
+    name: Annotated[str | None, typer.Option("--name", help="The name of a source; else the file's.")] = None,
+    kind: Annotated[str | None, typer.Option("--type", help="json, avro or protobuf: the file is a source.")] = None,
+    force: ForceOption = False,
+    url: UrlOption = None,
+    data_dir: DataDirOption = DATA_DIR,
+    output: OutputOption = "table",
+    as_json: JsonOption = False,
+) -> None:
+    """Create or replace schemas from a file: a source as it is, or objects."""
+    noun = next(noun for noun in NOUNS if noun.path == _PATH)
+    schemas = read_schemas(file, name, kind)
+    with api_client(url, data_dir) as client:
+        save(client, noun, schemas, query="?force=true" if force else "", as_json=as_json or output == "json")
+
+
 def check(
     name: NameArgument,
     file: FileOption,
@@ -45,17 +66,20 @@ def check(
     data_dir: DataDirOption = DATA_DIR,
     output: OutputOption = "table",
 ) -> None:
-    """What a new version would change and break, without saving it. Fails when it could not be saved."""
+    """Show what a new version would change and break, without saving it. Exit code 7 when it would be rejected."""
     from broker.cli.output import print_json
 
-    body = {"source": _text(file), **_typed(kind, file)}
-    with api_client(url, data_dir) as client:
+    body = {"source": read_text(file), **_typed(kind, file)}
+    with api_client(url, data_dir) as client, checking():
         found = client.post(f"{_of(name)}:check", body)
     print_json(found) if output == "json" else _print_check(name, found)
-    if not found["compatibility"]["compatible"] or any(item["breaks"] for item in found["impact"]):
+    is_compatible = found["compatibility"]["compatible"]
+    if not is_compatible or any(item["breaks"] for item in found["impact"]):
+        apply_it = f"sluice schemas apply -f {file} --name {name} --force"
         raise CommandError(
-            f"schema {name!r} would not be saved so",
-            hint=f"change the source, or 'sluice schemas compatibility {name} MODE', or apply it with --force",
+            f'schema "{name}" would be rejected',
+            exit_codes.CHECK_SAID_NO,
+            hint=apply_it if is_compatible else f"sluice schemas compatibility {name} none, then {apply_it}",
         )
 
 
@@ -157,7 +181,7 @@ def infer(
     from broker.cli.output import print_json, say
 
     given: dict[str, Any] = {"topic": topic, "stream": stream}
-    given["samples"] = None if file is None else [line for line in _text(file).splitlines() if line.strip()]
+    given["samples"] = None if file is None else [line for line in read_text(file).splitlines() if line.strip()]
     wanted = {key: value for key, value in given.items() if value is not None}
     if len(wanted) != 1:
         raise CommandError("name one of --topic, --stream and --file", exit_codes.USAGE)
@@ -233,15 +257,5 @@ def _of(name: str) -> str:
 
 def _typed(kind: str | None, file: str) -> dict[str, str]:
     """The type, where it is said or the file's name tells it; the schema's own otherwise."""
-    found = kind or _TYPES.get(Path(file).suffix)
+    found = kind or SOURCE_TYPES.get(Path(file).suffix)
     return {} if found is None else {"type": found}
-
-
-def _text(file: str) -> str:
-    try:
-        return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8-sig")
-    except UnicodeDecodeError:
-        raise CommandError(f"{file} is not UTF-8 text", exit_codes.USAGE) from None
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise CommandError(f"{file} cannot be read ({reason})", exit_codes.USAGE) from None

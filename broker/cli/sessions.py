@@ -33,7 +33,6 @@ _LONG_S = 600.0
 
 
 @group.command("ls")
-@group.command("list", hidden=True)
 def list_sessions(
     client_id: PatternOption = None,
     username: UserOption = None,

@@ -17,7 +17,6 @@ _COLUMNS = (
 
 
 @group.command("ls")
-@group.command("list", hidden=True)
 def list_subscriptions(
     client_id: Annotated[str | None, typer.Option("--client", help="Of this client.")] = None,
     topic_filter: Annotated[str | None, typer.Option("--filter", help="Of this filter, as it was subscribed.")] = None,

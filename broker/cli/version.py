@@ -15,6 +15,13 @@ def version(as_json: Annotated[bool, typer.Option("--json", help="As JSON, with 
     print(json.dumps({"version": found, "python": sys.version.split()[0]}) if as_json else f"sluice {found}")
 
 
+def show_version(asked: bool) -> None:
+    """What ``sluice --version`` does."""
+    if asked:
+        print(f"sluice {_version()}")
+        raise typer.Exit
+
+
 def _version() -> str:
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as version_of

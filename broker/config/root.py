@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
@@ -96,9 +96,25 @@ class Config:
             node.setdefault(last, {}).update(self._sections[name].model_dump(mode="json"))
         return tree
 
+    def leaves(self) -> dict[str, Any]:
+        """The same as ``effective`` by key: ``{"mqtt.max_qos": 2}``."""
+        return dict(_leaves("", self.effective()))
+
+    def with_sections(self, sections: Mapping[str, Settings]) -> Config:
+        """The same but for the values of these sections."""
+        return Config({**self._sections, **sections}, self._layers, self.objects, self.api_file)
+
     def describe(self) -> list[SettingEntry]:
         """Every setting there is, for a reference page."""
         return describe({name: type(settings) for name, settings in self._sections.items()})
+
+
+def _leaves(prefix: str, tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(f"{prefix}{key}.", value)
+        else:
+            yield f"{prefix}{key}", value
 
 
 def load_config(

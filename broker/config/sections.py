@@ -142,8 +142,8 @@ class ApiFile:
         """
         if stamp_of(self.path) != self._seen:
             raise Unavailable(
-                f"{self.path} was changed by somebody else since it was read, and nothing was written; "
-                "restart the broker, which reads it"
+                f"{self.path} was edited after the broker read it, so nothing was written. Try: sluice config reload, "
+                "which reads it"
             )
         try:
             replace_file(self.path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")

@@ -54,6 +54,25 @@ def parse_size_bytes(value: object) -> object:
     return int(float(match[1]) * _SIZE_UNITS[match[2].lower()])
 
 
+def duration_text(seconds: float) -> str:
+    """A duration as one writes it: ``1d``, ``1m30s``, ``500ms``."""
+    if seconds == float("inf"):
+        return "infinity"
+    left_ms, words = round(seconds * 1000), []
+    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        count, left_ms = divmod(left_ms, unit_ms)
+        words += [f"{count}{unit}"] if count else []
+    return "".join(words) or "0s"
+
+
+def size_text(size_bytes: int) -> str:
+    """A size as one writes it, in the largest unit that tells it exactly: ``64KB``; else the number of bytes."""
+    for unit in ("TB", "GB", "MB", "KB"):
+        if size_bytes and size_bytes % _SIZE_UNITS[unit.lower()] == 0:
+            return f"{size_bytes // _SIZE_UNITS[unit.lower()]}{unit}"
+    return str(size_bytes)
+
+
 Duration = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(float)]
 """Seconds, written as ``15s`` or ``7d``."""
 

@@ -20,7 +20,7 @@ from ui.api.gates import GATES, GateService, add_gate
 from ui.api.groups import add_groups
 from ui.api.ingest import add_ingest
 from ui.api.lake import add_lake
-from ui.api.listeners import add_listeners, add_reload
+from ui.api.listeners import add_listeners, add_reload, add_settings
 from ui.api.messages import add_publishing
 from ui.api.objects import KINDS, add_kind
 from ui.api.parameters import refuse_unknown_parameters
@@ -102,6 +102,8 @@ def _operations(context: ApiContext) -> APIRouter:
         add_listeners(router, context.listeners)
     if context.reload is not None:
         add_reload(router, context.reload)
+    if context.settings is not None:
+        add_settings(router, context.settings)
     if context.access is not None:
         add_access(router, context.access)
     if context.delayed is not None:

@@ -112,6 +112,12 @@ class Listeners(Protocol):
     async def restart(self, id: str, *, drain: bool = False) -> Spec: ...
 
 
+class ShowSettings(Protocol):
+    """The settings in force (``broker.app.reload``)."""
+
+    async def __call__(self) -> Spec: ...
+
+
 class ReloadConfig(Protocol):
     """Reads the configuration again (``broker.app.reload``)."""
 
@@ -208,6 +214,7 @@ class ApiContext:
     delayed: Delayed | None = None
     listeners: Listeners | None = None
     reload: ReloadConfig | None = None
+    settings: ShowSettings | None = None
     alarms: Alarms | None = None
     pipeline: Pipeline | None = None
     traffic: Traffic | None = None

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from ui.api.context import Listeners, ReloadConfig
+from ui.api.context import Listeners, ReloadConfig, ShowSettings
 from ui.api.models.node import ListenerSpec
 from ui.api.models.shapes import Anything, ObjectList
 from ui.api.objects import whole_list
@@ -106,6 +106,20 @@ def _add_switches(router: APIRouter, listeners: Listeners) -> None:
     )
     async def restart_listener(id: Id, drain: Drain = False) -> Response:
         return answer(await listeners.restart(id, drain=drain))
+
+
+def add_settings(router: APIRouter, settings: ShowSettings) -> None:
+    """Add ``GET /config``."""
+
+    @router.get(
+        "/config",
+        operation_id="getConfig",
+        tags=["System"],
+        summary="Every setting in force, its source, and what the files say where that differs; secrets are masked",
+        **described(answer=Anything),
+    )
+    async def get_config() -> Response:
+        return answer(await settings())
 
 
 def add_reload(router: APIRouter, reload: ReloadConfig) -> None:

@@ -245,7 +245,7 @@ def test_status_shows_ledger_rules_streams_and_tables(server: ApiServer, capsys:
     assert "sluice@host, version 0.1.0, up 1 h 2 min 5 s" in shown
     ledger = "received 1,200 = accepted 1,100 + dropped 100 (validation_failed 100); 7 rows lost by actions (expired 7)"
     assert ledger in " ".join(shown.split())
-    assert "9,007,199,254,740,994" in shown
+    assert "9007199254740994" in shown
     assert "sluice audit readings  prove it" in shown
     assert main(["status", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == STATUS

@@ -73,7 +73,7 @@ def test_what_is_in_force_is_shown_with_who_set_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_MQTT__MAX_INFLIGHT", "7")
-    assert main(["config", "show"]) == 0
+    assert main(["config", "show", "--files"]) == 0
     lines = capsys.readouterr().out.splitlines()
     shown = next(line for line in lines if line.startswith("mqtt.max_inflight "))
     assert shown.split(maxsplit=2)[1:] == ["7", "environment variable SLUICE_MQTT__MAX_INFLIGHT"]

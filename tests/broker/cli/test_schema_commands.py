@@ -66,7 +66,7 @@ def test_a_schema_is_checked_changed_and_taken_back(sluice: Sluice, tmp_path: Pa
     spec.write_text(json.dumps({"name": "reading", "type": "json", "source": json.dumps(V1)}))
     breaking.write_text(json.dumps(BREAKING))
     sluice("schemas", "apply", "-f", str(spec))
-    told = sluice("schemas", "check", "reading", "-f", str(breaking), expect=1)
+    told = sluice("schemas", "check", "reading", "-f", str(breaking), expect=7)
     assert "t was number and is string" in told
     assert "full  not compatible" in told
     sluice("schemas", "compatibility", "reading", "none")
