@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from broker.app import features
-from broker.app.api import api_server
+from broker.app.api import context_of
 from broker.app.build import Node, section_models
 from broker.app.reload import ConfigReload
 from broker.config.options import ServeOptions
@@ -37,7 +37,7 @@ def pages() -> dict[str, str]:
 
 async def _pages() -> dict[str, str]:
     async with _node() as node:
-        api_server(node, ConfigReload(node, ServeOptions(data_dir=node.data_dir), {}))
+        context = context_of(node, ConfigReload(node, ServeOptions(data_dir=node.data_dir), {}))
         texts = {
             "settings.md": settings(),
             "objects.md": objects(),
@@ -45,7 +45,7 @@ async def _pages() -> dict[str, str]:
             "functions.md": rule_functions(node.rules.functions),
             "variform.md": variform(),
             "cli.md": cli(),
-            "api.md": api(features.load(features.API_APPLICATION)(node.api_context).openapi()),
+            "api.md": api(features.load(features.API_APPLICATION)(context).openapi()),
             "metrics.md": metrics(node),
             "mqtt-conformance.md": conformance.page(),
         }

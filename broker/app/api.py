@@ -65,12 +65,13 @@ class Api:
         return server, context
 
     def _put_together(self) -> tuple[Any, Any]:
-        context = _context(self._node, self._reload)
+        context = context_of(self._node, self._reload)
         app = features.load(features.API_APPLICATION)(context)
         return features.load(features.API_SERVER)(app, *self.address, self._listener), context
 
 
-def _context(node: Node, reload: ConfigReload) -> Any:
+def context_of(node: Node, reload: ConfigReload) -> Any:
+    """What the API is given: a ``ui.api.context.ApiContext``."""
     return features.load(features.API_CONTEXT)(
         token=node.token,
         services=node.object_services,

@@ -287,6 +287,17 @@ def test_log_levels(level: dict[str, str], written: int | None, caplog: pytest.L
     assert lines == ([] if written is None else [written])
 
 
+def test_failures_are_one_line_a_minute_that_counts_those_before(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(validation("v", SQL_FAILS), validation("other", SQL_FAILS, failure_action="ignore"))
+    call = bench.feature.gates[-1].plan("t/1")
+    assert call is not None
+    assert not isinstance(call, WaitingGateCall)
+    for number in range(180):
+        call(Message("t/1", b"{}", 1, False, Client("c1"), 1_700_000_000_000_000_000 + number * 1_000_000_000))
+    lines = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "validation.failed"]
+    assert [line.get("repeated") for line in lines if line["validation"] == "v"] == [None, 59, 59]
+
+
 def test_sixty_run_in_their_order_and_disabled_ones_stay_out_after_changes() -> None:
     names = [f"v{n}" for n in range(60)]
     specs = (validation(name, SQL_FAILS, failure_action="ignore", enable=name != "v7") for name in names)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
@@ -193,7 +194,7 @@ def _timed(words: list[str], environ: dict[str, str]) -> tuple[list[str], float]
 
 
 def test_help_and_completion_are_quick(node: Node, run: Callable[..., str], tmp_path: Path) -> None:
-    """300 and 200 ms of a processor; where others share its core the same takes longer, so of the best of some tries."""
+    """300 and 200 ms of a processor. Where others share its core it takes longer, so the best of some tries counts."""
     Path("rule.conf").write_text(RULE)
     run("rules", "apply", "-f", "rule.conf")
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -218,6 +219,8 @@ def test_repeated_refusals_are_one_line_of_the_log(node: Node, run: Callable[...
     assert node.call("GET", "/validations/repeated")["metrics"]["failed"] == 50
     lines = [line for line in node.log.read_text().splitlines() if "validation=repeated" in line]
     assert len(lines) == 1
+    times = [line.split()[1] for line in run("validations", "show", "repeated").splitlines() if "time " in line]
+    assert datetime.fromisoformat(times[0]) > datetime.now(UTC) - timedelta(hours=1)
     run("validations", "rm", "repeated", "--yes")
 
 

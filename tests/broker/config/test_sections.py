@@ -110,7 +110,7 @@ def test_a_file_somebody_else_changed_is_not_overwritten(tmp_path: Path) -> None
     rules = section(tmp_path)
     rules.save([{"name": "r"}])
     (tmp_path / "api.hocon").write_text("rule_engine.rules { by_hand {} }")
-    with pytest.raises(Unavailable, match="was changed by somebody else"):
+    with pytest.raises(Unavailable, match="Try: sluice config reload"):
         rules.save([])
     assert names(section(tmp_path)) == ["by_hand"]
 
