@@ -11,6 +11,7 @@ command -v postgres >/dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/postgres >/d
 command -v node >/dev/null 2>&1 || missing="$missing nodejs"
 command -v npm >/dev/null 2>&1 || missing="$missing npm"
 command -v ip >/dev/null 2>&1 || [ -x /usr/sbin/ip ] || missing="$missing iproute2"
+command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
 command -v curl >/dev/null 2>&1 || missing="$missing curl"
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then

@@ -1,0 +1,137 @@
+"""The systemd unit, the Containerfile and the package: what they start and install works, and versions agree."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.session import ROOT
+from tests.support.node import TOKEN, eventually
+from tests.support.processes import free_port
+
+UNIT = (ROOT / "deploy" / "sluice.service").read_text()
+CONTAINERFILE = (ROOT / "Containerfile").read_text().replace("\\\n", " ")
+PACKAGES = ("broker", "rules", "schema_validation", "transforms", "bridges", "ui", "pyspark_sluice")
+
+
+def _all(instruction: str) -> list[str]:
+    return re.findall(rf"^{instruction} (.*)$", CONTAINERFILE, re.M)
+
+
+def _list(text: str) -> list[str]:
+    return [str(word) for word in json.loads(text)]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built by the command of the Containerfile."""
+    [command] = [line for line in _all("RUN") if "hatchling build" in line]
+    target = tmp_path_factory.mktemp("dist")
+    words = [
+        {"/build/bin/python": sys.executable, "/dist": str(target)}.get(word, word) for word in shlex.split(command)
+    ]
+    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
+    [built] = target.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel, by the command of the Containerfile; its dependencies are those of the tests."""
+    environment = tmp_path_factory.mktemp("opt") / "sluice"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    [folder] = environment.glob("lib/python*/site-packages")
+    kept = [path for path in sys.path if path.endswith("site-packages")]
+    (folder / "dependencies.pth").write_text("\n".join(kept))
+    [command] = [line for line in _all("RUN") if "/dist/*.whl" in line]
+    words = [{"/opt/sluice/bin/python": str(environment / "bin" / "python"), "/dist/*.whl": str(wheel)}.get(word, word)
+             for word in shlex.split(command)]  # fmt: skip
+    subprocess.run([*words, "--force-reinstall"], check=True, capture_output=True)
+    return environment
+
+
+def test_wheel_is_typed_and_has_the_version_of_the_changelog(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert headings[0] == "Unreleased"
+    assert re.fullmatch(rf"{re.escape(version)} - \d{{4}}-\d\d-\d\d", headings[1])
+    assert f"sluicemq-{version}-" in wheel.name
+
+
+def test_what_the_container_runs_gets_ready_and_its_health_check_says_so(installed: Path, tmp_path: Path) -> None:
+    mqtt, api = free_port(), free_port()
+    [entry], [start] = _all("ENTRYPOINT"), _all("CMD")
+    [health] = re.findall(r"^HEALTHCHECK .* CMD (.*)$", CONTAINERFILE, re.M)
+
+    def here(words: list[str]) -> list[str]:
+        return [word.replace("18083", str(api)) for word in words]
+
+    environ = os.environ | {
+        "PATH": f"{installed / 'bin'}:{os.environ['PATH']}",
+        "SLUICE_DATA_DIR": str(tmp_path / "data"),
+        "SLUICE_API_TOKEN": TOKEN,
+    }
+    environ.pop("PYTHONPATH", None)
+    check = lambda: subprocess.run(here(_list(health)), env=environ, capture_output=True).returncode  # noqa: E731
+    assert check() != 0
+    command = [*here(_list(entry) + _list(start)), "--mqtt", f"127.0.0.1:{mqtt}"]
+    with (tmp_path / "log").open("wb") as log:
+        broker = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=log, stderr=log)
+    try:
+        eventually(lambda: check() == 0, 120, 0.2)
+        modules = subprocess.run(
+            [installed / "bin" / "python", "-c", "import broker; print(broker.__file__)"],
+            env=environ, cwd=tmp_path, check=True, capture_output=True, text=True,
+        ).stdout  # fmt: skip
+        assert str(installed) in modules
+    finally:
+        broker.terminate()
+        assert broker.wait(60) == 0, (tmp_path / "log").read_text()
+
+
+def test_containerfile_runs_without_rights_and_names_files_that_are_there() -> None:
+    assert _all("USER") == ["sluice"]
+    assert _all("VOLUME") == ["/var/lib/sluice/data"]
+    named = re.findall(r"-r (\S+)", CONTAINERFILE)
+    assert named
+    assert all((ROOT / name).exists() for name in named)
+    assert all("--require-hashes" in line for line in _all("RUN") if "pip install" in line and "-r " in line)
+
+
+def _settings() -> Iterator[tuple[str, str]]:
+    for line in UNIT.splitlines():
+        if re.match(r"\w+=", line):
+            name, _, value = line.partition("=")
+            yield name, value
+
+
+def test_systemd_accepts_the_unit(installed: Path, tmp_path: Path) -> None:
+    unit = tmp_path / "sluice.service"
+    unit.write_text(UNIT.replace("/opt/sluice/bin/sluice", str(installed / "bin" / "sluice")))
+    told = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+    assert (told.returncode, told.stdout + told.stderr) == (0, "")
+    scored = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=25", unit], capture_output=True, text=True
+    )
+    assert scored.returncode == 0, scored.stdout[-500:]
+    assert dict(_settings())["UMask"] == "0077"
+
+
+def test_the_unit_starts_a_command_that_exists(installed: Path) -> None:
+    words = shlex.split(dict(_settings())["ExecStart"])
+    assert words[0] == "/opt/sluice/bin/sluice"
+    told = subprocess.run([installed / "bin" / "sluice", *words[1:], "--help"], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
