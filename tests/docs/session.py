@@ -21,7 +21,7 @@ import psutil
 from tests.support.processes import free_port
 
 ROOT: Final = Path(__file__).parents[2]
-TIMEOUT_S: Final = 480.0
+TIMEOUT_S: Final = 900.0
 _INSTALLS: Final = re.compile(r"^(make install|\. \.venv/bin/activate|make install && \. \.venv/bin/activate)$", re.M)
 _MOMENTS: Final = re.compile(r"(?<![\w-])(sleep|-W|--timeout) (\d+)(?![.\d])")
 """Waits of whole seconds, enough for a reader, are three times as long here: this machine may be busy."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.docs.test_pages import check_commands, runs
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(930)]
 
 
 @pytest.mark.parametrize("page", list(runs(spark=True)))
