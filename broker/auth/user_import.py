@@ -2,12 +2,13 @@
 
 Each has a ``name`` (or ``user_id``), ``password_hash`` in hexadecimal, ``salt`` and ``algorithm``: ``sha256`` and
 ``sha512`` (the salt in front, or behind with ``salt_position = suffix``) or ``pbkdf2_sha256``, ``..384`` and ``..512``
-with ``iterations``. What is the same for all may stand beside ``users``. Weaker hashes are refused. A hash of PBKDF2
-lets its user log in by SCRAM as well.
+with ``iterations``. ``salt_encoding`` says how the salt is written: ``utf8``, ``hex`` or ``base64``. What is the same
+for all may stand beside ``users``. Weaker hashes are refused. A hash of PBKDF2 lets its user log in by SCRAM as well.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
@@ -68,6 +69,7 @@ def _credential(spec: Mapping[str, Any], algorithm: passwords.Algorithm) -> Cred
     kept, salt = spec.get("password_hash"), spec.get("salt", "")
     if not isinstance(kept, str) or not isinstance(salt, str):
         raise ValueError("needs password_hash and salt, texts")
+    salt = _salt(salt, spec.get("salt_encoding", "utf8"))
     digest = algorithm.removeprefix("pbkdf2_")
     try:
         data = bytes.fromhex(kept)
@@ -79,8 +81,22 @@ def _credential(spec: Mapping[str, Any], algorithm: passwords.Algorithm) -> Cred
         iterations = spec.get("iterations")
         if not isinstance(iterations, int) or isinstance(iterations, bool) or not 0 < iterations <= 10_000_000:
             raise ValueError(f"{algorithm} needs iterations, a number")
-        return passwords.from_salted(algorithm, salt.encode(), iterations, data)
-    return Credential(algorithm, salt.encode(), 0, data, is_salt_last=spec.get("salt_position", "prefix") == "suffix")
+        return passwords.from_salted(algorithm, salt, iterations, data)
+    return Credential(algorithm, salt, 0, data, is_salt_last=spec.get("salt_position", "prefix") == "suffix")
+
+
+def _salt(text: str, encoding: object) -> bytes:
+    try:
+        match encoding:
+            case "utf8":
+                return text.encode()
+            case "hex":
+                return bytes.fromhex(text)
+            case "base64":
+                return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise ValueError(f"salt: expected {encoding}, got {text[:60]!r}") from None
+    raise ValueError(f"salt_encoding: expected utf8, hex or base64, got {encoding!r}")
 
 
 def _is_true(value: object) -> bool:

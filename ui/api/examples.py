@@ -1,6 +1,6 @@
 """Examples of bodies and parameters: one small world of meters, which a fresh broker accepts in the order of creation.
 
-The OpenAPI document, the page at ``/docs`` and the reference show them; the tests send each of them to a real broker.
+The OpenAPI document and the page at ``/docs`` show them; a test sends each of them to a real broker.
 """
 
 from __future__ import annotations

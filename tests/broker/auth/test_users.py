@@ -159,6 +159,14 @@ def test_a_user_of_a_file_that_cannot_be_used_is_named(kept: Any) -> None:
         Store({"name": "ann", "credentials": kept})
 
 
+@pytest.mark.parametrize(("text", "encoding"), [("salt", "utf8"), ("73616c74", "hex"), ("c2FsdA==", "base64")])
+@on_loop
+async def test_a_salt_is_imported_as_it_is_written(text: str, encoding: str) -> None:
+    one = {"name": "a", "password_hash": "00" * 32, "salt": text, "salt_encoding": encoding}
+    [user] = await imported_users({"users": [one]}, Store().pool)
+    assert [credential.salt for credential in user.credentials] == [b"salt"]
+
+
 @pytest.mark.parametrize(
     ("user", "says"),
     [
@@ -166,6 +174,8 @@ def test_a_user_of_a_file_that_cannot_be_used_is_named(kept: Any) -> None:
         ({"name": "a", "password_hash": "00", "salt": "s"}, "1 bytes"),
         ({"name": "a", "password_hash": "zz", "salt": "s"}, "hexadecimal"),
         ({"name": "a", "salt": "s"}, "password_hash"),
+        ({"name": "a", "password_hash": "00" * 32, "salt": "?", "salt_encoding": "base64"}, "expected base64"),
+        ({"name": "a", "password_hash": "00" * 32, "salt": "s", "salt_encoding": "utf16"}, "utf8, hex or base64"),
         ({"name": "a", "password_hash": "00", "algorithm": "plain"}, "not kept"),
         ({"name": "a", "password_hash": "00", "algorithm": "argon"}, "no algorithm"),
         ({"name": "a", "password_hash": "00" * 32, "salt": "s", "algorithm": "pbkdf2_sha256"}, "iterations"),

@@ -24,6 +24,7 @@ class UserImport(BaseModel, extra="allow"):
     algorithm: Literal["sha256", "sha512", "pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512"] = "sha256"
     iterations: int | None = None
     salt_position: Literal["prefix", "suffix"] = "prefix"
+    salt_encoding: Literal["utf8", "hex", "base64"] = Field("utf8", description="How the salts are written.")
 
 
 class AccessRuleSpec(BaseModel, extra="allow"):
