@@ -98,7 +98,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         functions=lambda: [function.as_dict() for function in node.rules.functions],
         plugins=lambda: [plugin.as_dict() for plugin in node.rules.plugins],
         clock=node.clock,
-        settings=node.api_settings,
+        api_settings=node.api_settings,
         metrics=node.metrics,
         version=product_version(),
     )

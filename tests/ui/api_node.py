@@ -253,7 +253,7 @@ class Node:
             lake=self.tables,
             functions=lambda: [{"name": "upper", "signature": "upper(text)"}],
             verb_timeout_s=verb_timeout_s,
-            settings=ApiSettings(**settings),
+            api_settings=ApiSettings(**settings),
         )
 
     def reset(self) -> None:

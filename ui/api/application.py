@@ -62,7 +62,7 @@ def create_app(context: ApiContext) -> FastAPI:
         app.mount(registry.PATH, registry.registry_app(schemas, context))
     pages.add_pages(app)
     install_document(app, f"{BASE}/openapi.json")
-    app.add_middleware(Edge, settings=context.settings)
+    app.add_middleware(Edge, settings=context.api_settings)
     _work_out_routes(app)
     return app
 

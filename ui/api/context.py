@@ -229,7 +229,7 @@ class ApiContext:
     """Whether evaluations are to wait, since the node is overloaded."""
     clock: Clock = field(default_factory=SystemClock)
     version: str = "0.1.0"
-    settings: ApiSettings = field(default_factory=ApiSettings)
+    api_settings: ApiSettings = field(default_factory=ApiSettings)
     metrics: Metrics = field(default_factory=Metrics)
     verb_timeout_s: float = 2.0
     base_url: str = ""

@@ -33,7 +33,7 @@ class ApiServer:
             broker.core.errors.ConfigError: the address cannot be bound; says why and what to do.
         """
         context: ApiContext = self._app.state.context
-        settings = context.settings
+        settings = context.api_settings
         room = Room(settings.max_connections, settings.header_timeout, settings.body_timeout, context.metrics)
         listener = self._listener or bind(self._host, self._port)
         host, port = listener.getsockname()[:2]
