@@ -252,9 +252,9 @@ def test_authenticators_and_sources_change_while_the_broker_runs(tmp_path: Path)
         assert [login(node, "ann", "pencil"), login(node, None, None)] == [0, 0x87]
         checks = [{"is_match": "str_eq(clientid, 'paho')", "result": "deny"}]
         node.call("PUT", "/authentication/cinfo", {"checks": checks})
-        assert login(node, "ann", "pencil") == 0
+        assert login(node, "ann", "pencil", "paho") == 0
         node.call("POST", "/authentication:reorder", {"order": ["cinfo", "builtin"]})
-        assert login(node, "ann", "pencil") == 0x86
+        assert login(node, "ann", "pencil", "paho") == 0x86
         node.call("DELETE", "/authentication/cinfo")
         node.call("DELETE", "/authentication/builtin", expect=422)  # everybody could connect
         node.call("POST", "/authentication", {"name": "builtin"}, expect=409)
