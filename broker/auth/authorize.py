@@ -25,6 +25,9 @@ from broker.config.units import Duration
 from broker.core.errors import ConfigError
 from broker.core.message import Message
 from broker.core.topic import SYSTEM_LEVEL, TopicFilter
+from broker.observe.log import get_logger
+
+log = get_logger(__name__)
 
 Result = Literal["allow", "deny"]
 
@@ -273,6 +276,7 @@ class Authorizer:
         """Called when rules have changed."""
         self.is_superuser: Callable[[str], bool] = lambda username: False
         """Whether the user of a name is a superuser."""
+        self._was_active = False
         self.use(settings)
 
     def use(self, settings: AuthorizationSettings) -> None:
@@ -293,7 +297,7 @@ class Authorizer:
         if problems:
             raise ConfigError(problems)
         self.settings, self._sources = settings, sources
-        self.on_change()
+        self.changed()
 
     @property
     def is_active(self) -> bool:
@@ -325,6 +329,11 @@ class Authorizer:
 
     def changed(self) -> None:
         """Rules of a source have changed: make it count at once."""
+        was_active, self._was_active = self._was_active, self.is_active
+        if was_active and not self._was_active:
+            log.warning(
+                "authorization.open", detail="no access rule is left; authorization.no_match = deny refuses all"
+            )
         self.on_change()
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from broker.auth.attempt import Certificate, ConnectAttempt
 from broker.auth.authorize import AuthorizationSettings, Authorizer
 from broker.auth.decision import Decision
-from broker.auth.rules import RuleSettings, meets
+from broker.auth.rules import Rule, RuleSettings, meets
 from broker.auth.subject import Subject, subject_of
 from broker.core.topic import TopicFilter, levels_match
 
@@ -176,6 +176,15 @@ def test_what_is_not_certain_lets_nothing_through() -> None:
     assert not may(NOBODY, "publish", "u/x", deny("u/${username}"), allow("#"))
     assert may(NOBODY, "publish", "v/x", deny("u/${username}"), allow("#"))
     assert may(NOBODY, "publish", "a", allow("a", who={"ipaddr": "10.0.0.0/8"}))
+
+
+@pytest.mark.parametrize(("no_match", "warnings"), [(None, 1), ("deny", 0)])
+def test_the_log_says_when_the_last_rule_is_gone(no_match: Any, warnings: int, caplog: Any) -> None:
+    made = Authorizer(AuthorizationSettings(no_match=no_match))
+    for rules in ([], [Rule(RuleSettings.model_validate(allow("a")), "a", "built_in")], [], []):
+        made.built_in.set(rules)
+        made.changed()
+    assert [record.message for record in caplog.records] == ["authorization.open"] * warnings
 
 
 @pytest.mark.parametrize("no_match", ["allow", "deny"])
