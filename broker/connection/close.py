@@ -118,7 +118,9 @@ def refuse_connect(c: Connection, code: int, text: str = "", client_id: str = ""
         properties = {"Reason-String": text} if text else {}
         if code == reason.USE_ANOTHER_SERVER and c.hub.admission.server_reference is not None:
             properties["Server-Reference"] = c.hub.admission.server_reference
-        c.reply(encode_fitting(ConnAck(False, code, properties), 5, c.max_sent_bytes))
+        connack = encode_fitting(ConnAck(False, code, properties), 5, c.max_sent_bytes)
+        if len(connack) <= c.max_sent_bytes:  # else nothing may be said [MQTT-3.1.2-24]
+            c.reply(connack)
     elif code in RETURN_CODES:
         c.reply(encode_packet(ConnAck(False, RETURN_CODES[code]), c.version))
     end(c, reason.name_of(code), is_will_due=False, lingers=True)

@@ -92,6 +92,20 @@ async def test_a_wrong_proof_and_an_unknown_name_are_refused_alike(name: str, pa
         assert node.metrics.value("authentication_denied") == 1
 
 
+@pytest.mark.statement("5:3.1.2-24")
+@pytest.mark.parametrize(("maximum", "is_told"), [(4, False), (5, True), (60, True)])
+@on_loop
+async def test_an_auth_that_is_too_large_for_the_client_is_not_sent(maximum: int, is_told: bool) -> None:
+    async with running(access=SERVER) as node:
+        wire = await WireClient.open(node.port, 5)
+        wire.send(connect(ScramClient("ann", "pencil"), properties={"Maximum-Packet-Size": maximum}))
+        if is_told:
+            await closed_with(wire, ConnAck, reason.PACKET_TOO_LARGE)
+        else:
+            with pytest.raises(ConnectionError):
+                await wire.receive()
+
+
 @pytest.mark.statement("5:4.12.0-1", "own:R11")
 @pytest.mark.parametrize("server", [SERVER, None], ids=["users", "nobody asked"])
 @on_loop

@@ -216,6 +216,21 @@ async def test_a_refusal_leaves_its_reason_string_out_for_who_takes_no_more() ->
             assert (0x1F in told(connack)) is is_told
 
 
+@pytest.mark.statement("5:3.1.2-24")
+@pytest.mark.parametrize(("maximum", "size"), [(1, 0), (4, 0), (5, 5)])
+@pytest.mark.parametrize("properties", [(), (b"\x27\0\0\0\0",)], ids=["accepted", "refused"])
+@on_loop
+async def test_a_connack_above_the_clients_maximum_is_not_sent(
+    maximum: int, size: int, properties: tuple[bytes, ...]
+) -> None:
+    """Not even one that says so. Where the properties cannot be read, nobody knows the maximum."""
+    async with running() as node:
+        client = await RawClient.open(node.port)
+        client.send(connect(5, "c", b"\x27" + maximum.to_bytes(4), *properties))
+        said = await client.closed()
+        assert [len(packet) for packet in said] == ([5] if size or properties else [])
+
+
 @pytest.mark.statement("5:3.1.2-24", "5:3.2.2-20")
 @on_loop
 async def test_a_client_that_takes_less_than_must_be_told_is_refused() -> None:

@@ -184,4 +184,10 @@ def _not_again(c: Connection, login: Login) -> None:
 
 def _send(c: Connection, login: Login, code: int, data: bytes) -> None:
     properties: Properties = {METHOD: login.method, DATA: data} if data else {METHOD: login.method}
-    c.reply(encode_fitting(Auth(code, properties), 5, c.max_sent_bytes))
+    encoded = encode_fitting(Auth(code, properties), 5, c.max_sent_bytes)
+    if len(encoded) <= c.max_sent_bytes:
+        c.reply(encoded)
+    elif c.is_connected:  # [MQTT-3.1.2-24]
+        close.disconnect(c, reason.PACKET_TOO_LARGE, "answer_too_large")
+    else:
+        close.refuse_connect(c, reason.PACKET_TOO_LARGE)
