@@ -261,9 +261,11 @@ class Connection:
 
     def resume_writing(self) -> None:
         """The client has caught up."""
-        if self.is_connected and not self.is_closed:
+        if self.is_closed:
+            return
+        if self.is_connected:
             self.session.set_slow(is_slow=False)
-            self.let_go(self.link)
+        self.let_go(self.link)
 
     def reply(self, packet: bytes) -> None:
         """Send a whole packet that is no PUBLISH, in this turn of the loop."""

@@ -67,6 +67,7 @@ class WebSocketLink(TcpLink):
         if frames.replies:
             self._transport.write(b"".join(frames.replies))
             frames.replies.clear()
+            self._connection.hold_back_if_unread()
         if inner:
             self._give(inner)
 

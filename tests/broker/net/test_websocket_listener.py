@@ -233,3 +233,25 @@ async def test_a_full_listener_says_so_in_http() -> None:
         second = WebClient(*await asyncio.open_connection("127.0.0.1", port))
         second.send(_REQUEST)
         assert (await second.response()).startswith("HTTP/1.1 503 ")
+
+
+@pytest.mark.parametrize("is_connected", [False, True])
+@on_loop
+async def test_a_client_that_reads_no_pongs_is_not_read_from(is_connected: bool) -> None:
+    ping, pong, count = frame(bytes(125), 0x89), b"\x8a\x7d" + bytes(125), 300  # thousands
+    async with running(max_unsent_bytes=64 * 1024) as node, listening(node) as (_, port):
+        client = await (WebClient.connected(port) if is_connected else WebClient.open(port))
+        [connection] = node.server.hub.connections
+
+        async def send() -> None:
+            for _ in range(count):
+                client.send(ping * 1000)
+                await client._writer.drain()
+
+        sending = asyncio.create_task(send())
+        await node.until(lambda: sending.done() or connection._holds)
+        assert not sending.done()
+        assert connection.link.unsent_bytes() < 1024 * 1024
+        for _ in range(count):
+            assert await client._reader.readexactly(1000 * len(pong)) == pong * 1000
+        await sending
