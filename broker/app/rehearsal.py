@@ -23,7 +23,7 @@ _UNKNOWN: Final = re.compile(r"\S+ is not known")
 _MOST_ROUNDS: Final = 10
 
 
-class Wanted(Protocol):
+class Tried(Protocol):
     """An object to be tried; see ``broker.cli.emqx.Item``."""
 
     path: str
@@ -33,13 +33,13 @@ class Wanted(Protocol):
     reason: str
 
 
-def rehearse(items: Iterable[Wanted], data_dir: Path) -> None:
+def rehearse(items: Iterable[Tried], data_dir: Path) -> None:
     """Try them in order. Members that are not known are left out and noted; what cannot be used gets its reason."""
     with silenced():
         asyncio.run(_rehearse(items, data_dir))
 
 
-async def _rehearse(items: Iterable[Wanted], data_dir: Path) -> None:
+async def _rehearse(items: Iterable[Tried], data_dir: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         node = Node(load_config(section_models(), data_dir=Path(scratch), environ={}), Path(scratch), "", MemoryStore())
         confine(_bounds(data_dir), data_dir)
@@ -69,7 +69,7 @@ def _bounds(data_dir: Path) -> AllowedSettings:
         return AllowedSettings()
 
 
-def _try_object(item: Wanted, node: Node) -> None:
+def _try_object(item: Tried, node: Node) -> None:
     service = node.object_services[item.path]
     for _ in range(_MOST_ROUNDS):
         if item.reason:
@@ -98,7 +98,7 @@ def _take_out(spec: Any, pointer: str) -> bool:
     return True
 
 
-def _try_setting(item: Wanted) -> None:
+def _try_setting(item: Tried) -> None:
     key, value = item.spec["key"], json.dumps(item.spec["value"])
     try:
         load_config(section_models(), data_dir=None, environ={}, overrides={key: value})

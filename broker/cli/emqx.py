@@ -173,7 +173,9 @@ def _bridges(kind: str, tree: Tree, names: _Names) -> Iterator[Item]:
         for name, given in _members(members):
             item = Item(f"{kind}.{type}.{name}", kind)
             if type not in TYPES:
-                item.reason = f"there is no type {type} here; there are {', '.join(sorted(set(TYPES.values())))}"
+                item.reason = (
+                    f"type {type} does not exist here; expected one of: {', '.join(sorted(set(TYPES.values())))}"
+                )
             else:
                 _fill_bridge(item, kind, type, name, dict(given), names)
             yield item
@@ -329,7 +331,7 @@ def _leaves(above: str, value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _setting(key: str, value: Any) -> Item:
     if key not in SETTINGS:
-        return Item(key, reason=_NODE if key.startswith("node.") else "there is no such setting here")
+        return Item(key, reason=_NODE if key.startswith("node.") else "this setting does not exist here")
     if value in _UNSET or (value == 0 and key.rpartition(".")[2].startswith("max_") and key != "mqtt.max_qos_allowed"):
         return Item(key, reason=f"{value!r} stands for no limit or none; the default here stays")
     return Item(key, spec={"key": SETTINGS[key], "value": value})
@@ -345,7 +347,7 @@ def _members(tree: Tree, *path: str) -> list[tuple[str, Any]]:
 
 
 def _copied(value: Any) -> Any:
-    """A mapping that may be changed; another value as it is, for whoever checks the object to refuse."""
+    """A mapping that may be changed; another value as it is, which the check of the object refuses."""
     return dict(value or {}) if value is None or isinstance(value, Mapping) else value
 
 

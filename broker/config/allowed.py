@@ -87,7 +87,7 @@ class Allowed:
             raise NotAllowed(f"{what}: expected a path, got one that cannot be followed: {error}") from None
         own = [root for root in roots if self._data_dir is not None and root.is_relative_to(self._data_dir)]
         if self._data_dir is not None and found.is_relative_to(self._data_dir):
-            roots = [root for root in own if root != self._data_dir]  # the broker's own files are nobody else's
+            roots = [root for root in own if root != self._data_dir]  # never the broker's own files
         if not _is_in(found, roots):
             allowed = ", ".join(str(directory) for directory in directories) or "none"
             raise NotAllowed(f"{what}: expected a path in {allowed} ({setting}), got {found}")
@@ -102,7 +102,7 @@ def _regular(path: Path) -> Path:
     try:
         mode = path.stat().st_mode
     except OSError:
-        return path  # not there, or not to be looked at: whoever opens it says so
+        return path  # not there, or not readable: opening it reports that
     if not stat.S_ISREG(mode):
         raise NotAllowed(f"{path}: expected a regular file, got a directory, device or pipe")
     return path

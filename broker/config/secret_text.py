@@ -139,7 +139,7 @@ def secrets_in(value: Any) -> Iterator[SecretText]:
 
 
 def reference_problems(model: Any, pointer: str = "") -> list[Problem]:
-    """What is wrong with the references of a settings model."""
+    """A problem for each reference of a settings model that is not allowed."""
     return [Problem(why, pointer) for secret in secrets_in(model) if (why := secret.why_not_allowed)]
 
 

@@ -21,7 +21,7 @@ SECRET = "a secret in a variable"
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     nothing = {"SLUICE_ALLOWED__DIRECTORIES": "[]", "SLUICE_ALLOWED__SECRET_DIRECTORIES": "[]"}
-    environ = {**nothing, "SLUICE_SECRET_SERVICE": SECRET, "OTHER": "nobody's business"}
+    environ = {**nothing, "SLUICE_SECRET_SERVICE": SECRET, "OTHER": "not for connectors"}
     with running(tmp_path_factory.mktemp("node") / "data", environ=environ) as node:
         node.call("POST", "/streams", {"name": "raw", "topics": ["raw/#"]})
         yield node

@@ -1,4 +1,4 @@
-"""A Kafka that is absent and comes later: what the settings that nobody changed do with the rows meanwhile."""
+"""A Kafka that is absent and comes later: what the default settings do with the rows meanwhile."""
 
 from __future__ import annotations
 

@@ -158,7 +158,10 @@ def test_changes_and_reasons_are_named(file: Path, capsys: pytest.CaptureFixture
         "mine:act",
     ):
         assert expected in rule
-    assert "there is no type redis here; there are file, http, kafka" in found["connectors.redis.cache"]["reason"]
+    assert (
+        "type redis does not exist here; expected one of: file, http, kafka"
+        in found["connectors.redis.cache"]["reason"]
+    )
     assert "table is required" in found["actions.pgsql.rows"]["reason"]
     assert found["mqtt.max_clientid_len"]["becomes"] == "mqtt.max_client_id_bytes = 512"
     assert found["mqtt.max_qos_allowed"]["becomes"] == "mqtt.maximum_qos = 1"
