@@ -97,11 +97,19 @@ class Shelf:
 
 
 class EchoingShelf(Shelf):
-    """A shelf whose verbs answer with what they were sent, or do as the body's ``do`` says."""
+    """A shelf whose verbs answer with what they were sent, or do as ``do`` says."""
+
+    do = ""
+    calls = 0
+
+    def empty(self) -> None:
+        super().empty()
+        self.do, self.calls = "", 0
 
     def test(self, body: Spec) -> Any:
-        do = body.get("do")
-        while do == "run for ever":
+        do = self.do
+        self.calls += 1
+        while self.do == "run for ever":
             pass
         if do == "fail":
             raise KeyError("nobody foresaw this")

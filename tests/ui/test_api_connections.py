@@ -15,6 +15,7 @@ import pytest
 from tests.support.node import eventually
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node, Running
+from tests.ui.test_api_verbs import rules_that
 
 _BEARER = f"Authorization: Bearer {TOKEN}\r\n"
 
@@ -76,12 +77,16 @@ def test_half_sent_bodies_make_room_too() -> None:
 
 
 def test_a_request_that_runs_is_not_ended_for_another() -> None:
-    body = '{"do":"run for ever"}'
+    body = "{}"
     head = f"POST /api/v1/rules:test HTTP/1.1\r\nHost: localhost\r\n{_BEARER}Content-Length: {len(body)}\r\n\r\n"
-    with serving(max_connections=1, verb_timeout_s=2) as running, sending(running, head + body) as first:
+    with serving(max_connections=1, verb_timeout_s=2) as running:
+        rules = rules_that(running, "run for ever")
+        first = sending(running, head + body)
+        eventually(lambda: rules.calls)
         refused = sending(running, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert everything(refused).startswith("HTTP/1.1 503")
         assert first.recv(12) == b"HTTP/1.1 422"
+        first.close()
 
 
 def test_a_head_has_its_time_however_slowly_it_comes() -> None:

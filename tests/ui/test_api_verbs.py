@@ -8,28 +8,70 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.plain_http import NO_TLS
-from tests.ui.api_node import TOKEN, Node, Running
-from ui.api.verbs import VERBS
+from tests.ui.api_node import TOKEN, EchoingShelf, Node, Running
+from ui.api.verbs import VERBS, Verb
 
-EVERY_VERB = pytest.mark.parametrize("path", [verb.path for verb in VERBS])
+EVERY_VERB = pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.path)
+
+
+def rules_that(running: Running, do: str) -> EchoingShelf:
+    """Have the verbs of rules do this."""
+    shelf = running.node.shelves["rules"]
+    assert isinstance(shelf, EchoingShelf)
+    shelf.do = do
+    return shelf
 
 
 @EVERY_VERB
-def test_a_verb_hands_over_the_body_and_answers_what_comes_back(api: httpx.Client, path: str) -> None:
-    body = b'{"a":[1,1.0,123456789012345678901234567890],"b":"\xc3\xa4"}'
-    assert api.post(path, content=body).content == b'{"echo":' + body + b"}"
+def test_a_verb_hands_over_the_body_and_answers_what_comes_back(api: httpx.Client, verb: Verb) -> None:
+    member = next(iter(verb.body.model_fields)).encode()
+    body = b'{"' + member + b'":[1,1.0,123456789012345678901234567890,"\xc3\xa4"]}'
+    assert api.post(verb.path, content=body).content == b'{"echo":' + body + b"}"
+
+
+@EVERY_VERB
+def test_a_verb_refuses_members_that_it_does_not_have_and_names_the_nearest(api: httpx.Client, verb: Verb) -> None:
+    if verb.body.model_config.get("extra") == "allow":
+        return  # its service refuses them
+    member = next(iter(verb.body.model_fields))
+    answer = api.post(verb.path, json={f"{member}_": 1})
+    assert (answer.status_code, answer.json()["code"]) == (422, "unknown_member")
+    [problem] = answer.json()["errors"]
+    assert problem["pointer"] == f"/{member}_"
+    assert problem["suggestion"] == f"did you mean {member!r}?"
+
+
+def test_unknown_members_are_found_below_known_ones(api: httpx.Client) -> None:
+    message = {"topic": "t", "payload": {"encodin": "utf8", "data": ""}, "usrname": "u"}
+    answer = api.post("/transforms:preview", json={"transformations": [], "message": message})
+    found = {problem["pointer"]: problem["suggestion"] for problem in answer.json()["errors"]}
+    assert found == {
+        "/message/payload/encodin": "did you mean 'encoding'?",
+        "/message/usrname": "did you mean 'username'?",
+    }
+
+
+def test_the_context_of_other_brokers_leads_to_the_event(api: httpx.Client) -> None:
+    answer = api.post("/rules:test", json={"sql": 'SELECT * FROM "t"', "context": {"topic": "t"}})
+    [problem] = answer.json()["errors"]
+    assert problem["message"] == "expected one of event, from, jq, language, sql; got 'context'"
+    assert problem["suggestion"] == "did you mean 'event'?"
 
 
 @EVERY_VERB
 def test_a_verb_that_fails_in_a_way_nobody_foresaw_says_that_it_cannot_be_evaluated(
-    api: httpx.Client, path: str
+    api: httpx.Client, running: Running, verb: Verb
 ) -> None:
-    answer = api.post(path, json={"do": "fail"})
+    shelf = running.node.shelves[verb.kind]
+    assert isinstance(shelf, EchoingShelf)
+    shelf.do = "fail"
+    answer = api.post(verb.path, json={})
     assert (answer.status_code, answer.json()["code"]) == (422, "evaluation_failed")
 
 
-def test_bytes_in_an_answer_are_base64_and_times_are_rfc_3339(api: httpx.Client) -> None:
-    answer = api.post("/rules:test", json={"do": "answer odd values"})
+def test_bytes_in_an_answer_are_base64_and_times_are_rfc_3339(api: httpx.Client, running: Running) -> None:
+    rules_that(running, "answer odd values")
+    answer = api.post("/rules:test", json={})
     assert answer.json() == {
         "bytes": {"$base64": "/w=="},
         "list": [{"$base64": ""}],
@@ -38,26 +80,29 @@ def test_bytes_in_an_answer_are_base64_and_times_are_rfc_3339(api: httpx.Client)
     }
 
 
-def test_what_does_not_compile_comes_with_line_and_column(api: httpx.Client) -> None:
-    answer = api.post("/rules:test", json={"do": "refuse"})
+def test_what_does_not_compile_comes_with_line_and_column(api: httpx.Client, running: Running) -> None:
+    rules_that(running, "refuse")
+    answer = api.post("/rules:test", json={})
     assert answer.status_code == 422
     assert answer.json()["errors"] == [{"pointer": "/sql", "line": 1, "column": 9, "message": "expected FROM"}]
 
 
-def test_an_answer_that_json_cannot_say_is_a_problem_and_no_failure(api: httpx.Client) -> None:
-    assert api.post("/rules:test", json={"do": "answer half a surrogate"}).status_code == 422
+def test_an_answer_that_json_cannot_say_is_a_problem_and_no_failure(api: httpx.Client, running: Running) -> None:
+    rules_that(running, "answer half a surrogate")
+    assert api.post("/rules:test", json={}).status_code == 422
 
 
 def test_an_evaluation_without_end_is_ended_and_holds_up_nobody() -> None:
-    endless = {"do": "run for ever"}
     impatient = Running(Node(verb_timeout_s=1.0))
+    rules_that(impatient, "run for ever")
     try:
         with impatient.client() as api:
-            answer = api.post("/rules:test", json=endless)
+            answer = api.post("/rules:test", json={})
             assert (answer.status_code, answer.json()["code"]) == (422, "too_slow")
             for _ in range(4):  # with the first more than there are threads: each one was given back
-                assert api.post("/rules:test", json=endless).json()["code"] == "too_slow"
-            assert api.post("/rules:test", json={"a": 1}).json() == {"echo": {"a": 1}}
+                assert api.post("/rules:test", json={}).json()["code"] == "too_slow"
+            rules_that(impatient, "")
+            assert api.post("/rules:test", json={"event": {"a": 1}}).json() == {"echo": {"event": {"a": 1}}}
     finally:
         impatient.stop()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
@@ -20,6 +20,10 @@ _PROBLEMS = {
     422: "Valid JSON, but it cannot be used; errors[] has every problem with its place",
     503: "Not now; see Retry-After",
 }
+
+
+BODIES: Final[dict[str, type[BaseModel]]] = {}
+"""The models of bodies, by where the document describes them."""
 
 
 def described(
@@ -46,6 +50,7 @@ def described(
     extra: dict[str, Any] = {}
     if body is not None:
         content = {"application/json": {"schema": {"$ref": ref(body)}}}
+        BODIES[ref(body)] = body
         extra["requestBody"] = {"required": True, "content": content}
     kind = Response if answer is None else JSONResponse
     return {"responses": responses, "openapi_extra": extra, "status_code": status, "response_class": kind}

@@ -17,7 +17,7 @@ class UserSpec(BaseModel, extra="allow"):
     description: str = ""
 
 
-class UserImport(BaseModel, extra="allow"):
+class UserImport(BaseModel):
     """Users with hashes of their passwords; what is the same for all may stand beside the list."""
 
     users: list[dict[str, Any]]

@@ -34,16 +34,22 @@ class TransformSpec(BaseModel, extra="allow"):
     enable: bool = True
 
 
-class TestMessage(BaseModel, extra="allow"):
+class TestMessage(BaseModel):
     """A message to try something on."""
 
     topic: str
     payload: str | EncodedPayload = ""
     qos: int = 0
     retain: bool = False
+    clientid: str = "c1"
+    username: str | None = None
+    client_attrs: dict[str, str] = {}
+    peername: str = "127.0.0.1:19872"
+    user_properties: list[tuple[str, str]] | dict[str, str] = []
+    properties: dict[str, Any] = Field(default={}, description="Publish properties by their MQTT name.")
 
 
-class TransformPreview(BaseModel, extra="allow"):
+class TransformPreview(BaseModel):
     """Transformations and the message to run them on; schemas are registered for this call only."""
 
     transformations: list[dict[str, Any]]
@@ -52,7 +58,7 @@ class TransformPreview(BaseModel, extra="allow"):
     check_references: bool = True
 
 
-class ValidationTest(BaseModel, extra="allow"):
+class ValidationTest(BaseModel):
     """Validations and the message to run them on; schemas are registered for this call only."""
 
     validations: list[dict[str, Any]]
@@ -61,7 +67,7 @@ class ValidationTest(BaseModel, extra="allow"):
     check_references: bool = True
 
 
-class VariformEval(BaseModel, extra="allow"):
+class VariformEval(BaseModel):
     """An expression and its variables."""
 
     expression: str
@@ -69,13 +75,13 @@ class VariformEval(BaseModel, extra="allow"):
     raw: bool = False
 
 
-class PipelinePreview(BaseModel, extra="allow"):
+class PipelinePreview(BaseModel):
     """A message to try everything on that is configured."""
 
-    message: dict[str, Any]
+    message: TestMessage
 
 
-class TakeAgain(BaseModel, extra="allow"):
+class TakeAgain(BaseModel):
     """How many messages to take out of quarantine at most."""
 
     limit: int = Field(default=10_000, ge=1, le=100_000)

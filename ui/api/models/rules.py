@@ -42,7 +42,7 @@ class RuleCode(BaseModel):
     source: str
 
 
-class RuleTest(BaseModel, extra="allow"):
+class RuleTest(BaseModel):
     """A rule's SQL and the columns of the event to run it on."""
 
     language: Literal["sql", "jq"] = "sql"
@@ -59,11 +59,14 @@ class RuleCheck(BaseModel, extra="allow"):
     actions: list[dict[str, Any]] = []
 
 
-class RuleExplain(BaseModel, extra="allow"):
+class RuleExplain(BaseModel):
     """SQL, or the name of a rule, and the columns of the event to run it on."""
 
     sql: str | None = None
     name: str | None = None
+    language: Literal["sql", "jq"] = "sql"
+    jq: str | None = None
+    reads: list[str] | None = Field(None, alias="from")
     event: dict[str, Any] = {}
 
 
@@ -101,7 +104,7 @@ class RuleLineage(BaseModel):
     conditions: list[LineageCondition]
 
 
-class Backtest(BaseModel, extra="allow"):
+class Backtest(BaseModel):
     """New SQL for a rule, or a rule, and the messages to run it on.
 
     ``name`` and ``sql`` compare the SQL with the rule that runs; one alone is run beside nothing. ``from`` and ``to``
@@ -110,6 +113,9 @@ class Backtest(BaseModel, extra="allow"):
 
     name: str | None = None
     sql: str | None = None
+    language: Literal["sql", "jq"] = "sql"
+    jq: str | None = Field(default=None, description="The program, with the language jq.")
+    sources: list[str] | None = Field(default=None, description="What it reads, with the language jq.")
     stream: str
     start: str | int | None = Field(default=None, alias="from")
     to: str | int | None = None
@@ -118,7 +124,7 @@ class Backtest(BaseModel, extra="allow"):
     timeout_s: float = 300.0
 
 
-class TemplateRender(BaseModel, extra="allow"):
+class TemplateRender(BaseModel):
     """A template with ``${...}`` and the row that fills it."""
 
     template: str

@@ -30,13 +30,20 @@ class SchemaRegistrySpec(BaseModel, extra="allow"):
     request_timeout_s: float = 5.0
 
 
-class SchemaSource(BaseModel, extra="allow"):
-    """A schema that is not saved."""
+class SchemaSource(BaseModel):
+    """A schema that is not saved, or with a ``name`` alone a registered one and its ``version``."""
 
     type: str
+    name: str | None = None
+    version: int | None = None
     source: str | dict[str, Any] | None = None
     files: list[dict[str, Any]] | None = None
     parameters: dict[str, Any] | None = None
+    references: list[dict[str, Any]] | None = None
+    description: str = ""
+    compatibility: str | None = None
+    tags: list[str] = []
+    metadata: dict[str, str] = {}
 
 
 class SchemaDecode(SchemaSource):
@@ -58,9 +65,10 @@ class SchemaValidate(SchemaSource):
 
     value: Any = None
     payload: str | EncodedPayload | None = None
+    message_type: str | None = None
 
 
-class RegisteredDecode(BaseModel, extra="allow"):
+class RegisteredDecode(BaseModel):
     """A payload to decode with a registered schema, by the version in use or another."""
 
     payload: str | EncodedPayload
@@ -68,7 +76,7 @@ class RegisteredDecode(BaseModel, extra="allow"):
     version: int | None = None
 
 
-class RegisteredEncode(BaseModel, extra="allow"):
+class RegisteredEncode(BaseModel):
     """A value to encode with a registered schema."""
 
     value: Any
@@ -76,7 +84,7 @@ class RegisteredEncode(BaseModel, extra="allow"):
     version: int | None = None
 
 
-class RegisteredValidate(BaseModel, extra="allow"):
+class RegisteredValidate(BaseModel):
     """A value or payload to hold against a registered schema."""
 
     value: Any = None
@@ -115,7 +123,7 @@ class Compatibility(BaseModel):
     ]
 
 
-class SchemaInference(BaseModel, extra="allow"):
+class SchemaInference(BaseModel):
     """Messages to learn a schema from: ``samples``, or a ``topic`` filter, or a ``stream``."""
 
     type: Literal["json", "avro"] = "json"
