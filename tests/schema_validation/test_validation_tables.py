@@ -288,7 +288,8 @@ def test_log_levels(level: dict[str, str], written: int | None, caplog: pytest.L
 
 
 def test_failures_are_one_line_a_minute_that_counts_those_before(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(validation("v", SQL_FAILS), validation("other", SQL_FAILS, failure_action="ignore"))
+    caplog.set_level(logging.INFO)
+    bench = Bench(validation("v", SQL_FAILS))
     call = bench.feature.gates[-1].plan("t/1")
     assert call is not None
     assert not isinstance(call, WaitingGateCall)

@@ -20,6 +20,7 @@ from tests.support.node import TOKEN, Node, running
 
 _SECRET = "not-to-be-shown-anywhere-0123456789"
 _CONFIG = f"""
+overload.enable = false
 mqtt.max_packet_size = 2MB
 store.max_backlog_bytes = 32MB
 authentication = [{{ mechanism = jwt, enable = false, secret = "{_SECRET}" }}]
@@ -71,8 +72,8 @@ def test_config_show_is_what_the_broker_uses_with_sources_and_what_differs(node:
         found = {item["key"]: item for item in json.loads(run("config", "show", "--json"))["items"]}
     finally:
         file.write_text(_CONFIG)
-    assert [found["mqtt.max_packet_size"][key] for key in ("value", "set_by")] == [2 * 1024**2, f"{file} line 2"]
-    assert found["mqtt.max_packet_size"]["in_files"] == {"value": 3 * 1024**2, "set_by": f"{file} line 2"}
+    assert [found["mqtt.max_packet_size"][key] for key in ("value", "set_by")] == [2 * 1024**2, f"{file} line 3"]
+    assert found["mqtt.max_packet_size"]["in_files"] == {"value": 3 * 1024**2, "set_by": f"{file} line 3"}
     assert "in_files" not in found["store.max_backlog_bytes"]
     assert "in_files" in found["authentication.chain"]  # the secret is another
     assert found["mqtt.max_qos"]["set_by"] == "default" if "mqtt.max_qos" in found else True
@@ -80,7 +81,7 @@ def test_config_show_is_what_the_broker_uses_with_sources_and_what_differs(node:
     assert _SECRET not in text + json.dumps(found)
     [line] = [line for line in text.splitlines() if line.startswith("mqtt.max_packet_size ")]
     assert line.split()[1] == "2MB"
-    assert line.endswith(f"3MB ({file} line 2)")
+    assert line.endswith(f"3MB ({file} line 3)")
     [line] = [line for line in text.splitlines() if line.startswith("alarms.history_age ")]
     assert line.split()[1] == "1d"
 
