@@ -471,3 +471,56 @@ def test_a_fault_while_rows_are_told_of_does_not_stop_the_action() -> None:
             await bridges.until(lambda: set(range(1, 12)) <= set(outside.values))
 
     run(check())
+
+
+@pytest.mark.parametrize(
+    ("members", "lost"),
+    [
+        ({}, {}),
+        ({"dead_letters": {"causes": []}}, {"failed": 5}),
+        (
+            {
+                "dead_letters": {"causes": []},
+                "fallback_actions": [{"kind": "republish", "args": {"topic": "t", "payload": "${n}"}}],
+            },
+            {},
+        ),
+        (
+            {
+                "dead_letters": {"causes": []},
+                "fallback_actions": [{"kind": "reference", "type": "scripted", "name": "gone"}],
+            },
+            {"failed": 5},
+        ),
+    ],
+    ids=["dead-letters", "none", "fallback", "failing-fallback"],
+)
+def test_rows_that_nothing_holds_count_as_lost(members: dict[str, Any], lost: dict[str, int]) -> None:
+    async def check() -> None:
+        outside = Outside()
+        outside.refuses = lambda value: NeverAgain("no")
+        async with scripted_bridges(outside, action=members) as bridges:
+            bridges.send_many(5)
+            await bridges.until(lambda: bridges.counts()["failed"] == 5)
+            assert bridges.feature.lost_rows() == lost
+            assert bridges.counts()["lost"] == sum(lost.values())
+            bridges.actions.reset_metrics("out")
+            assert bridges.feature.lost_rows() == {}
+
+    run(check())
+
+
+def test_dead_letters_that_make_room_count_as_lost() -> None:
+    async def check() -> None:
+        outside = Outside()
+        outside.refuses = lambda value: NeverAgain("no")
+        async with scripted_bridges(outside, action={"dead_letters": {"max_records": 2}}) as bridges:
+            for number in range(1, 6):
+                bridges.send_many(1)
+                await bridges.until(lambda number=number: bridges.counts()["failed"] == number)
+                await bridges.writer.committed()
+            waiting = bridges.actions.get("out")["dead_letters_waiting"]
+            assert bridges.feature.lost_rows() == {"dead_letters_full": 5 - waiting}
+            assert waiting == 2
+
+    run(check())
