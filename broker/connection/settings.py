@@ -96,8 +96,8 @@ class MqttSettings(Settings):
         "up, before it loses messages; 0 holds nobody back."
     )  # fmt: skip
     max_unsent_messages: int = Field(
-        default=1000, ge=1, description="QoS 0 messages that wait for a client that reads too slowly; then it loses "
-        "the oldest."
+        default=1000, ge=1, description="Maximum QoS 0 messages buffered for a client that reads too slowly, or that "
+        "older QoS 1 and 2 messages wait for; above it the oldest are dropped."
     )  # fmt: skip
     max_unsent_bytes: Size = Field(
         default=1024 * 1024, ge=1024, description="Bytes a slow client leaves unread before it loses QoS 0 messages."

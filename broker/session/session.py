@@ -374,6 +374,8 @@ class Session:
                 self.push(delivery)
             else:
                 self.drop_delivery(delivery, why)
+        if self.box is not None:
+            self._block()
 
     # -- what it does not get --
 

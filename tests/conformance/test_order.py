@@ -20,6 +20,8 @@ from broker.codec.packets import (
     SubAck,
     Subscribe,
     SubscriptionRequest,
+    UnsubAck,
+    Unsubscribe,
 )
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.restarts import away, lasting, on_disk, payloads, published, subscribed
@@ -118,6 +120,23 @@ async def test_qos_0_that_waits_is_bounded_and_takes_no_place_of_others(is_lasti
         assert node.metrics.value("deliveries_dropped", reason="queue_full") == 15
         await published(node, b"c")
         assert await payloads(client, 8) == [b"a", b"b", b"15", b"16", b"17", b"18", b"19", b"c"]
+
+
+@LASTING
+@pytest.mark.statement("own:order-across-qos")
+@on_loop
+async def test_qos_0_waits_no_longer_when_what_it_waits_for_was_unsubscribed(is_lasting: bool) -> None:
+    async with running(max_inflight=1) as node:
+        client = await subscriber(node, is_lasting, ("t", 1), ("other", 0))
+        await published(node, b"a", b"b")
+        assert await payloads(client, 1, acknowledge=False) == [b"a"]
+        await published(node, b"zero", topic="other", qos=0)
+        await client.silence()
+        client.send(Unsubscribe(9, ["t"]))
+        assert await payloads(client, 1) == [b"zero"]
+        await client.expect(UnsubAck)
+        await published(node, b"more", topic="other", qos=0)
+        assert await payloads(client, 1) == [b"more"]
 
 
 @pytest.mark.parametrize("waiting", [3, 40])
