@@ -298,10 +298,10 @@ class Session:
                 if (outgoing := delivery.outgoing) is not None:
                     self.queue_bytes -= outgoing.size_bytes
                 sending.send(self, delivery, now_ns)
-                if self.is_blocked:
+                if self.late.messages:
                     qos0.send_kept(self)
-        if queue or self.is_blocked or (self.log is not None and self.log.is_behind):
-            self._block()
+        if self.is_blocked is not (bool(queue) or (self.log is not None and self.log.is_behind)):
+            self._turn_block()
         if self.is_crowded:
             in_memory.check_relief(self)
         if window.quota > 0:
@@ -310,11 +310,11 @@ class Session:
             if self.memberships:
                 self.offer_room()
 
-    def _block(self) -> None:
-        """QoS 0 messages wait behind those of QoS 1 and 2 that wait, and only these."""
-        was_blocked, self.is_blocked = self.is_blocked, bool(self.queue) or self.is_behind
-        if self.is_blocked is not was_blocked:
-            self._set_fast()
+    def _turn_block(self) -> None:
+        """Messages of QoS 1 and 2 begin to wait, which those of QoS 0 must not overtake, or wait no more."""
+        self.is_blocked = not self.is_blocked
+        self._set_fast()
+        if self.late.messages:
             qos0.send_kept(self)
 
     def _send_some_ahead(self, ahead: Ahead) -> bool:
@@ -374,8 +374,8 @@ class Session:
                 self.push(delivery)
             else:
                 self.drop_delivery(delivery, why)
-        if self.box is not None:
-            self._block()
+        if self.box is not None and self.is_blocked and not self.queue and not self.is_behind:
+            self._turn_block()
 
     # -- what it does not get --
 
