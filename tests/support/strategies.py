@@ -75,11 +75,16 @@ def properties(packet_type: int) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({}, optional=possible)
 
 
+def _session_present(version: int) -> st.SearchStrategy[bool]:
+    """CONNACK of 3.1 does not say."""
+    return st.booleans() if version > 3 else st.just(False)
+
+
 def packets(version: int) -> st.SearchStrategy[Packet]:
     """Any packet that may be sent in a version."""
     kinds: list[st.SearchStrategy[Packet]] = [
         connects(version),
-        st.builds(ConnAck, st.booleans(), _codes(version, p.CONNACK), _properties(version, p.CONNACK)),
+        st.builds(ConnAck, _session_present(version), _codes(version, p.CONNACK), _properties(version, p.CONNACK)),
         publishes(version),
         *(_acks(version)),
         st.builds(Subscribe, packet_ids, st.lists(_requests(version), min_size=1, max_size=3), _subscribe(version)),
