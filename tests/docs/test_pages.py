@@ -92,6 +92,7 @@ def check_commands(page: str, tmp_path: Path) -> None:
         (tmp_path / "reader").mkdir()
         output = " ".join("\n".join(run(chosen, tmp_path / "reader", ports)).split())
     _check_order(output, declared.get("shows", []))
+    assert not [text for text in declared.get("never", ()) if text in output], output
     shown = {
         " ".join(line.split()) for block in BLOCKS[page] if block.info == "text" for line in block.text.splitlines()
     }
