@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.core import jsontext
 from broker.core.later import Later
+from schema_validation.serdes.avro_schema import read_schema
 from schema_validation.serdes.proto_lexer import tokenize
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def fingerprints_of(kind: str, flat: Source, identity: str) -> dict[str, str]:
     """Fingerprints by name: for Avro those of the parsing canonical form, as in "Schema Fingerprints" of its manual."""
     if kind != "avro" or not isinstance(flat, str):
         return {"sha256": identity}
-    canonical = fastavro.schema.to_parsing_canonical_form(fastavro.parse_schema(jsontext.decode(flat)))
+    canonical = fastavro.schema.to_parsing_canonical_form(fastavro.parse_schema(read_schema(flat).plain))
     return {
         "sha256": fastavro.schema.fingerprint(canonical, "SHA-256"),
         "crc64_avro": fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"),

@@ -21,7 +21,7 @@ from rules.functions.library import standard
 from rules.functions.registry import Functions
 from rules.functions.schemas import schema_functions
 from rules.jq.evaluation import PROGRAMS
-from rules.jq.program import JqError
+from rules.jq.program import JqError, ProgramError
 from rules.sql.compiler import Surroundings, compile_for_messages
 from rules.sql.lexer import Token, tokens
 from rules.sql.parser import parse
@@ -96,8 +96,8 @@ def compile_sql_check(
     except Invalid as error:
         raise _at(error, pointer, at) from None
     try:
-        program = compile_for_messages(tree, functions, surroundings)
         _refuse_workers(tree)
+        program = compile_for_messages(tree, functions, surroundings)
         return SqlCheck(program.run, asked=asked_by(tree, functions))
     except Invalid as error:
         if strict:
@@ -109,7 +109,10 @@ def _refuse_workers(tree: exp.Select) -> None:
     """A message waits for its checks, so a jq program must be known to end soon."""
     for call in tree.find_all(exp.Anonymous):
         if call.name == "jq" and call.expressions and isinstance(call.expressions[0], exp.Literal):
-            program = PROGRAMS.get(call.expressions[0].name)
+            try:
+                program = PROGRAMS.get(call.expressions[0].name)
+            except ProgramError:
+                continue  # which compiling the statement says, with its place
             if not program.inline_bytes:
                 message = f"jq: a message waits for its checks, and this program may not end: {program.why_not_inline}"
                 raise Invalid("the check cannot be saved", [Problem(message, "/sql", *place_of(call))])

@@ -260,6 +260,10 @@ def _misfit(error: Any, value: Any) -> Misfit:
 
 
 def _at(value: Any, path: Sequence[str | int]) -> Any:
+    """The value at a path of an error, in which keys that are digits stand as numbers."""
     for part in path:
-        value = value[part]
+        if isinstance(value, dict):
+            value = value.get(str(part))
+        elif isinstance(value, list) and isinstance(part, int):
+            value = value[part]
     return value

@@ -31,8 +31,7 @@ LAZY: Mapping[str, Lazy] = {
     "coalesce": Lazy(
         1,
         1024,
-        'The first that is not empty ("", null, []); what is not there counts as empty. A list stands for its items '
-        "where text is the result, or alone.",
+        'The first that is not empty ("", null, []); what is not there counts as empty. Also of the items of a list.',
     ),
     "iif": Lazy(3, 3, "The second when the first is true or, being no boolean, not empty; else the third."),
     "is_empty": Lazy(1, 1, 'Whether the value is "", null, [], or not there.'),

@@ -109,7 +109,7 @@ def _ranged(name: str, value: int, least: Any, most: Any) -> int:
 
 @function("json_value", 2)
 def json_value_at(value: Any, path: Any) -> Any:
-    """The value at a path (``a.b``) of JSON text, null when absent or the text is not JSON; "" of anything else."""
+    """The value at a path (``a.b``) of JSON text, null when absent or not JSON; "" of anything else."""
     keys = _keys("json_value", path)
     if value.__class__ is not str and value.__class__ is not bytes:
         return ""

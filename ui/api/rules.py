@@ -82,14 +82,20 @@ class _Saving:
 
     async def options(self, spec: Spec, force: bool) -> dict[str, bool]:
         """Arguments for the verb that saves the spec, whose test cases have passed then, and whose SQL is compiled."""
-        prepare, sql = getattr(self._service, "prepare", None), spec.get("sql")
-        if prepare is not None and isinstance(sql, str) and len(sql) > _LONG_SQL:
+        prepare = getattr(self._service, "prepare", None)
+        if prepare is not None and _takes_long(spec):
             await self._calls.run("compiling the rule", lambda: prepare(spec))
         if not spec.get("tests"):
             return {}
         if not force:
             await self._calls.run("running the test cases", lambda: self._service.try_cases(spec))
         return {"force": True}
+
+
+def _takes_long(spec: Spec) -> bool:
+    """Whether a rule is compiled off the event loop: a jq program may have to be compiled in a worker process."""
+    sql = spec.get("sql")
+    return spec.get("language") == "jq" or (isinstance(sql, str) and (len(sql) > _LONG_SQL or "jq" in sql.lower()))
 
 
 def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, calls: BoundedCalls) -> None:

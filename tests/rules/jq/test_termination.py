@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rules.jq.blocking import check
 from rules.jq.cost import work_of
+from rules.jq.folding import compiles_here
 from rules.jq.forms import Unbounded
 from rules.jq.lexer import Unreadable
 from rules.jq.parser import parse
-from rules.jq.program import Program
+from rules.jq.program import Program, ProgramError
 
 INLINE = [
     ".", ".a", ".a.b[1].c", '{a: .a, b: (.b + 1)}', ".temp * 1.8 + 32", ".pressure * 1000", ".[] | .x", "map(. + 1)",
@@ -105,3 +107,29 @@ def test_no_text_breaks_the_analysis(text: str) -> None:
 def test_deep_nesting_is_refused_by_the_analysis_only() -> None:
     with pytest.raises(Unbounded):
         work_of("[" * 500 + "]" * 500)
+
+
+@pytest.mark.parametrize(
+    ("program", "here"),
+    [
+        ('"a" * 2000000000 | length', False),
+        ('"a" * 2000000000 as $x | .', False),
+        ('def f: "a" * 2000000000; .', False),
+        ('("a" | .) * 1000 * 1000', False),
+        ('foo("*"; 5 * ', False),
+        (".a" + " | .a" * 2_000, False),
+        ('{unit: "C", t: (.t * 1.8 + 32)}', True),
+        ("(.temp * 100000) / 7", True),
+        ('"-" * 80', True),
+    ],
+)
+def test_what_is_computed_while_a_program_is_compiled_is_not_computed_here(program: str, here: bool) -> None:
+    assert compiles_here(program) is here
+
+
+def test_a_program_that_takes_all_memory_to_compile_is_refused_by_a_worker() -> None:
+    started_s = time.process_time()
+    with pytest.raises(ProgramError, match="it cannot be compiled: the program needed more memory"):
+        check('"a" * 2000000000 | length')
+    check('"a" * 70000 | length')
+    assert time.process_time() - started_s < 0.5

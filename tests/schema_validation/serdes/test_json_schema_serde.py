@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -329,3 +330,13 @@ def test_a_message_type_is_refused() -> None:
     for coded in (lambda: made.decode(b"1", "M"), lambda: made.encode(1, "M")):
         with pytest.raises(DataRefused, match="has no message type 'M'"):
             coded()
+
+
+def test_keys_of_digits_are_keys_in_an_error() -> None:
+    schema = {"type": "object", "properties": {"5": {"type": "object", "properties": {"007": {"type": "integer"}}}}}
+    made = JsonSchemaSerde(json.dumps(schema))
+    misfit = made.misfit(b'{"5": {"007": "x"}}')
+    assert misfit is not None
+    assert "integer" in str(misfit)
+    with pytest.raises(SourceError):
+        JsonSchemaSerde(json.dumps({"properties": {"5": {"minimum": "x"}}}))
