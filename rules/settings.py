@@ -49,8 +49,8 @@ class RulesSettings(Settings):
     jq_queue_records: int = Field(
         default=1_000_000,
         ge=1,
-        description="How many messages one rule may have waiting for jq workers, for servers that code payloads and "
-        "for registries elsewhere; a full queue takes no more, which "
+        description="Maximum messages of one rule that wait for jq workers, for servers that code payloads, for "
+        "registries elsewhere, or since FOREACH walks a long array; a full queue takes no more, which "
         "counts as a failure of the rule and in the metric queue_dropped.",
     )
     jq_queue_bytes: Size = Field(

@@ -273,11 +273,13 @@ class Requests:
     def expression(self, depth: int) -> str:
         """An expression or a condition."""
         inner = (lambda: self.expression(depth - 1)) if depth else self._leaf
+
+        def some() -> range:
+            return range(self._chance.randint(0, 3))
+
         shapes: tuple[Callable[[], str], ...] = (
             self._leaf,
-            lambda: (
-                f"{self._chance.choice(self._functions)}({', '.join(inner() for _ in range(self._chance.choice((1, 2, 3))))})"
-            ),
+            lambda: f"{self._chance.choice(self._functions)}({', '.join(inner() for _ in some())})",
             lambda: f"({inner()} {self._chance.choice(('+', '-', '*', '/', 'div', 'mod', '||'))} {inner()})",
             lambda: f"({inner()} {self._chance.choice(('=', '!=', '<', '>=', '=~', 'AND', 'OR'))} {inner()})",
             lambda: f"({inner()} {self._chance.choice(('IN', 'NOT IN'))} ({inner()}, {inner()}))",
