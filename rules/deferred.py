@@ -43,6 +43,8 @@ _BATCH_BYTES: Final = 256 * 1024
 """Payloads that are evaluated together; their rows take some hundred times as much memory."""
 _TURN_S: Final = 0.005
 """How long evaluations and actions go on before others have their turn."""
+_TURN_BYTES: Final = 2 * 1024 * 1024
+"""How much the rows of a turn may hold, in payloads."""
 _RETRY_S: Final = 1.0
 
 
@@ -253,12 +255,13 @@ class Deferrals:
     async def _settle(self, rule: DeferredRule, queue: DurableQueue, evaluations: Sequence[_Deferred]) -> None:
         """Do the actions, and note how far it came in the turn of the loop that ends each, for both to be in one commit
         group."""
-        turn = _Turn()
+        turn, made_bytes = _Turn(), 0
         for one in evaluations:
             for _ in rule.settle(one.outcome, one.message):
-                if turn.is_over:
+                made_bytes += len(one.message.payload)  # which each row may hold
+                if turn.is_over or made_bytes > _TURN_BYTES:
                     await queue.committed()  # what was made takes its time to be written, and so does this
-                    turn = _Turn()
+                    turn, made_bytes = _Turn(), 0
             self._settled.value += 1
             if turn.is_over or one is evaluations[-1]:
                 queue.advance(one.offset + 1)
