@@ -1,8 +1,12 @@
 """JSON as this product means it: strict on the way in, compact on the way out, integers of any size exact.
 
 Refused: NaN and infinities, overflow (``1e400``), lone surrogates, invalid UTF-8, byte order marks, trailing commas or
-bytes, leading zeros, empty input, nesting deeper than ``MAX_DEPTH``. Duplicate keys: the last one wins. msgspec decodes
-a telemetry payload of 128 B in 0.24 µs and keeps integers beyond 64 bits, which orjson turns into floats.
+bytes, leading zeros, empty input, nesting deeper than ``MAX_DEPTH``, more than ``MAX_CONTAINERS`` arrays and objects.
+Duplicate keys: the last one wins. msgspec decodes a telemetry payload of 128 B in 0.24 µs and keeps integers beyond 64
+bits, which orjson turns into floats.
+
+No text of 2 MB holds the event loop for 100 ms: measured are 66 ms for the most objects, 70 ms for the most numbers
+that take long.
 """
 
 from __future__ import annotations
@@ -10,9 +14,18 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import re2
 
 MAX_DEPTH = 128
 """Deepest nesting of arrays and objects accepted."""
+MAX_CONTAINERS = 100_000
+"""Most arrays and objects in one text."""
+_SMALL_LENGTH = 4096
+"""Up to this length no text takes more than some milliseconds."""
+_EXTREME = re2.compile(rb"[eE][+-]?0*(?:29|3)\d")
+"""An exponent from 290 on. msgspec takes 6 to 10 µs for each such float, 200 times what it takes for others, ``float``
+0.7. RE2 looks through 1 MB in a millisecond, ``re`` in eleven."""
+_MAX_EXTREME = 100_000
 _SHALLOW_LENGTH = 2 * MAX_DEPTH
 """No text up to this length nests too deep: each level takes two characters. Counting them takes 0.6 µs."""
 
@@ -21,7 +34,15 @@ class JsonError(ValueError):
     """Text that is not JSON; the message says why and where."""
 
 
+def _float(text: str) -> float:
+    number = float(text)
+    if number - number:
+        raise ValueError("Number out of range")
+    return number
+
+
 _decode = msgspec.json.Decoder().decode
+_decode_extreme = msgspec.json.Decoder(float_hook=_float).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -29,13 +50,14 @@ def decode(text: bytes | str) -> Any:
     """The value of a JSON text.
 
     Raises:
-        JsonError: the text is not strict JSON, or nests deeper than ``MAX_DEPTH``.
+        JsonError: the text is not strict JSON, nests deeper than ``MAX_DEPTH``, or has too many parts.
     """
+    length = len(text)
     try:
-        value = _decode(text)
+        value = _decode(text) if length <= _SMALL_LENGTH else _decode_long(text)
     except (ValueError, RecursionError) as error:
         raise JsonError(_why(text, error)) from None
-    if len(text) > _SHALLOW_LENGTH and _may_be_deep(text) and _depth(value) > MAX_DEPTH:
+    if length > _SHALLOW_LENGTH and _may_be_deep(text) and _depth(value) > MAX_DEPTH:
         raise JsonError(f"JSON nests deeper than {MAX_DEPTH} levels")
     return value
 
@@ -50,6 +72,17 @@ def encode(value: Any) -> bytes:
         return _encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise JsonError(f"not representable as JSON: {error}") from None
+
+
+def _decode_long(text: bytes | str) -> Any:
+    data = text.encode() if isinstance(text, str) else text
+    if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS:
+        raise ValueError(f"JSON has more than {MAX_CONTAINERS} arrays and objects")
+    if not _EXTREME.search(data):
+        return _decode(data)
+    if data.count(b",") > _MAX_EXTREME:
+        raise ValueError(f"JSON has more than {_MAX_EXTREME} values, and exponents beyond 290 among them")
+    return _decode_extreme(data)
 
 
 def _why(text: bytes | str, error: BaseException) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.ui.api_node import Node
 from ui.api.problems import TITLES
-from ui.api.wire import MAX_BODY_BYTES
+from ui.api.wire import MAX_JSON_BYTES
 
 
 def test_paths_and_methods_that_are_not_there_are_problems_too(api: httpx.Client) -> None:
@@ -39,9 +39,9 @@ def test_a_defect_tells_its_identifier_and_nothing_else(
 
 
 def test_a_body_larger_than_the_limit_is_refused_and_the_server_goes_on(api: httpx.Client) -> None:
-    answer = api.post("/rules", content=b" " * (MAX_BODY_BYTES + 1))
+    answer = api.post("/rules", content=b" " * (MAX_JSON_BYTES + 1))
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
-    assert api.post("/rules", content=b'{"name":"a"}' + b" " * (MAX_BODY_BYTES - 12)).status_code == 201
+    assert api.post("/rules", content=b'{"name":"a"}' + b" " * (MAX_JSON_BYTES - 12)).status_code == 201
 
 
 @pytest.mark.parametrize(("given", "kept"), [("abc-1.2:3", True), ("a b", False), ("x" * 129, False), ("", False)])

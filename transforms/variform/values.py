@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
+from broker.core import jsontext
 from transforms.variform.errors import EvalError, badarg
 
 MAX_RESULT = 1024 * 1024
 """Longest result of one function call: characters of a text, items of a list."""
 
 _encode_json = msgspec.json.encode
-_decode_json = msgspec.json.decode
 
 
 def float_text(number: float) -> str:
@@ -150,10 +150,7 @@ def json_value(data: str | bytes) -> Any:
     Raises:
         ValueError: it is not JSON.
     """
-    try:
-        return _decode_json(data)
-    except RecursionError:
-        raise ValueError("JSON nests too deep") from None
+    return jsontext.decode(data)
 
 
 def name_of(value: Any) -> str:

@@ -16,7 +16,7 @@ _PROBLEMS = {
     404: "No object of that name",
     409: "The name is taken, or the object is used or fixed by a file",
     412: "The object is not the one that If-Match names",
-    413: "The body is larger than 16 MiB",
+    413: "The body is larger than 2 MiB (files: 16 MiB)",
     422: "Valid JSON, but it cannot be used; errors[] has every problem with its place",
     503: "Not now; see Retry-After",
 }

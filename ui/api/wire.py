@@ -15,6 +15,8 @@ from ui.api.body_members import refuse_unknown_members
 from ui.api.problems import ApiProblem
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
+MAX_JSON_BYTES = 2 * 1024 * 1024
+"""Of a JSON body: more of it would hold the event loop (``broker.core.jsontext``)."""
 
 
 class Json(Response):
@@ -28,7 +30,7 @@ def answer(value: Any, status: int = 200) -> Json:
     return Json(jsontext.encode(plain(value)), status)
 
 
-async def read_object(request: Request, most_bytes: int = MAX_BODY_BYTES) -> dict[str, Any]:
+async def read_object(request: Request, most_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """The body as a JSON object.
 
     Raises:
