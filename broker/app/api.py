@@ -21,6 +21,7 @@ from broker.app.build import Node, named_of
 from broker.app.reload import ConfigReload
 from broker.app.status import NodeStatus
 from broker.app.version import product_version
+from broker.core import later
 from broker.observe.prometheus import exposition
 from broker.streams.ranges_process import TICKET_LIFE_S
 
@@ -62,6 +63,7 @@ class Api:
     async def _make(self) -> tuple[Any, Any]:
         server, context = await asyncio.to_thread(self._put_together)
         await server.start()
+        await asyncio.to_thread(later.import_all)
         return server, context
 
     def _put_together(self) -> tuple[Any, Any]:

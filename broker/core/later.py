@@ -1,4 +1,4 @@
-"""Modules that are imported when something of them is first used, so that a broker starts without what it does not use.
+"""Modules that are imported once the broker is ready, or when something of them is first used.
 
 .. code-block:: python
 
@@ -10,8 +10,11 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
+
+_names: set[str] = set()
 
 
 class Later:
@@ -19,8 +22,17 @@ class Later:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        _names.add(name)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(import_module(self._name), name)
         setattr(self, name, found)
         return found
+
+
+def import_all() -> None:
+    """Import what has not been used yet. For a thread: the first schema or token then finds its library there, and the
+    event loop does not wait for it."""
+    while missing := _names - sys.modules.keys():
+        for name in missing:
+            import_module(name)
