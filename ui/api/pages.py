@@ -27,8 +27,9 @@ def add_pages(app: FastAPI) -> None:
 async def status_page(request: Request, code: str | None = None) -> Response:
     """The status page. A sign-in code in the address is exchanged for a session; the page then drops it."""
     response = FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-store"})
-    session = context_of(request).sign_in.redeem(code) if code else None
-    if code and checked(request, code, session is not None) and session is not None:
+    context = context_of(request)
+    session = context.sign_in.redeem(code) if code else None
+    if code and checked(request, context, code, session is not None) and session is not None:
         set_session(request, response, session)
     return response
 

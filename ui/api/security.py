@@ -43,16 +43,16 @@ def is_token(request: Request, context: ApiContext, shown: str) -> bool:
         ApiProblem: 429, the address showed too many wrong ones.
     """
     is_right = hmac.compare_digest(shown.encode("utf-8", "surrogateescape"), context.token.encode())
-    return checked(request, shown, is_right)
+    return checked(request, context, shown, is_right)
 
 
-def checked(request: Request, shown: str, is_right: bool) -> bool:
+def checked(request: Request, context: ApiContext, shown: str, is_right: bool) -> bool:
     """``is_right``, of a token or code that a client showed.
 
     Raises:
         ApiProblem: 429, too many from this address were wrong.
     """
-    logins, host = context_of(request).logins, request.client.host if request.client else None
+    logins, host = context.logins, request.client.host if request.client else None
     if logins is not None and logins.refuses(host, shown, is_right):
         retry = {"Retry-After": str(logins.retry_after_s())}
         raise ApiProblem(429, "too_many_logins", "too many logins from this address have failed", headers=retry)
