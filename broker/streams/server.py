@@ -176,7 +176,10 @@ def _pieces(follower: Follower, shard: LogShard, start: int, end: int) -> Iterat
 def main() -> None:
     """Serve until standard input ends."""
     keep_pandas_out()
-    settings = json.loads(sys.stdin.readline())
+    line = sys.stdin.readline()
+    if not line:  # the broker ended before it had settings for this
+        return
+    settings = json.loads(line)
     helper_process.die_with_parent(settings["parent"])
     directory = Path(settings["directory"])
     follower = Follower(directory, directory / "ranges")
