@@ -284,6 +284,7 @@ def _attach(c: Connection, packet: Connect) -> None:
         packet.properties.get("Receive-Maximum", MAX_PACKET_ID),
         packet.properties.get("Maximum-Packet-Size", 0),
     )
+    hub.inbounds.client_came(session.client_id)
     session.connected_ns = c.connected_ns = c.now_ns
     if session.subscriptions and was_v5 != session.is_v5:
         hub.plans.invalidate()  # routes are grouped by version

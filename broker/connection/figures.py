@@ -45,6 +45,10 @@ class Figures:
         self.already_taken = counter(
             "messages_resent_already_taken", "publishes with DUP that had been taken before, acknowledged again"
         )
+        self.inbounds_forgotten = counter(
+            "inbounds_forgotten",
+            "clients that are gone whose resends are taken as new, because of max_inbound_bytes_total",
+        )
         self.unknown_acknowledgements = counter(
             "acknowledgements_unknown",
             "PUBACK, PUBREC and PUBCOMP of clients with identifiers that are not in flight; ignored",

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from broker.connection import replays
 from broker.connection.backlog import Backlog
 from broker.session import in_log, record
-from broker.session.inbound import Inbound
+from broker.session.inbounds import Inbounds
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 from broker.storage.writer import Writer
@@ -40,7 +40,7 @@ class Housekeeping:
     def __init__(
         self,
         sessions: SessionRegistry,
-        inbounds: dict[str, Inbound],
+        inbounds: Inbounds,
         backlog: Backlog,
         writer: Writer,
         forget_inbound: Callable[[str], None],

@@ -59,6 +59,7 @@ from broker.routing.router import Router, Routes
 from broker.routing.settings import RetainedSettings
 from broker.session import in_log, resending
 from broker.session.inbound import Inbound
+from broker.session.inbounds import Inbounds
 from broker.session.outbox import Turn
 from broker.session.registry import SessionRegistry
 from broker.session.services import SessionServices
@@ -117,7 +118,7 @@ class Hub:
         self.turns = Turns(clock, defer)
         self.brake = Brake(settings.slow_subscriber_wait, later, metrics)
         self.sessions = SessionRegistry()
-        self.inbounds: dict[str, Inbound] = {}
+        self.inbounds = Inbounds(settings.max_inbound_bytes_total, self._forget_oldest_inbound, defer)
         self.shares = self._make_shares(shared or SharedSettings(), metrics, defer)
         self.router: Router[Session] = Router(self._keep, self._forget, self.shares)
         self.plans = self._make_plans()
@@ -261,6 +262,8 @@ class Hub:
         self.plans.limit(settings.max_topic_levels, settings.max_topic_bytes)
         self.zones.use(settings)
         self.brake.wait_s, self.backlog.max_bytes = settings.slow_subscriber_wait, settings.max_session_log_bytes
+        self.inbounds.max_bytes = settings.max_inbound_bytes_total
+        self.inbounds.forget_oldest()
         self.queue_watch.use(settings.queue_high_watermark, settings.queue_watch_interval)
         self.publish_rates.settings = settings
         self.renew_meters()
@@ -305,6 +308,7 @@ class Hub:
         if session.inbound is not None:
             session.inbound.restart()
             self.records.inbound_changed(session.client_id, session.inbound)
+            self.inbounds.session_ended(session.client_id)
         if session.will_at_ns:
             self.wills.publish(session)
 
@@ -345,10 +349,11 @@ class Hub:
         self._start_clocks(session, now_ns, is_will_due=is_will_due)
         if session.expiry_s == 0:
             self.end_session(session)
-            return
-        self.shares.away(session)
-        self.records.changed(session)
-        self.sessions.schedule(session)
+        else:
+            self.shares.away(session)
+            self.records.changed(session)
+            self.sessions.schedule(session)
+        self.inbounds.client_went(session.client_id)
 
     def cut_off(self, session: Session, now_ns: int) -> None:
         """A restored session's connection was cut off by the process's end: it has ended abnormally now."""
@@ -413,6 +418,14 @@ class Hub:
     def _forget_inbound(self, client_id: str) -> None:
         del self.inbounds[client_id]
         self.records.forget_inbound(client_id)
+
+    def _forget_oldest_inbound(self, client_id: str) -> None:
+        """What a client that is gone published is forgotten, whether its session waits for it or not."""
+        session = self.sessions.get(client_id)
+        if session is not None:
+            session.inbound = None
+        self._forget_inbound(client_id)
+        self.figures.inbounds_forgotten.value += 1
 
     def _on_relief(self) -> None:
         paused, self.paused = self.paused, set()

@@ -41,6 +41,7 @@ def restore(hub: Hub, services: SessionServices) -> Iterator[None]:
     hub.access.bans.load(store.scan(bans.PREFIX))
     for key, value in store.scan(INBOUND_PREFIX):
         hub.inbounds[_client_id(key, INBOUND_PREFIX)] = Inbound.decode(value)
+    hub.inbounds.loaded()
     hub.shares.load()
     cut_off: list[Session] = []
     yield from _sessions(hub, services, wills, cut_off)

@@ -87,6 +87,7 @@ class SessionRecords:
 
     def forget_inbound(self, client_id: str) -> None:
         """Delete what is written of what a client sent."""
+        self._inbounds.pop(client_id, None)
         self._writer.put(_key(INBOUND_PREFIX, client_id), None)
 
     def _save_moved(self) -> None:

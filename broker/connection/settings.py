@@ -179,6 +179,11 @@ class MqttSettings(Settings):
     max_subscription_bytes_total: Size = Field(
         default=1024 * 1024 * 1024, ge=1024, description="The same for all sessions together, in bytes."
     )
+    max_inbound_bytes_total: Size = Field(
+        default=256 * 1024 * 1024, ge=0, description="Memory of the records by which resends of clients that are not "
+        "connected are recognised, in bytes: 600 for each client, 120 for each QoS 1 or 2 message, 70 for each open "
+        "QoS 2 packet identifier. Above it, the records of the client that left first are deleted."
+    )  # fmt: skip
     max_will_payload: Size = Field(default=64 * 1024, ge=0, description="Largest payload of a will, in bytes.")
     max_will_bytes_total: Size = Field(
         default=256 * 1024 * 1024, ge=0, description="Memory of all wills, in bytes of topics, payloads and "

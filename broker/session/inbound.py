@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from struct import Struct
+from sys import getsizeof
 from typing import Final
 
 RECENT_MIN: Final = 64
@@ -27,6 +28,9 @@ _BURSTS: Final = 4
 in the socket with the process that sent them."""
 RECENT_LIFE_NS: Final = 3600 * 1_000_000_000
 DIGEST_BYTES: Final = 8
+_MEMORY_BYTES: Final = 600
+_RECENT_MEMORY_BYTES: Final = 120
+_OPEN_MEMORY_BYTES: Final = 70
 
 _HEAD = Struct("!BQH")
 _OPEN = Struct("!H")
@@ -76,6 +80,11 @@ class Inbound:
         if entry is None or entry[2:-1] != message_digest or self.is_stale(now_ns):
             return None
         return entry[-1]
+
+    def size_bytes(self, client_id: str) -> int:
+        """About how much memory it takes, with the client identifier."""
+        entries = _RECENT_MEMORY_BYTES * len(self.recent) + _OPEN_MEMORY_BYTES * len(self.open_qos2)
+        return _MEMORY_BYTES + getsizeof(client_id) + entries
 
     def is_stale(self, now_ns: int) -> bool:
         """Whether the recent publishes are too old to be resent."""

@@ -10,6 +10,7 @@ from broker.codec.packets import (
     Disconnect,
     PubAck,
     Publish,
+    PubRec,
     SubscriptionRequest,
     UnsubAck,
     Unsubscribe,
@@ -17,9 +18,10 @@ from broker.codec.packets import (
 )
 from broker.core import reason
 from broker.routing.delayed import DelayedSettings
+from broker.session.record import INBOUND_PREFIX
 from broker.session.subscriptions import size_of
 from broker.storage.memory import MemoryStore
-from tests.support.mqtt_server import Node, on_loop, running
+from tests.support.mqtt_server import GatedStore, Node, on_loop, running
 from tests.support.wire import WireClient
 
 FULL = reason.QUOTA_EXCEEDED
@@ -169,3 +171,74 @@ async def test_delayed_messages_of_one_client() -> None:
         assert await delay(first) == FULL
         node.pass_time(11)
         assert [await delay(first) for _ in range(3)] == [0, 0, FULL]
+
+
+@on_loop
+async def test_what_clients_that_are_gone_may_send_again() -> None:
+    """The oldest is forgotten, in memory and on disk, and not what a connected client sent."""
+    store = MemoryStore()
+    async with running(store, max_inbound_bytes_total=4000) as node:
+        hub = node.server.hub
+        lasting = await node.client("lasting", 5, properties=LASTING)
+        await lasting.subscribe(SubscriptionRequest("t", 1))
+        connected = await node.client("connected", 5)
+        connected.send(Publish("t", b"x", 1, packet_id=1))
+        await connected.expect(PubAck)
+        away = await node.client("away", 5, properties=LASTING)
+        away.send(Publish("none", b"x", 2, packet_id=1))
+        await away.expect(PubRec)
+        await away.close()
+        await node.until(lambda: hub.sessions.by_client_id["away"].is_away)
+        for number in range(20):
+            client = await node.client(f"gone-{number}", 5)
+            client.send(Publish("t", b"x", 1, packet_id=1))
+            await client.expect(PubAck)
+            await client.close()
+            await node.until(lambda name=f"gone-{number}": hub.sessions.get(name) is None)  # type: ignore[misc]
+        await node.written()
+        kept = ["connected", *(f"gone-{number}" for number in (15, 16, 17, 18, 19))]
+        assert list(hub.inbounds) == kept
+        assert [key.decode() for key, _ in store.scan(INBOUND_PREFIX)] == [f"inbound/{name}" for name in kept]
+        assert 3000 < node.metrics.value("inbound_bytes") < 4000
+        assert node.metrics.value("inbounds_forgotten") == 16
+
+        async def send_again(name: str, qos: int) -> int:
+            again = await node.client(name, 5, clean_start=False, properties=LASTING)
+            taken = node.metrics.value("messages_resent_already_taken")
+            again.send(Publish("t", b"x", qos, dup=True, packet_id=1))
+            await again.expect(PubAck if qos == 1 else PubRec)
+            return int(node.metrics.value("messages_resent_already_taken") - taken)
+
+        assert await send_again("gone-19", 1) == 1
+        assert await send_again("gone-3", 1) == 0
+        assert await send_again("away", 2) == 0
+        await node.written()
+    stored = len(list(store.scan(INBOUND_PREFIX)))
+    async with running(store, clock=node.clock, max_inbound_bytes_total=2000) as node:
+        assert len(node.server.hub.inbounds) == 2
+        assert 1000 < node.metrics.value("inbound_bytes") < 2000
+        assert node.metrics.value("inbounds_forgotten") == stored - 2 > 0
+        node.pass_time(10_000)
+        for _ in range(5):
+            node.pass_time(200)
+        assert node.metrics.value("inbound_bytes") == 0
+        await node.written()
+        assert not list(store.scan(INBOUND_PREFIX))
+
+
+@on_loop
+async def test_what_is_forgotten_while_it_waits_for_its_commit_does_not_come_back() -> None:
+    store = GatedStore()
+    async with running(store, max_inbound_bytes_total=0) as node:
+        lasting = await node.client("lasting", 5, properties=LASTING)
+        await lasting.subscribe(SubscriptionRequest("t", 1))
+        client = await node.client("gone", 5)
+        store.allow.clear()
+        client.send(Publish("t", b"x", 1, packet_id=1))
+        await node.until(lambda: "gone" in node.server.hub.inbounds)
+        await client.close()
+        await node.until(lambda: node.server.hub.sessions.get("gone") is None)
+        assert "gone" not in node.server.hub.inbounds
+        store.allow.set()
+        await node.written()
+        assert not list(store.scan(INBOUND_PREFIX))

@@ -1,0 +1,70 @@
+"""What clients published and may send again, by client identifier; bounded in bytes for clients that are gone.
+
+Without a bound a client that connects with ever new identifiers leaves behind as many of these as it likes. Above the
+bound those of the clients that left first are forgotten. A connected client keeps its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from broker.session.inbound import Inbound
+
+_AT_ONCE: Final = 1000
+"""Forgotten in one turn of the loop: some milliseconds."""
+
+
+class Inbounds(dict[str, Inbound]):
+    """See the module. ``forget`` removes one from here and from the store, ``defer`` runs a callable in a later turn
+    of the loop. ``gone_bytes`` is the memory of what clients that are gone left behind."""
+
+    __slots__ = ("_defer", "_forget", "_gone", "gone_bytes", "max_bytes")
+
+    def __init__(
+        self, max_bytes: int, forget: Callable[[str], None], defer: Callable[[Callable[[], None]], object]
+    ) -> None:
+        super().__init__()
+        self.max_bytes, self._forget, self._defer = max_bytes, forget, defer
+        self.gone_bytes = 0
+        self._gone: dict[str, int] = {}
+        """Bytes by identifier, in the order in which their clients went."""
+
+    def __delitem__(self, client_id: str) -> None:
+        super().__delitem__(client_id)
+        self.gone_bytes -= self._gone.pop(client_id, 0)
+
+    def client_came(self, client_id: str) -> None:
+        """A client is connected; nothing of it is forgotten now."""
+        self.gone_bytes -= self._gone.pop(client_id, 0)
+
+    def client_went(self, client_id: str) -> None:
+        """A client is gone and left behind what it left."""
+        self.client_came(client_id)
+        inbound = self.get(client_id)
+        if inbound is not None:
+            self._gone[client_id] = size = inbound.size_bytes(client_id)
+            self.gone_bytes += size
+            self.forget_oldest()
+
+    def session_ended(self, client_id: str) -> None:
+        """What is kept of a client that is gone has become less."""
+        if client_id in self._gone:
+            size = self[client_id].size_bytes(client_id)
+            self.gone_bytes += size - self._gone[client_id]
+            self._gone[client_id] = size
+
+    def loaded(self) -> None:
+        """All that is here came from the store, of clients that are not connected."""
+        for client_id in sorted(self, key=lambda client_id: self[client_id].touched_ns):
+            self.client_went(client_id)
+
+    def forget_oldest(self) -> None:
+        """Forget what is above the bound, in parts."""
+        for client_id in list(islice(self._gone, _AT_ONCE)):
+            if self.gone_bytes <= self.max_bytes:
+                return
+            self._forget(client_id)
+        if self.gone_bytes > self.max_bytes:
+            self._defer(self.forget_oldest)
