@@ -20,6 +20,7 @@ from broker.core.clock import Clock
 from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.topic import TopicFilter
+from broker.routing.retained_accounts import Accounts, account_of
 from broker.routing.retained_record import (
     decode_retained,
     encode_retained,
@@ -62,10 +63,14 @@ class Slice(NamedTuple):
 class _Change:
     """A change that waits for its commit, with what it did to the totals since the last one that was committed."""
 
-    __slots__ = ("bytes", "count", "value")
+    __slots__ = ("account", "account_before", "bytes", "count", "value")
 
-    def __init__(self, value: bytes | None, count: int, size_bytes: int) -> None:
+    def __init__(
+        self, value: bytes | None, count: int, size_bytes: int, account: int | None, account_before: int | None
+    ) -> None:
         self.value, self.count, self.bytes = value, count, size_bytes
+        self.account, self.account_before = account, account_before
+        """That of this value, and that of the value that was committed last."""
 
 
 class Retained:
@@ -81,6 +86,7 @@ class Retained:
         self._pending: dict[bytes, _Change] = {}
         self._open: dict[bytes, _Change] = {}
         self._sweep_from = EXPIRY_PREFIX
+        self._accounts = Accounts()
         self.count = self.size_bytes = 0
         self.stamp = 0
         """Of the latest message taken."""
@@ -92,6 +98,10 @@ class Retained:
 
     def load(self) -> Iterator[None]:
         """Take over what the store holds, before anything else is asked; a step at a time."""
+        yield from self._load()
+        self._accounts.since = self.stamp
+
+    def _load(self) -> Iterator[None]:
         store = self._writer.store
         known = store.get(TOTALS)
         if known is not None:
@@ -137,18 +147,28 @@ class Retained:
             text = f"a retained message may have {limits.max_payload} bytes of payload, and this one has {size}"
             return _refused("retained_payload_too_large", text)
         is_near = limits.max_bytes and self.size_bytes + size + 4096 > limits.max_bytes
-        if not (is_near or (limits.max_messages and self.count >= limits.max_messages)):
+        most, account = limits.max_bytes_per_client, account_of(message.client.client_id)
+        is_near_own = most and self._accounts.bytes_on(account) + size + 4096 > most
+        if not (is_near or is_near_own or (limits.max_messages and self.count >= limits.max_messages)):
             return None
         key = topic_key(message.topic)
         old = self._value(key)
         if limits.max_messages and old is None and self.count >= limits.max_messages:
             return _refused("retained_full", f"there are {self.count} retained messages, as many as there may be")
-        added = len(key) + len(encode_retained(message, 0)) - (0 if old is None else len(key) + len(old))
-        if limits.max_bytes and self.size_bytes + added > limits.max_bytes:
+        size, old_size = len(key) + len(encode_retained(message, 0)), 0 if old is None else len(key) + len(old)
+        if limits.max_bytes and self.size_bytes + size - old_size > limits.max_bytes:
             return _refused(
                 "retained_full", f"retained messages may have {limits.max_bytes} bytes, and would have more"
             )
+        own_before = old_size if old is not None and self._accounts.of(old) == account else 0
+        if most and self._accounts.bytes_on(account) + size - own_before > most:
+            text = f"the retained messages of one client may have {most} bytes, and would have more"
+            return _refused("retained_full_for_client", text)
         return None
+
+    def bytes_of(self, client_id: str) -> int:
+        """What the client has published since the start, of what there is, in bytes; see ``Accounts``."""
+        return self._accounts.bytes_on(account_of(client_id))
 
     def retain(self, message: Message) -> None:
         """Replace the topic's message; an empty payload deletes it [MQTT-3.3.1-5, -6]."""
@@ -158,7 +178,8 @@ class Retained:
             if not self.is_on:
                 return
             self.stamp = max(self.stamp + 1, self._clock.now_ns())
-            self._put(key, encode_retained(message, self.stamp), old)
+            account = account_of(message.client.client_id)
+            self._put(key, encode_retained(message, self.stamp), old, account)
         elif old is not None:
             self._put(key, None, old)
         elif message.qos:  # to be remembered as taken: sent again behind a newer message, it would delete that one
@@ -273,11 +294,17 @@ class Retained:
     def _committed_value(self, key: bytes) -> bytes | None:
         return self._writer.store.get(PREFIX + key) if self._memory is None else self._memory.get(key)
 
-    def _put(self, key: bytes, value: bytes | None, old: bytes | None) -> None:
+    def _put(self, key: bytes, value: bytes | None, old: bytes | None, account: int | None = None) -> None:
         count = (value is not None) - (old is not None)
-        size_bytes = (0 if value is None else len(key) + len(value)) - (0 if old is None else len(key) + len(old))
+        size, old_size = 0 if value is None else len(key) + len(value), 0 if old is None else len(key) + len(old)
+        size_bytes = size - old_size
         self.count += count
         self.size_bytes += size_bytes
+        account_before = None
+        if old is not None and (account_before := self._accounts.of(old)) is not None:
+            self._accounts.add(account_before, -old_size)
+        if account is not None:
+            self._accounts.add(account, size)
         self._writer.put(PREFIX + key, value)
         if old is not None and (expires_ns := expiry_of(old)):
             self._writer.put(_expiry_key(expires_ns, key), None)
@@ -288,7 +315,8 @@ class Retained:
         earlier = self._open.get(key)
         if earlier is not None:
             count, size_bytes = count + earlier.count, size_bytes + earlier.bytes
-        self._open[key] = self._pending[key] = _Change(value, count, size_bytes)
+            account_before = earlier.account_before
+        self._open[key] = self._pending[key] = _Change(value, count, size_bytes, account, account_before)
 
     def _seal(self) -> None:
         """The group is sealed: its totals go with it."""
@@ -314,9 +342,15 @@ class Retained:
         if later is not None and later is not change:
             later.count += change.count
             later.bytes += change.bytes
+            later.account_before = change.account_before
         else:
             self.count -= change.count
             self.size_bytes -= change.bytes
+            size = 0 if change.value is None else len(key) + len(change.value)
+            if change.account is not None:
+                self._accounts.add(change.account, -size)
+            if change.account_before is not None:
+                self._accounts.add(change.account_before, size - change.bytes)
 
 
 class _Prefixed:

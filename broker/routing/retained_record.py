@@ -25,6 +25,15 @@ class _Body(msgspec.Struct, array_like=True, frozen=True):
     properties: dict[str, Any] | None
 
 
+class _Publisher(msgspec.Struct, array_like=True, frozen=True):
+    """The beginning of a body, its payload left as it is."""
+
+    payload: msgspec.Raw
+    qos: int
+    received_ns: int
+    client_id: str
+
+
 class _FirstVersion(msgspec.Struct, array_like=True, frozen=True):
     """The whole of a value as the first version had it."""
 
@@ -39,6 +48,7 @@ class _FirstVersion(msgspec.Struct, array_like=True, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Body).decode
+_decode_publisher = msgspec.msgpack.Decoder(_Publisher).decode
 _decode_first_version = msgspec.msgpack.Decoder(_FirstVersion).decode
 
 
@@ -58,6 +68,11 @@ def decode_retained(topic: str, value: bytes) -> Message:
         properties["User-Property"] = [(name, text) for name, text in properties["User-Property"]]
     client = Client(body.client_id, body.username)
     return Message(topic, body.payload, body.qos, True, client, body.received_ns, properties)
+
+
+def client_id_of(value: bytes) -> str:
+    """Of the client that published the message of a value."""
+    return _decode_publisher(memoryview(value)[_HEAD.size :]).client_id
 
 
 def stamp_of(value: bytes) -> int:

@@ -30,6 +30,11 @@ class RetainedSettings(Settings):
         default=4 * 1024 * 1024 * 1024, ge=0, description="All retained messages, with topics and properties, in "
         "bytes; 0 is no limit. A retained publish above it is refused with 0x97."
     )  # fmt: skip
+    max_bytes_per_client: Size = Field(
+        default=1024 * 1024 * 1024, ge=0, description="Retained messages that one client has published since the "
+        "broker started, in bytes, without those that were replaced, deleted or have expired; 0 is no limit. A "
+        "retained publish above it is refused with 0x97."
+    )  # fmt: skip
     max_payload: Size = Field(
         default=0, ge=0, description="Largest payload of a retained message, in bytes; 0 is no limit of its own."
     )

@@ -18,6 +18,7 @@ from broker.codec.packets import (
 )
 from broker.core import reason
 from broker.routing.delayed import DelayedSettings
+from broker.routing.settings import RetainedSettings
 from broker.session.record import INBOUND_PREFIX
 from broker.session.subscriptions import size_of
 from broker.storage.memory import MemoryStore
@@ -148,6 +149,22 @@ async def test_user_properties_of_a_packet(count: int) -> None:
         will = Will("w", b"", properties={"User-Property": [("a", "b")]})
         assert await connected(node, Connect("b", 5, will=will, properties={"User-Property": pairs})) == FULL
         assert reached(node, "max_user_property_bytes") == 2
+
+
+@on_loop
+async def test_retained_messages_of_one_client() -> None:
+    async with running(retained=RetainedSettings(max_bytes_per_client=2500)) as node:
+        first, second = await node.client("a", 5), await node.client("b", 5)
+
+        async def retain(client: WireClient, topic: str, size: int = 1000) -> int:
+            client.send(Publish(topic, b"x" * size, 1, True, packet_id=1))
+            code = (await client.expect(PubAck)).reason_code
+            return 0 if code == reason.NO_MATCHING_SUBSCRIBERS else code
+
+        assert [await retain(first, topic) for topic in "tuvt"] == [0, 0, FULL, 0]
+        assert [await retain(second, topic) for topic in "vwx"] == [0, 0, FULL]
+        assert node.dropped("retained_full_for_client") == 2
+        assert [await retain(first, "t", 0), await retain(first, "x"), await retain(first, "y")] == [0, 0, FULL]
 
 
 @on_loop
