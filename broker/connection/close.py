@@ -195,7 +195,8 @@ def end(
     hub.expiries.forget(c)
     hub.connections.discard(c)
     hub.aliased.bytes -= c.alias_bytes
-    c.alias_bytes = 0
+    hub.greeted.bytes -= c.user_property_bytes
+    c.alias_bytes = c.user_property_bytes = 0
     c.aliases.clear()
     hub.paused.discard(c)
     c.box.flush()

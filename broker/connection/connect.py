@@ -23,6 +23,7 @@ from broker.connection.connect_limits import ConnectRefusal, banned, no_room, ov
 from broker.connection.due import TICK_S
 from broker.connection.settings import CertificateName, MqttSettings
 from broker.connection.subscribe import subscribe_for
+from broker.connection.user_properties import memory_of
 from broker.connection.zones import settle
 from broker.core import reason
 from broker.core.client import Client, Proof
@@ -92,7 +93,7 @@ def _why_not_after(
     logins.let_in(c, attempt, decision)
     grant(c, client)
     will = None if packet.will is None else Will.of(packet.will, client)
-    if (refusal := no_room(c, client.client_id, will)) is not None:
+    if (refusal := no_room(c, packet, client.client_id, will)) is not None:
         return refusal
     if c.permits is None or packet.will is None or will is None or c.permits.may_leave(will):
         return None
@@ -136,7 +137,8 @@ def _accept(c: Connection, packet: Connect, client: Client, told: dict[str, Any]
     starts_clean = packet.clean_start or _is_of_another(c, client)  # one that proved the identifier gets it, empty
     session, is_present = _session(c, client_id, starts_clean, is_to_last=expiry_s > 0)
     c.session, session.expiry_s = session, expiry_s
-    c.greeting = Greeting.of(packet, expiry_s)
+    c.greeting, c.user_property_bytes = Greeting.of(packet, expiry_s), memory_of(properties)
+    c.hub.greeted.bytes += c.user_property_bytes
     c.hub.wills.keep(session, None if packet.will is None else Will.of(packet.will, c.client))
     c.connack = _connack(c, is_present, told)
     _alias_topics(c, packet)

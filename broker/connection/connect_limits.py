@@ -9,7 +9,7 @@ from broker.codec import packets
 from broker.codec.packets import Connect
 from broker.connection.capabilities import check_will
 from broker.connection.settings import MqttSettings
-from broker.connection.user_properties import check_user_properties
+from broker.connection.user_properties import check_user_properties, memory_of
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.topic import check_topic_name
@@ -45,13 +45,20 @@ def over_limit(c: Connection, packet: Connect) -> ConnectRefusal | None:
     return None
 
 
-def no_room(c: Connection, client_id: str, will: Will | None) -> ConnectRefusal | None:
+def no_room(c: Connection, packet: Connect, client_id: str, will: Will | None) -> ConnectRefusal | None:
     """Why what a client would have the broker keep for it cannot be kept, of a client that may connect."""
     hub, settings = c.hub, c.hub.settings
     old = hub.sessions.get(client_id)
     if old is None and len(hub.sessions) >= settings.max_sessions:
         hub.figures.limit_reached("max_sessions")
         return ConnectRefusal(reason.QUOTA_EXCEEDED, f"there are {settings.max_sessions} sessions, the maximum")
+    added = memory_of(packet.properties)
+    if old is not None and isinstance(old.owner, type(c)):
+        added -= old.owner.user_property_bytes
+    if added > 0 and hub.greeted.bytes + added > settings.max_user_property_bytes_total:
+        hub.figures.limit_reached("max_user_property_bytes_total")
+        most = settings.max_user_property_bytes_total
+        return ConnectRefusal(reason.QUOTA_EXCEEDED, f"user properties of all clients may take {most} bytes of memory")
     if will is None:
         return None
     kept = hub.wills.size_bytes - (0 if old is None or old.will is None else old.will.size_bytes)

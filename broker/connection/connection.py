@@ -123,6 +123,7 @@ class Connection:
         "subject",
         "terms",
         "unacknowledged",
+        "user_property_bytes",
         "version",
         "waiting",
         "wanted",
@@ -143,7 +144,7 @@ class Connection:
         self.max_packet_bytes = hub.settings.max_packet_size_before_connect
         self.max_sent_bytes: float = inf
         self.aliases: dict[int, bytes] = {}
-        self.alias_bytes = 0
+        self.alias_bytes = self.user_property_bytes = 0
         self.login: logins.Login | None = None
         self.subject: Subject | None = None
         """What is certain of the client."""

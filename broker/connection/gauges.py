@@ -19,6 +19,7 @@ def show_sizes(hub: Hub, metrics: Metrics) -> None:
     gauge("subscription_bytes", lambda: hub.subscribed.bytes, "memory of the subscriptions of all sessions")
     gauge("will_bytes", lambda: hub.wills.size_bytes, "memory of the wills of all sessions")
     gauge("topic_alias_bytes", lambda: hub.aliased.bytes, "topics behind the aliases that clients set")
+    gauge("user_property_bytes", lambda: hub.greeted.bytes, "memory of the user properties of connected clients")
     gauge("inbound_bytes", lambda: hub.inbounds.gone_bytes, "memory of what clients that are gone may send again")
     gauge("cached_plan_bytes", lambda: hub.plans.size_bytes, "memory of the plans that are kept by topic")
     gauge("retained_messages", lambda: hub.retained.count, "topics with a retained message")

@@ -106,8 +106,8 @@ class Hub:
         self.reauthenticating: set[Connection] = set()
         """Connected, and an exchange of AUTH is under way."""
         self.client_attributes = _client_attributes(settings, metrics)
-        self.subscribed, self.aliased = Tally(), Tally()
-        """What clients have the broker keep: their subscriptions, and the topics of their aliases."""
+        self.subscribed, self.aliased, self.greeted = Tally(), Tally(), Tally()
+        """What clients have the broker keep: subscriptions, topics of aliases, user properties of their CONNECTs."""
         self.now_s = clock.monotonic_s()
         self.turn = Turn(lambda: defer(self.turn.flush))
         self.connections: set[Connection] = set()

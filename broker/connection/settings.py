@@ -200,6 +200,10 @@ class MqttSettings(Settings):
         default=16 * 1024, ge=0, description="Names and values of the user properties of one packet from a client, "
         "those of its will included, in bytes."
     )  # fmt: skip
+    max_user_property_bytes_total: Size = Field(
+        default=256 * 1024 * 1024, ge=0, description="Memory of the user properties that connected clients sent with "
+        "their CONNECT, in bytes. A CONNECT with user properties is refused above it (0x97)."
+    )  # fmt: skip
     max_user_properties: int = Field(
         default=100,
         ge=0,

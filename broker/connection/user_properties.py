@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from sys import getsizeof
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.core import reason
 from broker.core.errors import PeerError
 
 if TYPE_CHECKING:
     from broker.connection.connection import Connection
+
+
+_PAIR_BYTES: Final = 64
+
+
+def memory_of(properties: dict[str, Any]) -> int:
+    """Bytes of memory that the user properties of a packet take."""
+    pairs = properties.get("User-Property", ())
+    return sum(_PAIR_BYTES + getsizeof(name) + getsizeof(value) for name, value in pairs)
 
 
 def check_user_properties(c: Connection, *properties: dict[str, Any]) -> None:

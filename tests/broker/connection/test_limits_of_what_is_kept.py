@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from broker.codec.packets import (
@@ -165,6 +167,25 @@ async def test_retained_messages_of_one_client() -> None:
         assert [await retain(second, topic) for topic in "vwx"] == [0, 0, FULL]
         assert node.dropped("retained_full_for_client") == 2
         assert [await retain(first, "t", 0), await retain(first, "x"), await retain(first, "y")] == [0, 0, FULL]
+
+
+@on_loop
+async def test_user_properties_of_all_connected_clients() -> None:
+    async with running(max_user_property_bytes_total=3000) as node:
+        named = Connect("a", 5, properties={"User-Property": [("k" * 10, "v" * 1000)], **LASTING})
+        first = await WireClient.connected(node.port, named)
+        taken = node.metrics.value("user_property_bytes")
+        assert 1010 < taken < 1300
+        second = await WireClient.connected(node.port, replace(named, client_id="b"))
+        assert await connected(node, replace(named, client_id="c")) == FULL
+        assert await connected(node, Connect("c", 5)) == 0
+        assert reached(node, "max_user_property_bytes_total") == 1
+        again = await WireClient.connected(node.port, named)  # in place of its own
+        assert (await first.expect(Disconnect)).reason_code == reason.SESSION_TAKEN_OVER
+        assert node.metrics.value("user_property_bytes") == 2 * taken
+        await again.close()
+        await second.close()
+        await node.until(lambda: node.metrics.value("user_property_bytes") == 0)
 
 
 @on_loop
