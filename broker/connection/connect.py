@@ -51,7 +51,7 @@ def take_connect(c: Connection, packet: Connect) -> None:
     properties = packet.properties
     c.wants_reasons = properties.get("Request-Problem-Information", 1) == 1
     c.max_sent_bytes = properties.get("Maximum-Packet-Size", inf)
-    attempt = _attempt(c, packet, packet.client_id or uuid4().hex)
+    attempt = _attempt(c, packet, packet.client_id or uuid4().hex[: c.hub.settings.max_client_id_bytes])
     if (refusal := _why_not(c, packet, attempt)) is not None:
         _refuse(c, packet, _client(attempt), refusal)
         return
@@ -221,7 +221,7 @@ def _why_not(c: Connection, packet: Connect, attempt: ConnectAttempt) -> Connect
         return ConnectRefusal(
             reason.CLIENT_IDENTIFIER_NOT_VALID, "an empty client identifier"
         )  # [MQTT-3.1.3-8] of 3.1.1
-    if (refusal := over_limit(c, packet)) is not None:
+    if (refusal := over_limit(c, packet, attempt.client_id)) is not None:
         return refusal
     if (ban := c.hub.access.bans.of(attempt)) is not None:
         return banned(ban)

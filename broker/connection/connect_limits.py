@@ -27,10 +27,11 @@ class ConnectRefusal(NamedTuple):
     detail: str = ""
 
 
-def over_limit(c: Connection, packet: Connect) -> ConnectRefusal | None:
-    """What is too long or too many in a CONNECT, or in a will that could never be published."""
+def over_limit(c: Connection, packet: Connect, client_id: str) -> ConnectRefusal | None:
+    """What is too long or too many in a CONNECT, or in a will that could never be published. ``client_id`` is the one
+    that the client has here, which may be another than that of its CONNECT."""
     settings, will = c.hub.settings, packet.will
-    size = len(packet.client_id.encode())
+    size = max(len(name.encode(errors="replace")) for name in (packet.client_id, client_id))
     if size > settings.max_client_id_bytes:
         text = f"the client identifier has {size} bytes; it may have {settings.max_client_id_bytes}"
         c.hub.figures.limit_reached("max_client_id_bytes")

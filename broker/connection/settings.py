@@ -157,7 +157,11 @@ class MqttSettings(Settings):
         "`responses/${clientid}`, where the client identifier is put in; nothing when empty."
     )  # fmt: skip
     max_client_id_bytes: int = Field(
-        default=1024, ge=23, le=65_535, description="Longest client identifier, in bytes of UTF-8."
+        default=1024,
+        ge=23,
+        le=65_535,
+        description="Maximum length of a client identifier, in bytes of UTF-8, "
+        "also of one from a certificate or from `clientid_override`.",
     )
     session_takeover: Literal["same_user", "any_user"] = Field(
         default="same_user", description="Who may go on with the session of a client identifier, where clients are "

@@ -69,6 +69,20 @@ async def test_client_identifiers_have_1024_bytes_unless_set() -> None:
 
 
 @on_loop
+async def test_client_identifiers_that_the_broker_makes_have_as_many_bytes_as_others() -> None:
+    async with running(max_client_id_bytes=30, clientid_override="concat(['é', clientid])") as node:
+        assert await connected(node, Connect("x" * 28, 5)) == 0
+        assert await connected(node, Connect("x" * 29, 5)) == reason.CLIENT_IDENTIFIER_NOT_VALID
+        assert await connected(node, Connect("x" * 29, 4)) == 2
+        assert reached(node, "max_client_id_bytes") == 2
+    async with running(max_client_id_bytes=30, clientid_override="'short'") as node:
+        assert await connected(node, Connect("x" * 31, 5)) == reason.CLIENT_IDENTIFIER_NOT_VALID
+    async with running(max_client_id_bytes=23) as node:
+        client = await node.client("", 5)
+        assert len(client.connack.properties["Assigned-Client-Identifier"]) == 23
+
+
+@on_loop
 async def test_wills() -> None:
     store = MemoryStore()
     async with running(store, max_will_bytes_total=3000) as node:

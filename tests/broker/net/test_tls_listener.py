@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from broker.codec.packets import ConnAck, Connect, PingReq, PingResp, Publish, SubscriptionRequest
+from broker.core import reason
 from broker.core.errors import ConfigError
 from broker.net.certificate import certificate_of, subject_text
 from broker.net.listener import Listener
@@ -110,6 +111,19 @@ async def test_a_certificate_may_name_user_and_client(
         await client.expect(ConnAck)
         [status] = list(node.server.clients())
         assert (status.client_id, status.username) == (client_id, username)
+
+
+@on_loop
+async def test_a_certificate_that_names_a_client_too_long_is_refused(authority: Authority, server: Files) -> None:
+    dev = authority.sign("dev", {"OU": "berlin", "CN": "dev-7-of-the-second-floor"})
+    asked = {"verify": "peer", "cacertfile": str(authority.file)}
+    limits = {"max_client_id_bytes": 30}
+    for name, code in (("cn", 0), ("dn", reason.CLIENT_IDENTIFIER_NOT_VALID)):
+        async with (
+            running(peer_cert_as_clientid=name, **limits) as node,
+            listening(node, **server.settings, **asked) as (_, port),
+        ):
+            assert (await connected(port, trusting(authority, dev))).reason_code == code
 
 
 def test_a_subject_is_written_as_rfc_4514_has_it() -> None:
