@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from broker.codec.packets import (
     PubRec,
     PubRel,
     SubscriptionRequest,
+    Will,
 )
 from broker.core import reason
 from tests.support.access import BUILTIN, access
@@ -78,6 +80,17 @@ async def test_a_client_logs_in_by_scram_and_every_packet_names_the_method(metho
         assert (connack.reason_code, connack.properties[METHOD]) == (0, method)
         assert client.is_server(connack.properties[DATA])
         assert next(iter(node.server.clients())).username == "ann"
+
+
+@on_loop
+async def test_the_connect_is_not_kept_for_as_long_as_the_connection() -> None:
+    async with running(access=SERVER) as node:
+        will = Will("left/by/ann", b"x" * 60_000)
+        wire, _ = await logged_in(node, ScramClient("ann", "pencil"), will=will)
+        del will
+        gc.collect()
+        assert [one for one in gc.get_objects() if type(one) is Will and one.topic == "left/by/ann"] == []
+        await wire.close()
 
 
 @pytest.mark.statement("5:4.12.0-4", "5:3.1.4-2")

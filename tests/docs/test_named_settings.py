@@ -12,8 +12,13 @@ from bridges.http_server.settings import HttpServerSettings, HttpServerSourceSet
 from bridges.kafka.settings import KafkaActionSettings, KafkaSettings, KafkaSourceSettings, PublishSettings
 from bridges.mqtt.settings import MqttActionSettings, MqttSettings, MqttSourceSettings
 from bridges.resource.options import ActionOptions
+from broker.auth.login_limits import LoginLimitSettings
 from broker.connection.settings import MqttSettings as BrokerMqttSettings
 from broker.core import jsontext
+from broker.net.settings import ListenerSettings
+from broker.routing.delayed import DelayedSettings
+from broker.routing.settings import RetainedSettings
+from broker.storage.settings import StoreSettings
 from schema_validation.serdes import avro, avro_schema, base, json_schema, proto_bundle, protobuf
 from tests.docs.session import ROOT
 
@@ -61,11 +66,15 @@ def test_settings_that_the_table_for_mosquitto_names_exist() -> None:
 def test_limits_that_the_tables_name_exist() -> None:
     named = set(re.findall(r"`(?:mqtt\.)?(max_\w+|queue_\w+|publish_rate_\w+|slow_\w+)", _page("limits-and-overload")))
     assert len(named) > 20
-    assert named <= BrokerMqttSettings.model_fields.keys() | {
-        "max_conn_rate",
-        "max_conn_rate_per_ip",
-        "max_backlog_bytes",
-    }
+    sections = (
+        BrokerMqttSettings,
+        ListenerSettings,
+        LoginLimitSettings,
+        DelayedSettings,
+        RetainedSettings,
+        StoreSettings,
+    )
+    assert named <= {name for section in sections for name in section.model_fields}
 
 
 def test_limits_of_schemas_are_those_of_the_code() -> None:

@@ -148,6 +148,7 @@ def _finish(c: Connection, login: Login, result: Finished) -> None:
     if not c.is_connected:
         told = {METHOD: login.method, DATA: result.data} if result.data else {METHOD: login.method}
         login.done(decision, told)
+        del login.done  # it holds the CONNECT, its will included; the rest is kept to authenticate again
         return
     _authenticated_again(c, login, result)
 
