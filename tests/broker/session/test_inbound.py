@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.session.inbound import RECENT_LIFE_NS, RECENT_MIN, Inbound, digest
+from broker.session.inbounds import Inbounds
 
 
 def test_only_the_same_message_under_the_same_identifier_was_taken() -> None:
@@ -82,3 +85,25 @@ def test_who_says_goodbye_with_nothing_open_will_send_nothing_again() -> None:
     assert inbound.taken_with(1, digest(b"t", b"a"), 0) is None
     assert inbound.is_changed
     assert inbound.encode() is None
+
+
+def test_what_is_above_the_bound_is_forgotten_in_parts_and_the_client_that_left_first_goes_first() -> None:
+    later: list[Callable[[], None]] = []
+    inbounds = Inbounds(10_000_000, lambda client_id: inbounds.__delitem__(client_id), later.append)
+    names = [f"c{number}" for number in range(2500)]
+    for name in names:
+        inbounds[name] = Inbound()
+        inbounds[name].remember(1, digest(b"t", b"x"), 1)
+        inbounds.client_went(name)
+    inbounds.client_came("c0")
+    whole = inbounds.gone_bytes
+    assert whole == sum(inbounds[name].size_bytes(name) for name in names[1:])
+    inbounds.max_bytes = 0
+    inbounds.forget_oldest()
+    assert list(inbounds) == ["c0", *names[1001:]]
+    while later:
+        later.pop()()
+    assert (list(inbounds), inbounds.gone_bytes) == (["c0"], 0)
+    inbounds.max_bytes = 1000
+    inbounds.client_went("c0")
+    assert list(inbounds) == ["c0"]
