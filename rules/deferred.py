@@ -44,7 +44,7 @@ _BATCH_BYTES: Final = 256 * 1024
 _TURN_S: Final = 0.005
 """How long evaluations and actions go on before others have their turn."""
 _TURN_BYTES: Final = 2 * 1024 * 1024
-"""How much the rows of a turn may hold, in payloads."""
+"""How much may wait for its commit before the rows of a long list wait for that, too."""
 _RETRY_S: Final = 1.0
 
 
@@ -79,8 +79,8 @@ class DeferredRule(Protocol):
         """What evaluates columns."""
         ...
 
-    def settle(self, outcome: Result | Exception, message: Message) -> Iterator[None]:
-        """Count an evaluation and do the actions for its rows; may stop between rows, for others to have their turn."""
+    def settle(self, outcome: Result | Exception, message: Message) -> Iterator[object]:
+        """Count an evaluation and do the actions for its rows; stops between rows, for others to have their turn."""
         ...
 
 
@@ -165,6 +165,11 @@ class Deferrals:
         self.busy.add(name)
         if name not in self._tasks:
             self._arrange()
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """What waits for its commit, whoever made it."""
+        return self._queues.uncommitted_bytes
 
     def backlog(self, name: str) -> int:
         """How much a rule has put off and not done."""
@@ -255,13 +260,12 @@ class Deferrals:
     async def _settle(self, rule: DeferredRule, queue: DurableQueue, evaluations: Sequence[_Deferred]) -> None:
         """Do the actions, and note how far it came in the turn of the loop that ends each, for both to be in one commit
         group."""
-        turn, made_bytes = _Turn(), 0
+        turn = _Turn()
         for one in evaluations:
             for _ in rule.settle(one.outcome, one.message):
-                made_bytes += len(one.message.payload)  # which each row may hold
-                if turn.is_over or made_bytes > _TURN_BYTES:
+                if turn.is_over or self.uncommitted_bytes > _TURN_BYTES:
                     await queue.committed()  # what was made takes its time to be written, and so does this
-                    turn, made_bytes = _Turn(), 0
+                    turn = _Turn()
             self._settled.value += 1
             if turn.is_over or one is evaluations[-1]:
                 queue.advance(one.offset + 1)

@@ -30,7 +30,8 @@ from rules.sql.compiler import (
     compile_for_events,
     compile_for_messages,
 )
-from rules.sql.limits import INLINE_ROWS, INLINE_WORK
+from rules.sql.errors import EvaluationError
+from rules.sql.limits import INLINE_BYTES, INLINE_ROWS, INLINE_WORK, MAX_ROWS_BYTES, MAX_ROWS_TIMES
 from rules.sql.parser import parse
 from rules.sql.sources import Sources, sources
 from rules.sql.tree import jq_of
@@ -181,21 +182,19 @@ class Rule:
         """What evaluates columns; also those of messages that were put off."""
         return self.statement.on_event
 
-    def settle(self, outcome: Result | Exception, message: Message) -> Iterator[None]:
+    def settle(self, outcome: Result | Exception, message: Message) -> Iterator[object]:
         """Count the evaluation of what was put off and do the actions for its rows. It is too late to drop anything.
 
-        Stops after each row of a long list, for others to have their turn.
+        Stops after each row of a list, for others to have their turn.
         """
         self.counts.matched.value += 1
         if isinstance(outcome, Exception):
             self._failed(self.statement.on_event, outcome)
-        elif type(outcome) is not list or len(outcome) <= self._most_rows:
+        elif type(outcome) is not list or not outcome:
             self._finish(outcome, message)
         else:
-            self.counts.passed.value += 1
-            for row in outcome:
-                self._act(row, message)
-                yield
+            most_bytes = max(MAX_ROWS_BYTES, MAX_ROWS_TIMES * len(message.payload))
+            yield from self._act_on_many(outcome, message, most_bytes)
 
     def _runner(self, program: Program) -> Callable[[Any], Result]:
         """What evaluates a program where nobody can wait long; what would take long is put off, and what follows it."""
@@ -231,11 +230,31 @@ class Rule:
         if result is None or (not result and type(result) is list):
             self.counts.failed_no_result.value += 1
             return None
-        self.counts.passed.value += 1
         refusal: Refusal | None = None
+        if type(result) is list and len(result) * len(message.payload) > INLINE_BYTES:
+            for other in self._act_on_many(result, message, INLINE_BYTES):
+                refusal = _graver(refusal, other)
+            return refusal
+        self.counts.passed.value += 1
         for row in (result,) if isinstance(result, dict) else result:
             refusal = _graver(refusal, self._act(row, message))
         return refusal
+
+    def _act_on_many(self, rows: Sequence[Row], message: Message, most_bytes: int) -> Iterator[Refusal | None]:
+        """The same row by row, and only so many bytes of rows: each may hold all of a large payload."""
+        made_bytes = 0
+        for number, row in enumerate(rows, 1):
+            before_bytes = self._uncommitted_bytes()
+            refusal = self._act(row, message)
+            made_bytes += self._uncommitted_bytes() - before_bytes
+            yield refusal
+            if made_bytes > most_bytes and number < len(rows):
+                self._failed(self.statement.on_event, _too_large(most_bytes, len(rows) - number))
+                return
+        self.counts.passed.value += 1
+
+    def _uncommitted_bytes(self) -> int:
+        return 0 if self.deferrals is None else self.deferrals.uncommitted_bytes
 
     def _act(self, row: Row, message: Message) -> Refusal | None:
         """The actions for one row, then the rules that read it."""
@@ -267,6 +286,12 @@ class Rule:
         if error.time_ns >= self._quiet_until_ns:
             self._quiet_until_ns = error.time_ns + _LOG_EVERY_NS
             _log.warning(event, rule=self.name, error=error.text, failed=self.counts.failed_exception.value, **fields)
+
+
+def _too_large(most_bytes: int, left: int) -> EvaluationError:
+    return EvaluationError(
+        f"the rows of one message take more than {most_bytes >> 20} MiB; the last {left} are dropped"
+    )
 
 
 def _columns(occurrence: Occurrence) -> Row:

@@ -64,6 +64,7 @@ class Api:
         server, context = await asyncio.to_thread(self._put_together)
         await server.start()
         await asyncio.to_thread(later.import_all)
+        self._node.server.set_aside()
         return server, context
 
     def _put_together(self) -> tuple[Any, Any]:

@@ -119,6 +119,11 @@ class Queues(Protocol):
         """The queues there are whose names begin so."""
         ...
 
+    @property
+    def uncommitted_bytes(self) -> int:
+        """About how many bytes wait for their commit in the whole store, not those of queues alone."""
+        ...
+
     def remove(self, name: str) -> int:
         """Forget a queue with all it holds; how many records that were."""
         ...
@@ -134,6 +139,11 @@ class NoQueues:
     def names(self, prefix: str) -> Sequence[str]:
         """None."""
         return ()
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """None."""
+        return 0
 
     def remove(self, name: str) -> int:
         """Nothing to forget."""

@@ -39,7 +39,12 @@ class Collector:
 
     def tick(self, connected: int) -> None:
         """Set aside what has come, once it is enough. ``connected`` is the number of clients that ever came."""
-        if self._may_set_aside and connected - self._seen >= _AT_ONCE:
+        if connected - self._seen >= _AT_ONCE:
             self._seen = connected
+            self.set_aside()
+
+    def set_aside(self) -> None:
+        """What is there by now stays. Looking for what does not takes up to 100 ms, once for all that has come."""
+        if self._may_set_aside:
             gc.collect()
             gc.freeze()

@@ -215,6 +215,11 @@ class StoredQueues:
             )
         return found
 
+    @property
+    def uncommitted_bytes(self) -> int:
+        """About how many bytes wait for their commit in the whole store."""
+        return self._writer.backlog_bytes
+
     def names(self, prefix: str) -> Sequence[str]:
         """The queues there are whose names begin so."""
         self._finish_removals()

@@ -82,7 +82,7 @@ class Program:
         """Gives the result, or raises ``Lengthy`` before anything is evaluated for the items of a long array."""
         return _first_part(self.function) if self.walks else self.function
 
-    def parts(self, given: Any) -> Generator[None, None, Result]:
+    def parts(self, given: Any) -> Generator[int, None, Result]:
         """Evaluates a long array part by part, to return the result in the end."""
         if not self.walks:
             result: Result = self.function(given)
@@ -100,13 +100,12 @@ class Program:
         return found
 
 
-def _to_the_end(walk: Callable[[Any], Iterator[None]], most_items: float) -> Callable[[Any], Result]:
+def _to_the_end(walk: Callable[[Any], Iterator[int]], most_items: float) -> Callable[[Any], Result]:
     def run(given: Any) -> Result:
         parts, walked = walk(given), 0
         try:
             while walked <= most_items:
-                next(parts)
-                walked += ROWS_IN_A_TURN
+                walked += next(parts)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         raise EvaluationError(f"FOREACH of a rule that drops messages walks at most {most_items} items")
@@ -114,7 +113,7 @@ def _to_the_end(walk: Callable[[Any], Iterator[None]], most_items: float) -> Cal
     return run
 
 
-def _first_part(walk: Callable[[Any], Iterator[None]]) -> Callable[[Any], Result]:
+def _first_part(walk: Callable[[Any], Iterator[int]]) -> Callable[[Any], Result]:
     def run(given: Any) -> Result:
         try:
             next(walk(given))
@@ -295,7 +294,7 @@ class _Compiler(Conditions):
             with self._block():
                 left = self._fresh("left")
                 self._emit(f"{left} = _work.left")
-                self._emit("yield")
+                self._emit(f"yield len({part})")
                 self._emit(f"_work.left = {left}")
         self._emit("return rows")
 
@@ -392,7 +391,7 @@ def _bounds(tree: exp.Select) -> tuple[int, int, int]:
     members = sum(_STAR_MEMBERS if isinstance(field, exp.Star) else 1 for field in tree.expressions)
     return (
         min(INLINE_ROWS, max(1, INLINE_WORK // work)),
-        INLINE_BYTES // max(1, calls // 4),
+        INLINE_BYTES // max(1, calls // 4, len(tree.expressions)),
         min(MAX_ROWS, max(1, MAX_ROW_MEMBERS // members)),
     )
 

@@ -14,6 +14,10 @@ MAX_ROWS: Final = 50_000
 """Most rows that FOREACH or a jq program gives for one message."""
 MAX_ROW_MEMBERS: Final = 500_000
 """Most rows of FOREACH times members of a row, which take some 60 bytes each."""
+MAX_ROWS_BYTES: Final = 16 * 1024 * 1024
+"""Most that the rows of one message may take in the store, since what many rows name is written for each."""
+MAX_ROWS_TIMES: Final = 4
+"""The same in sizes of the payload, where those are more, as for a large array whose items are written once each."""
 MAX_ITEMS_INLINE: Final = 10_000
 """Longest array that FOREACH walks in a rule that may drop the message, which waits for it."""
 INLINE_ROWS: Final = 500

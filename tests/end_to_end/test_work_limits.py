@@ -66,6 +66,14 @@ HEAVY = {
         "FOREACH payload.v AS v DO concat(v, payload.x) AS v FROM \"in/#\"",
         json.dumps({"v": [1] * 300, "x": "x" * 600_000}), "too much text",
     ),
+    "rows that are written with a payload each": Heavy(
+        'FOREACH payload.v AS v DO v, payload.x AS x FROM "in/#"',
+        json.dumps({"v": [1] * 300, "x": "x" * 600_000}), "take more than 16 MiB", STREAM,
+    ),
+    "rows of as many bytes as may be": Heavy(
+        'FOREACH payload.v AS v DO v, payload.x AS x FROM "in/#"',
+        json.dumps({"v": [1] * 27, "x": "x" * 600_000}), None, STREAM, rows=27,
+    ),
     "items of an expression each": Heavy(
         "FOREACH payload AS v DO " + ", ".join(f"concat(upper('a'), str(v + {n})) AS v{n}" for n in range(100))
         + ' FROM "in/#"',
@@ -149,6 +157,25 @@ def test_a_rule_that_drops_messages_looks_at_a_long_array_before_they_go_on(node
         assert "walks at most 10000 items" in node.call("GET", "/rules/drops")["last_error"]["text"]
     finally:
         client.close()
+        node.call("DELETE", "/rules/drops")
+
+
+def test_a_rule_that_drops_messages_writes_few_rows_of_a_large_payload(node: Node, watch: Watch) -> None:
+    sql = 'FOREACH payload.v AS v DO v, payload.x AS x FROM "drop/#"'
+    node.call("POST", "/rules", {"name": "drops", "sql": sql, "actions": [STREAM, {"type": "drop"}]})
+    client = Client(node, "drops")
+    try:
+        watch.begin()
+        client.publish("drop/1", json.dumps({"v": [1] * 2_000, "x": "x" * 600_000}))
+        watch.check()
+        shown = node.call("GET", "/rules/drops")
+        assert "take more than 8 MiB" in shown["last_error"]["text"]
+        client.publish("drop/2", json.dumps({"v": [1] * 9_000, "x": "x"}))
+        watch.check()
+        assert node.call("GET", "/rules/drops")["metrics"]["actions.success"] > 18_000
+    finally:
+        client.close()
+        node.call("DELETE", "/rules/drops")
 
 
 def _done(node: Node, heavy: Heavy) -> Any:
