@@ -111,10 +111,16 @@ class RuleMaker:
             Invalid: as ``make`` would.
         """
         checked = parse_spec(spec)
-        statement = self.statement(checked)
+        self._keep(checked, self.statement(checked))
+
+    def keep(self, made: MadeRule) -> None:
+        """Have what a rule evaluates at hand for when it is made again, so that it is not compiled again."""
+        self._keep(made.spec, made.rule.statement)
+
+    def _keep(self, spec: RuleSpec, statement: Statement) -> None:
         while len(self._prepared) >= _MOST_PREPARED:
             self._prepared.pop(next(iter(self._prepared)), None)
-        self._prepared[checked.name, checked.sql] = statement
+        self._prepared[spec.name, spec.sql] = statement
 
     def statement(self, checked: RuleSpec) -> Statement:
         """What a rule evaluates, compiled. Raises ``Invalid``."""

@@ -21,7 +21,7 @@ from broker.core.path import Trial
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from rules import path, tester
 from rules.actions.spec import BridgeAction, StreamAction, all_actions
-from rules.backtest import Backtests, wish
+from rules.backtest import Backtests, Wish, wish
 from rules.case_runs import refuse_failures, report, run_cases
 from rules.chains import Link, chain_problems, readers_of
 from rules.counts import Counts
@@ -128,7 +128,10 @@ class RuleService:
 
     def enable(self, name: str, enabled: bool) -> Spec:
         """Switch a rule on or off, which makes no version of it and runs no test case."""
-        return self._replace(name, {**_saved_spec(self._objects.get(name)), "enable": enabled}, force=True)
+        saved = self._objects.get(name)
+        if isinstance(saved, MadeRule):
+            self._maker.keep(saved)
+        return self._replace(name, {**_saved_spec(saved), "enable": enabled}, force=True)
 
     def reorder(self, names: Sequence[str]) -> None:
         """Bring all rules into this order, in which they run. Raises ``Invalid`` unless each is named exactly once."""
@@ -232,16 +235,27 @@ class RuleService:
 
     # Back-tests
 
-    def backtest(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin a back-test: ``sql`` over a ``stream``, beside the rule that ``name`` names; the job.
+    def backtest_wish(self, body: Mapping[str, Any]) -> Wish:
+        """What a back-test is to compare: ``sql`` over a ``stream``, beside the rule that ``name`` names. For a thread,
+        since the SQL is compiled.
 
         Raises:
-            Invalid: the SQL cannot be used, or there is nothing to run it on.
-            NotFound: there is no such rule or stream.
-            Unavailable: enough run already, or this node has no streams.
+            Invalid: the SQL cannot be used.
+            NotFound: there is no such rule.
+            Unavailable: this node has no streams.
         """
-        jobs = self._jobs()
-        return jobs.start(wish(body, self._spec_of, self._check_sql, self._settings))
+        self._jobs()
+        return wish(body, self._spec_of, self._check_sql, self._settings)
+
+    def backtest(self, wish: Wish) -> dict[str, Any]:
+        """Begin a back-test; the job.
+
+        Raises:
+            Invalid: there is nothing to run it on.
+            NotFound: there is no such stream.
+            Unavailable: enough run already.
+        """
+        return self._jobs().start(wish)
 
     def backtests(self) -> Sequence[dict[str, Any]]:
         """The back-tests that are known, newest first."""

@@ -62,6 +62,7 @@ class Api:
 
     async def _make(self) -> tuple[Any, Any]:
         server, context = await asyncio.to_thread(self._put_together)
+        self._node.server.set_aside()
         await server.start()
         await asyncio.to_thread(later.import_all)
         self._node.server.set_aside()

@@ -39,12 +39,12 @@ class Collector:
 
     def tick(self, connected: int) -> None:
         """Set aside what has come, once it is enough. ``connected`` is the number of clients that ever came."""
-        if connected - self._seen >= _AT_ONCE:
+        if self._may_set_aside and connected - self._seen >= _AT_ONCE:
             self._seen = connected
-            self.set_aside()
+            gc.collect()
+            gc.freeze()
 
     def set_aside(self) -> None:
-        """What is there by now stays. Looking for what does not takes up to 100 ms, once for all that has come."""
+        """What is there by now stays, as the libraries of the management API do: next to nothing of it is garbage."""
         if self._may_set_aside:
-            gc.collect()
             gc.freeze()

@@ -178,6 +178,25 @@ def test_a_rule_that_drops_messages_writes_few_rows_of_a_large_payload(node: Nod
         node.call("DELETE", "/rules/drops")
 
 
+def test_requests_that_compile_hold_up_nobody(node: Node, watch: Watch) -> None:
+    program = 'SELECT jq(\'"a"*2000000000|length\', payload) AS v FROM "in/#"'
+    node.call("POST", "/streams", {"name": "messages", "topics": ["kept/#"]})
+    fields = ", ".join(
+        f"CASE WHEN payload.a{n} > {n} THEN upper(payload.b{n}) ELSE 'x' END AS c{n}" for n in range(150)
+    )
+    node.call("POST", "/rules", {"name": "long", "sql": f'SELECT {fields} FROM "in/#"', "actions": [REPUBLISH]})
+    try:
+        watch.begin()
+        refused = node.call("POST", "/rules:backtest", {"sql": program, "stream": "messages"}, expect=422)
+        assert "memory" in json.dumps(refused)
+        for verb in ("disable", "enable"):
+            node.call("POST", f"/rules/long:{verb}")
+        node.call("POST", "/rules/long/versions/1:restore")
+        watch.check()
+    finally:
+        node.call("DELETE", "/rules/long")
+
+
 def _done(node: Node, heavy: Heavy) -> Any:
     shown = node.call("GET", "/rules/heavy")
     metrics = shown["metrics"]

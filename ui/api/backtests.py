@@ -20,9 +20,11 @@ JobPath = Annotated[str, Path(max_length=64, description="The identifier of a ba
 
 
 class BacktestVerbs(Protocol):
-    """The verbs of back-tests (``rules.service``). All run on the event loop and return at once."""
+    """The verbs of back-tests (``rules.service``). All but the first run on the event loop and return at once."""
 
-    def backtest(self, body: Spec) -> Spec: ...
+    def backtest_wish(self, body: Spec) -> Any: ...
+
+    def backtest(self, wish: Any) -> Spec: ...
 
     def backtests(self) -> Sequence[Spec]: ...
 
@@ -43,8 +45,8 @@ def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls
     )
     async def start(request: Request) -> Response:
         body = await read_object(request)
-        await calls.until_it_may()
-        job = service.backtest(body)
+        wish = await calls.run("compiling the rule", lambda: service.backtest_wish(body))
+        job = service.backtest(wish)
         started = answer(job, 202)
         started.headers["Location"] = f"{request.url.path.removesuffix('/rules:backtest')}/backtests/{job['id']}"
         return started

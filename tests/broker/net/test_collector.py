@@ -102,3 +102,12 @@ def test_nothing_is_collected_while_sessions_are_restored() -> None:
         assert gc.isenabled()
         assert not any(found is restored for found in gc.get_objects())
     loop.close()
+
+
+def test_what_came_after_the_start_is_set_aside_once() -> None:
+    loop = uvloop.new_event_loop()
+    with collector_off():
+        libraries = [object()]
+        Collector(loop).set_aside()
+        assert not any(found is libraries for found in gc.get_objects())
+    loop.close()
