@@ -38,10 +38,14 @@ class Watch:
 
     def check(self) -> None:
         """Since ``begin`` no message was late, and the memory has not grown by much."""
-        assert self._error is None, repr(self._error)
         grown = _memory(self._pid, "VmHWM") - self._before_bytes
-        assert self._worst_s < MAX_LATENESS_S, f"another client's message took {self._worst_s * 1000:.0f} ms"
+        self.check_lateness()
         assert grown < MAX_MEMORY_BYTES, f"the broker's memory grew by {grown / 2**20:.0f} MiB"
+
+    def check_lateness(self) -> None:
+        """Since ``begin`` no message was late."""
+        assert self._error is None, repr(self._error)
+        assert self._worst_s < MAX_LATENESS_S, f"another client's message took {self._worst_s * 1000:.0f} ms"
 
     def close(self) -> None:
         self._is_over.set()
