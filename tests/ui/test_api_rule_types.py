@@ -107,7 +107,7 @@ def test_commands_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "spark schema: c STRING" in shown
     assert "warning: line 1, column 8: what the rule reads has no column 'clientId'" in shown
-    assert main(["rules", "check", "--sql", "SELECT payload.tt AS c FROM 'meters/#'"]) == exit_codes.FAILED
+    assert main(["rules", "check", "--sql", "SELECT payload.tt AS c FROM 'meters/#'"]) == exit_codes.CHECK_SAID_NO
     assert "did you mean 't'?" in capsys.readouterr().err
     assert main(["rules", "lineage", "cold"]) == exit_codes.NOT_FOUND
     assert "sluice rules ls" in capsys.readouterr().err
@@ -121,7 +121,7 @@ def test_commands_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "check", "a.sql", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["spark_schema"] == "t DOUBLE"
     Path("b.conf").write_text('[{name = one, sql = "SELECT 1 AS n FROM \'x\'"}, {name = two, sql = "SELECT x FROM"}]')
-    assert main(["rules", "check", "b.conf", "--json"]) == exit_codes.FAILED
+    assert main(["rules", "check", "b.conf", "--json"]) == exit_codes.CHECK_SAID_NO
     assert json.loads(capsys.readouterr().err)["code"] == "sql_syntax"
     assert main(["rules", "check"]) == exit_codes.USAGE
 
