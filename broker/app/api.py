@@ -22,8 +22,11 @@ from broker.app.reload import ConfigReload
 from broker.app.status import NodeStatus
 from broker.app.version import product_version
 from broker.core import later
+from broker.observe.log import get_logger
 from broker.observe.prometheus import exposition
 from broker.streams.ranges_process import TICKET_LIFE_S
+
+_log = get_logger(__name__)
 
 
 class Api:
@@ -66,6 +69,7 @@ class Api:
         await server.start()
         await asyncio.to_thread(later.import_all)
         self._node.server.set_aside()
+        _log.info("node.complete")
         return server, context
 
     def _put_together(self) -> tuple[Any, Any]:

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests.end_to_end.clients import Raw
-from tests.support.node import Node, running
+from tests.support.node import Node, eventually, running
 from tests.support.plain_http import NO_TLS
 from tests.support.processes import free_port
 from tests.support.processor import Stopwatch
@@ -138,6 +138,7 @@ def _memory(node: Node) -> int:
 def _survives(directory: Path, packets: int) -> None:
     ports = [free_port(), free_port()]
     with running(directory / "node", config=CONFIG.format(ws=ports[0], proxy=ports[1])) as node, watched(node) as watch:
+        eventually(lambda: "node.complete" in node.log.read_text())  # libraries that it imports once it is ready
         before = _memory(node)
         first = _attack(node, ports, packets // 10, seed=1)
         warm = _memory(node)
