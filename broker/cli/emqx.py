@@ -55,12 +55,12 @@ SETTINGS: Final[Mapping[str, str]] = {
 _UNSET: Final[tuple[Any, ...]] = (None, "", "infinity", "disabled", [], {})
 _NODE: Final = "belongs to Erlang's runtime or to a cluster"
 _REASONS: Final[Mapping[str, str]] = {
-    "authentication": "create users and authenticators here: sluice users --help, docs/how-to/access.md",
-    "authorization": "create access rules here: sluice access --help, docs/how-to/access.md",
+    "authentication": "create users and authenticators here: sluice users --help; docs/how-to/access.md",
+    "authorization": "create access rules here: sluice access --help; docs/how-to/access.md",
     "bridges": "EMQX 5.4 and newer write connectors and actions in its place; upgrade EMQX and export again",
     "cluster": "Sluice is one broker, without a cluster",
     "dashboard": "the management API has one administrator's token; see docs/how-to/run-in-production.md",
-    "listeners": "listeners have settings of their own: sluice listeners add --help, docs/how-to/listeners.md",
+    "listeners": "listeners have settings of their own: sluice listeners add --help; docs/how-to/listeners.md",
     "log": "the log goes to standard error; settings log.level and log.format",
     "node": _NODE,
     "rpc": _NODE,

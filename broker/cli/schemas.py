@@ -79,7 +79,7 @@ def check(
         raise CommandError(
             f'schema "{name}" would be rejected',
             exit_codes.CHECK_SAID_NO,
-            hint=apply_it if is_compatible else f"sluice schemas compatibility {name} none, then {apply_it}",
+            hint=apply_it if is_compatible else f"sluice schemas compatibility {name} none; {apply_it}",
         )
 
 

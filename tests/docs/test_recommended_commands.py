@@ -87,8 +87,9 @@ def test_recommended_command_exists(text: str) -> None:
         if word.startswith("-"):
             _check_option(ROOT_COMMAND, word)
             continue
-        assert word in command.commands, f"{command.name} has no command {word!r}"
-        command = command.commands[word]
+        below = command.get_command(typer.Context(command), word)
+        assert below is not None, f"{command.name} has no command {word!r}"
+        command = below
     _check_arguments(command, words)
 
 

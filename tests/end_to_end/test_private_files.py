@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_ISLNK
 
 from tests.end_to_end.clients import publish
 from tests.support.node import eventually, running
@@ -21,8 +22,13 @@ def umask(mask: int) -> Iterator[None]:
 
 
 def _open_to_others(directory: Path) -> list[str]:
-    found = [directory, *(file for file in directory.rglob("*") if not file.is_symlink())]
-    return [f"{file} {file.stat().st_mode & 0o777:o}" for file in found if file.stat().st_mode & 0o077]
+    found = []
+    for file in (directory, *directory.rglob("*")):
+        with suppress(FileNotFoundError):  # Spark's scratch files come and go
+            mode = file.lstat().st_mode
+            if not S_ISLNK(mode) and mode & 0o077:
+                found.append(f"{file} {mode & 0o777:o}")
+    return found
 
 
 def test_the_data_directory_is_closed_to_others(tmp_path: Path) -> None:

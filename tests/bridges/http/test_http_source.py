@@ -455,7 +455,9 @@ def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
     async def check(made: Site) -> None:
         url = httpx.URL(made.url)
         reader, writer = await asyncio.open_connection(url.host, url.port)
-        head = f"POST /ingest/in HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        head = (
+            f"POST /ingest/in HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        )
         writer.write(head.encode() + b"a")
         assert b"408" in await reader.readline()
         assert b"did not arrive within 0.1 s" in await reader.read(10_000)

@@ -91,7 +91,9 @@ async def test_the_test_says_no_more_than_it_has_found_out_and_any_host_will_do(
     async with as_bob(kafka, closed=closed.name) as bridges:
         gone = f"127.0.0.1:{free_port()}"
         hosts = f"{gone},{kafka.secured('SASL_PLAINTEXT')}"
-        bridges.connectors.replace("plant", {**bridges.connectors.get("plant"), "bootstrap_hosts": hosts})
+        login = {"mechanism": "plain", "username": "bob", "password": "builder"}
+        moved = {"bootstrap_hosts": hosts, "authentication": login}
+        bridges.connectors.replace("plant", {**bridges.connectors.get("plant"), **moved})
         shown = await bridges.actions.test("closed")
         found = {step["name"]: (step["result"], step["message"]) for step in shown["steps"]}
     assert not shown["ok"], shown
