@@ -255,12 +255,12 @@ def test_exactly_once_needs_a_buffer_on_disk() -> None:
                     "type": "kafka",
                     "connector": "plant",
                     "parameters": {"topic": "t", "exactly_once": True},
-                    "resource_opts": {"dispatch_strategy": "random"},
+                    "resource_opts": {"buffer_mode": "memory_only", "dispatch_strategy": "random"},
                 }
             )
-        parameters = {"topic": "t", "position_headers": True}
+        out = {"name": "out", "type": "kafka", "connector": "plant", "resource_opts": {"buffer_mode": "memory_only"}}
         with pytest.raises(Invalid, match="position_headers needs buffer_mode = disk"):
-            bridges.actions.create({"name": "out", "type": "kafka", "connector": "plant", "parameters": parameters})
+            bridges.actions.create({**out, "parameters": {"topic": "t", "position_headers": True}})
         assert [problem.pointer for problem in refused.value.problems] == [
             "/resource_opts/buffer_mode",
             "/resource_opts/dispatch_strategy",

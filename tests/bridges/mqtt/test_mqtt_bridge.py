@@ -31,6 +31,10 @@ PROPERTIES: dict[str, Any] = {
 }
 
 
+IN_MEMORY = {"buffer_mode": "memory_only"}
+"""Publishers wait for what becomes of their rows; for those on disk they wait until they are there."""
+
+
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     with mosquitto(tmp_path_factory.mktemp("mosquitto"), "max_queued_messages 0") as peer:
@@ -103,7 +107,7 @@ async def test_properties_arrive_as_they_were_with_one_mark_behind(remote: Peer)
 async def test_message_is_given_up_when_its_life_is_over(remote: Peer) -> None:
     async with bridging() as bridges:
         connector(bridges, remote.port)
-        action(bridges)
+        action(bridges, options=IN_MEMORY)
         say(bridges, "old/a", b"x", properties={"Message-Expiry-Interval": 5}, waited_ns=6 * 10**9)
         await bridges.until(lambda: bridges.counts("out")["failed"] == 1)
         assert "expiry was over" in str(bridges.settled[0])
@@ -135,7 +139,7 @@ async def test_payload_qos_and_retain_are_templates(remote: Peer) -> None:
 async def test_row_that_makes_no_message_is_given_up_with_a_sentence(remote: Peer) -> None:
     async with bridging() as bridges:
         connector(bridges, remote.port)
-        action(bridges, topic="made/${key}", qos="${q}")
+        action(bridges, options=IN_MEMORY, topic="made/${key}", qos="${q}")
         await connected(bridges)
         for row in ({"payload": "x"}, {"key": "a#b", "payload": "x"}, {"key": "k", "payload": "x", "q": 3}, {"key": 1}):
             bridges.send(row, action="mqtt:out")
@@ -152,7 +156,7 @@ async def test_packet_that_the_other_broker_does_not_take_is_given_up(tmp_path: 
     with mosquitto(tmp_path / "m", "max_packet_size 1000") as remote:
         async with bridging() as bridges, watching(remote.port, "#") as seen:
             connector(bridges, remote.port)
-            action(bridges)
+            action(bridges, options=IN_MEMORY)
             say(bridges, "a", b"x" * 2000)
             say(bridges, "a", b"small")
             await seen.until(1)
