@@ -141,7 +141,7 @@ class TableQuery:
             batch_ended=self._clock(),
         )
         frame = (
-            self._session.readStream.format("sluice")
+            self._session.readStream.format(_source_of(self._session, spec.name))
             .option("url", self._api.url)
             .option("token", self._api.token)
             .option("stream", spec.binding.stream)
@@ -210,6 +210,13 @@ class TableQuery:
             self._ledger.sync(self._writer.spec, self._clock())
         except Exception as error:  # noqa: BLE001 - the ledger is made of the commits and catches up later
             log.warning("lake.ledger_failed table=%s reason=%s", self.spec["name"], error)
+
+
+def _source_of(session: Any, table: str) -> str:
+    """The name of the data source that only this table's query reads with."""
+    from pyspark_sluice.source import register_source
+
+    return register_source(session, f"sluice-{table}")
 
 
 def _offsets(ends: dict[int, int], epoch: str) -> str:

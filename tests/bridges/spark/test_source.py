@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pyspark_sluice.source import register_source
 from tests.bridges.spark.stream_server import START_US, TOKEN, StreamServer
 
 pytestmark = pytest.mark.spark
@@ -19,10 +20,12 @@ def batch(spark: Any, server: StreamServer, **options: Any) -> list[tuple[int, i
     return sorted((row.shard, row.offset) for row in reader.load().select("shard", "offset").collect())
 
 
-def run_available(spark: Any, server: StreamServer, checkpoint: Path, **options: Any) -> list[list[int]]:
+def run_available(
+    spark: Any, server: StreamServer, checkpoint: Path, source: str = "sluice", **options: Any
+) -> list[list[int]]:
     """Run one availableNow query; the offsets of each micro-batch."""
     batches: list[list[int]] = []
-    reader = spark.readStream.format("sluice").option("url", server.url).option("token", TOKEN).option("stream", "s")
+    reader = spark.readStream.format(source).option("url", server.url).option("token", TOKEN).option("stream", "s")
     for name, value in options.items():
         reader = reader.option(name, value)
     query = (
@@ -88,3 +91,21 @@ def test_a_stream_made_anew_is_refused(spark: Any, server: StreamServer, tmp_pat
 def test_missing_options_are_named(spark: Any, server: StreamServer) -> None:
     with pytest.raises(Exception, match="option 'stream' is missing"):
         spark.read.format("sluice").option("url", server.url).load()
+
+
+def test_sources_registered_apart_share_nothing_that_queries_change(spark: Any) -> None:
+    """Spark's queries change the environment of their source without a lock, see ``register_source``."""
+    names = [register_source(spark, "sluice-a"), register_source(spark, "sluice-b")]
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    environments = [manager.lookupDataSource(name).dataSourceCls().envVars() for name in names]
+    environments[0].put("SLUICE_TEST", "1")
+    assert [environment.containsKey("SLUICE_TEST") for environment in environments] == [True, False]
+
+
+def test_a_source_registered_under_a_name_reads_as_the_source_does(
+    spark: Any, server: StreamServer, tmp_path: Path
+) -> None:
+    server.make("s")
+    server.append("s", [{"n": n} for n in range(30)])
+    name = register_source(spark, "sluice-c")
+    assert run_available(spark, server, tmp_path / "c", source=name) == [list(range(30))]
