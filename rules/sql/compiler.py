@@ -36,7 +36,7 @@ from rules.sql.limits import (
 )
 from rules.sql.optimizer import optimized
 from rules.sql.printer import text_of_tree
-from rules.sql.tree import END_INDEX, Path, Tree, jq_of, operands, path_of, place_of
+from rules.sql.tree import END_INDEX, Path, Tree, item_of, jq_of, operands, path_of, place_of
 from rules.sql.values import UNDEFINED, EvaluationError
 from rules.sql.work import WORK, counted
 
@@ -159,7 +159,7 @@ def compile_for_templates(
     ``*`` makes those columns only, with the payload as bytes: 3 µs a message less. None where the rule gains nothing.
     """
     stars = [isinstance(item, exp.Star) for item in tree.expressions]
-    if "foreach" in tree.meta or jq_of(tree) is not None or stars[:1] != [True] or stars.count(True) > 1:
+    if "foreach" in tree.args or jq_of(tree) is not None or stars[:1] != [True] or stars.count(True) > 1:
         return None
     return _Compiler(functions, NamedColumns(names)).program(tree, surroundings)
 
@@ -201,10 +201,11 @@ class _Compiler(Conditions):
         if self._trace is None:  # which is told about the nodes of the tree as it is written
             tree = optimized(tree, self._functions)
         self._has_many_calls = sum(1 for _ in tree.find_all(exp.Anonymous)) > FEW_CALLS
-        if "foreach" in tree.meta:
-            self._foreach(tree)
-        else:
+        item = item_of(tree)
+        if item is None:
             self._select(tree)
+        else:
+            self._foreach(tree, item)
         if self._problems:
             raise Invalid("the SQL cannot be used", self._problems, code="sql_check")
         source, places = self._source()
@@ -227,7 +228,7 @@ class _Compiler(Conditions):
                 "split the rule or use CASE with more WHEN",
             )
             raise Invalid("the SQL cannot be used", [problem], code="sql_check") from None
-        return Program(namespace["rule"], source, places, "foreach" in tree.meta)
+        return Program(namespace["rule"], source, places, item is not None)
 
     def _source(self) -> tuple[str, tuple[tuple[int, int], ...]]:
         head = [(f"# {name}: {text}", (1, 1)) for name, text in self._constants.items()]
@@ -258,10 +259,9 @@ class _Compiler(Conditions):
         outputs = self._called("jq", [self._literal(call.expressions[0]), Value(row, "map")], call)
         return f"_jq_rows({outputs.code})"
 
-    def _foreach(self, tree: exp.Select) -> None:
-        inner: exp.Select = tree.args["from_"].this.this
+    def _foreach(self, tree: exp.Select, item_name: str) -> None:
         scope = Scope()
-        *earlier, last = inner.expressions
+        *earlier, last = tree.args["foreach"]
         for item in earlier:
             if isinstance(item, exp.Alias):
                 self._fields([item], scope, "FOREACH")
@@ -270,11 +270,10 @@ class _Compiler(Conditions):
                 self._expression(item, scope)
         self._tell("FOREACH", last)
         items = self._walked(last, scope)
-        item_name: str = tree.meta["foreach"]
         if isinstance(last, exp.Alias):
             scope.names[item_name] = items
         scope.mention(item_name)
-        self._where(inner.args.get("where"), scope, "return None")
+        self._where(tree.args.get("where"), scope, "return None")
         self._emit("rows = []")
         item, part = self._fresh(item_name), self._fresh("part")
         inline, inline_bytes, most = _bounds(tree)
@@ -285,7 +284,7 @@ class _Compiler(Conditions):
             with self._block():
                 scope.names[item_name] = Value(item)
                 self._tell("ITEM", last, item)
-                self._where(tree.args.get("where"), scope, "continue", "INCASE")
+                self._where(tree.args.get("incase"), scope, "continue", "INCASE")
                 done = Scope(outer=scope)
                 self._fields(tree.expressions, done, "DO")
                 self._emit(f"rows.append({self._row(done)})")
@@ -385,7 +384,7 @@ class _Compiler(Conditions):
 
 def _bounds(tree: exp.Select) -> tuple[int, int, int]:
     """How many items a FOREACH walks without stopping, the same in bytes, and how many rows it gives."""
-    clauses = [clause for clause in (*tree.expressions, tree.args.get("where")) if clause is not None]
+    clauses = [clause for clause in (*tree.expressions, tree.args.get("incase")) if clause is not None]
     work = sum(1 for clause in clauses for _ in clause.walk())
     calls = sum(1 for clause in clauses for _ in clause.find_all(exp.Anonymous))
     members = sum(_STAR_MEMBERS if isinstance(field, exp.Star) else 1 for field in tree.expressions)

@@ -128,7 +128,7 @@ class _Transpiler:
     def statement(self, tree: exp.Select, sources: Sources) -> SparkStatement:
         if not sources.filters:
             raise NotInSpark("it reads events only, and a stream keeps messages")
-        if "foreach" in tree.meta:
+        if "foreach" in tree.args:
             raise NotInSpark("FOREACH has no Spark SQL here", tree)
         if tree.args.get("jq") is not None:
             raise NotInSpark("jq runs in the compiled rule only", tree)
