@@ -28,7 +28,7 @@ from rules.sql.operand_checks import (
     membership_issue,
     negation_issue,
 )
-from rules.sql.printer import text_of_tree
+from rules.sql.printer import target_of, text_of_tree
 from rules.sql.steps import Issue, descend
 from rules.sql.tree import Path, Tree, bare, item_of, jq_of, operands, path_of, place_of, value_path
 from rules.sql.types import (
@@ -224,7 +224,7 @@ class _Inference:
 
     def _field(self, item: Tree, scope: _Scope) -> None:
         node = item.this if isinstance(item, exp.Alias) else item
-        path = _target(item)
+        path = target_of(item)
         value = self._value_of(node, scope)
         scope.written_by.setdefault(path.root, []).append(text_of_tree(node))
         if not path.steps:
@@ -585,20 +585,8 @@ def _put(before: _Value, steps: Sequence[Any], value: _Value) -> _Value:
     return _Value(kind, origins, members=members)
 
 
-def _target(item: Tree) -> Path:
-    """The column, and the place in it, that a field is written to."""
-    if isinstance(item, exp.Alias):
-        target = item.args["alias"]
-        path = Path(target.name) if isinstance(target, exp.Identifier) else path_of(target)
-        return path or Path(target.name)
-    path = path_of(item)
-    if path is not None:
-        return Path(path.root, path.steps)
-    return Path(item.name if isinstance(item, exp.Literal) and item.is_string else text_of_tree(item))
-
-
 def _alias_of(item: Tree) -> str | None:
-    return None if isinstance(item, exp.Star) or not isinstance(item, exp.Alias) else _target(item).root
+    return None if isinstance(item, exp.Star) or not isinstance(item, exp.Alias) else target_of(item).root
 
 
 def _literal_type(node: exp.Literal) -> FieldType:

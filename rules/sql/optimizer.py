@@ -50,15 +50,9 @@ def optimized(tree: exp.Select, functions: Functions) -> exp.Select:
 
 
 def constant_of(node: Tree) -> Any:
-    """The value of a literal, perhaps with a minus or in parentheses.
-
-    Raises:
-        ValueError: it is something else, or a number that cannot be.
-    """
+    """The value of a literal, perhaps with a minus or in parentheses; None when it is something else, or undefined."""
     value = _constant(node)
-    if value is _UNKNOWN:
-        raise ValueError("not a literal")
-    return value
+    return None if value is _UNKNOWN or value is UNDEFINED else value
 
 
 def _name_columns(tree: exp.Select) -> None:

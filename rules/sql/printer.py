@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlglot import exp
 
 from rules.sql.lexer import KEYWORDS
-from rules.sql.tree import Tree, sources_of
+from rules.sql.tree import Path, Tree, path_of, sources_of
 
 _OR, _AND, _NOT, _TEST, _SUM, _PRODUCT, _UNARY, _OPERAND, _BASE = range(9)
 """How tight an expression binds; what stands inside another and binds less needs parentheses. Keys and indexes can
@@ -56,6 +56,16 @@ def text_of_statement(tree: exp.Select) -> str:
 def text_of_tree(node: Tree) -> str:
     """The text of an expression, a field or a target."""
     return _written(node)[0]
+
+
+def target_of(field: Tree) -> Path:
+    """The column, and the place in it, that a field of a list is written to."""
+    target = field.args["alias"] if isinstance(field, exp.Alias) else field
+    path = path_of(target)
+    if path is not None:
+        return Path(path.root, path.steps)
+    has_name = isinstance(target, exp.Identifier) or (isinstance(target, exp.Literal) and target.is_string)
+    return Path(target.name if has_name else text_of_tree(target))
 
 
 def name_text(name: str, *, quoted: bool = False) -> str:
