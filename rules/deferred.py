@@ -168,7 +168,7 @@ class Deferrals:
 
     @property
     def uncommitted_bytes(self) -> int:
-        """What waits for its commit, whoever made it."""
+        """What waits for its commit, of all rules."""
         return self._queues.uncommitted_bytes
 
     def backlog(self, name: str) -> int:

@@ -26,7 +26,7 @@ class _Seen:
 
 
 class ActionWatch:
-    """See the module. ``look`` is called every ``LOOK_S``."""
+    """Raises and clears the alarms of actions. ``look`` is called every ``LOOK_S``."""
 
     def __init__(self, actions: Mapping[str, RunningAction], alarms: Alarms, clock: Clock) -> None:
         self._actions, self._alarms, self._now_s = actions, alarms, clock.monotonic_s

@@ -50,7 +50,10 @@ Apply = Callable[[Any], None]
 
 
 class ConfigReload:
-    """See the module. Used on the event loop; one call at a time, the others wait."""
+    """Reads the configuration again and applies what changed.
+
+    Used on the event loop; one call at a time, the others wait.
+    """
 
     def __init__(self, node: Node, options: ServeOptions, environ: Mapping[str, str]) -> None:
         self._node, self._options, self._environ = node, options, environ

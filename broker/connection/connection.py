@@ -87,7 +87,10 @@ class Link(Protocol):
 
 
 class Connection:
-    """See the module. ``session``, ``client`` and ``greeting`` are there once a CONNECT was accepted."""
+    """The state of one connection; hands each packet to its module.
+
+    ``session``, ``client`` and ``greeting`` are there once a CONNECT was accepted.
+    """
 
     __slots__ = (
         "_holds",

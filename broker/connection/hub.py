@@ -77,8 +77,11 @@ _STALE_TICKS: Final = 240
 
 
 class Hub:
-    """See the module. ``defer`` runs a callable in a later turn of the loop, ``later`` after some seconds, ``turn``
-    collects what it writes."""
+    """What all connections of a node share.
+
+    ``defer`` runs a callable in a later turn of the loop, ``later`` after some seconds, ``turn`` collects what it
+    writes.
+    """
 
     def __init__(
         self,

@@ -103,7 +103,7 @@ class _Piece:
 
 
 class Recount:
-    """See the module."""
+    """Counts what waits in the session log for each session."""
 
     def __init__(self, sessions: SessionRegistry, router: Router[Session], store: Store, shard: LogShard) -> None:
         self._sessions, self._router, self._store, self._shard = sessions, router, store, shard

@@ -118,9 +118,10 @@ class MqttSettings(Settings):
         default=0, ge=0, le=65_535, description="Longest keep alive in seconds that a client may choose; 0 is no limit."
     )
     keep_alive_above_max: Literal["refuse", "shorten"] = Field(
-        default="refuse", description="What becomes of a client below MQTT 5 that asks for more: it is refused (return "
-        "code 2), or cut off after the maximum without being told of it. MQTT 5 clients are told the maximum. A client "
-        "below MQTT 5 with keep alive 0 (off) is accepted either way, and cut off after the maximum."
+        default="refuse", description="Treatment of a client below MQTT 5 that asks for a longer keep alive: refuse it "
+        "(return code 2), or disconnect it when it is silent for the maximum, which MQTT 3 cannot report to it. MQTT 5 "
+        "clients receive the maximum in CONNACK. A client below MQTT 5 with keep alive 0 (off) is always accepted, "
+        "with the maximum."
     )  # fmt: skip
     connect_timeout: Duration = Field(default=10, gt=0, description="Seconds from the TCP connection to the CONNECT.")
     topic_alias_maximum: int = Field(

@@ -59,7 +59,7 @@ class ListenerChanges:
 
 
 class Listeners:
-    """See the module.
+    """The listeners of a node.
 
     Raises:
         ConfigError: when it is made, a sentence for everything that keeps one of them from being opened.

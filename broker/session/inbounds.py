@@ -17,8 +17,11 @@ _AT_ONCE: Final = 1000
 
 
 class Inbounds(dict[str, Inbound]):
-    """See the module. ``forget`` removes one from here and from the store, ``defer`` runs a callable in a later turn
-    of the loop. ``gone_bytes`` is the memory of what clients that are gone left behind."""
+    """What each client published and may send again, by client identifier.
+
+    ``forget`` removes one from here and from the store, ``defer`` runs a callable in a later turn of the loop.
+    ``gone_bytes`` is the memory of what clients that are gone left behind.
+    """
 
     __slots__ = ("_defer", "_forget", "_gone", "gone_bytes", "max_bytes")
 

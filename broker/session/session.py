@@ -43,7 +43,7 @@ DEFAULT_ZONE: Final = "default"
 
 
 class Session:
-    """See the module. ``box`` is None while away; ``fast`` is ``box`` unless something of each message has to be
+    """One client's session. ``box`` is None while away; ``fast`` is ``box`` unless something of each message has to be
     looked at: the connection is slow, older messages or retained ones go before, the client limits the size of packets
     or takes topic aliases. ``log`` and ``foretelling`` are there when it is durable."""
 
