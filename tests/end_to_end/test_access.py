@@ -39,14 +39,14 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def sluice(node: Node, *arguments: str, expect: int = 0, said: str = "") -> str:
-    """Run a command; its standard output."""
+    """Run a command; its standard output, with its error where one is expected."""
     done = subprocess.run(
         [sys.executable, "-m", "broker.cli.main", *arguments, "--url", node.url],
         capture_output=True, text=True, input=said, timeout=60, env={"SLUICE_API_TOKEN": TOKEN, "PATH": ""},
         cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.returncode == expect, done.stdout + done.stderr
-    return done.stdout
+    return done.stdout + done.stderr if expect else done.stdout
 
 
 def login(node: Node, name: str | None, password: str | None, client_id: str | None = None) -> int:
@@ -140,6 +140,19 @@ def test_users_come_from_elsewhere_with_their_hashes(node: Node, tmp_path: Path)
     node.call("POST", "/users:import", {"users": more, "algorithm": "pbkdf2_sha256", "iterations": 1000})
     assert [login(node, name, "secret") for name in ("old-1", "old-2")] == [0, 0]
     assert node.call("GET", "/users/old-2")["methods"] == ["SCRAM-SHA-256"]
+    (tmp_path / "users.json").write_text(
+        json.dumps({"users": [{**more[0], "name": "old-3"}], "algorithm": "pbkdf2_sha256", "iterations": 1000})
+    )
+    assert "1 users imported" in sluice(node, "users", "import", "-f", str(tmp_path / "users.json"))
+    assert login(node, "old-3", "secret") == 0
+
+
+def test_an_import_file_with_an_unknown_member_is_refused(node: Node, tmp_path: Path) -> None:
+    file = tmp_path / "users.json"
+    file.write_text(json.dumps({"users": [], "algoritm": "sha512"}))
+    refused = sluice(node, "users", "import", "-f", str(file), expect=1)
+    assert "algoritm" in refused
+    assert "did you mean 'algorithm'?" in refused
 
 
 def test_rules_hold_for_real_clients_and_change_at_once(node: Node) -> None:
