@@ -75,6 +75,11 @@ class Listeners:
         self._watching: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
 
+    @property
+    def named(self) -> Sequence[NamedListener]:
+        """Their settings, of those that were stopped too."""
+        return [listener.named for listener in self._all.values()]
+
     async def open(self) -> list[tuple[str, int]]:
         """Accept connections; returns the addresses in use, in the order given.
 
