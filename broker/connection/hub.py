@@ -221,7 +221,7 @@ class Hub:
             changed=self.records.changed,
             moved=self.records.moved,
             refill=self.backlog.refill,
-            later=lambda session: defer(session.pump),
+            defer=defer,
             crowded=self.brake.crowded,
             relieved=self.brake.relieved,
             on_event=self.session_events.delivery,
