@@ -168,7 +168,7 @@ def subscribe_for(
             why = reason.name_of(error.reason_code)
             c.hub.figures.refused_subscription(why)
             _log.warning(
-                "subscription.refused client_id=%s filter=%s reason=%s detail=%s",
+                "subscription.refused client_id=%.200s filter=%.300s reason=%s detail=%.300s",
                 c.client.client_id, request.filter, why, error,
             )  # fmt: skip
             outcome.append(error)

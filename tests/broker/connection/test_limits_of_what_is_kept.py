@@ -153,10 +153,11 @@ async def test_topics_behind_aliases_of_a_client_and_of_all() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 10])
+@pytest.mark.parametrize("letter", ["v", "é", "€", "😀"])
 @on_loop
-async def test_user_properties_of_a_packet(count: int) -> None:
-    async with running(max_user_property_bytes=1000) as node:
-        pairs = [("k" * 10, "v" * (1000 // count - 10))] * count
+async def test_user_properties_of_a_packet(letter: str, count: int) -> None:
+    async with running(max_user_property_bytes=1200) as node:
+        pairs = [("k" * 12, letter * ((1200 // count - 12) // len(letter.encode())))] * count
         client = await node.client("a", 5, properties={"User-Property": pairs})
         client.send(Publish("t", b"", 1, packet_id=1, properties={"User-Property": pairs}))
         await client.expect(PubAck)
