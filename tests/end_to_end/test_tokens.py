@@ -218,7 +218,7 @@ def test_an_authenticator_is_made_and_its_secret_kept_while_the_broker_runs(tmp_
 
 def test_paho_names_its_method(node: Node) -> None:
     client = paho.Client(CallbackAPIVersion.VERSION2, "paho", protocol=paho.MQTTv5)
-    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho
+    properties = Properties(PacketTypes.CONNECT)
     properties.AuthenticationMethod = "JWT"
     properties.AuthenticationData = token().encode()
     codes: list[int] = []

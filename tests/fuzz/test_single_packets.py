@@ -25,7 +25,7 @@ WORST_S: Final = 0.1
 MOST_BYTES: Final = 64 * 1024 * 1024
 MOST: Final = 1024 * 1024
 """The default of ``mqtt.max_packet_size``."""
-RULES: Final = [
+RULES: Final[list[dict[str, Any]]] = [
     {"permission": "deny", "topics": ["secret/#", "+/secret/${clientid}"]},
     {"permission": "allow", "action": "publish", "topics": ["#"], "qos": [0, 1, 2]},
     {"permission": "allow", "topics": ["#", "u/${username}/#", "eq a/+/b"]},
