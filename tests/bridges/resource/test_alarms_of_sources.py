@@ -57,4 +57,5 @@ async def source(outside: Outside) -> AsyncIterator[Bridges]:
 
 def active(bridges: Bridges) -> list[Alarm]:
     """The alarms that are active."""
-    return bridges.services.alarms.active()
+    found: list[Alarm] = bridges.services.alarms.active()
+    return found
