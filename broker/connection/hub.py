@@ -121,7 +121,9 @@ class Hub:
         self.turns = Turns(clock, defer)
         self.brake = Brake(settings.slow_subscriber_wait, later, metrics)
         self.sessions = SessionRegistry()
-        self.inbounds = Inbounds(settings.max_inbound_bytes_total, self._forget_oldest_inbound, defer)
+        self.inbounds = Inbounds(
+            settings.max_inbound_bytes_total, settings.max_inbound_bytes_connected, self._forget_oldest_inbound, defer
+        )
         self.shares = self._make_shares(shared or SharedSettings(), metrics, defer)
         self.router: Router[Session] = Router(self._keep, self._forget, self.shares)
         self.plans = self._make_plans()
@@ -266,6 +268,7 @@ class Hub:
         self.zones.use(settings)
         self.brake.wait_s, self.backlog.max_bytes = settings.slow_subscriber_wait, settings.max_session_log_bytes
         self.inbounds.max_bytes = settings.max_inbound_bytes_total
+        self.inbounds.max_connected_bytes = settings.max_inbound_bytes_connected
         self.inbounds.forget_oldest()
         self.queue_watch.use(settings.queue_high_watermark, settings.queue_watch_interval)
         self.publish_rates.settings = settings
@@ -327,7 +330,7 @@ class Hub:
     def inbound_of(self, session: Session) -> Inbound:
         """The inbound state of a session's client identifier, made when first needed."""
         if session.inbound is None:
-            session.inbound = self.inbounds.setdefault(session.client_id, Inbound())
+            session.inbound = self.inbounds.of_connected(session.client_id)
         return session.inbound
 
     def settle_inbound(self, session: Session) -> None:

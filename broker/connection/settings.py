@@ -189,6 +189,12 @@ class MqttSettings(Settings):
         "connected are recognised, in bytes: 600 for each client, 120 for each QoS 1 or 2 message, 70 for each open "
         "QoS 2 packet identifier. Above it, the records of the client that left first are deleted."
     )  # fmt: skip
+    max_inbound_bytes_connected: Size = Field(
+        default=256 * 1024 * 1024, ge=0, description="Memory of the same records of connected clients together, in "
+        "bytes: 120 for each QoS 1 or 2 message, 70 for each open QoS 2 packet identifier. Above it, records of "
+        "acknowledged messages are deleted early, and a client that opens a QoS 2 packet identifier while 64 of its "
+        "own are open is disconnected (0x97)."
+    )  # fmt: skip
     max_will_payload: Size = Field(default=64 * 1024, ge=0, description="Largest payload of a will, in bytes.")
     max_will_bytes_total: Size = Field(
         default=256 * 1024 * 1024, ge=0, description="Memory of all wills, in bytes of topics, payloads and "
