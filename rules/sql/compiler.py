@@ -38,7 +38,7 @@ from rules.sql.optimizer import optimized
 from rules.sql.printer import text_of_tree
 from rules.sql.tree import END_INDEX, Path, Tree, jq_of, operands, path_of, place_of
 from rules.sql.values import UNDEFINED, EvaluationError
-from rules.sql.work import WORK, counted
+from rules.sql.work import CHAIN, WORK, counted
 
 Row = dict[str, Any]
 Result = Row | list[Row] | None
@@ -102,6 +102,8 @@ class Program:
 
 def _to_the_end(walk: Callable[[Any], Iterator[int]], most_items: float) -> Callable[[Any], Result]:
     def run(given: Any) -> Result:
+        if CHAIN.is_late:
+            raise EvaluationError("the rules before this one took too long for it to look at a list at once")
         parts, walked = walk(given), 0
         try:
             while walked <= most_items:
