@@ -25,10 +25,12 @@ from rules.sql.code import NOTHING, EventColumns, MessageColumns, NamedColumns, 
 from rules.sql.conditions import Conditions
 from rules.sql.limits import (
     FEW_CALLS,
+    FEW_COLUMNS,
     INLINE_BYTES,
     INLINE_ROWS,
     INLINE_WORK,
     MAX_ITEMS_INLINE,
+    MAX_ROW_BYTES,
     MAX_ROW_MEMBERS,
     MAX_ROWS,
     MAX_WORK_NS,
@@ -186,6 +188,7 @@ _HELPERS: Final[dict[str, Any]] = {
     "_less_or_equal": values.less_or_equal, "_greater": values.greater, "_greater_or_equal": values.greater_or_equal,
     "_identical": values.identical, "_is_in": values.is_in, "_is_one_of": values.is_one_of, "_truth": values.truth,
     "_like": like.like, "_jq_rows": values.rows_of_outputs, "_parts": _parts, "_too_many_rows": values.too_many_rows,
+    "_check_row": values.check_row,
     "_size": column_source.payload_size, "_work": WORK, "_counted": counted,
     "_truth_of_call": values.truth_of_call, "_string": values.string, "_key": paths.key, "_index": paths.index,
     "_part": paths.part, "_writable": paths.writable,
@@ -246,8 +249,8 @@ class _Compiler(Conditions):
         scope = Scope()
         self._fields(tree.expressions, scope)
         self._where(tree.args.get("where"), scope, "return None")
-        call = jq_of(tree)
-        self._emit(f"return {self._row(scope) if call is None else self._jq_rows(call, self._row(scope))}")
+        call, row = jq_of(tree), self._checked_row(tree.expressions, scope)
+        self._emit(f"return {row if call is None else self._jq_rows(call, row)}")
 
     def _jq_rows(self, call: exp.Anonymous, row: str) -> str:
         """The rows of a JQ clause: what the program gives for the row."""
@@ -290,7 +293,7 @@ class _Compiler(Conditions):
                 self._where(tree.args.get("where"), scope, "continue", "INCASE")
                 done = Scope(outer=scope)
                 self._fields(tree.expressions, done, "DO")
-                self._emit(f"rows.append({self._row(done)})")
+                self._emit(f"rows.append({self._checked_row(tree.expressions, done)})")
             self._emit(f"if len(rows) > {most}: _too_many_rows({most})")
             self._emit(f"if {part} is not {items.code}:")
             with self._block():
@@ -372,6 +375,23 @@ class _Compiler(Conditions):
         if isinstance(step, Path):
             return f"_Index({self._read(step, scope).code})"
         return repr(step)
+
+    def _checked_row(self, fields: Sequence[Tree], scope: Scope) -> str:
+        """The row, measured where its columns are many and there is something large to fill them with: the payload, or
+        what functions have built; of an event that may be anything."""
+        row, columns = self._row(scope), sum(1 for field in fields if not isinstance(field, exp.Star))
+        if columns <= FEW_COLUMNS:
+            return row
+        made, size = self._fresh("row"), self._columns.size
+        self._emit(f"{made} = {row}")
+        if isinstance(self._columns, EventColumns):
+            self._emit(f"_check_row({made}, {size})")
+        else:
+            built_ns = MAX_WORK_NS - 2 * MAX_ROW_BYTES / columns
+            self._emit(f"if {size} > {MAX_ROW_BYTES // columns} or _work.left < {built_ns}:")
+            with self._block():
+                self._emit(f"_check_row({made}, {size})")
+        return made
 
     def _row(self, scope: Scope) -> str:
         """A dict display. A name first written before ``*`` is repeated after it, since it holds what was written

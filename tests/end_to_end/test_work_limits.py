@@ -74,6 +74,25 @@ HEAVY = {
         'FOREACH payload.v AS v DO v, payload.x AS x FROM "in/#"',
         json.dumps({"v": [1] * 27, "x": "x" * 600_000}), None, STREAM, rows=27,
     ),
+    "a row of many columns that hold the payload": Heavy(
+        "SELECT " + ", ".join(f"payload AS v{n}" for n in range(200)) + ' FROM "in/#"',
+        "x" * 1_000_000, "takes more than 8 MiB", STREAM,
+    ),
+    "a row of many columns that hold an array": Heavy(
+        "SELECT " + ", ".join(f"payload.v AS v{n}" for n in range(200)) + ' FROM "in/#"',
+        json.dumps({"v": ["x" * 50] * 18_000}), "takes more than 8 MiB", STREAM,
+    ),
+    "rows of many columns that hold the payload": Heavy(
+        "FOREACH payload.v AS v DO " + ", ".join(f"payload AS v{n}" for n in range(200)) + ' FROM "in/#"',
+        json.dumps({"v": [1] * 50, "x": "x" * 900_000}), "takes more than 8 MiB", STREAM,
+    ),
+    "a row of as many bytes as may be": Heavy(
+        "SELECT " + ", ".join(f"payload AS v{n}" for n in range(8)) + ' FROM "in/#"', "x" * 1_000_000, None, STREAM
+    ),
+    "a text of wide characters": Heavy(
+        "SELECT concat(payload.t, " + ", ".join(["payload.x"] * 9) + ') AS v FROM "in/#"',
+        json.dumps({"t": "\U0001f600", "x": "x" * 900_000}, ensure_ascii=False), "longer than", STREAM,
+    ),
     "items of an expression each": Heavy(
         "FOREACH payload AS v DO " + ", ".join(f"concat(upper('a'), str(v + {n})) AS v{n}" for n in range(100))
         + ' FROM "in/#"',
