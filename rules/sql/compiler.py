@@ -189,7 +189,7 @@ _HELPERS: Final[dict[str, Any]] = {
     "_identical": values.identical, "_is_in": values.is_in, "_is_one_of": values.is_one_of, "_truth": values.truth,
     "_like": like.like, "_jq_rows": values.rows_of_outputs, "_parts": _parts, "_too_many_rows": values.too_many_rows,
     "_check_row": values.check_row,
-    "_size": column_source.payload_size, "_work": WORK, "_counted": counted,
+    "_size": column_source.payload_size, "_may_exceed": column_source.may_exceed, "_work": WORK, "_counted": counted,
     "_truth_of_call": values.truth_of_call, "_string": values.string, "_key": paths.key, "_index": paths.index,
     "_part": paths.part, "_writable": paths.writable,
     "_integers": paths.integers, "_put": paths.put, "_end": paths.END, "_Index": paths.Index,
@@ -384,13 +384,10 @@ class _Compiler(Conditions):
             return row
         made, size = self._fresh("row"), self._columns.size
         self._emit(f"{made} = {row}")
-        if isinstance(self._columns, EventColumns):
+        built_ns = MAX_WORK_NS - 2 * MAX_ROW_BYTES / columns
+        self._emit(f"if {self._columns.is_large(MAX_ROW_BYTES // columns)} or _work.left < {built_ns}:")
+        with self._block():
             self._emit(f"_check_row({made}, {size})")
-        else:
-            built_ns = MAX_WORK_NS - 2 * MAX_ROW_BYTES / columns
-            self._emit(f"if {size} > {MAX_ROW_BYTES // columns} or _work.left < {built_ns}:")
-            with self._block():
-                self._emit(f"_check_row({made}, {size})")
         return made
 
     def _row(self, scope: Scope) -> str:
