@@ -10,7 +10,7 @@ from bridges.resource.connectors import ConnectorService
 from bridges.resource.hub import Hub
 from bridges.resource.registry import Registry
 from bridges.resource.sources import SourceService
-from bridges.resource.watch import LOOK_S, ActionWatch
+from bridges.resource.watch import LOOK_S, BridgeWatch
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.errors import ConfigError
 from broker.core.feature import Services
@@ -44,7 +44,7 @@ class BridgesFeature:
         self.gates: Sequence[Gate] = ()
         self.taps: Sequence[Tap] = ()
         self.services: Sequence[ObjectService] = (self.connectors, self.actions, self.sources)
-        self._watch = ActionWatch(self.hub.actions, services.alarms, services.clock)
+        self._watch = BridgeWatch(self.hub.actions, self.hub.sources, services.alarms, services.clock)
         self._ticks = Ticks(self._tick), Ticks(self._watch.look, LOOK_S)
 
     def start(self) -> None:
@@ -59,7 +59,7 @@ class BridgesFeature:
             ticks.start()
 
     def stop(self) -> None:
-        """Sample rates and look at actions no more."""
+        """Sample rates and raise alarms no more."""
         for ticks in self._ticks:
             ticks.stop()
 

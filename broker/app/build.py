@@ -153,6 +153,7 @@ class Node:
         hub = self.server.hub
         hub.pipeline.on_refusal, hub.queue_watch.alarms = self.refusals.note, self.alarms
         self.access.attributes, self.access.limits.alarms = hub.client_attributes, self.alarms
+        self.access.check_open = self.server.check_open
         hub.delayed.settings = config.get("delayed", DelayedSettings)
         hub.sys_topics.settings = config.get("sys_topics", SysTopicSettings)
         hub.sys_topics.show_node(self.name, product_version())

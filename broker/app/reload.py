@@ -16,7 +16,6 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from broker.app.build import Node, named_of, section_models
-from broker.app.settings import AccessSettings
 from broker.config.model import Settings
 from broker.config.options import ServeOptions
 from broker.config.reload import changed_settings, with_kept
@@ -50,7 +49,10 @@ Apply = Callable[[Any], None]
 
 
 class ConfigReload:
-    """See the module. Used on the event loop; one call at a time, the others wait."""
+    """Reads the configuration again and applies what changed.
+
+    Used on the event loop; one call at a time, the others wait.
+    """
 
     def __init__(self, node: Node, options: ServeOptions, environ: Mapping[str, str]) -> None:
         self._node, self._options, self._environ = node, options, environ
@@ -168,11 +170,7 @@ class ConfigReload:
         )
 
     async def _change_listeners(self, config: Config, *, drain: bool) -> Spec:
-        access = self._in_force["access"]
-        assert isinstance(access, AccessSettings)
-        changes = await self._node.server.change_listeners(
-            named_of(config), allow_anonymous=access.allow_anonymous, drain=drain
-        )
+        changes = await self._node.server.change_listeners(named_of(config), drain=drain)
         return {name: list(ids) for name, ids in asdict(changes).items()}
 
     def _change_settings(self, config: Config) -> tuple[list[str], list[str]]:

@@ -19,7 +19,11 @@ RULES = Noun(
     {"name": "name", "permission": "permission", "who": "who", "action": "action", "topics": "topics"},
 )
 AUTHENTICATORS = Noun(
-    "authenticators", "authenticator", "/authentication", {"mechanism": "mechanism", "enabled": "enable"}
+    "authenticators",
+    "authenticator",
+    "/authentication",
+    {"mechanism": "mechanism", "enabled": "enable"},
+    none_left="No authenticator is left: every client that reaches a listener may connect without a password.",
 )
 SOURCES = Noun("sources", "source of rules", "/authorization/sources", {"type": "type", "enabled": "enable"})
 

@@ -28,10 +28,10 @@ NOUNS: Final = (CONNECTORS, ACTIONS, SOURCES)
 group = typer.Typer(help="All connectors, actions and sources at once.", no_args_is_help=True)
 
 _SWITCHES: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
-    "enable": ("Switch {} on, for good.", ("connectors", "actions", "sources")),
-    "disable": ("Switch {} off, for good; what waits in buffers stays.", ("connectors", "actions", "sources")),
+    "enable": ("Enable {} permanently.", ("connectors", "actions", "sources")),
+    "disable": ("Disable {} permanently; buffered rows stay.", ("connectors", "actions", "sources")),
     "start": ("Start {} that were stopped.", ("connectors", "actions", "sources")),
-    "stop": ("Stop {} until they are started, or the broker starts anew.", ("connectors", "actions", "sources")),
+    "stop": ("Stop {} until they are started or the broker restarts.", ("connectors", "actions", "sources")),
     "restart": ("Stop and start {}.", ("connectors", "actions", "sources")),
     "pause": ("Pause {}: what comes waits.", ("actions", "sources")),
     "resume": ("Go on with {} that were paused.", ("actions", "sources")),

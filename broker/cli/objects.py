@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """A kind of objects. ``columns`` are shown by ``ls``: heading to member of the object."""
+    """A kind of objects.
+
+    ``columns`` are shown by ``ls``: heading to member of the object; ``none_left`` when the last one is removed.
+    """
 
     plural: str
     singular: str
     path: str
     columns: Mapping[str, str] = field(default_factory=dict)
+    none_left: str = ""
 
 
 NOUNS: Sequence[Noun] = (
@@ -160,7 +164,7 @@ def _add_remove(group: typer.Typer, noun: Noun, where: str) -> None:
         question, command = f"Remove {noun.singular} {name!r}?", f"{where} rm {name} --yes"
         remove_one(
             noun.path, name, what=noun.singular, question=question, command=command, hint=f"{where} ls",
-            yes=yes, url=url, data_dir=data_dir, as_json=as_json,
+            yes=yes, url=url, data_dir=data_dir, as_json=as_json, none_left=noun.none_left,
         )  # fmt: skip
 
 

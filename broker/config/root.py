@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from pydantic import ValidationError
 
@@ -61,7 +61,11 @@ class Config:
         layer = next((layer for layer in self._layers if layer.file is not None and layer.file == self.api_file), None)
         return {} if layer is None else layer.values
 
-    def get(self, section: str, model: type[_Model] = Settings) -> _Model:  # type: ignore[assignment]  # any model
+    @overload
+    def get(self, section: str) -> Any: ...
+    @overload
+    def get(self, section: str, model: type[_Model]) -> _Model: ...
+    def get(self, section: str, model: type[Settings] = Settings) -> Any:
         """The settings of a section, checked to be of the model asked for.
 
         Raises:

@@ -87,7 +87,10 @@ class Link(Protocol):
 
 
 class Connection:
-    """See the module. ``session``, ``client`` and ``greeting`` are there once a CONNECT was accepted."""
+    """The state of one connection; hands each packet to its module.
+
+    ``session``, ``client`` and ``greeting`` are there once a CONNECT was accepted.
+    """
 
     __slots__ = (
         "_holds",
@@ -301,7 +304,7 @@ class Connection:
 
     def fail(self, error: BaseException) -> None:
         """What the session must send cannot be stored."""
-        _log.warning("connection.store_failed client_id=%s error=%s", self.client.client_id, error)
+        _log.warning("connection.store_failed client_id=%.200s error=%s", self.client.client_id, error)
         close.on_internal_error(self)
 
     def overrun(self) -> None:

@@ -17,7 +17,10 @@ _AT_ONCE: Final = 200
 
 
 class Due:
-    """See the module; each method is called with every tick, and goes on by itself while there is more to do."""
+    """Handles wills, sessions, delayed and retained messages when they are due.
+
+    Each method is called with every tick, and goes on by itself while there is more to do.
+    """
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub

@@ -20,6 +20,8 @@ def show_sizes(hub: Hub, metrics: Metrics) -> None:
     gauge("will_bytes", lambda: hub.wills.size_bytes, "memory of the wills of all sessions")
     gauge("topic_alias_bytes", lambda: hub.aliased.bytes, "topics behind the aliases that clients set")
     gauge("user_property_bytes", lambda: hub.greeted.bytes, "memory of the user properties of connected clients")
+    help = "memory of the records of what connected clients may send again"
+    gauge("inbound_connected_bytes", lambda: hub.inbounds.connected.bytes, help)
     gauge("inbound_bytes", lambda: hub.inbounds.gone_bytes, "memory of what clients that are gone may send again")
     gauge("cached_plan_bytes", lambda: hub.plans.size_bytes, "memory of the plans that are kept by topic")
     gauge("retained_messages", lambda: hub.retained.count, "topics with a retained message")

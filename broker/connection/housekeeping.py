@@ -35,7 +35,10 @@ class Round(Protocol):
 
 
 class Housekeeping:
-    """See the module. ``tick`` is called twice a second; ``forget_inbound`` deletes what one client sent."""
+    """Deletes leftovers, a little in each tick.
+
+    ``tick`` is called twice a second; ``forget_inbound`` deletes what one client sent.
+    """
 
     def __init__(
         self,

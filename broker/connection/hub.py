@@ -77,8 +77,11 @@ _STALE_TICKS: Final = 240
 
 
 class Hub:
-    """See the module. ``defer`` runs a callable in a later turn of the loop, ``later`` after some seconds, ``turn``
-    collects what it writes."""
+    """What all connections of a node share.
+
+    ``defer`` runs a callable in a later turn of the loop, ``later`` after some seconds, ``turn`` collects what it
+    writes.
+    """
 
     def __init__(
         self,
@@ -118,7 +121,9 @@ class Hub:
         self.turns = Turns(clock, defer)
         self.brake = Brake(settings.slow_subscriber_wait, later, metrics)
         self.sessions = SessionRegistry()
-        self.inbounds = Inbounds(settings.max_inbound_bytes_total, self._forget_oldest_inbound, defer)
+        self.inbounds = Inbounds(
+            settings.max_inbound_bytes_total, settings.max_inbound_bytes_connected, self._forget_oldest_inbound, defer
+        )
         self.shares = self._make_shares(shared or SharedSettings(), metrics, defer)
         self.router: Router[Session] = Router(self._keep, self._forget, self.shares)
         self.plans = self._make_plans()
@@ -218,7 +223,7 @@ class Hub:
             changed=self.records.changed,
             moved=self.records.moved,
             refill=self.backlog.refill,
-            later=lambda session: defer(session.pump),
+            defer=defer,
             crowded=self.brake.crowded,
             relieved=self.brake.relieved,
             on_event=self.session_events.delivery,
@@ -263,6 +268,7 @@ class Hub:
         self.zones.use(settings)
         self.brake.wait_s, self.backlog.max_bytes = settings.slow_subscriber_wait, settings.max_session_log_bytes
         self.inbounds.max_bytes = settings.max_inbound_bytes_total
+        self.inbounds.max_connected_bytes = settings.max_inbound_bytes_connected
         self.inbounds.forget_oldest()
         self.queue_watch.use(settings.queue_high_watermark, settings.queue_watch_interval)
         self.publish_rates.settings = settings
@@ -324,7 +330,7 @@ class Hub:
     def inbound_of(self, session: Session) -> Inbound:
         """The inbound state of a session's client identifier, made when first needed."""
         if session.inbound is None:
-            session.inbound = self.inbounds.setdefault(session.client_id, Inbound())
+            session.inbound = self.inbounds.of_connected(session.client_id)
         return session.inbound
 
     def settle_inbound(self, session: Session) -> None:

@@ -21,7 +21,7 @@ from broker.core.message import Message
 from broker.core.stage import Outcome, Refusal
 from broker.pipeline.plan import TopicPlan
 from broker.routing.router import Routes
-from broker.session.inbound import digest
+from broker.session.inbound import Inbound, digest
 from broker.session.session import Session
 
 if TYPE_CHECKING:
@@ -205,6 +205,12 @@ def _acknowledge(c: Connection, message: Message, plan: TopicPlan[Routes[Session
                 hub.records.inbound_changed(session.client_id, inbound)
             _answer_again(c, message, known, packet_id, code or 0)
             return
+    if qos == 2 and not hub.inbounds.may_open(inbound):
+        hub.figures.limit_reached("max_inbound_bytes_connected")
+        raise PeerError(
+            reason.QUOTA_EXCEEDED,
+            "no room for one more open QoS 2 packet identifier; see mqtt.max_inbound_bytes_connected",
+        )
     if plan.waits:
         _park(c, message, plan, packet_id)
         return
@@ -268,7 +274,7 @@ def _remember(c: Connection, message: Message, topic: bytes, packet_id: int, *, 
     if message.qos == 2:
         inbound.open(packet_id)
     if is_kept:
-        inbound.remember(packet_id, digest(topic, message.payload), c.now_ns, c.unacknowledged + len(inbound.open_qos2))
+        _remember_taken(c, inbound, packet_id, digest(topic, message.payload), 0)
     if is_kept or c.session.is_durable:
         c.kept.append(Kept(packet_id, is_wanted))
         c.hub.records.inbound_changed(c.session.client_id, inbound)
@@ -277,10 +283,17 @@ def _remember(c: Connection, message: Message, topic: bytes, packet_id: int, *, 
 def _remember_refused(c: Connection, message: Message, topic: bytes, packet_id: int, code: int) -> None:
     """As ``_remember``, of a message that was refused and left something behind."""
     inbound = c.hub.inbound_of(c.session)
-    unacknowledged = c.unacknowledged + len(inbound.open_qos2)
-    inbound.remember(packet_id, digest(topic, message.payload), c.now_ns, unacknowledged, code)
+    _remember_taken(c, inbound, packet_id, digest(topic, message.payload), code)
     c.kept.append(Kept(packet_id, is_wanted=False, is_refused=True))
     c.hub.records.inbound_changed(c.session.client_id, inbound)
+
+
+def _remember_taken(c: Connection, inbound: Inbound, packet_id: int, known: bytes, code: int) -> None:
+    """Note what may come again; where memory is tight, only as far back as answers are on their way."""
+    unacknowledged, is_tight = c.unacknowledged + len(inbound.open_qos2), c.hub.inbounds.is_tight
+    if is_tight:
+        c.hub.figures.limit_reached("max_inbound_bytes_connected")
+    inbound.remember(packet_id, known, c.now_ns, unacknowledged, code, is_tight=is_tight)
 
 
 def _answer_refusal(c: Connection, qos: int, packet_id: int, refusal: Refusal, *, waits: bool) -> None:

@@ -168,7 +168,7 @@ def subscribe_for(
             why = reason.name_of(error.reason_code)
             c.hub.figures.refused_subscription(why)
             _log.warning(
-                "subscription.refused client_id=%s filter=%s reason=%s detail=%s",
+                "subscription.refused client_id=%.200s filter=%.300s reason=%s detail=%.300s",
                 c.client.client_id, request.filter, why, error,
             )  # fmt: skip
             outcome.append(error)
@@ -237,6 +237,7 @@ def _unsubscribe_one(c: Connection, asked: str, packet: Unsubscribe, removed: li
     if subscription is None:
         return _why_unknown(c, text)
     c.hub.router.unsubscribe(session, subscription.filter)
+    c.hub.replays.forget(session, text)
     removed.append(subscription)
     if "session.unsubscribed" in c.hub.events.wanted:
         c.hub.session_events.subscription("session.unsubscribed", session, text, subscription.qos, packet.properties)
@@ -346,10 +347,13 @@ def _subscribe(c: Connection, subscription: Subscription, is_new: bool, packet: 
 
 
 def _send_retained(c: Connection, granted: Sequence[_Granted]) -> None:
-    """Retained messages, before any newer live one."""
-    for subscription, is_new, brings_retained in granted:
-        if subscription.retain_handling != _ALWAYS and not (subscription.retain_handling == _IF_NEW and is_new):
-            continue
+    """Retained messages, before any newer live one; once for a filter that one packet repeats."""
+    asking = {
+        subscription.filter.text: (subscription, brings_retained)
+        for subscription, is_new, brings_retained in granted
+        if subscription.retain_handling == _ALWAYS or (subscription.retain_handling == _IF_NEW and is_new)
+    }
+    for subscription, brings_retained in asking.values():
         if subscription.filter.levels[0] == SYSTEM_LEVEL:
             c.hub.sys_topics.show(c, subscription)
         if brings_retained and c.terms.retain_available:

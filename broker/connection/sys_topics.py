@@ -68,7 +68,7 @@ class SysTopicSettings(Settings):
 
 
 class SysTopics:
-    """See the module. ``node`` and ``version`` are set by whoever knows them."""
+    """Publishes ``$SYS/...``. ``node`` and ``version`` are set after it is built."""
 
     def __init__(self, hub: Hub, metrics: Metrics, session_log: LogShard) -> None:
         self._hub, self._metrics, self._session_log = hub, metrics, session_log

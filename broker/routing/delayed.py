@@ -128,7 +128,7 @@ OutcomeOfLast = Callable[[str], Awaitable[Outcome]]
 
 
 class Delayed:
-    """See the module. Used on the event loop only."""
+    """The delayed messages of a node. Used on the event loop only."""
 
     def __init__(
         self,

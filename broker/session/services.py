@@ -30,8 +30,8 @@ class SessionServices:
     """What all sessions of a node share.
 
     ``changed`` is told of a durable session whose record has to be written, ``moved`` of one for whose record there is
-    time, since the one on disk foretells what is sent; ``refill`` of one that has room and is behind, ``later`` is to
-    call ``pump`` in another turn of the loop, ``crowded`` is told of a session whose queue or connection fills up,
+    time, since the one on disk foretells what is sent; ``refill`` of one that has room and is behind, ``defer`` runs a
+    callable in another turn of the loop, ``crowded`` is told of a session whose queue or connection fills up,
     ``relieved`` when it has room again. ``on_event`` is told of what somebody wants to know. ``max_late_bytes`` bounds
     what waits of QoS 0. ``resends`` tells that 3.1.1 clients are sent on a timer what they do not acknowledge. ``shed``
     is told of messages in the log that a session passes over: why, the offset from which it would have read, how many
@@ -43,7 +43,7 @@ class SessionServices:
     changed: Callable[[Session], None]
     moved: Callable[[Session], None]
     refill: Callable[[Session], None]
-    later: Callable[[Session], object]
+    defer: Callable[[Callable[[], None]], object]
     crowded: Callable[[Session], None]
     relieved: Callable[[Session], None]
     on_event: OnEvent

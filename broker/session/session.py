@@ -43,7 +43,7 @@ DEFAULT_ZONE: Final = "default"
 
 
 class Session:
-    """See the module. ``box`` is None while away; ``fast`` is ``box`` unless something of each message has to be
+    """One client's session. ``box`` is None while away; ``fast`` is ``box`` unless something of each message has to be
     looked at: the connection is slow, older messages or retained ones go before, the client limits the size of packets
     or takes topic aliases. ``log`` and ``foretelling`` are there when it is durable."""
 
@@ -185,7 +185,7 @@ class Session:
             self.is_crowded = True
             return
         if self.ahead is not None:
-            self.services.later(self)
+            self.ahead.await_turn()
         elif self.late:
             qos0.send_kept(self)
         if self.is_crowded:
@@ -244,16 +244,16 @@ class Session:
         """Whether QoS 0 messages have to wait while it is connected."""
         return self.is_slow or self.is_blocked or self.ahead is not None
 
-    def send_ahead(self, deliveries: Iterator[Delivery]) -> None:
-        """Send these before what waits and what comes, as the client takes them: a new subscription's retained
-        messages, as many as there are; see ``broker.session.ahead``."""
+    def send_ahead(self, topic_filter: str, deliveries: Iterator[Delivery]) -> None:
+        """Send these before what waits and what comes, as the client takes them: the retained messages of a new
+        subscription to this filter, as many as there are; see ``broker.session.ahead``."""
         if self.box is None:
             return
         if self.ahead is None:
-            self.ahead = Ahead()
-        self.ahead.add(deliveries)
-        self._set_fast()
-        self.pump()
+            self.ahead = Ahead(self)
+            self._set_fast()
+        self.ahead.add(topic_filter, deliveries)
+        self.ahead.await_turn()
 
     def accept_logged(
         self, offset: int, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
@@ -318,7 +318,7 @@ class Session:
             qos0.send_kept(self)
 
     def _send_some_ahead(self, ahead: Ahead) -> bool:
-        if not ahead.send_some(self):
+        if not ahead.send_some():
             return False
         self.ahead = None
         self._set_fast()

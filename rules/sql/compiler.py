@@ -27,10 +27,12 @@ from rules.sql.code import NOTHING, Code, EventColumns, Line, MessageColumns, Na
 from rules.sql.lexer import shortened
 from rules.sql.limits import (
     FEW_CALLS,
+    FEW_COLUMNS,
     INLINE_BYTES,
     INLINE_ROWS,
     INLINE_WORK,
     MAX_ITEMS_INLINE,
+    MAX_ROW_BYTES,
     MAX_ROW_MEMBERS,
     MAX_ROWS,
     MAX_WORK_NS,
@@ -52,7 +54,7 @@ from rules.sql.tree import (
     value_path,
 )
 from rules.sql.values import UNDEFINED, EvaluationError
-from rules.sql.work import WORK, counted
+from rules.sql.work import CHAIN, WORK, counted
 
 Row = dict[str, Any]
 Result = Row | list[Row] | None
@@ -119,6 +121,8 @@ class Program:
 
 def _to_the_end(walk: Callable[[Any], Iterator[int]], most_items: float) -> Callable[[Any], Result]:
     def run(given: Any) -> Result:
+        if CHAIN.is_late:
+            raise EvaluationError("the rules before this one took too long for it to look at a list at once")
         parts, walked = walk(given), 0
         try:
             while walked <= most_items:
@@ -201,7 +205,8 @@ _HELPERS: Final[dict[str, Any]] = {
     "_less_or_equal": values.less_or_equal, "_greater": values.greater, "_greater_or_equal": values.greater_or_equal,
     "_identical": values.identical, "_is_in": values.is_in, "_is_one_of": values.is_one_of, "_truth": values.truth,
     "_like": like.like, "_jq_rows": values.rows_of_outputs, "_parts": _parts, "_too_many_rows": values.too_many_rows,
-    "_size": column_source.payload_size, "_work": WORK, "_counted": counted,
+    "_check_row": values.check_row,
+    "_size": column_source.payload_size, "_may_exceed": column_source.may_exceed, "_work": WORK, "_counted": counted,
     "_truth_of_call": values.truth_of_call, "_string": values.string, "_key": paths.key, "_index": paths.index,
     "_part": paths.part, "_writable": paths.writable,
     "_integers": paths.integers, "_put": paths.put, "_end": paths.END, "_Index": paths.Index,
@@ -292,8 +297,8 @@ class _Compiler:
         scope = Scope()
         self._fields(tree.expressions, scope)
         self._where(tree.args.get("where"), scope, "return None")
-        call = jq_of(tree)
-        self._out.emit(f"return {self._row(scope) if call is None else self._jq_rows(call, self._row(scope))}")
+        call, row = jq_of(tree), self._checked_row(tree.expressions, scope)
+        self._out.emit(f"return {row if call is None else self._jq_rows(call, row)}")
 
     def _jq_rows(self, call: exp.Anonymous, row: str) -> str:
         """The rows of a JQ clause: what the program gives for the row."""
@@ -334,7 +339,7 @@ class _Compiler:
                 self._where(tree.args.get("incase"), scope, "continue", "INCASE")
                 done = Scope(outer=scope)
                 self._fields(tree.expressions, done, "DO")
-                self._out.emit(f"rows.append({self._row(done)})")
+                self._out.emit(f"rows.append({self._checked_row(tree.expressions, done)})")
             self._out.emit(f"if len(rows) > {most}: _too_many_rows({most})")
             self._out.emit(f"if {part} is not {items.code}:")
             with self._out.block():
@@ -413,6 +418,20 @@ class _Compiler:
         if isinstance(step, Path):
             return f"_Index({self._read(step, scope).code})"
         return repr(step)
+
+    def _checked_row(self, fields: Sequence[Tree], scope: Scope) -> str:
+        """The row, measured where its columns are many and there is something large to fill them with: the payload, or
+        what functions have built; of an event that may be anything."""
+        row, columns = self._row(scope), sum(1 for field in fields if not isinstance(field, exp.Star))
+        if columns <= FEW_COLUMNS:
+            return row
+        made, size = self._out.fresh("row"), self._columns.size
+        self._out.emit(f"{made} = {row}")
+        built_ns = MAX_WORK_NS - 2 * MAX_ROW_BYTES / columns
+        self._out.emit(f"if {self._columns.is_large(MAX_ROW_BYTES // columns)} or _work.left < {built_ns}:")
+        with self._out.block():
+            self._out.emit(f"_check_row({made}, {size})")
+        return made
 
     def _row(self, scope: Scope) -> str:
         """A dict display. A name first written before ``*`` is repeated after it, since it holds what was written

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import httpx
 import paho.mqtt.client as mqtt
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
@@ -40,7 +41,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A fresh broker with one client, which the examples are about, one delayed
     message, and the stream of a quarantine."""
     with running(tmp_path_factory.mktemp("api") / "data") as node:
-        client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, "meter-7", protocol=mqtt.MQTTv5)
+        client = mqtt.Client(CallbackAPIVersion.VERSION2, "meter-7", protocol=mqtt.MQTTv5)
         lasting = Properties(PacketTypes.CONNECT)
         lasting.SessionExpiryInterval = 600
         client.connect(*node.mqtt, clean_start=False, properties=lasting)

@@ -60,13 +60,13 @@ def add_bridge(router: APIRouter, kind: Kind, service: Any) -> None:
 
 
 def add_switches(router: APIRouter, kind: Kind, service: BridgeService) -> None:
-    """Enable and disable, which stay; start, stop and restart, which last until the broker starts anew."""
+    """Enable and disable, which stay; start, stop and restart, which last until the broker restarts."""
     word = kind.singular.lower()
     verbs: list[tuple[str, str, Callable[[str], Any]]] = [
-        ("enable", f"Switch {_a(word)} on, for good", lambda name: service.enable(name, True)),
-        ("disable", f"Switch {_a(word)} off, for good", lambda name: service.enable(name, False)),
+        ("enable", f"Enable {_a(word)} permanently", lambda name: service.enable(name, True)),
+        ("disable", f"Disable {_a(word)} permanently", lambda name: service.enable(name, False)),
         ("start", f"Start {_a(word)} that was stopped", service.start),
-        ("stop", f"Stop {_a(word)} until it is started, or the broker starts anew", service.stop),
+        ("stop", f"Stop {_a(word)} until it is started or the broker restarts", service.stop),
         ("restart", f"Stop and start {_a(word)}", service.restart),
     ]
     for verb, what in (("pause", "rows wait in the buffer"), ("resume", "rows are sent again")):

@@ -27,7 +27,10 @@ _LATEST_S: Final = 2**53
 
 
 class Expiries:
-    """See the module. Holds one entry for each connection that has an end, and forgets it with the connection."""
+    """Connections by the second in which their credentials expire.
+
+    Holds one entry for each connection that has an end, and forgets it with the connection.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         self._by_second: SortedDict[int, set[Connection]] = SortedDict()

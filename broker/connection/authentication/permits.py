@@ -303,6 +303,7 @@ def recheck(c: Connection) -> None:
     for subscription in lost:
         del session.subscriptions[subscription.filter.text]
         c.hub.router.unsubscribe(session, subscription.filter)
+        c.hub.replays.forget(session, subscription.filter.text)
     if lost:
         c.hub.subscriptions_changed(session, lost)
     session.withhold(permits.may_have(session))

@@ -40,7 +40,9 @@ _NS: Final = 1_000_000_000
 
 
 class ShareGroup:
-    """See the module. ``key`` is the text of the subscription, or stands for one that began in the past.
+    """One share group: its members, and what waits.
+
+    ``key`` is the text of the subscription, or stands for one that began in the past.
 
     ``is_kept`` tells that it outlives its members. ``outstanding`` and ``outstanding_bytes`` are what is in the session
     log for it and not settled. ``is_persistent`` tells that its place in a log is kept in the store.
