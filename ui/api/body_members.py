@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from broker.admin.named_files import check_files
 from broker.core.errors import Invalid, Problem
-from ui.api.operation import BODIES
+from ui.api.operation import MODELS
 
 _LIKENESS: Final = 0.3
 """Low: ``context`` is to lead to ``event``. The members there are stand beside the suggestion."""
@@ -43,7 +43,7 @@ def _model_of(described: Any) -> type[BaseModel] | None:
         reference = described["requestBody"]["content"]["application/json"]["schema"]["$ref"]
     except (KeyError, TypeError):
         return None
-    return BODIES.get(str(reference))
+    return MODELS.get(str(reference))
 
 
 def _unknown(value: Any, model: type[BaseModel], pointer: str) -> Iterator[Problem]:
