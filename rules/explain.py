@@ -144,7 +144,7 @@ class _Rows:
 def _from(tree: exp.Select, columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A step for each source, each alone held against the event."""
     for table in sources_of(tree):
-        one = exp.Select(expressions=[exp.Star()], from_=exp.From(this=table.copy()))
+        one = exp.Select(expressions=[exp.Star()], from_=exp.From(this=table.copy()), joins=[])
         yield {"clause": "FROM", **_place(table), "text": table.name, "holds": tester.reads(sources(one), columns)}
 
 

@@ -24,7 +24,7 @@ from pydantic import Field, field_validator
 from broker.auth.subject import Subject
 from broker.config.model import Settings
 from broker.core.errors import PeerError
-from broker.core.filters import covers
+from broker.core.filters import covers, overlaps
 from broker.core.topic import TopicFilter, levels_match
 
 Permission = Literal["allow", "deny"]
@@ -205,21 +205,7 @@ class Bound:
 
     def meets(self, asked: tuple[str, ...]) -> bool:
         """Whether some of it is."""
-        return self.levels == asked if self.is_literal else meets(self.levels, asked)
-
-
-def meets(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Whether some topic is matched by both filters; one that begins with ``$`` is not matched by ``+`` or ``#``."""
-    for left, right in ((one, other), (other, one)):
-        if left[0] in ("+", "#") and right[0].startswith("$"):
-            return False
-    for left_level, right_level in zip(one, other, strict=False):
-        if "#" in (left_level, right_level):
-            return True
-        if left_level != right_level and "+" not in (left_level, right_level):
-            return False
-    longer = one if len(one) > len(other) else other
-    return len(one) == len(other) or longer[min(len(one), len(other))] == "#"
+        return self.levels == asked if self.is_literal else overlaps(self.levels, asked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 from broker.config.units import parse_duration_s
 from broker.core.clock import Clock
 from broker.core.errors import Invalid, NotFound
+from broker.core.filters import covers
 from broker.core.topic import TopicFilter
 from broker.storage.store import LogShard, Store
 from broker.streams.catalogue import Catalogue, Stream
@@ -83,17 +83,3 @@ class StreamStarts:
 
 def _captures(stream: Stream, topic_filter: TopicFilter) -> bool:
     return any(covers(one.levels, topic_filter.levels) for one in stream.filters)
-
-
-def covers(wide: Sequence[str], narrow: Sequence[str]) -> bool:
-    """Whether every topic that matches ``narrow`` matches ``wide``; both are the levels of filters."""
-    if narrow[0].startswith("$") and wide[0] in ("+", "#"):
-        return False
-    for position, level in enumerate(wide):
-        if level == "#":
-            return True
-        if position >= len(narrow) or narrow[position] == "#":
-            return False
-        if level != "+" and level != narrow[position]:
-            return False
-    return len(wide) == len(narrow)

@@ -1,11 +1,10 @@
-"""One worker process as its owners see it: how it is started, what is sent, what its end means."""
+"""One worker process as its owner sees it: how it is started, what is sent, what its end means."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -74,18 +73,3 @@ def why_it_ended(request: Request, returncode: int | None, errors: bytes) -> str
 def too_long(request: Request) -> str:
     """The sentence for a program whose time is over."""
     return f"the program ran longer than {request.timeout_s:g} s and was ended"
-
-
-class Popen(subprocess.Popen[bytes]):
-    """A worker for callers that may block."""
-
-    def __init__(self, memory_bytes: int, progress: Progress) -> None:
-        super().__init__(
-            command(memory_bytes, progress),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment(),
-            pass_fds=(progress.fd,),
-            start_new_session=True,
-        )

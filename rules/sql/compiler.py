@@ -10,19 +10,21 @@ Order is the language's: the SELECT list left to right, then WHERE; FOREACH list
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any, Final
 
 from sqlglot import exp
 
 from broker.core.errors import Invalid, Problem
-from rules.functions.registry import Functions
+from rules.functions.registry import NOT_LITERAL, Function, Functions
 from rules.sql import columns as column_source
 from rules.sql import like, paths, values
-from rules.sql.code import NOTHING, EventColumns, MessageColumns, NamedColumns, Scope, Trace, Value
-from rules.sql.conditions import Conditions
+from rules.sql.code import NOTHING, Code, EventColumns, Line, MessageColumns, NamedColumns, Scope, Value
+from rules.sql.lexer import shortened
 from rules.sql.limits import (
     FEW_CALLS,
     FEW_COLUMNS,
@@ -36,15 +38,30 @@ from rules.sql.limits import (
     MAX_WORK_NS,
     ROWS_IN_A_TURN,
 )
-from rules.sql.optimizer import optimized
-from rules.sql.printer import text_of_tree
-from rules.sql.tree import END_INDEX, Path, Tree, jq_of, operands, path_of, place_of
+from rules.sql.optimizer import constant_of, optimized
+from rules.sql.printer import target_of, text_of_tree
+from rules.sql.tree import (
+    END_INDEX,
+    Path,
+    Tree,
+    bare,
+    integer_of,
+    item_of,
+    jq_of,
+    operands,
+    path_of,
+    place_of,
+    value_path,
+)
 from rules.sql.values import UNDEFINED, EvaluationError
 from rules.sql.work import CHAIN, WORK, counted
 
 Row = dict[str, Any]
 Result = Row | list[Row] | None
 """A row, the rows of FOREACH, or None when WHERE does not hold."""
+Trace = Callable[[str, Tree, Any], None]
+"""Told what is evaluated: ``value`` with a sub-expression and what it gave; ``SELECT``, ``FOREACH``, ``DO``, ``WHERE``
+and ``INCASE`` with the field or condition that is evaluated next; ``ITEM`` with the item that FOREACH goes on to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +180,7 @@ def compile_for_templates(
     ``*`` makes those columns only, with the payload as bytes: 3 µs a message less. None where the rule gains nothing.
     """
     stars = [isinstance(item, exp.Star) for item in tree.expressions]
-    if "foreach" in tree.meta or jq_of(tree) is not None or stars[:1] != [True] or stars.count(True) > 1:
+    if "foreach" in tree.args or jq_of(tree) is not None or stars[:1] != [True] or stars.count(True) > 1:
         return None
     return _Compiler(functions, NamedColumns(names)).program(tree, surroundings)
 
@@ -199,23 +216,54 @@ _HELPERS: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-class _Compiler(Conditions):
-    """Writes whole statements."""
+_ARITHMETIC: Final[dict[type[Tree], tuple[str, str]]] = {
+    exp.Add: ("+", "_add"), exp.Sub: ("-", "_subtract"), exp.Mul: ("*", "_multiply"), exp.Div: ("/", "_divide"),
+    exp.IntDiv: ("div", "_integer_divide"), exp.Mod: ("mod", "_modulo"),
+}  # fmt: skip
+_COMPARISONS: Final[dict[type[Tree], tuple[str, str]]] = {
+    exp.EQ: ("==", "_equal"), exp.NEQ: ("!=", "_not_equal"), exp.LT: ("<", "_less"), exp.LTE: ("<=", "_less_or_equal"),
+    exp.GT: (">", "_greater"), exp.GTE: (">=", "_greater_or_equal"),
+}  # fmt: skip
+_MAX_HOISTED: Final = 10_000
+"""Longest range that is kept as an array."""
+_STAR_MEMBERS: Final = 20
+_KIND_OF_TYPE: Final = {"boolean": "boolean", "long": "number", "double": "number"}
+_TESTS: Final = (
+    *_COMPARISONS, exp.And, exp.Or, exp.Not, exp.In, exp.Is, exp.Between, exp.Like, exp.Escape,
+)  # fmt: skip
+_EXACT_KINDS: Final = ("int", "float", "string", "boolean")
+
+
+class _Compiler:
+    """One pass over the tree: ``_value_of`` says what each node becomes. ``columns`` says what a name means that
+    nothing in the rule has set."""
+
+    def __init__(
+        self, functions: Functions, columns: MessageColumns | EventColumns, trace: Trace | None = None
+    ) -> None:
+        self._functions, self._columns, self._trace = functions, columns, trace
+        self._out = Code()
+        self._uses_client = False
+        self._has_many_calls = False
+        self._problems: list[Problem] = []
+
+    # Statements
 
     def program(self, tree: exp.Select, surroundings: Surroundings) -> Program:
         if self._trace is None:  # which is told about the nodes of the tree as it is written
             tree = optimized(tree, self._functions)
         self._has_many_calls = sum(1 for _ in tree.find_all(exp.Anonymous)) > FEW_CALLS
-        if "foreach" in tree.meta:
-            self._foreach(tree)
-        else:
+        item = item_of(tree)
+        if item is None:
             self._select(tree)
+        else:
+            self._foreach(tree, item)
         if self._problems:
             raise Invalid("the SQL cannot be used", self._problems, code="sql_check")
         source, places = self._source()
         namespace = {
             **_HELPERS,
-            **self._namespace,
+            **self._out.namespace,
             "_node": surroundings.node,
             "_metadata": surroundings.metadata,
             "_now_ms": surroundings.now_ms,
@@ -232,17 +280,17 @@ class _Compiler(Conditions):
                 "split the rule or use CASE with more WHEN",
             )
             raise Invalid("the SQL cannot be used", [problem], code="sql_check") from None
-        return Program(namespace["rule"], source, places, "foreach" in tree.meta)
+        return Program(namespace["rule"], source, places, item is not None)
 
     def _source(self) -> tuple[str, tuple[tuple[int, int], ...]]:
-        head = [(f"# {name}: {text}", (1, 1)) for name, text in self._constants.items()]
+        head = [(f"# {name}: {text}", (1, 1)) for name, text in self._out.constants.items()]
         head.append((f"def rule({self._columns.argument}):", (1, 1)))
         if isinstance(self._columns, EventColumns):
             head.append(("    columns = occurrence.columns", (1, 1)))
         elif self._uses_client:
             head.append(("    client = message.client", (1, 1)))
         head.append((f"    _work.left = {MAX_WORK_NS}", (1, 1)))
-        lines = head + self._lines
+        lines = head + self._out.lines
         return "\n".join(text for text, _ in lines) + "\n", tuple(where for _, where in lines)
 
     def _select(self, tree: exp.Select) -> None:
@@ -250,11 +298,11 @@ class _Compiler(Conditions):
         self._fields(tree.expressions, scope)
         self._where(tree.args.get("where"), scope, "return None")
         call, row = jq_of(tree), self._checked_row(tree.expressions, scope)
-        self._emit(f"return {row if call is None else self._jq_rows(call, row)}")
+        self._out.emit(f"return {row if call is None else self._jq_rows(call, row)}")
 
     def _jq_rows(self, call: exp.Anonymous, row: str) -> str:
         """The rows of a JQ clause: what the program gives for the row."""
-        self._at(call)
+        self._out.at(call)
         found = self._functions.get("jq")
         if found is None:
             self._problem(call, "this installation has no jq")
@@ -263,10 +311,9 @@ class _Compiler(Conditions):
         outputs = self._called("jq", [self._literal(call.expressions[0]), Value(row, "map")], call)
         return f"_jq_rows({outputs.code})"
 
-    def _foreach(self, tree: exp.Select) -> None:
-        inner: exp.Select = tree.args["from_"].this.this
+    def _foreach(self, tree: exp.Select, item_name: str) -> None:
         scope = Scope()
-        *earlier, last = inner.expressions
+        *earlier, last = tree.args["foreach"]
         for item in earlier:
             if isinstance(item, exp.Alias):
                 self._fields([item], scope, "FOREACH")
@@ -275,76 +322,70 @@ class _Compiler(Conditions):
                 self._expression(item, scope)
         self._tell("FOREACH", last)
         items = self._walked(last, scope)
-        item_name: str = tree.meta["foreach"]
         if isinstance(last, exp.Alias):
             scope.names[item_name] = items
         scope.mention(item_name)
-        self._where(inner.args.get("where"), scope, "return None")
-        self._emit("rows = []")
-        item, part = self._fresh(item_name), self._fresh("part")
+        self._where(tree.args.get("where"), scope, "return None")
+        self._out.emit("rows = []")
+        item, part = self._out.fresh(item_name), self._out.fresh("part")
         inline, inline_bytes, most = _bounds(tree)
-        items = self._variable(items, "items")
-        self._emit(f"for {part} in _parts({items.code}, {self._columns.size}, {inline}, {inline_bytes}):")
-        with self._block():
-            self._emit(f"for {item} in {part}:")
-            with self._block():
+        items = self._out.variable(items, "items")
+        self._out.emit(f"for {part} in _parts({items.code}, {self._columns.size}, {inline}, {inline_bytes}):")
+        with self._out.block():
+            self._out.emit(f"for {item} in {part}:")
+            with self._out.block():
                 scope.names[item_name] = Value(item)
                 self._tell("ITEM", last, item)
-                self._where(tree.args.get("where"), scope, "continue", "INCASE")
+                self._where(tree.args.get("incase"), scope, "continue", "INCASE")
                 done = Scope(outer=scope)
                 self._fields(tree.expressions, done, "DO")
-                self._emit(f"rows.append({self._checked_row(tree.expressions, done)})")
-            self._emit(f"if len(rows) > {most}: _too_many_rows({most})")
-            self._emit(f"if {part} is not {items.code}:")
-            with self._block():
-                left = self._fresh("left")
-                self._emit(f"{left} = _work.left")
-                self._emit(f"yield len({part})")
-                self._emit(f"_work.left = {left}")
-        self._emit("return rows")
+                self._out.emit(f"rows.append({self._checked_row(tree.expressions, done)})")
+            self._out.emit(f"if len(rows) > {most}: _too_many_rows({most})")
+            self._out.emit(f"if {part} is not {items.code}:")
+            with self._out.block():
+                left = self._out.fresh("left")
+                self._out.emit(f"{left} = _work.left")
+                self._out.emit(f"yield len({part})")
+                self._out.emit(f"_work.left = {left}")
+        self._out.emit("return rows")
 
     def _walked(self, last: Tree, scope: Scope) -> Value:
         """The array FOREACH walks; the payload itself is decoded."""
         node = last.this if isinstance(last, exp.Alias) else last
         value = self._expression(node, scope)
-        return self._payload_json() if value.is_payload else self._variable(value, "items")
+        return self._payload_json() if value.is_payload else self._out.variable(value, "items")
 
     def _where(self, where: exp.Where | None, scope: Scope, otherwise: str, clause: str = "WHERE") -> None:
         if where is None:
             return
         for operand in operands(where.this, exp.And):
             self._tell(clause, operand)
-            self._at(operand)  # for the trace, which gives each test a line of its own
+            self._out.at(operand)  # for the trace, which gives each test a line of its own
             test = self._condition(operand, scope)
-            self._at(operand)
-            self._emit(f"if not {test}:")
-            with self._block():
-                self._emit(otherwise)
+            self._out.at(operand)
+            self._out.emit(f"if not {test}:")
+            with self._out.block():
+                self._out.emit(otherwise)
 
     def _fields(self, fields: Sequence[Tree], scope: Scope, clause: str = "SELECT") -> None:
         for item in fields:
-            self._at(item)
+            self._out.at(item)
             self._tell(clause, item)
             if isinstance(item, exp.Star):
                 self._star(scope)
-            elif isinstance(item, exp.Alias):
-                target = item.args["alias"]
-                path = Path(target.name) if isinstance(target, exp.Identifier) else path_of(target)
-                assert path is not None
-                self._assign(path, self._expression(item.this, scope), scope)
             else:
-                path = path_of(item) or Path(_implicit_name(item))
-                self._assign(Path(path.root, path.steps), self._expression(item, scope), scope)
+                value = self._expression(item.this if isinstance(item, exp.Alias) else item, scope)
+                self._assign(target_of(item), value, scope)
 
     def _star(self, scope: Scope) -> None:
-        star = self._fresh("star")
+        star = self._out.fresh("star")
         members = ["**" + self._columns.star] if scope.outer is not None else []
         outer = scope.outer
         if outer is not None:
             members += [f"{name!r}: {value.code}" for name, value in outer.names.items()]
-        self._emit(f"{star} = {{{', '.join(members)}}}" if members else f"{star} = {self._columns.star}")
+        self._out.emit(f"{star} = {{{', '.join(members)}}}" if members else f"{star} = {self._columns.star}")
         for name, value in list(scope.names.items()):
-            scope.names[name] = self._let(name, f"{star}.get({name!r}, {value.code})")
+            scope.names[name] = self._out.let(name, f"{star}.get({name!r}, {value.code})")
         scope.star = star
         scope.mention("*")
 
@@ -359,9 +400,11 @@ class _Compiler(Conditions):
         if before is None:
             before = NOTHING
         elif path.root == "payload":
-            before = self._payload_json() if before.is_payload else self._let("payload", f"_writable({before.code})")
+            before = (
+                self._payload_json() if before.is_payload else self._out.let("payload", f"_writable({before.code})")
+            )
         steps = ", ".join(self._target_step(step, scope) for step in path.steps)
-        scope.names[path.root] = self._let(path.root, f"_put({before.code}, ({steps},), {value.code})")
+        scope.names[path.root] = self._out.let(path.root, f"_put({before.code}, ({steps},), {value.code})")
 
     def _selected_by_star(self, name: str, scope: Scope) -> Value:
         """What ``*`` selected under a name."""
@@ -382,12 +425,12 @@ class _Compiler(Conditions):
         row, columns = self._row(scope), sum(1 for field in fields if not isinstance(field, exp.Star))
         if columns <= FEW_COLUMNS:
             return row
-        made, size = self._fresh("row"), self._columns.size
-        self._emit(f"{made} = {row}")
+        made, size = self._out.fresh("row"), self._columns.size
+        self._out.emit(f"{made} = {row}")
         built_ns = MAX_WORK_NS - 2 * MAX_ROW_BYTES / columns
-        self._emit(f"if {self._columns.is_large(MAX_ROW_BYTES // columns)} or _work.left < {built_ns}:")
-        with self._block():
-            self._emit(f"_check_row({made}, {size})")
+        self._out.emit(f"if {self._columns.is_large(MAX_ROW_BYTES // columns)} or _work.left < {built_ns}:")
+        with self._out.block():
+            self._out.emit(f"_check_row({made}, {size})")
         return made
 
     def _row(self, scope: Scope) -> str:
@@ -401,10 +444,417 @@ class _Compiler(Conditions):
                 members.append(f"{name!r}: {scope.names[name].code}")
         return "{" + ", ".join(members) + "}"
 
+    # Columns and paths
+
+    def _read(self, path: Path, scope: Scope | None) -> Value:
+        """The value of a path, or the part of it that a range names."""
+        if path.range is None:
+            return self._read_steps(path, scope)
+        value = self._read_steps(Path(path.root, path.steps), scope)
+        if value.is_payload:
+            value = self._payload_json()
+        return self._part(value, path)
+
+    def _part(self, value: Value, path: Path) -> Value:
+        assert path.range is not None
+        return self._out.let(path.root or "part", f"_part({value.code}, {path.range[0]}, {path.range[1]})")
+
+    def _read_steps(self, path: Path, scope: Scope | None) -> Value:
+        """The path tried against names selected so far, innermost list first, then against the event's columns."""
+        found: Value | None = None
+        level = scope
+        while level is not None:
+            value = level.names.get(path.root)
+            if value is not None and value != self._out.known.get(path.root):
+                found = self._or_else(found, partial(self._read_name, value, path, scope))
+                if found.kind not in ("any", "undefined"):
+                    return found
+            level = level.outer
+        if self._columns.source(path.root) is None:
+            return found or NOTHING
+        return self._or_else(found, lambda: self._read_column(path, scope))
+
+    def _read_name(self, value: Value, path: Path, scope: Scope | None) -> Value:
+        if value.is_payload and path.steps:
+            value = self._soft_payload_json()
+        return self._descend(value, path, scope)
+
+    def _or_else(self, found: Value | None, read: Callable[[], Value]) -> Value:
+        """``found`` where it is defined, else what ``read`` gives."""
+        if found is None or found is NOTHING:
+            return read()
+        result = self._out.fresh("v")
+        self._out.emit(f"{result} = {found.code}")
+        self._out.emit(f"if {result} is _undefined:")
+        with self._out.block():
+            other = read()
+            self._out.emit(f"{result} = {other.code}")
+        return Value(result)
+
+    def _read_column(self, path: Path, scope: Scope | None) -> Value:
+        if path.root == "payload" and path.steps:
+            return self._descend(self._payload_json(), path, scope, is_payload=True)
+        return self._descend(self._column(path.root), path, scope)
+
+    def _column(self, name: str) -> Value:
+        if name in self._out.known:
+            return self._out.known[name]
+        source = self._columns.source(name)
+        if source is None:
+            return NOTHING
+        self._uses_client = self._uses_client or "client." in source
+        value = self._out.let(name, source)
+        if name == "payload":
+            value = Value(value.code, is_payload=True)
+        self._out.known[name] = value
+        return value
+
+    def _payload_json(self) -> Value:
+        if "payload as JSON" not in self._out.known:
+            self._out.known["payload as JSON"] = self._out.let("payload", f"{self._columns.argument}.json()")
+        return self._out.known["payload as JSON"]
+
+    def _soft_payload_json(self) -> Value:
+        """The payload under another name: what is no JSON has no members."""
+        if "payload as JSON" in self._out.known:
+            return self._out.known["payload as JSON"]
+        if "soft payload" not in self._out.known:
+            self._out.known["soft payload"] = self._out.let("payload", f"_soft_json({self._columns.argument})")
+        return self._out.known["soft payload"]
+
+    def _descend(self, value: Value, path: Path, scope: Scope | None, *, is_payload: bool = False) -> Value:
+        """The steps of a path, each read at most once from any one value."""
+        text = path.root or "v"
+        for step in path.steps:
+            text += f"_{step}" if isinstance(step, (str, int)) else "_item"
+            key = f"{value.code} {step!r}"
+            if key in self._out.known:
+                value = self._out.known[key]
+                continue
+            value = self._out.let(text, self._step_source(value.code, step, scope, is_payload=is_payload))
+            if isinstance(step, (str, int)):
+                self._out.known[key] = value
+        return value
+
+    def _step_source(self, code: str, step: Any, scope: Scope | None, *, is_payload: bool) -> str:
+        if isinstance(step, str):
+            return f"{code}.get({step!r}, _undefined) if type({code}) is dict else _key({code}, {step!r})"
+        if step is END_INDEX:
+            return "_undefined"
+        if isinstance(step, int):
+            return f"_index({code}, {step})"
+        position = self._read(step, scope)
+        if is_payload:  # the row first, then the payload
+            inner = Path("payload", (step.root, *step.steps))
+            position = self._or_else(position, lambda: self._read_column(inner, scope))
+        return f"_index({code}, {position.code})"
+
+    # Values
+
+    def _expression(self, node: Tree, scope: Scope) -> Value:
+        """A value that can be named twice."""
+        before = self._out.place
+        self._out.at(node)
+        value = self._value_of(node, scope)
+        if value.kind == "test":
+            value = self._out.let("v", value.code, "boolean")
+        self._tell("value", node, value.code)
+        self._out.place = before
+        return value
+
+    def _value_of(self, node: Tree, scope: Scope) -> Value:
+        path = path_of(node)
+        if path is not None:
+            return self._read(path, scope)
+        match node:
+            case exp.Paren():
+                return self._expression(node.this, scope)
+            case exp.Literal():
+                return self._literal(node)
+            case exp.Boolean():
+                return Value(str(bool(node.this)), "boolean")
+            case exp.Null():
+                return NOTHING
+            case exp.Add() | exp.Sub() | exp.Mul() | exp.Div() | exp.IntDiv() | exp.Mod():
+                return self._arithmetic(node, scope)
+            case exp.DPipe():
+                left, right = self._expression(node.this, scope), self._expression(node.expression, scope)
+                return self._out.let("v", f"_concat({left.code}, {right.code})", "string")
+            case exp.Neg():
+                return self._negation(node, scope)
+            case exp.Anonymous():
+                return self._call(node, scope)
+            case exp.Array() if known := _constants_of(node.expressions):
+                return Value(self._out.hoisted("items", known, node), "array")
+            case exp.Array():
+                return self._out.let("items", f"[{self._listed(node, scope)}]")
+            case exp.GenerateSeries():
+                first, last = integer_of(node.args["start"]), integer_of(node.args["end"])
+                if 0 <= last - first + 1 <= _MAX_HOISTED:
+                    return Value(self._out.hoisted("items", paths.integers(first, last), node), "array")
+                return self._out.let("items", f"_integers({first}, {last})")
+            case exp.Struct():
+                members = [
+                    f"{one.this.name!r}: {self._expression(one.expression, scope).code}" for one in node.expressions
+                ]
+                return self._out.let("v", "{" + ", ".join(members) + "}", "map")
+            case exp.Dot() | exp.Bracket():
+                return self._steps_into_value(node, scope)
+            case exp.Case():
+                return self._case(node, scope)
+            case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
+                left, right = self._expression(node.this, scope), self._expression(node.expression, scope)
+                return _test(_compared(type(node), left, right))
+            case exp.And() | exp.Or():
+                return self._junction(node, scope)
+            case exp.Not():
+                return self._not(node, scope)
+            case exp.In():
+                return self._in(node, scope)
+            case exp.Is():
+                value = self._out.variable(self._expression(node.this, scope), "v")
+                return _test(f"({value.code} is _undefined or {value.code} is None)")
+            case exp.Between():  # as x >= low AND x <= high, with x read once
+                value = self._out.variable(self._expression(node.this, scope), "v")
+                low, high = self._expression(node.args["low"], scope), self._expression(node.args["high"], scope)
+                return _test(f"({_compared(exp.GTE, value, low)} and {_compared(exp.LTE, value, high)})")
+            case exp.Like() | exp.Escape():
+                return self._like(node, scope)
+        raise TypeError(f"no rule has a {type(node).__name__}")
+
+    def _listed(self, node: Tree, scope: Scope) -> str:
+        return ", ".join(self._expression(item, scope).code for item in node.expressions)
+
+    def _steps_into_value(self, node: Tree, scope: Scope) -> Value:
+        """``f(x).a[1]``: a path whose base is no column."""
+        base, path = value_path(node)
+        value = self._out.variable(self._expression(base, scope), "v")
+        value = self._descend(self._soft_payload_json() if value.is_payload else value, path, scope)
+        return value if path.range is None else self._part(value, path)
+
+    def _literal(self, node: exp.Literal) -> Value:
+        if node.is_string:
+            return Value(repr(node.name), "string")
+        try:
+            number = int(node.name) if node.name.isdigit() else float(node.name)
+        except ValueError:
+            self._problem(node, "the number has more digits than can be read")
+            return NOTHING
+        if isinstance(number, float) and number - number != 0.0:
+            self._problem(node, f"the number {shortened(node.name)} is beyond the range of floats")
+            return NOTHING
+        return Value(repr(number), "int" if isinstance(number, int) else "float")
+
+    def _arithmetic(self, node: Tree, scope: Scope) -> Value:
+        operator, helper = _ARITHMETIC[type(node)]
+        left, right = self._expression(node.this, scope), self._expression(node.expression, scope)
+        call = f"{helper}({left.code}, {right.code})"
+        test = _float_test(left, right) if operator in "+-*/" else None
+        kind = "any" if operator == "+" else "number"
+        if test is None:
+            return self._out.let("v", call, kind)
+        result = self._out.fresh("v")
+        self._out.emit(f"if {test}:")
+        with self._out.block():
+            self._out.emit(f"{result} = {left.code} {operator} {right.code}")
+            self._out.emit(f"if {result} - {result}: _overflow({operator!r})")
+        self._out.emit("else:")
+        with self._out.block():
+            self._out.emit(f"{result} = {call}")
+        return Value(result, kind)
+
+    def _negation(self, node: exp.Neg, scope: Scope) -> Value:
+        inner = self._expression(node.this, scope)
+        if inner.kind in ("int", "float") and inner.is_literal:
+            return Value(f"-{inner.code}" if not inner.code.startswith("-") else inner.code[1:], inner.kind)
+        return self._out.let("v", f"_negate({inner.code})", "number")
+
+    def _case(self, node: exp.Case, scope: Scope) -> Value:
+        subject = self._out.variable(self._expression(node.this, scope), "subject") if node.this is not None else None
+        result = self._out.fresh("v")
+        self._out.emit("while True:")
+        with self._out.block():
+            for branch in node.args["ifs"]:
+                self._out.at(branch.this)
+                test = self._when(branch.this, subject, scope)
+                self._out.emit(f"if {test}:")
+                with self._out.block():
+                    self._out.emit(f"{result} = {self._expression(branch.args['true'], scope).code}")
+                    self._out.emit("break")
+            default = node.args.get("default")
+            self._out.emit(f"{result} = {NOTHING.code if default is None else self._expression(default, scope).code}")
+            self._out.emit("break")
+        return Value(result)
+
+    def _when(self, node: Tree, subject: Value | None, scope: Scope) -> str:
+        if subject is not None:
+            return f"_identical({subject.code}, {self._expression(node, scope).code})"
+        node = bare(node)
+        if isinstance(node, _TESTS):
+            return self._condition(node, scope)
+        value = self._expression(node, scope)
+        if value.is_literal:
+            return value.code if value.kind == "boolean" else "False"
+        return f"{value.code} is True"
+
+    def _call(self, node: exp.Anonymous, scope: Scope) -> Value:
+        name: str = node.name
+        found = self._functions.get(name)
+        if found is None:
+            self._problem(node, f"no function '{name}'", self._functions.suggestion(name))
+            return NOTHING
+        if not found.takes(len(node.expressions)):
+            self._problem(
+                node, f"{name} cannot take {_count(len(node.expressions))}", f"it is called {found.signature}"
+            )
+            return NOTHING
+        self._check_literals(found, node)
+        constant = self._constant_call(found, node)
+        if constant is not None:
+            return constant
+        arguments = [self._expression(argument, scope) for argument in node.expressions]
+        if name == "json_decode" and arguments[0].is_payload and isinstance(self._columns, MessageColumns):
+            return self._payload_json()  # which is decoded once for all rules
+        return self._called(name, arguments, node)
+
+    def _constant_call(self, found: Function, node: exp.Anonymous) -> Value | None:
+        """The result, made now, of a pure function of literals that gives no literal (``optimizer`` has the rest)."""
+        known = _constants_of(node.expressions)
+        if not known or not found.is_pure or found.column is not None or self._trace is not None:
+            return None
+        try:
+            result = found.call(*known)
+        except values.EvaluationError:
+            return None
+        return Value(self._out.hoisted(found.name, result, node))
+
+    def _called(self, name: str, arguments: list[Value], node: Tree) -> Value:
+        """A call of a function that is known to exist and to take so many arguments."""
+        found = self._functions.get(name)
+        assert found is not None
+        codes = [argument.code for argument in arguments]
+        if self._has_many_calls:
+            codes = [f"_counted({code})" for code in codes]
+        if found.column is not None:
+            column = self._payload_json() if name == "payload" and codes else self._column(found.column)
+            codes.insert(0, column.code)
+        global_name = "fn_" + re.sub(r"\W", "·", name)  # a middle dot may stand in a name of Python
+        self._out.namespace[global_name] = found.call
+        return self._out.let("v", f"{global_name}({', '.join(codes)})", _KIND_OF_TYPE.get(found.returns.name, "any"))
+
+    def _check_literals(self, found: Function, node: exp.Anonymous) -> None:
+        values: list[Any] = []
+        before = len(self._problems)
+        for position, argument in enumerate(node.expressions):
+            value = constant_of(argument)
+            values.append(NOT_LITERAL if value is None else value)
+            text = None if value is None else found.problem_with(position, value)
+            if text is not None:
+                self._problem(argument, text, f"it is called {found.signature}")
+        if len(self._problems) == before and (problem := found.problem_with_call(values)) is not None:
+            blamed = node if problem[0] is None else node.expressions[problem[0]]
+            self._problem(blamed, problem[1], f"it is called {found.signature}")
+
+    # Conditions
+
+    def _condition(self, node: Tree, scope: Scope) -> str:
+        """Python source of a boolean, to be used once, at once."""
+        node = bare(node)
+        value = self._value_of(node, scope) if isinstance(node, _TESTS) else self._expression(node, scope)
+        test = self._truth(node, value)
+        if self._trace is not None:
+            test = self._out.let("v", test).code
+            self._tell("value", node, test)
+        return test
+
+    def _truth(self, node: Tree, value: Value) -> str:
+        if value.kind in ("test", "boolean"):
+            return value.code
+        if value.is_literal or isinstance(node, (exp.Array, exp.GenerateSeries, exp.Struct)):
+            self._problem(node, f"{shortened(text_of_tree(node))} is no condition", "compare it with something")
+            return "False"
+        self._out.at(node)
+        return f"_truth_of_call({value.code})" if isinstance(node, exp.Anonymous) else f"_truth({value.code})"
+
+    def _like(self, node: Tree, scope: Scope) -> Value:
+        test, escape = (node.this, node.expression.name) if isinstance(node, exp.Escape) else (node, like.ESCAPE)
+        value, pattern = self._expression(test.this, scope), self._expression(test.expression, scope)
+        if test.expression.is_string:
+            try:
+                matcher = like.matcher(test.expression.name, escape)
+            except values.EvaluationError as error:
+                self._problem(test.expression, str(error))
+                return _test("False")
+            name = self._out.hoisted("like", matcher, test.expression)
+            inline = f"{name}({value.code}) if type({value.code}) is str"
+            return _test(f"({inline} else _like({value.code}, {pattern.code}))")
+        return _test(f"_like({value.code}, {pattern.code}, {escape!r})")
+
+    def _junction(self, node: Tree, scope: Scope) -> Value:
+        """AND, OR: in one line where no operand needs lines of its own, else a block that is left early."""
+        parts = operands(node, type(node))
+        word = "and" if isinstance(node, exp.And) else "or"
+        first = self._condition(parts[0], scope)
+        outside, self._out.lines = self._out.lines, []
+        others: list[tuple[list[Line], str]] = []
+        with self._out.block():
+            for operand in parts[1:]:
+                self._out.lines = []
+                test = self._condition(operand, scope)
+                others.append((self._out.lines, test))
+        self._out.lines = outside
+        if not any(lines for lines, _ in others):
+            return _test(f"({f' {word} '.join([first, *(test for _, test in others)])})")
+        return _test(self._long_junction(first, others, stop_at="not " if word == "and" else ""))
+
+    def _long_junction(self, first: str, others: list[tuple[list[Line], str]], *, stop_at: str) -> str:
+        result = self._out.fresh("v")
+        self._out.emit(f"{result} = {first}")
+        self._out.emit(f"while {'' if stop_at else 'not '}{result}:")
+        with self._out.block():
+            for position, (lines, test) in enumerate(others):
+                if position:
+                    self._out.emit(f"if {stop_at}{result}: break")
+                self._out.lines += lines
+                self._out.emit(f"{result} = {test}")
+            self._out.emit("break")
+        return result
+
+    def _not(self, node: exp.Not, scope: Scope) -> Value:
+        inner = bare(node.this)
+        if isinstance(inner, _TESTS):
+            return _test(f"(not {self._condition(inner, scope)})")
+        value = self._expression(inner, scope)
+        if value.is_literal:
+            return _test(f"(not {value.code})" if value.kind == "boolean" else "False")
+        return _test(f"({value.code} is False)")
+
+    def _in(self, node: exp.In, scope: Scope) -> Value:
+        value = self._expression(node.this, scope)
+        items = [self._expression(item, scope) for item in node.expressions]
+        if all(item.is_literal and item.kind in _EXACT_KINDS for item in items):
+            known = [constant_of(item) for item in node.expressions]
+            name = self._out.hoisted("choices", values.choices(known), exp.Array(expressions=node.expressions))
+            return _test(f"_is_one_of({value.code}, {name})")
+        return _test(f"_is_in({value.code}, ({', '.join(item.code for item in items)},))")
+
+    def _tell(self, what: str, node: Tree, code: str = "None") -> None:
+        """A line that tells the trace, where there is one."""
+        if self._trace is None:
+            return
+        name = f"_node_{len(self._out.namespace)}"
+        self._out.namespace |= {name: node, "_trace": self._trace}
+        self._out.emit(f"_trace({what!r}, {name}, {code})")
+
+    def _problem(self, node: Tree, message: str, suggestion: str | None = None) -> None:
+        problem = Problem(message, "/sql", *place_of(node), suggestion)
+        if problem not in self._problems:
+            self._problems.append(problem)
+
 
 def _bounds(tree: exp.Select) -> tuple[int, int, int]:
     """How many items a FOREACH walks without stopping, the same in bytes, and how many rows it gives."""
-    clauses = [clause for clause in (*tree.expressions, tree.args.get("where")) if clause is not None]
+    clauses = [clause for clause in (*tree.expressions, tree.args.get("incase")) if clause is not None]
     work = sum(1 for clause in clauses for _ in clause.walk())
     calls = sum(1 for clause in clauses for _ in clause.find_all(exp.Anonymous))
     members = sum(_STAR_MEMBERS if isinstance(field, exp.Star) else 1 for field in tree.expressions)
@@ -415,8 +865,45 @@ def _bounds(tree: exp.Select) -> tuple[int, int, int]:
     )
 
 
-_STAR_MEMBERS: Final = 20
+def _test(code: str) -> Value:
+    return Value(code, "test")
 
 
-def _implicit_name(node: Tree) -> str:
-    return node.name if isinstance(node, exp.Literal) and node.is_string else text_of_tree(node)
+def _compared(kind: type[Tree], left: Value, right: Value) -> str:
+    operator, helper = _COMPARISONS[kind]
+    call = f"{helper}({left.code}, {right.code})"
+    inline = f"{left.code} {operator} {right.code}"
+    if right.is_literal and not left.is_literal:
+        if right.kind in ("int", "float"):
+            return f"({inline} if type({left.code}) in _numbers else {call})"
+        if right.kind == "string":
+            return f"({inline} if type({left.code}) is str else {call})"
+    return call
+
+
+def _float_test(left: Value, right: Value) -> str | None:
+    """When the operation can be done in line: floats, and literals that cannot make it fail."""
+    if left.kind in ("string", "boolean") or right.kind in ("string", "boolean", "undefined"):
+        return None
+    if left.is_literal and right.is_literal:
+        return None
+    if right.is_literal:
+        return f"type({left.code}) is float" if _is_plain(right.code) else None
+    if left.is_literal:
+        return f"type({right.code}) is float and {right.code}" if _is_plain(left.code) else None
+    return f"type({left.code}) is float and type({right.code}) is float and {right.code}"
+
+
+def _is_plain(code: str) -> bool:
+    """Whether a numeric literal is not zero and far from the ends of the range of floats."""
+    return 0.0 < abs(float(code)) < 1e300
+
+
+def _constants_of(nodes: Sequence[Tree]) -> list[Any] | None:
+    """The values of literals; None when one is something else, or undefined."""
+    known = [constant_of(node) for node in nodes]
+    return None if None in known else known
+
+
+def _count(number: int) -> str:
+    return "1 argument" if number == 1 else f"{number} arguments"

@@ -28,9 +28,9 @@ from rules.sql.operand_checks import (
     membership_issue,
     negation_issue,
 )
-from rules.sql.printer import text_of_tree
+from rules.sql.printer import target_of, text_of_tree
 from rules.sql.steps import Issue, descend
-from rules.sql.tree import Path, Tree, bare, jq_of, operands, path_of, place_of, value_path
+from rules.sql.tree import Path, Tree, bare, item_of, jq_of, operands, path_of, place_of, value_path
 from rules.sql.types import (
     BOOLEAN,
     DOUBLE,
@@ -144,8 +144,9 @@ class _Inference:
     def statement(self, tree: exp.Select) -> Inferred:
         self._guarded = frozenset(_looked_for(tree))
         scope = _Scope()
-        if "foreach" in tree.meta:
-            scope = self._foreach(tree)
+        item = item_of(tree)
+        if item is not None:
+            scope = self._foreach(tree, item)
         else:
             self._fields(tree.expressions, scope)
             self._where(tree.args.get("where"), "WHERE", scope)
@@ -155,20 +156,18 @@ class _Inference:
         has_star = self._is_open and any(isinstance(item, exp.Star) for item in tree.expressions)
         return Inferred(columns, tuple(self._reports), has_star, self._lineage(scope))
 
-    def _foreach(self, tree: exp.Select) -> _Scope:
-        inner: exp.Select = tree.args["from_"].this.this
+    def _foreach(self, tree: exp.Select, item_name: str) -> _Scope:
         scope = _Scope()
-        *earlier, last = inner.expressions
+        *earlier, last = tree.args["foreach"]
         self._fields(earlier, scope)
         node = last.this if isinstance(last, exp.Alias) else last
         items = self._walked(node, scope)
-        item_name: str = tree.meta["foreach"]
         if isinstance(last, exp.Alias):
             scope.names[item_name] = items
-        self._where(inner.args.get("where"), "WHERE", scope)
+        self._where(tree.args.get("where"), "WHERE", scope)
         scope.names[item_name] = self._item_of(items)
         self._incase_hides = frozenset(filter(None, map(_alias_of, tree.expressions)))
-        self._where(tree.args.get("where"), "INCASE", scope)
+        self._where(tree.args.get("incase"), "INCASE", scope)
         self._incase_hides = frozenset()
         done = _Scope(outer=scope)
         self._fields(tree.expressions, done)
@@ -225,7 +224,7 @@ class _Inference:
 
     def _field(self, item: Tree, scope: _Scope) -> None:
         node = item.this if isinstance(item, exp.Alias) else item
-        path = _target(item)
+        path = target_of(item)
         value = self._value_of(node, scope)
         scope.written_by.setdefault(path.root, []).append(text_of_tree(node))
         if not path.steps:
@@ -586,20 +585,8 @@ def _put(before: _Value, steps: Sequence[Any], value: _Value) -> _Value:
     return _Value(kind, origins, members=members)
 
 
-def _target(item: Tree) -> Path:
-    """The column, and the place in it, that a field is written to."""
-    if isinstance(item, exp.Alias):
-        target = item.args["alias"]
-        path = Path(target.name) if isinstance(target, exp.Identifier) else path_of(target)
-        return path or Path(target.name)
-    path = path_of(item)
-    if path is not None:
-        return Path(path.root, path.steps)
-    return Path(item.name if isinstance(item, exp.Literal) and item.is_string else text_of_tree(item))
-
-
 def _alias_of(item: Tree) -> str | None:
-    return None if isinstance(item, exp.Star) or not isinstance(item, exp.Alias) else _target(item).root
+    return None if isinstance(item, exp.Star) or not isinstance(item, exp.Alias) else target_of(item).root
 
 
 def _literal_type(node: exp.Literal) -> FieldType:

@@ -50,26 +50,18 @@ def optimized(tree: exp.Select, functions: Functions) -> exp.Select:
 
 
 def constant_of(node: Tree) -> Any:
-    """The value of a literal, perhaps with a minus or in parentheses.
-
-    Raises:
-        ValueError: it is something else, or a number that cannot be.
-    """
+    """The value of a literal, perhaps with a minus or in parentheses; None when it is something else, or undefined."""
     value = _constant(node)
-    if value is _UNKNOWN:
-        raise ValueError("not a literal")
-    return value
+    return None if value is _UNKNOWN or value is UNDEFINED else value
 
 
 def _name_columns(tree: exp.Select) -> None:
     """Write out the names that come from the text of expressions, which is about to change."""
-    for select in tree.find_all(exp.Select):
-        is_walked = isinstance(select.parent, exp.Subquery)  # FOREACH gives such a name no meaning
-        for field in () if is_walked else list(select.expressions):
-            is_named = isinstance(field, (exp.Alias, exp.Star, exp.Literal)) or path_of(field) is not None
-            if not is_named:
-                name = exp.Identifier(this=text_of_tree(field), quoted=True)
-                field.replace(place(exp.Alias(this=field.copy(), alias=name), *place_of(field)))
+    for field in list(tree.expressions):
+        is_named = isinstance(field, (exp.Alias, exp.Star, exp.Literal)) or path_of(field) is not None
+        if not is_named:
+            name = exp.Identifier(this=text_of_tree(field), quoted=True)
+            field.replace(place(exp.Alias(this=field.copy(), alias=name), *place_of(field)))
 
 
 def _fold(node: Tree, functions: Functions) -> None:

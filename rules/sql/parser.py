@@ -71,7 +71,7 @@ class _Parser:
         self._accept("op", ";")
         if self._now.kind != "end":
             before = self._tokens[self._at - 1]
-            hint = hints.after_the_end(self._now, before, has_where="where" in _innermost(tree).args)
+            hint = hints.after_the_end(self._now, before, has_where="where" in tree.args)
             self._fail(f"unexpected {self._now} after the end of the statement", hint)
         return tree
 
@@ -114,22 +114,20 @@ class _Parser:
         items = self._fields()
         if isinstance(items[-1], exp.Star):
             self._fail("the last item of FOREACH must be an array to walk, not *")
-        outer = self._placed(exp.Select(), start)
-        outer.set("expressions", self._fields() if self._accept_keyword("DO") else [self._placed(exp.Star(), start)])
+        fields = self._fields() if self._accept_keyword("DO") else [self._placed(exp.Star(), start)]
+        tree = self._placed(exp.Select(foreach=items, expressions=fields), start)
         if self._accept_keyword("INCASE"):
-            outer.set("where", exp.Where(this=self._condition()))
-        inner = self._with_source(self._placed(exp.Select(expressions=items), start), in_foreach=True)
-        outer.set("from_", exp.From(this=exp.Subquery(this=inner)))
+            tree.set("incase", exp.Where(this=self._condition()))
+        self._with_source(tree)
         last = items[-1]
-        outer.meta["foreach"] = last.alias if isinstance(last, exp.Alias) else "item"
         if isinstance(last, exp.Alias) and not isinstance(last.args["alias"], exp.Identifier):
             self._fail("the alias of the array that FOREACH walks must be a plain name")
-        return outer
+        return tree
 
-    def _with_source(self, tree: exp.Select, *, in_foreach: bool = False) -> exp.Select:
+    def _with_source(self, tree: exp.Select) -> exp.Select:
         if not self._accept_keyword("FROM"):
             before = self._tokens[self._at - 1]
-            self._expected("FROM", hints.instead_of_from(self._now, before, in_foreach=in_foreach))
+            self._expected("FROM", hints.instead_of_from(self._now, before, in_foreach="foreach" in tree.args))
         first, *others = self._sources()
         tree.set("from_", exp.From(this=first))
         tree.set("joins", [exp.Join(this=other) for other in others])
@@ -558,9 +556,3 @@ def _is_integer(node: Tree) -> bool:
     if isinstance(node, exp.Neg):
         node = node.this
     return isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit()
-
-
-def _innermost(tree: exp.Select) -> exp.Select:
-    """The statement with FROM and the WHERE that belongs to it."""
-    source = tree.args["from_"].this
-    return source.this if isinstance(source, exp.Subquery) else tree

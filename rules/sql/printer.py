@@ -12,8 +12,7 @@ from typing import Any, Final
 from sqlglot import exp
 
 from rules.sql.lexer import KEYWORDS
-
-Tree = exp.Expr
+from rules.sql.tree import Path, Tree, path_of, sources_of
 
 _OR, _AND, _NOT, _TEST, _SUM, _PRODUCT, _UNARY, _OPERAND, _BASE = range(9)
 """How tight an expression binds; what stands inside another and binds less needs parentheses. Keys and indexes can
@@ -37,13 +36,21 @@ _WORDS_OF_VALUES: Final = frozenset({"TRUE", "FALSE"})
 
 def text_of_statement(tree: exp.Select) -> str:
     """The text of a whole statement."""
-    source = tree.args["from_"].this
-    if isinstance(source, exp.Subquery):
-        return _foreach(tree, source.this)
-    clauses = ["SELECT " + _fields(tree.expressions)]
-    if tree.args.get("jq") is not None:
-        clauses.append("JQ " + _string(tree.args["jq"].expressions[0].name))
-    return " ".join([*clauses, _sources(tree)])
+    items, fields = tree.args.get("foreach"), tree.expressions
+    if items is None:
+        clauses = ["SELECT " + _fields(fields)]
+    else:
+        clauses = ["FOREACH " + _fields(items)]
+        if not (len(fields) == 1 and isinstance(fields[0], exp.Star)):
+            clauses.append("DO " + _fields(fields))
+    if (jq := tree.args.get("jq")) is not None:
+        clauses.append("JQ " + _string(jq.expressions[0].name))
+    if (incase := tree.args.get("incase")) is not None:
+        clauses.append("INCASE " + text_of_tree(incase.this))
+    clauses.append("FROM " + ", ".join(name_text(table.name, quoted=True) for table in sources_of(tree)))
+    if (where := tree.args.get("where")) is not None:
+        clauses.append("WHERE " + text_of_tree(where.this))
+    return " ".join(clauses)
 
 
 def text_of_tree(node: Tree) -> str:
@@ -51,27 +58,21 @@ def text_of_tree(node: Tree) -> str:
     return _written(node)[0]
 
 
+def target_of(field: Tree) -> Path:
+    """The column, and the place in it, that a field of a list is written to."""
+    target = field.args["alias"] if isinstance(field, exp.Alias) else field
+    path = path_of(target)
+    if path is not None:
+        return Path(path.root, path.steps)
+    has_name = isinstance(target, exp.Identifier) or (isinstance(target, exp.Literal) and target.is_string)
+    return Path(target.name if has_name else text_of_tree(target))
+
+
 def name_text(name: str, *, quoted: bool = False) -> str:
     """A name as it is written, in double quotes where it must be or is wanted to be."""
     if quoted or not _PLAIN_NAME.fullmatch(name) or name.upper() in KEYWORDS:
         return '"' + name.replace('"', '""') + '"'
     return name
-
-
-def _foreach(outer: exp.Select, inner: exp.Select) -> str:
-    clauses = ["FOREACH " + _fields(inner.expressions)]
-    if not (len(outer.expressions) == 1 and isinstance(outer.expressions[0], exp.Star)):
-        clauses.append("DO " + _fields(outer.expressions))
-    if outer.args.get("where") is not None:
-        clauses.append("INCASE " + text_of_tree(outer.args["where"].this))
-    return " ".join([*clauses, _sources(inner)])
-
-
-def _sources(tree: exp.Select) -> str:
-    tables = [tree.args["from_"].this, *(join.this for join in tree.args.get("joins") or [])]
-    text = "FROM " + ", ".join(name_text(table.name, quoted=True) for table in tables)
-    where = tree.args.get("where")
-    return text if where is None else f"{text} WHERE {text_of_tree(where.this)}"
 
 
 def _fields(fields: Sequence[Tree]) -> str:

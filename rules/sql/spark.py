@@ -23,7 +23,7 @@ from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Functions
 from rules.functions.spark_form import EXACT, SparkForm
 from rules.sql import like
-from rules.sql.printer import text_of_tree
+from rules.sql.printer import target_of
 from rules.sql.sources import Sources
 from rules.sql.spark_fields import FIELD_TYPES, MAX_LENGTH, Fields
 from rules.sql.spark_values import (
@@ -128,7 +128,7 @@ class _Transpiler:
     def statement(self, tree: exp.Select, sources: Sources) -> SparkStatement:
         if not sources.filters:
             raise NotInSpark("it reads events only, and a stream keeps messages")
-        if "foreach" in tree.meta:
+        if "foreach" in tree.args:
             raise NotInSpark("FOREACH has no Spark SQL here", tree)
         if tree.args.get("jq") is not None:
             raise NotInSpark("jq runs in the compiled rule only", tree)
@@ -168,16 +168,12 @@ class _Transpiler:
         self._names[self._target(item)] = value
 
     def _target(self, item: Tree) -> str:
-        if isinstance(item, exp.Alias) and isinstance(item.args["alias"], exp.Identifier):
-            name: str = item.args["alias"].name
-        else:
-            path = path_of(item.args["alias"]) if isinstance(item, exp.Alias) else path_of(item)
-            if path is not None and path.steps:
-                raise NotInSpark(f"{path.text} is written into a map; give it a name with AS", item)
-            name = path.root if path is not None else _implicit_name(item)
-        if name == "payload" and path_of(item) != Path("payload"):
+        path = target_of(item)
+        if path.steps:
+            raise NotInSpark(f"{path.text} is written into a map; give it a name with AS", item)
+        if path.root == "payload" and path_of(item) != path:
             raise NotInSpark("a column called payload hides the message's own", item)
-        return name
+        return path.root
 
     # Expressions
 
@@ -524,7 +520,3 @@ def _topic_pattern(levels: Sequence[str]) -> str:
         else:
             pieces.append(before + ("[^/]*" if level == "+" else literal_pattern(level)))
     return rf"(?s)\A{start}{''.join(pieces)}\z"
-
-
-def _implicit_name(node: Tree) -> str:
-    return node.name if isinstance(node, exp.Literal) and node.is_string else text_of_tree(node)

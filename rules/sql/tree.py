@@ -1,4 +1,4 @@
-"""The tree rules are made of: stock sqlglot nodes, and how the language's own notions are written with them.
+"""The tree of a rule: stock sqlglot nodes, and how they express what only this language has.
 
 =====================  ==============================================================================
 column ``a``           ``Column(Identifier a)``
@@ -14,7 +14,7 @@ range ``a[m..n]``      ``Bracket(path, [Slice(m, n)])``
 ``JQ v DO p END``      ``Anonymous("jq", [Literal p, v])``, as ``jq('p', v)``
 ``SELECT … FROM …``    ``Select``: ``From(Table)``, further sources as ``Join``; an alias may be a path
 ``SELECT … JQ p``      ``args["jq"]`` of the ``Select``: ``Anonymous("jq", [Literal p, Star])``; the star is the row
-``FOREACH l DO d``     ``Select(d) FROM (Select(l) FROM … WHERE …)``, INCASE as its WHERE, item in ``meta["foreach"]``
+``FOREACH l DO d``     ``Select(d)`` with the list ``l`` as ``args["foreach"]``, and a ``Where`` as ``args["incase"]``
 =====================  ==============================================================================
 
 Every node carries ``meta["line"]`` and ``meta["column"]`` of its first character.
@@ -108,10 +108,13 @@ def integer_of(node: Tree) -> int:
 
 def sources_of(tree: exp.Select) -> list[exp.Table]:
     """The tables, that is topics, of a statement in the order written."""
-    source = tree.args["from_"].this
-    if isinstance(source, exp.Subquery):
-        return sources_of(source.this)
-    return [source, *(join.this for join in tree.args.get("joins") or [])]
+    return [tree.args["from_"].this, *(join.this for join in tree.args["joins"])]
+
+
+def item_of(tree: exp.Select) -> str | None:
+    """The name of the item that FOREACH walks to; None in a SELECT."""
+    items = tree.args.get("foreach")
+    return (items[-1].alias or "item") if items else None
 
 
 def jq_of(tree: exp.Select) -> exp.Anonymous | None:

@@ -8,7 +8,6 @@ import pytest
 
 from broker.core.client import Client
 from broker.core.errors import ConfigError, InUse, Invalid, NotFound
-from broker.core.filters import covers, overlaps
 from broker.core.message import Message
 from broker.core.objects import MemorySection
 from broker.core.quarantine import message_of
@@ -205,25 +204,6 @@ def test_payloads_have_a_type_where_a_validation_guards_the_topics() -> None:
     assert bench.services.schemas.payload_type("#") is None
     bench.validations.enable("v", False)
     assert bench.services.schemas.payload_type("t/+") is None
-
-
-@pytest.mark.parametrize(
-    ("wide", "narrow", "expected"),
-    [
-        ("#", "a/b", True), ("#", "$SYS/#", False), ("a/#", "a", True), ("a/#", "a/+/b", True), ("a/+", "a/#", False),
-        ("+/b", "a/b", True), ("a/+", "a/+", True), ("a/b", "a/+", False), ("+/+", "a", False), ("a/#", "#", False),
-    ],
-)  # fmt: skip
-def test_filter_covers_filter(wide: str, narrow: str, expected: bool) -> None:
-    assert covers(tuple(wide.split("/")), tuple(narrow.split("/"))) is expected
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [("a/+", "+/b", True), ("a", "b", False), ("a/#", "a", True), ("a/b", "a", False), ("#", "x/y", True)],
-)
-def test_filters_overlap(one: str, other: str, expected: bool) -> None:
-    assert overlaps(tuple(one.split("/")), tuple(other.split("/"))) is expected
 
 
 def test_in_shadow_mode_failures_are_counted_and_told_and_the_message_passes() -> None:

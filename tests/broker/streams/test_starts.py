@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
 
 from broker.core.errors import Invalid
 from broker.core.stream import StreamRecord
@@ -12,9 +11,8 @@ from broker.storage.memory import MemoryStore
 from broker.storage.store import Batch
 from broker.streams.catalogue import Catalogue
 from broker.streams.settings import StreamSpec
-from broker.streams.starts import StreamStarts, covers
+from broker.streams.starts import StreamStarts
 from tests.support.mqtt_server import MovedClock
-from tests.support.strategies import filters, topics
 
 HOUR_US = 3_600_000_000
 
@@ -73,30 +71,3 @@ def test_the_stream_is_the_first_by_name_that_has_all_topics_or_the_one_named(st
         starts.find(TopicFilter.parse("a"), "earliest", "none")
     with pytest.raises(Invalid, match="2 shards"):
         starts.find(TopicFilter.parse("a"), "offset:1", "wide")
-
-
-@pytest.mark.parametrize(
-    ("wide", "narrow", "expected"),
-    [
-        ("#", "a/+", True),
-        ("#", "$SYS/a", False),
-        ("a/#", "a", True),
-        ("a/#", "a/b/#", True),
-        ("a/+", "a/#", False),
-        ("a/+/c", "a/b/c", True),
-        ("a/b", "a/+", False),
-        ("+/b", "a/b", True),
-        ("a/+", "a", False),
-        ("$SYS/#", "$SYS/+", True),
-        ("a/+/#", "a/#", False),
-    ],
-)
-def test_covers(wide: str, narrow: str, expected: bool) -> None:
-    assert covers(wide.split("/"), narrow.split("/")) is expected
-
-
-@given(filters, filters, topics)
-def test_what_is_covered_matches_nothing_else(wide: str, narrow: str, topic: str) -> None:
-    one, other = TopicFilter.parse(wide), TopicFilter.parse(narrow)
-    if covers(one.levels, other.levels) and other.matches(topic):
-        assert one.matches(topic)

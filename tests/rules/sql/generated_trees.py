@@ -201,12 +201,11 @@ def foreach(
     earlier: list[Tree], walked: Tree, alias: str | None, fields: list[Tree], incase: Tree | None, where: Tree | None
 ) -> exp.Select:
     last = walked if alias is None else exp.Alias(this=walked, alias=identifier(alias))
-    outer = exp.Select(expressions=fields)
+    tree = select(fields, where)
+    tree.set("foreach", [*earlier, last])
     if incase is not None:
-        outer.set("where", _where(incase))
-    outer.set("from_", exp.From(this=exp.Subquery(this=select([*earlier, last], where))))
-    outer.meta["foreach"] = alias or "item"
-    return outer
+        tree.set("incase", _where(incase))
+    return tree
 
 
 CONDITIONS = (

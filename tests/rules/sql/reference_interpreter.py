@@ -15,7 +15,7 @@ from broker.core import jsontext
 from rules.functions.registry import Functions
 from rules.sql import like, values
 from rules.sql.printer import text_of_tree
-from rules.sql.tree import END_INDEX, Path, Tree, path_of, value_path
+from rules.sql.tree import END_INDEX, Path, Tree, item_of, path_of, value_path
 from rules.sql.values import UNDEFINED, EvaluationError
 
 ARITHMETIC: dict[type[Tree], Callable[[Any, Any], Any]] = {
@@ -47,7 +47,7 @@ class Interpreter:
 
     def run(self, tree: exp.Select) -> Any:
         """A row, rows, or None when WHERE does not hold. Raises ``EvaluationError`` or ``JsonError``."""
-        if "foreach" in tree.meta:
+        if "foreach" in tree.args:
             return plain(self._foreach(tree))
         names: Names = {}
         self._fields(tree.expressions, [names])
@@ -56,8 +56,7 @@ class Interpreter:
         return plain(names)
 
     def _foreach(self, tree: exp.Select) -> list[Names] | None:
-        inner: exp.Select = tree.args["from_"].this.this
-        *earlier, last = inner.expressions
+        *earlier, last = tree.args["foreach"]
         names: Names = {}
         for item in earlier:
             if isinstance(item, exp.Alias):
@@ -67,15 +66,16 @@ class Interpreter:
         walked = self._value(last.this if isinstance(last, exp.Alias) else last, [names])
         if isinstance(walked, (RawPayload, bytes)) and walked is self._columns["payload"]:
             walked = self._payload()
-        name = tree.meta["foreach"]
+        name = item_of(tree)
+        assert name is not None
         if isinstance(last, exp.Alias):
             names[name] = walked
-        if not self._holds(inner.args.get("where"), [names]):
+        if not self._holds(tree.args.get("where"), [names]):
             return None
         rows = []
         for item in walked if isinstance(walked, list) else []:
             outer = {**names, name: item}
-            if self._holds(tree.args.get("where"), [outer]):
+            if self._holds(tree.args.get("incase"), [outer]):
                 row: Names = {}
                 self._fields(tree.expressions, [row, outer])
                 rows.append(row)

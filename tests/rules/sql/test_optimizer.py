@@ -44,6 +44,8 @@ FUNCTIONS = standard()
         ("topic(1)", "topic(1)"),
         ("false and upper(x)", "false AND upper(x)"),
         ("x[-0]", "x[-0]"),
+        ("not a = 1", "NOT a = 1"),  # which is no a <> 1 where a is missing
+        ("not a < 1", "NOT a < 1"),
     ],
 )
 def test_folding(expression: str, folded: str) -> None:
