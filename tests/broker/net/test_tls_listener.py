@@ -243,7 +243,7 @@ async def test_a_certificate_may_be_optional(authority: Authority, server: Files
 async def test_plain_bytes_silence_and_hangups_at_a_tls_port_are_ended_and_counted(
     authority: Authority, server: Files
 ) -> None:
-    async with running() as node, listening(node, **server.settings, handshake_timeout=1.0) as (_, port):
+    async with running() as node, listening(node, **server.settings, handshake_timeout=3.0) as (_, port):
         silent = await WireClient.open(port)
         plain = await WireClient.open(port)
         plain.send(Connect("c", 5))
