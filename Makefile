@@ -53,8 +53,8 @@ demo: $(RUN) ## run the product: broker, demo fleet, a Delta table, a page to op
 format: $(DEV) ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-check: $(DEV) ## ruff, mypy --strict, import rules, licences, known vulnerabilities
-	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports
+check: $(DEV) ## ruff, mypy --strict, import rules, words, licences, known vulnerabilities
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m docs.words
 	@$(BIN)/python -m locks.supply_chain licences >/dev/null && $(BIN)/python -m locks.supply_chain audit
 
 lock: $(DEV) ## write locks/ from pyproject.toml; 'make lock UPGRADE=--upgrade' takes newer versions

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from bridges.resource import specs
 from bridges.resource.actions import ActionService
 from bridges.resource.connectors import ConnectorService
 from bridges.resource.hub import Hub
 from bridges.resource.registry import Registry
 from bridges.resource.sources import SourceService
 from bridges.resource.watch import LOOK_S, BridgeWatch
+from broker.config.model import Settings
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.errors import ConfigError
 from broker.core.feature import Services
@@ -27,6 +29,21 @@ BUILT_IN: Final = {
     "postgresql": "bridges.postgresql.connector:POSTGRESQL",
 }
 """Where each type of connectors is; it is loaded when somebody makes one."""
+
+
+def connector_models() -> list[type[Settings]]:
+    """The spec of a connector of each built-in type."""
+    return specs.connector_models(Registry(BUILT_IN))
+
+
+def action_models() -> list[type[Settings]]:
+    """The spec of an action of each built-in type."""
+    return specs.action_models(Registry(BUILT_IN))
+
+
+def source_models() -> list[type[Settings]]:
+    """The spec of a source of each built-in type."""
+    return specs.source_models(Registry(BUILT_IN))
 
 
 class BridgesFeature:

@@ -182,12 +182,15 @@ class Caller:
         return self._pool
 
     async def _close_when_idle(self) -> None:
+        """Also when the loop ends, which cancels this."""
         limit_s = self._parameters.max_inactive
-        while self.waiting or monotonic() - self._last_s < limit_s:  # noqa: ASYNC110  time is what is waited for
-            await asyncio.sleep(limit_s if self.waiting else max(0.01, limit_s - (monotonic() - self._last_s)))
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.aclose()
+        try:
+            while self.waiting or monotonic() - self._last_s < limit_s:  # noqa: ASYNC110  time is what is waited for
+                await asyncio.sleep(limit_s if self.waiting else max(0.01, limit_s - (monotonic() - self._last_s)))
+        finally:
+            pool, self._pool = self._pool, None
+            if pool is not None:
+                await pool.aclose()
 
 
 def _told(error: Exception) -> str:

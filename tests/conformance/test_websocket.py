@@ -10,6 +10,7 @@ import pytest
 
 from broker.net.listener import Listener
 from broker.net.settings import NamedListener, WsListenerSettings
+from tests.support.connections import dial
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.raw import DEADLINE_S, PINGREQ, PINGRESP, RawClient, connect, publish
 
@@ -88,7 +89,7 @@ async def listening(node: Node) -> AsyncIterator[int]:
 
 async def opened(port: int) -> WebSocket:
     """A WebSocket past its handshake."""
-    socket = WebSocket(*await asyncio.open_connection("127.0.0.1", port))
+    socket = WebSocket(*await dial(port))
     assert (await socket.ask())[0].startswith("HTTP/1.1 101 ")
     return socket
 
@@ -161,7 +162,7 @@ async def test_packets_and_frames_have_no_common_boundaries(version: int, cut: s
 @on_loop
 async def test_the_handshake_answers_with_the_name_of_mqtt(offered: str | None, chosen: str | None) -> None:
     async with running() as node, listening(node) as port:
-        socket = WebSocket(*await asyncio.open_connection("127.0.0.1", port))
+        socket = WebSocket(*await dial(port))
         lines = await socket.ask(subprotocols=offered)
         answered = [line.partition(": ")[2] for line in lines if line.lower().startswith("sec-websocket-protocol:")]
         assert answered == ([chosen] if chosen else [])
@@ -175,7 +176,7 @@ async def test_the_handshake_answers_with_the_name_of_mqtt(offered: str | None, 
 @on_loop
 async def test_the_path_is_mqtt_and_control_frames_are_answered() -> None:
     async with running() as node, listening(node) as port:
-        elsewhere = WebSocket(*await asyncio.open_connection("127.0.0.1", port))
+        elsewhere = WebSocket(*await dial(port))
         assert (await elsewhere.ask(path="/other"))[0].startswith("HTTP/1.1 404 ")
         socket = await opened(port)
         socket.send(frame(PING, b"are you there"))

@@ -35,7 +35,8 @@ class BrokerThread:
         self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
 
     def _run(self) -> None:
-        self._loop.run_until_complete(self._serve())
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
 
     async def _serve(self) -> None:
         store = RocksStore(self._directory, "os")

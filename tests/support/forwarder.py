@@ -42,15 +42,25 @@ class Forwarder:
         while True:
             try:
                 near, _ = listener.accept()
-                far = socket.create_connection(("127.0.0.1", self.target))
             except OSError:
                 if self._listener is not listener:
                     return
                 continue
+            try:
+                far = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                near.close()
+                continue
             with self._lock:
                 self._sockets += (near, far)
-            Thread(target=self._pass_on, args=(near, far), daemon=True).start()
-            Thread(target=self._pass_on, args=(far, near), daemon=True).start()
+            Thread(target=self._join, args=(near, far), daemon=True).start()
+
+    def _join(self, near: socket.socket, far: socket.socket) -> None:
+        with near, far:
+            back = Thread(target=self._pass_on, args=(far, near), daemon=True)
+            back.start()
+            self._pass_on(near, far)
+            back.join()
 
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -29,6 +29,7 @@ from broker.storage.settings import StoreSettings
 from broker.storage.store import Batch, Committed, LogShard, Store
 from broker.storage.writer import Writer
 from tests.support.access import MakeAccess
+from tests.support.connections import cut_off_at_the_end
 from tests.support.waiting import until
 from tests.support.wire import WireClient
 
@@ -162,5 +163,6 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 async def _within_deadline(test: Awaitable[None]) -> None:
-    async with asyncio.timeout(240):
-        await test
+    with cut_off_at_the_end():
+        async with asyncio.timeout(240):
+            await test

@@ -9,6 +9,8 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
+from tests.support.connections import dial
+
 DEADLINE_S = 60.0
 PINGREQ, PINGRESP = b"\xc0\0", b"\xd0\0"
 
@@ -103,7 +105,7 @@ class RawClient:
     @classmethod
     async def open(cls, port: int) -> Self:
         """A connected socket, nothing sent."""
-        return cls(*await asyncio.open_connection("127.0.0.1", port))
+        return cls(*await dial(port))
 
     @classmethod
     async def connected(cls, port: int, data: bytes) -> Self:

@@ -30,6 +30,7 @@ from broker.codec.packets import (
     Unsubscribe,
     Will,
 )
+from tests.support.connections import dial
 
 DEADLINE_S = 60.0
 
@@ -177,7 +178,7 @@ class WireClient:
     @classmethod
     async def open(cls, port: int, version: int = 4) -> Self:
         """A connected socket, nothing sent."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await dial(port)
         return cls(reader, writer, version)
 
     @classmethod

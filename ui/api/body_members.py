@@ -16,10 +16,12 @@ from pydantic import BaseModel
 
 from broker.admin.named_files import check_files
 from broker.core.errors import Invalid, Problem
-from ui.api.operation import BODIES
+from ui.api.operation import MODELS
 
 _LIKENESS: Final = 0.3
 """Low: ``context`` is to lead to ``event``. The members there are stand beside the suggestion."""
+_TAGS_OF_DATA: Final = frozenset({"Try", "Messages"})
+"""Of operations whose bodies are messages and events; those of others may name certificates and keys."""
 
 
 def check_members(request: Request, body: dict[str, Any]) -> None:
@@ -28,11 +30,12 @@ def check_members(request: Request, body: dict[str, Any]) -> None:
     Raises:
         broker.core.errors.Invalid: with each, its place and the member nearest to it.
     """
-    model = _model_of(getattr(request.scope.get("route"), "openapi_extra", None))
+    route = request.scope.get("route")
+    model = _model_of(getattr(route, "openapi_extra", None))
+    if model is None or "parameters" in model.model_fields or _TAGS_OF_DATA.isdisjoint(getattr(route, "tags", ())):
+        check_files(body)
     if model is None:
         return
-    if _is_open(model) or "parameters" in model.model_fields:
-        check_files(body)
     problems = list(_unknown(body, model, ""))
     if problems:
         raise Invalid("the body has unknown members", problems, code="unknown_member")
@@ -43,7 +46,7 @@ def _model_of(described: Any) -> type[BaseModel] | None:
         reference = described["requestBody"]["content"]["application/json"]["schema"]["$ref"]
     except (KeyError, TypeError):
         return None
-    return BODIES.get(str(reference))
+    return MODELS.get(str(reference))
 
 
 def _unknown(value: Any, model: type[BaseModel], pointer: str) -> Iterator[Problem]:

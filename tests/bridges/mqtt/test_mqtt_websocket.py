@@ -166,14 +166,13 @@ async def server(answer: bytes, *frames: bytes) -> AsyncIterator[tuple[int, list
     requests: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError), contextlib.closing(writer):
             request = await reader.readuntil(b"\r\n\r\n")
             requests.append(request)
             key = request.partition(b"Sec-WebSocket-Key: ")[2].partition(b"\r\n")[0]
             accept = b64encode(sha1(key + GUID).digest())
             writer.write(answer.replace(b"{accept}", accept) + b"".join(frames))
             await reader.read()
-            writer.close()
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:

@@ -17,6 +17,7 @@ from broker.core.events import Events
 from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
 from tests.support.access import BUILTIN, access
+from tests.support.connections import dial
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.scram import ScramClient
 from tests.support.wire import WireClient
@@ -35,7 +36,7 @@ async def login(
     node: Node, user: str, password: str = "wrong", *, source: str = HERE, client: str = "c", version: int = 5
 ) -> int:
     """The code of the CONNACK."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", node.port, local_addr=(source, 0))
+    reader, writer = await dial(node.port, local_addr=(source, 0))
     wire = WireClient(reader, writer, version)
     wire.send(Connect(client, version, username=user, password=password.encode()))
     code = (await wire.expect(ConnAck)).reason_code

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import psutil
 import pytest
 
 from broker.cli import exit_codes
@@ -188,9 +187,12 @@ def _completed(line: str, environ: dict[str, str]) -> tuple[list[str], float]:
 
 def _timed(words: list[str], environ: dict[str, str]) -> tuple[list[str], float]:
     command = [sys.executable, "-m", "broker.cli.main", *words]
-    process = psutil.Popen(command, stdout=subprocess.PIPE, env=environ, cwd=Path(__file__).parents[3], text=True)
-    text = process.stdout.read()
-    _, _, usage = os.wait4(process.pid, 0)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environ, cwd=Path(__file__).parents[3], text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        text = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
     return text.splitlines(), usage.ru_utime + usage.ru_stime
 
 

@@ -103,7 +103,7 @@ def test_sessions_are_listed_ranked_and_purged(ask: Callable[..., Any], node: No
     ]
     assert ask("sessions", "show", "line-1")["queued"] == 3
     assert main(["sessions", "top", "-n", "1", "--csv", "top.csv"]) == exit_codes.DONE
-    [row] = list(csv.DictReader((tmp_path / "top.csv").open()))
+    [row] = list(csv.DictReader((tmp_path / "top.csv").read_text().splitlines()))
     assert (row["client_id"], row["queued"], row["queued_bytes"]) == ("line-1", "3", "24")
     assert ask("sessions", "purge", "--id", "line-*", "--older-than", "1d", "--yes")["sessions"] == 0
     assert ask("sessions", "purge", "--id", "line-1", "--zone", "other", "--yes")["sessions"] == 0

@@ -19,6 +19,7 @@ from broker.net.listener import Listener
 from broker.net.settings import NamedListener, SslListenerSettings, TlsSettings
 from broker.session.session import Session
 from tests.support.certificates import Authority
+from tests.support.connections import dial
 from tests.support.mqtt_server import on_loop, running
 from tests.support.wire import WireClient
 
@@ -74,7 +75,7 @@ async def test_an_ended_connection_of_tls_goes_by_itself(tmp_path: Path) -> None
         _, port = await listener.open()
         trusting = ssl.create_default_context(cafile=authority.file)
         with collector_off():
-            ends = await asyncio.open_connection("127.0.0.1", port, ssl=trusting, server_hostname="localhost")
+            ends = await dial(port, ssl=trusting, server_hostname="localhost")
             await live(WireClient(*ends, 5), "DISCONNECT")
             await node.until(lambda: not alive(Connection, Session))
         listener.close()

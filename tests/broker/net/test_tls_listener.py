@@ -23,6 +23,7 @@ from broker.net.listener import Listener
 from broker.net.settings import NamedListener, SslListenerSettings, TlsSettings
 from broker.net.tls import TlsContexts
 from tests.support.certificates import Authority, Files
+from tests.support.connections import dial
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.wire import WireClient
 
@@ -57,7 +58,7 @@ def trusting(authority: Authority, client: Files | None = None) -> ssl.SSLContex
 
 
 async def opened(port: int, context: ssl.SSLContext, server_name: str = "localhost") -> WireClient:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=server_name)
+    reader, writer = await dial(port, ssl=context, server_hostname=server_name)
     return WireClient(reader, writer, 5)
 
 
@@ -242,7 +243,7 @@ async def test_a_certificate_may_be_optional(authority: Authority, server: Files
 async def test_plain_bytes_silence_and_hangups_at_a_tls_port_are_ended_and_counted(
     authority: Authority, server: Files
 ) -> None:
-    async with running() as node, listening(node, **server.settings, handshake_timeout=1.0) as (_, port):
+    async with running() as node, listening(node, **server.settings, handshake_timeout=3.0) as (_, port):
         silent = await WireClient.open(port)
         plain = await WireClient.open(port)
         plain.send(Connect("c", 5))

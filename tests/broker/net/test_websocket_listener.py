@@ -26,6 +26,7 @@ from broker.codec.packets import (
 from broker.net.frames import binary_frame_head, masked
 from broker.net.listener import Listener
 from broker.net.settings import NamedListener, WebSocketSettings, WsListenerSettings
+from tests.support.connections import dial
 from tests.support.mqtt_server import Node, on_loop, running
 
 _REQUEST = (
@@ -61,7 +62,7 @@ class WebClient:
 
     @classmethod
     async def open(cls, port: int) -> WebClient:
-        client = cls(*await asyncio.open_connection("127.0.0.1", port))
+        client = cls(*await dial(port))
         client.send(_REQUEST)
         assert (await client.response()).startswith("HTTP/1.1 101 ")
         return client
@@ -208,7 +209,7 @@ async def test_a_client_that_answers_no_goodbye_is_cut_off() -> None:
 @on_loop
 async def test_other_requests_get_an_answer_in_words(request_text: bytes, status: str) -> None:
     async with running() as node, listening(node) as (listener, port):
-        client = WebClient(*await asyncio.open_connection("127.0.0.1", port))
+        client = WebClient(*await dial(port))
         client.send(request_text)
         head, _, text = (await client.rest()).decode().partition("\r\n\r\n")
         assert head.split(" ")[1] == status
@@ -219,7 +220,7 @@ async def test_other_requests_get_an_answer_in_words(request_text: bytes, status
 @on_loop
 async def test_one_who_asks_nothing_is_cut_off_like_one_without_connect() -> None:
     async with running() as node, listening(node) as (listener, port):
-        client = WebClient(*await asyncio.open_connection("127.0.0.1", port))
+        client = WebClient(*await dial(port))
         client.send(_REQUEST[:30])
         await node.until(lambda: listener.links == 1)
         node.pass_time(30)
@@ -230,7 +231,7 @@ async def test_one_who_asks_nothing_is_cut_off_like_one_without_connect() -> Non
 async def test_a_full_listener_says_so_in_http() -> None:
     async with running() as node, listening(node, max_connections=1) as (_, port):
         await WebClient.connected(port)
-        second = WebClient(*await asyncio.open_connection("127.0.0.1", port))
+        second = WebClient(*await dial(port))
         second.send(_REQUEST)
         assert (await second.response()).startswith("HTTP/1.1 503 ")
 

@@ -1,0 +1,89 @@
+"""Words that mark translated text, with what to write instead.
+
+``make check`` runs this: it prints each place in the pages and in the help texts of the command line that has such a
+word. Not checked are code blocks, generated pages and those in ``UNCHECKED``.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from docs.reference_pages.cli import cli
+
+ROOT: Final = Path(__file__).parent.parent
+UNCHECKED: Final = ("docs/reference/", "docs/architecture.md", "docs/limits.md")
+INSTEAD: Final = {
+    r"(?:(?:begin|start)s? )?anew": "restart; create again",
+    r"for good(?! reason)": "permanently",
+    r"whoever": "anyone who; a client that",
+    r"nobody": "no client; no user",
+    r"mend(?:s|ed|ing)?": "fix",
+    r"told (?:of|then|about|in words|as|with|here)": "report; show",
+    r"(?:is|are|was|were) wanted|wanted (?:is|are)": "is expected; the target is",
+    r"[\d,]+ at a time|most \w+ at a time": "concurrent; in flight",
+    r"stands? (?:on|in|at|there|under|behind|beside|below|with|still)": "is; is stored; runs beside; is idle",
+    r"(?:lies?|lay) (?:on|at|there|under|behind|beside|below)": "is; is stored",
+    r"tak(?:es?|en|ing) (?:them )?again(?!st)": "reprocess",
+    r"(?:can|cannot|could|to) be had": "is possible; is available",
+    r"put(?:s|ting)? (?:\w+ )?in force": "apply; roll out",
+    r"work(?:s|ed) off": "process",
+    r"(?:is|are|was|were) put off": "is deferred",
+    r"over there": "on the other broker",
+    r"beside (?:that|these|this)": "in addition",
+    r"over (?:restarts?|crash(?:es)?|kills)": "across",
+    r"and (?:its|their) (?:kin|like)": "and similar",
+    r"an own": "a separate",
+    r"a text(?! (?:file|editor|format|field|area|message))": "a string",
+    r"foretells?": "predict",
+}
+"""What to write instead, by pattern. A space in a pattern is any white space."""
+NOT_YET: Final = (
+    ", for good", "the broker starts anew", "forgotten for good", "versions and ids for good",
+    "a message that nobody published", "take them again", "Column payload, a text",
+)  # fmt: skip
+"""What help texts still say. Shorten this list, do not add to it."""
+_PATTERNS: Final = [
+    (re.compile(r"\b(?:" + words.replace(" ", r"\s+") + r")\b", re.IGNORECASE), instead)
+    for words, instead in INSTEAD.items()
+]
+_CODE: Final = re.compile(r"^```.*?^```|`[^`]*`|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
+
+
+def findings(name: str, text: str) -> Iterator[str]:
+    """Each place of ``text``, as ``NAME:LINE: "WORD", write: INSTEAD``."""
+    for pattern, instead in _PATTERNS:
+        for found in pattern.finditer(text):
+            line = text.count("\n", 0, found.start()) + 1
+            yield f'{name}:{line}: "{" ".join(found[0].split())}", write: {instead}'
+
+
+def prose(page: str) -> str:
+    """The text of a page without code and addresses, line by line where it was."""
+    return _CODE.sub(lambda found: "\n" * found[0].count("\n"), page)
+
+
+def helps() -> str:
+    """The help texts of all commands, without what is ``NOT_YET`` clean."""
+    text = cli()
+    for phrase in NOT_YET:
+        text = text.replace(phrase, "")
+    return text
+
+
+def everything() -> Iterator[str]:
+    """The findings in all pages and help texts."""
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        name = str(page.relative_to(ROOT))
+        if not name.startswith(UNCHECKED):
+            yield from findings(name, prose(page.read_text()))
+    yield from findings("help", helps())
+
+
+if __name__ == "__main__":
+    found = list(everything())
+    print(*found, sep="\n", end="\n" if found else "")
+    sys.exit(bool(found))

@@ -1,0 +1,35 @@
+"""Connections that tests open; what a test leaves open is cut off when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+_opened: ContextVar[list[asyncio.StreamWriter] | None] = ContextVar("opened", default=None)
+
+
+async def dial(port: int, **options: Any) -> Streams:
+    """A connection to a port of 127.0.0.1."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, **options)
+    opened = _opened.get()
+    if opened is not None:
+        opened.append(writer)
+    return reader, writer
+
+
+@contextmanager
+def cut_off_at_the_end() -> Iterator[None]:
+    """Cut off what is opened in this context, and in the tasks that start in it, unless it is closed before."""
+    opened: list[asyncio.StreamWriter] = []
+    before = _opened.set(opened)
+    try:
+        yield
+    finally:
+        _opened.reset(before)
+        for writer in opened:
+            writer.transport.abort()
