@@ -42,6 +42,7 @@ from rules.sql.optimizer import constant_of, optimized
 from rules.sql.printer import target_of, text_of_tree
 from rules.sql.tree import (
     END_INDEX,
+    TESTS,
     Path,
     Tree,
     bare,
@@ -228,9 +229,6 @@ _MAX_HOISTED: Final = 10_000
 """Longest range that is kept as an array."""
 _STAR_MEMBERS: Final = 20
 _KIND_OF_TYPE: Final = {"boolean": "boolean", "long": "number", "double": "number"}
-_TESTS: Final = (
-    *_COMPARISONS, exp.And, exp.Or, exp.Not, exp.In, exp.Is, exp.Between, exp.Like, exp.Escape,
-)  # fmt: skip
 _EXACT_KINDS: Final = ("int", "float", "string", "boolean")
 
 
@@ -690,7 +688,7 @@ class _Compiler:
         if subject is not None:
             return f"_identical({subject.code}, {self._expression(node, scope).code})"
         node = bare(node)
-        if isinstance(node, _TESTS):
+        if isinstance(node, TESTS):
             return self._condition(node, scope)
         value = self._expression(node, scope)
         if value.is_literal:
@@ -760,7 +758,7 @@ class _Compiler:
     def _condition(self, node: Tree, scope: Scope) -> str:
         """Python source of a boolean, to be used once, at once."""
         node = bare(node)
-        value = self._value_of(node, scope) if isinstance(node, _TESTS) else self._expression(node, scope)
+        value = self._value_of(node, scope) if isinstance(node, TESTS) else self._expression(node, scope)
         test = self._truth(node, value)
         if self._trace is not None:
             test = self._out.let("v", test).code
@@ -822,7 +820,7 @@ class _Compiler:
 
     def _not(self, node: exp.Not, scope: Scope) -> Value:
         inner = bare(node.this)
-        if isinstance(inner, _TESTS):
+        if isinstance(inner, TESTS):
             return _test(f"(not {self._condition(inner, scope)})")
         value = self._expression(inner, scope)
         if value.is_literal:

@@ -30,7 +30,7 @@ from rules.sql.operand_checks import (
 )
 from rules.sql.printer import target_of, text_of_tree
 from rules.sql.steps import Issue, descend
-from rules.sql.tree import Path, Tree, bare, item_of, jq_of, operands, path_of, place_of, value_path
+from rules.sql.tree import COMPARISONS, Path, Tree, bare, item_of, jq_of, operands, path_of, place_of, value_path
 from rules.sql.types import (
     BOOLEAN,
     DOUBLE,
@@ -52,7 +52,6 @@ SchemaType = Callable[[str, str | None], FieldType]
 """The type of what a registered schema (and message type) decodes to; ``unknown`` where there is none."""
 
 _ARITHMETIC: Final = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)
-_COMPARISONS: Final = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 _TESTS: Final = (exp.And, exp.Or, exp.Not, exp.In, exp.Is, exp.Between, exp.Like, exp.Escape)
 _PRESENCE: Final = ("is_null", "is_not_null", "is_null_var", "is_not_null_var")
 
@@ -312,7 +311,7 @@ class _Inference:
         if isinstance(node, _ARITHMETIC):
             self._report(node, arithmetic_issue(node, *operands))
             return _Value(arithmetic_type(node, left.kind, right.kind), origins)
-        if isinstance(node, _COMPARISONS):
+        if isinstance(node, COMPARISONS):
             issue = comparison_issue(node, *operands)
             self._report(node, issue)
             if issue is None and isinstance(node, exp.NEQ):

@@ -13,9 +13,9 @@ fields that the rule names, numbers as DOUBLE or BIGINT, strings as VARIANT, sin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from sqlglot import exp
 
@@ -31,8 +31,6 @@ from rules.sql.spark_values import (
     UNDEFINED,
     NotInSpark,
     Value,
-    any_of,
-    cast,
     common_kind,
     comparable,
     double,
@@ -46,7 +44,7 @@ from rules.sql.spark_values import (
     quoted_name,
     shown,
 )
-from rules.sql.tree import Path, Tree, bare, path_of
+from rules.sql.tree import TESTS, Path, Tree, bare, path_of
 
 IRREGULAR: Final = "_irregular"
 _PLACE: Final = {"_shard": "shard", "_offset": "offset", "_published_at": "ts", "_topic": "topic"}
@@ -54,6 +52,7 @@ _RECORD: Final = (
     "shard", "offset", "ts", "topic", "payload", "qos", "retain", "client_id", "username", "properties", "rule",
 )  # fmt: skip
 _LISTED: Final = ",\n  "
+_OR: Final = "\n      OR "
 _OF_FIELD: Final = {"boolean": "boolean", "long": "long", "double": "number", "string": "string"}
 _COLUMN_TYPES: Final = {"boolean": "boolean", "long": "long", "number": "double", "float": "double", "string": "string"}
 _COLUMNS: Final = {
@@ -146,7 +145,7 @@ class _Transpiler:
     def _text(self, sources: Sources, condition: Value, doubts: Sequence[str]) -> SparkStatement:
         """Three steps, innermost first: the payload as JSON, what is irregular, and the rows."""
         doubts = [*self._fields.doubts(), *doubts]
-        irregular = f"coalesce({any_of(doubts)}, FALSE)" if doubts else "FALSE"
+        irregular = f"coalesce({_OR.join(doubts)}, FALSE)" if doubts else "FALSE"
         topics = " OR ".join(f"topic RLIKE {quoted(_topic_pattern(one.levels))}" for one in sources.filters)
         source = (
             f"FROM (\n  SELECT *, {irregular} AS {IRREGULAR}\n  FROM (\n{self._fields.decoded()}\n  )\n)\n"
@@ -182,28 +181,48 @@ class _Transpiler:
         path = path_of(node)
         if path is not None:
             return self._path(path, node)
-        if isinstance(node, exp.Literal):
-            return literal(node)
-        if isinstance(node, exp.Boolean):
-            return Value(str(bool(node.this)).upper(), "boolean")
-        if isinstance(node, exp.Null):
-            return UNDEFINED
-        if type(node) in _ARITHMETIC:
-            return self._arithmetic(node)
-        if isinstance(node, exp.Div):
-            return self._divide(node)
-        if isinstance(node, (exp.IntDiv, exp.Mod)):
-            return self._call_of("div" if isinstance(node, exp.IntDiv) else "mod", [node.this, node.expression], node)
-        if isinstance(node, exp.DPipe):
-            return self._joined(node)
-        if isinstance(node, exp.Neg):
-            return self._negative(node)
-        if isinstance(node, exp.Anonymous):
-            return self._function(node)
-        if isinstance(node, exp.Case):
-            return self._case(node)
-        if type(node) in _CONDITIONS:
-            return self._condition(node)
+        match node:
+            case exp.Literal():
+                return literal(node)
+            case exp.Boolean():
+                return Value(str(bool(node.this)).upper(), "boolean")
+            case exp.Null():
+                return UNDEFINED
+            case exp.Add() | exp.Sub() | exp.Mul():
+                return self._arithmetic(node)
+            case exp.Div():
+                return self._divide(node)
+            case exp.IntDiv() | exp.Mod():
+                name = "div" if isinstance(node, exp.IntDiv) else "mod"
+                return self._call_of(name, [node.this, node.expression], node)
+            case exp.DPipe():
+                return self._joined(node)
+            case exp.Neg():
+                return self._negative(node)
+            case exp.Anonymous():
+                return self._function(node)
+            case exp.Case():
+                return self._case(node)
+            case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
+                left, right = self._expression(node.this), self._expression(node.expression)
+                return self._compared(_COMPARISONS[type(node)], left, right, node)
+            case exp.And() | exp.Or():
+                word, goes_on = ("AND", "{}") if isinstance(node, exp.And) else ("OR", "NOT {}")
+                return _junction(word, goes_on, self._condition(node.this), self._condition(node.expression))
+            case exp.Not():
+                return self._not(node)
+            case exp.In():
+                return self._in(node)
+            case exp.Is():
+                value = self._expression(node.this)
+                return Value(f"({value.sql} IS NULL)" if value.may_be_null else "FALSE", "boolean", False, value.unsure)
+            case exp.Between():
+                value = self._expression(node.this)
+                low = self._compared(">=", value, self._expression(node.args["low"]), node)
+                high = self._compared("<=", value, self._expression(node.args["high"]), node)
+                return _junction("AND", "{}", low, high)
+            case exp.Like() | exp.Escape():
+                return self._like(node)
         raise NotInSpark(f"{shown(node)}: arrays and maps are made by the compiled rule only", node)
 
     def _path(self, path: Path, node: Tree) -> Value:
@@ -317,47 +336,31 @@ class _Transpiler:
         otherwise = UNDEFINED if default is None else self._expression(default)
         doubts += otherwise.unsure
         kind = common_kind(node, [*results, otherwise])
-        whens = " ".join(
-            f"WHEN {test} THEN {cast(result, kind)}" for test, result in zip(branches, results, strict=True)
-        )
+        whens = " ".join(f"WHEN {test} THEN {result.sql}" for test, result in zip(branches, results, strict=True))
         nulls = tuple(doubt for result in (*results, otherwise) for doubt in result.unsure_null)
         may_be_null = any(result.may_be_null for result in (*results, otherwise))
-        return Value(f"CASE {whens} ELSE {cast(otherwise, kind)} END", kind, may_be_null, doubts, nulls)
+        return Value(f"CASE {whens} ELSE {otherwise.sql} END", kind, may_be_null, doubts, nulls)
 
     def _when(self, node: Tree, subject: Value | None) -> Value:
         if subject is None:
-            value = self._truth(node)
+            value = self._condition(node)
             return Value(value.sql, "boolean", False, value.unsure)
         return self._identical(subject, self._expression(node), node)
 
     # Conditions
 
     def _condition(self, node: Tree) -> Value:
-        """A boolean that is never NULL where the record is regular."""
+        """Whether an expression is true, never NULL where the record is regular; what is not there is not true."""
         node = bare(node)
-        if type(node) in _CONDITIONS:
-            return _CONDITIONS[type(node)](self, node)
-        value = self._truth(node)
-        if isinstance(node, exp.Anonymous) and value.may_be_null:
-            return Value(value.sql, "boolean", False, value.doubts_unless_there)
-        return value
-
-    def _truth(self, node: Tree) -> Value:
-        """Whether an expression is true; what is not there is not."""
-        if type(bare(node)) in _CONDITIONS:
-            return self._condition(node)
         value = self._expression(node)
+        if isinstance(node, TESTS):
+            return value
         if value.kind == "undefined":
             return Value("FALSE", "boolean")
         if value.kind != "boolean":
             raise NotInSpark(f"{shown(node)} is used as a condition and is a {value.kind}", node)
         sql = f"coalesce({value.sql}, FALSE)" if value.may_be_null else value.sql
         return Value(sql, "boolean", False, value.unsure)
-
-    def _comparison(self, node: Tree) -> Value:
-        return self._compared(
-            _COMPARISONS[type(node)], self._expression(node.this), self._expression(node.expression), node
-        )
 
     def _compared(self, sign: str, left: Value, right: Value, node: Tree) -> Value:
         left, right, doubts = comparable(left, right, node)
@@ -371,22 +374,11 @@ class _Transpiler:
             return Value(f"coalesce({one} {sign} {other}, {one} <=> {other})", "boolean", False, doubts)
         return Value(f"coalesce({one} {sign} {other}, FALSE)", "boolean", False, doubts)
 
-    def _and(self, node: Tree) -> Value:
-        left, right = self._condition(node.this), self._condition(node.expression)
-        doubts = (*left.unsure, *(f"({left.sql} AND {doubt})" for doubt in right.unsure))
-        return Value(f"({left.sql} AND {right.sql})", "boolean", False, doubts)
-
-    def _or(self, node: Tree) -> Value:
-        left, right = self._condition(node.this), self._condition(node.expression)
-        doubts = (*left.unsure, *(f"(NOT {left.sql} AND {doubt})" for doubt in right.unsure))
-        return Value(f"({left.sql} OR {right.sql})", "boolean", False, doubts)
-
     def _not(self, node: Tree) -> Value:
         inner = bare(node.this)
-        if type(inner) in _CONDITIONS:
-            value = self._condition(inner)
-            return Value(f"(NOT {value.sql})", "boolean", False, value.unsure)
         value = self._expression(inner)
+        if isinstance(inner, TESTS):
+            return Value(f"(NOT {value.sql})", "boolean", False, value.unsure)
         if value.kind != "boolean":
             return Value("FALSE", "boolean", False, value.unsure)
         return Value(f"coalesce(NOT {value.sql}, FALSE)", "boolean", False, value.unsure)
@@ -407,17 +399,6 @@ class _Transpiler:
             raise NotInSpark(f"{shown(node)}: an integer is no float here, and the schema's number may be either", node)
         both = f"({value.sql} IS NULL AND {other.sql} IS NULL)" if value.may_be_null and other.may_be_null else "FALSE"
         return Value(both, "boolean", False, doubts)
-
-    def _is_null(self, node: Tree) -> Value:
-        value = self._expression(node.this)
-        return Value(f"({value.sql} IS NULL)" if value.may_be_null else "FALSE", "boolean", False, value.unsure)
-
-    def _between(self, node: Tree) -> Value:
-        value = self._expression(node.this)
-        low = self._compared(">=", value, self._expression(node.args["low"]), node)
-        high = self._compared("<=", value, self._expression(node.args["high"]), node)
-        doubts = (*low.unsure, *(f"({low.sql} AND {doubt})" for doubt in high.unsure))
-        return Value(f"({low.sql} AND {high.sql})", "boolean", False, doubts)
 
     def _like(self, node: Tree) -> Value:
         test, escape = (node.this, node.expression.name) if isinstance(node, exp.Escape) else (node, like.ESCAPE)
@@ -485,20 +466,10 @@ class _Transpiler:
         return Value(f"coalesce({topic.sql} RLIKE {pattern}, FALSE)", "boolean", False, topic.doubts)
 
 
-_Condition = Callable[[_Transpiler, Any], Value]
-
-
-_CONDITIONS: Final[dict[type[Tree], _Condition]] = {
-    **dict.fromkeys(_COMPARISONS, _Transpiler._comparison),
-    exp.And: _Transpiler._and,
-    exp.Or: _Transpiler._or,
-    exp.Not: _Transpiler._not,
-    exp.In: _Transpiler._in,
-    exp.Is: _Transpiler._is_null,
-    exp.Between: _Transpiler._between,
-    exp.Like: _Transpiler._like,
-    exp.Escape: _Transpiler._like,
-}  # fmt: skip
+def _junction(word: str, goes_on: str, left: Value, right: Value) -> Value:
+    """Both joined; what the right side doubts matters only where the left one does not decide."""
+    doubts = (*left.unsure, *(f"({goes_on.format(left.sql)} AND {doubt})" for doubt in right.unsure))
+    return Value(f"({left.sql} {word} {right.sql})", "boolean", False, doubts)
 
 
 def _refuse_same_names(names: Sequence[str] | dict[str, Value]) -> None:

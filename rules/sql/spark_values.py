@@ -136,14 +136,6 @@ def common_kind(node: Tree, values: Sequence[Value]) -> str:
     raise NotInSpark(f"CASE gives values of different types: {', '.join(sorted(kinds))}", node)
 
 
-def cast(value: Value, kind: str) -> str:
-    return "NULL" if value.kind == "undefined" else value.sql
-
-
-def any_of(conditions: Sequence[str]) -> str:
-    return "\n      OR ".join(conditions)
-
-
 def shown(node: Tree) -> str:
     text = text_of_tree(node)
     return text if len(text) <= 60 else text[:60] + "..."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.core.schema import UNKNOWN, FieldType
-from rules.sql.tree import END_INDEX, Path
+from rules.sql.tree import Path, step_text
 from rules.sql.types import array_of, described, element, family, member, misspelt, nearest
 
 _LISTED = 12
@@ -31,7 +31,7 @@ def descend(kind: FieldType, path: Path) -> tuple[FieldType, Issue | None]:
         if issue is not None:
             return UNKNOWN, issue
         kind = member(kind, step) if isinstance(step, str) else element(kind)
-        text += f".{step}" if isinstance(step, str) else f"[{_index_text(step)}]"
+        text += f".{step}" if isinstance(step, str) else f"[{step_text(step)}]"
     if path.range is None:
         return kind, None
     if family(kind) not in ("array", "string", "unknown"):
@@ -86,9 +86,3 @@ def _listed(kind: FieldType) -> str:
     if not names:
         return "no fields"
     return ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
-
-
-def _index_text(step: Any) -> str:
-    if step is END_INDEX:
-        return "-0"
-    return step.text if isinstance(step, Path) else str(step)

@@ -45,14 +45,19 @@ class Path:
     @property
     def text(self) -> str:
         """The path as people write it."""
-        steps = "".join(f".{step}" if isinstance(step, str) else f"[{_step_text(step)}]" for step in self.steps)
+        steps = "".join(f".{step}" if isinstance(step, str) else f"[{step_text(step)}]" for step in self.steps)
         return self.root + steps
 
 
 END_INDEX = object()
 
+COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+TESTS = (*COMPARISONS, exp.And, exp.Or, exp.Not, exp.In, exp.Is, exp.Between, exp.Like, exp.Escape)
+"""What is true or false wherever it stands."""
 
-def _step_text(step: Any) -> str:
+
+def step_text(step: Any) -> str:
+    """An index as people write it."""
     if step is END_INDEX:
         return "-0"
     return step.text if isinstance(step, Path) else str(step)
