@@ -22,8 +22,7 @@ from broker.core.feature import Services
 from broker.core.message import Message
 from broker.core.wire import from_wire
 from rules.functions.registry import Functions
-from rules.jq.blocking import BlockingWorker
-from rules.jq.evaluation import Evaluation, NeedsWorker, evaluating
+from rules.jq.blocking import BlockingWorker, evaluate
 from rules.making import RuleMaker
 from rules.rule import Statement, error_text
 from rules.settings import RulesSettings
@@ -222,13 +221,10 @@ class Backtest:
         return found
 
     def _with_jq(self, program: Program, occurrence: Occurrence) -> Result:
-        evaluation = Evaluation(lambda: occurrence.columns)
-        while True:
-            try:
-                with evaluating(evaluation):
-                    return program.run(occurrence)
-            except NeedsWorker as needed:
-                evaluation.answers.append(self._worker.run(needed.request, self._job.ends_s))
+        left_s = self._job.ends_s - time.monotonic()
+        return evaluate(
+            lambda: program.run(occurrence), lambda: occurrence.columns, deadline_s=left_s, worker=self._worker
+        )
 
     def _compare(self, before: list[bytes], after: list[bytes], place: Mapping[str, Any]) -> None:
         """Rows that both gave are unchanged; of the others those in the same position are one row that changed."""

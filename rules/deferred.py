@@ -27,7 +27,7 @@ from broker.core.queue import DurableQueue, Queues
 from broker.core.waiting import Answers, Question, Waits, stopping_at_questions
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
-from rules.jq.evaluation import Evaluation, NeedsWorker, Request, evaluating
+from rules.jq.evaluation import Request, at_hand, keep
 from rules.jq.pool import WorkerPool
 from rules.sql.columns import Occurrence, all_columns
 from rules.sql.compiler import Lengthy, Program, Result
@@ -242,26 +242,25 @@ class Deferrals:
         """Run them until there are enough rows, and have workers and other processes answer those that ask."""
         turn, rows = _Turn(), 0
         requests: list[tuple[_Deferred, Request]] = []
-        questions: list[tuple[_Deferred, Question]] = []
+        others: list[tuple[_Deferred, Question]] = []
         for one in waiting:
             if not one.is_done:
                 for _ in one.parts(rule.event_program):
                     await turn.end()
-            needed = one.needed
-            if isinstance(needed, NeedsWorker):
-                requests.append((one, needed.request))
-            elif needed is not None:
-                questions.append((one, needed.question))
+            if isinstance(one.question, Request):
+                requests.append((one, one.question))
+            elif one.question is not None:
+                others.append((one, one.question))
             rows += one.rows
             if rows > _BATCH_ROWS:
                 break
-        await asyncio.gather(self._run_jq(requests), *(one.answers.fetch(question) for one, question in questions))
+        await asyncio.gather(self._run_jq(requests), *(one.answers.fetch(question) for one, question in others))
 
     async def _run_jq(self, requests: Sequence[tuple[_Deferred, Request]]) -> None:
         """Have the workers run what is next of each evaluation."""
         answers = await self._pool.run([request for _, request in requests])
-        for (one, _), answer in zip(requests, answers, strict=True):
-            one.evaluation.answers.append(answer)
+        for (one, request), answer in zip(requests, answers, strict=True):
+            keep(one.answers, request, answer)
 
     async def _settle(self, rule: DeferredRule, queue: DurableQueue, waiting: deque[_Deferred]) -> None:
         """Do the actions of the first ones that have an outcome, and note how far it came in the turn of the loop that
@@ -298,22 +297,20 @@ class _Turn:
 
 
 class _Deferred:
-    """One evaluation on the way to its outcome; ``needed`` is what it stopped for, None at the end."""
+    """One evaluation on the way to its outcome; ``question`` is what it stopped at, None at the end."""
 
-    __slots__ = ("_columns", "answers", "evaluation", "is_done", "message", "needed", "offset", "outcome")
+    __slots__ = ("_columns", "answers", "is_done", "message", "offset", "outcome", "question")
 
     def __init__(self, offset: int, payload: bytes, node: str, rule: str) -> None:
         kept = _decode(payload)
         self.offset, self.message = offset, _message(kept)
         if kept.columns is None:
-            columns = all_columns(self.message, node, {"rule_id": rule}, lambda: kept.now_ms)
+            self._columns = all_columns(self.message, node, {"rule_id": rule}, lambda: kept.now_ms)
         else:
-            columns = kept.columns
-        self._columns = columns
-        # nothing that refers to itself: it would stay, with all its rows, until the garbage collector comes
-        self.evaluation, self.answers = Evaluation(lambda: columns), Answers()
+            self._columns = kept.columns
+        self.answers = Answers()
         self.outcome: Result | Exception = None
-        self.needed: NeedsWorker | Waits | None = None
+        self.question: Question | None = None
         self.is_done = False
 
     @property
@@ -324,24 +321,24 @@ class _Deferred:
     def parts(self, program: Program) -> Iterator[None]:
         """Evaluate as far as the answers that are there go, from the beginning; stops after each part of a long array,
         and at the end."""
-        self.needed = None
-        parts, is_resumed = program.parts(Occurrence(dict(self._columns))), False
+        self.question = None
+        parts, place = program.parts(Occurrence(dict(self._columns))), 0
         while True:
             try:
-                with evaluating(self.evaluation, is_resumed), self.answers.at_hand(is_resumed):
+                with at_hand(lambda: self._columns), self.answers.at_hand(place):
                     next(parts)
             except StopIteration as end:
                 self.outcome = end.value
                 break
-            except (NeedsWorker, Waits) as needed:
-                self.needed = needed
+            except Waits as waits:
+                self.question = waits.question
                 break
             except Exception as error:  # noqa: BLE001 - whatever the rule does to this event is its outcome
                 self.outcome = error
                 break
-            is_resumed = True
+            place = self.answers.place
             yield
-        self.is_done = self.needed is None
+        self.is_done = self.question is None
         yield
 
 
@@ -395,25 +392,8 @@ def _message(kept: _Kept) -> Message:
     )
 
 
-def with_jq(
-    run: Callable[[G], Result], variables: Callable[[G], Mapping[str, Any]], is_busy: Callable[[], bool]
-) -> Callable[[G], Result]:
-    """A compiled rule that calls jq, with its variables at hand for ``$ENV``.
-
-    While the rule has something put off it raises ``NeedsWorker`` at once, so that nothing overtakes that.
-    """
-
-    def run_with_jq(given: G) -> Result:
-        if is_busy():
-            raise _behind()
-        with evaluating(Evaluation(lambda: variables(given))):
-            return run(given)
-
-    return run_with_jq
-
-
 def in_order(run: Callable[[G], Result], is_busy: Callable[[], bool], most_rows: int) -> Callable[[G], Result]:
-    """A compiled rule that makes lists of rows: raises ``Lengthy`` where there are more, ``NeedsWorker`` as above."""
+    """A compiled rule that makes lists of rows: raises ``Lengthy`` where there are more, or as below."""
 
     def run_in_order(given: G) -> Result:
         if is_busy():
@@ -427,7 +407,10 @@ def in_order(run: Callable[[G], Result], is_busy: Callable[[], bool], most_rows:
 
 
 def with_questions(run: Callable[[G], Result], is_busy: Callable[[], bool]) -> Callable[[G], Result]:
-    """A compiled rule that may have to ask another process: it raises ``Waits`` there, or ``NeedsWorker`` as above."""
+    """A compiled rule that may have to ask another process: it raises ``Waits`` there.
+
+    While the rule has something put off it raises ``Lengthy`` at once, so that nothing overtakes that.
+    """
     stopping = stopping_at_questions(run)
 
     def run_with_questions(given: G) -> Result:
@@ -438,6 +421,6 @@ def with_questions(run: Callable[[G], Result], is_busy: Callable[[], bool]) -> C
     return run_with_questions
 
 
-def _behind() -> NeedsWorker:
+def _behind() -> Lengthy:
     """Raised in place of evaluating while earlier messages wait."""
-    return NeedsWorker(Request("", "", 0.0), "earlier messages of the rule wait for one")
+    return Lengthy("earlier messages of the rule wait for another process")

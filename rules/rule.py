@@ -18,9 +18,9 @@ from broker.core.waiting import Waits
 from broker.observe.log import get_logger
 from rules.actions.action import LastError, Step
 from rules.counts import Counts
-from rules.deferred import Deferrals, in_order, with_jq, with_questions
+from rules.deferred import Deferrals, in_order, with_questions
 from rules.functions.registry import Functions
-from rules.jq.evaluation import NeedsWorker
+from rules.jq.evaluation import with_variables
 from rules.sql.columns import Occurrence
 from rules.sql.compiler import (
     Lengthy,
@@ -130,8 +130,8 @@ class Rule:
         program = self.statement.on_message if self.for_templates is None or self.readers else self.for_templates
         run = self._runner(program)
         if self.variables is not None:
-            run = with_jq(run, self.variables, self._is_busy)
-        if self.may_wait is not None and (self.may_wait() or self._is_busy()):
+            run = with_variables(run, self.variables)
+        if self.variables is not None or (self.may_wait is not None and (self.may_wait() or self._is_busy())):
             run = with_questions(run, self._is_busy)
         matched, passed = counts.matched, counts.passed
         only = self.steps[0].run if len(self.steps) == 1 and not self.readers else None
@@ -144,7 +144,7 @@ class Rule:
             matched.value = count = matched.value + 1
             try:
                 result = (run if count & SAMPLE_MASK else measured)(message)
-            except (NeedsWorker, Waits, Lengthy) as needed:
+            except (Waits, Lengthy) as needed:
                 self._put_off(message, message, program, needed)
                 return None
             except Exception as error:  # noqa: BLE001 (a rule must not stop the message, whatever it raises)
@@ -164,13 +164,13 @@ class Rule:
             return None
         matched, run = self.counts.matched, self._runner(self.statement.on_event)
         if self.variables is not None:
-            run = with_jq(run, _columns, self._is_busy)
-        if self.may_wait is not None:
+            run = with_variables(run, _columns)
+        if self.variables is not None or self.may_wait is not None:
             run = with_questions(run, self._is_busy)
         matched.value = count = matched.value + 1
         try:
             result = (run if count & SAMPLE_MASK else _measured(run, self.counts.timing))(occurrence)
-        except (NeedsWorker, Waits, Lengthy) as needed:
+        except (Waits, Lengthy) as needed:
             self._put_off(occurrence, message, self.statement.on_event, needed)
             return None
         except Exception as error:  # noqa: BLE001 (a rule must not stop who raised the event)
@@ -210,7 +210,7 @@ class Rule:
         return min(INLINE_ROWS, INLINE_WORK // (10 * max(1, actions)))
 
     def _put_off(
-        self, given: Message | Occurrence, message: Message, program: Program, needed: NeedsWorker | Waits | Lengthy
+        self, given: Message | Occurrence, message: Message, program: Program, needed: Waits | Lengthy
     ) -> None:
         """Have it evaluated later, when it is counted too; a failure where nothing can be put off."""
         if self.deferrals is None:

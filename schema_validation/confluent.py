@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 from urllib.parse import quote, urlsplit
 
 from pydantic import Field, field_validator
@@ -25,7 +25,7 @@ from broker.config.secrets import Secret
 from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound
 from broker.core.schema import SchemaError, Serde
-from broker.core.waiting import answer_to, is_waited_for
+from broker.core.waiting import MAX_QUESTIONS, answer_to, is_waited_for
 from schema_validation.references import Reference, Referred, standing_alone
 from schema_validation.schemas import SOURCE_TYPES, compile_source
 
@@ -268,6 +268,7 @@ class _Asked:
 
     about: Hashable
     answer: Callable[[], Awaitable[Any]]
+    most: ClassVar[int] = MAX_QUESTIONS
 
     async def ask(self) -> Any:
         return await self.answer()

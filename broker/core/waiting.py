@@ -19,7 +19,7 @@ G = TypeVar("G")
 T = TypeVar("T")
 
 MAX_QUESTIONS: Final = 1000
-"""The most questions of one computation, those that it put in vain included."""
+"""The most questions of one computation, those that it put in vain included, unless a question says otherwise."""
 
 
 class Question(Protocol):
@@ -28,6 +28,11 @@ class Question(Protocol):
     @property
     def about(self) -> Hashable:
         """Who is asked for what kind of answer; the data apart, which may differ when a computation is run again."""
+        ...
+
+    @property
+    def most(self) -> int:
+        """How many questions a computation may have put before it puts this one."""
         ...
 
     async def ask(self) -> Any:
@@ -55,11 +60,15 @@ class Answers:
         self._given: list[tuple[Hashable, Any, Exception | None]] = []
         self._next = self._asked = 0
 
+    @property
+    def place(self) -> int:
+        """How many of them the computation has had."""
+        return self._next
+
     @contextmanager
-    def at_hand(self, is_resumed: bool = False) -> Iterator[None]:
-        """In the block ``answer_to`` finds these answers; the computation runs from its start unless it is resumed."""
-        if not is_resumed:
-            self._next = 0
+    def at_hand(self, place: int = 0) -> Iterator[None]:
+        """In the block ``answer_to`` finds these answers, beginning with the one at the place."""
+        self._next = place
         token = _current.set(self)
         try:
             yield
@@ -86,8 +95,8 @@ class Answers:
         if at < len(self._given) and self._given[at][0] != question.about:
             del self._given[at:]  # it went another way this time, as chance may have it
         if at >= len(self._given):
-            if self._asked >= MAX_QUESTIONS:
-                raise Unavailable(f"more than {MAX_QUESTIONS} questions to other processes")
+            if self._asked >= question.most:
+                raise Unavailable(f"more than {question.most} questions to other processes")
             raise Waits(question)
         self._next = at + 1
         _, answer, failure = self._given[at]
@@ -96,13 +105,17 @@ class Answers:
         return answer
 
 
-_NO_ANSWERS: Final = Answers()
 _current: Final[ContextVar[Answers | None]] = ContextVar("answers of other processes", default=None)
 
 
 def is_waited_for() -> bool:
     """Whether a question put here and now would be waited for."""
     return _current.get() is not None
+
+
+def answers_here() -> Answers:
+    """The answers of the one who waits, for another who waits within; new ones where there is nobody."""
+    return _current.get() or Answers()
 
 
 def answer_to(question: Question) -> Any:
@@ -122,7 +135,7 @@ def stopping_at_questions(compute: Callable[[G], T]) -> Callable[[G], T]:
     """The same, but that it raises ``Waits`` at its first question, for a caller that has it run elsewhere."""
 
     def call(given: G) -> T:
-        token = _current.set(_NO_ANSWERS)
+        token = _current.set(Answers())
         try:
             return compute(given)
         finally:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from broker.core import jsontext
 from rules.functions.registry import Kind, StrictText, failure, function
 from rules.jq.blocking import check
-from rules.jq.evaluation import NeedsWorker, run
+from rules.jq.evaluation import run
 from rules.jq.program import JqError, ProgramError, parse_error
 from rules.sql.paths import decoded
 from rules.sql.values import UNDEFINED, check_size, json_text, type_name
@@ -82,8 +82,6 @@ def jq_(program: JqProgram, value: Any, timeout_ms: Milliseconds | None = None) 
             raise failure("jq", f"argument 2 is not JSON: {parse_error(value) or error}") from None
     try:
         return run(program, json_text, value, None if timeout_ms is None else timeout_ms / 1000)
-    except NeedsWorker:
-        raise
     except JqError as error:
         raise failure("jq", str(error)) from None
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from msgspec import json
 
-from rules.jq.evaluation import PROGRAMS, Answer, Evaluation, NeedsWorker, Request, evaluating
+from broker.core.waiting import Waits, answers_here
+from rules.jq.evaluation import PROGRAMS, Answer, Request, Variables, at_hand, keep
 from rules.jq.pool import WorkerPool
 from rules.jq.process import DEFAULT_MEMORY_BYTES
 from rules.jq.program import ProgramError
@@ -53,7 +54,7 @@ class OutOfTime(Exception):
 
 def evaluate(
     call: Callable[[], T],
-    variables: Callable[[], Mapping[str, Any]],
+    variables: Variables,
     *,
     deadline_s: float | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
@@ -70,16 +71,19 @@ def evaluate(
         again: called before ``call`` is called once more.
         worker: used in place of one that lives as long as this call, by those who evaluate much.
     """
-    evaluation = Evaluation(variables)
+    answers = answers_here()
+    begin = answers.place
     ends_s = None if deadline_s is None else time.monotonic() + deadline_s
     running = worker or BlockingWorker(memory_bytes)
     try:
         while True:
             try:
-                with evaluating(evaluation):
+                with at_hand(variables), answers.at_hand(begin):
                     return call()
-            except NeedsWorker as needed:
-                evaluation.answers.append(running.run(needed.request, ends_s))
+            except Waits as waits:
+                if not isinstance(waits.question, Request):
+                    raise  # for one who waits further out
+                keep(answers, waits.question, running.run(waits.question, ends_s))
                 again()
     finally:
         if worker is None:

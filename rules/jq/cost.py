@@ -5,6 +5,11 @@ the program, how large one can be, and how large all are together, each as a bou
 JSON). A program for which that works out has no loop but those over its input, so it ends; and the bound tells up to
 which size of input it ends within a given time. It is conservative: what is not understood is ``Unbounded``.
 
+A list of safe forms (paths, construction, conditions, arithmetic, ``select``, ``map``, one iteration) would be shorter.
+It would take 26 of the 42 programs of the documentation and the tests that are bounded here, and not
+``.clientid as $c | .payload.readings[] | {client: $c, t}``. Rules with the others would be put off through the store
+and could not drop their messages any more, and checks would refuse them.
+
 Sizes are bytes; work is microseconds, from what was measured per step and per item.
 """
 

@@ -1,34 +1,55 @@
 """Evaluating a program inside of a rule: at once where that is safe, else by asking for a worker.
 
-The function ``jq`` cannot wait. Where a program must not run in the broker it raises ``NeedsWorker``; whoever runs the
-rule has that evaluated elsewhere and runs the rule again with the answer at hand (``Evaluation.answers``), as often as
-the rule calls such programs. Running again costs microseconds and needs no thread per rule.
+The function ``jq`` cannot wait. Where a program must not run in the broker it asks for its outputs by
+``broker.core.waiting``: whoever runs the rule has that evaluated elsewhere and runs the rule again with the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, TypeVar
 
+from broker.core.waiting import Answers, answer_to, is_waited_for
 from rules.jq.program import JqError, Program, Programs, outputs
+
+G = TypeVar("G")
+T = TypeVar("T")
 
 PROGRAMS: Final = Programs()
 """The programs of this process."""
 DEFAULT_TIMEOUT_S: Final = 10.0
-MAX_CALLS: Final = 10_000
-"""The most calls of worker programs in one evaluation of a rule."""
+
+Variables = Callable[[], Mapping[str, Any]]
+"""The columns that ``$ENV`` stands for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A program to run on an input, and for how long at most."""
+    """A program to run on an input, and for how long at most: a ``broker.core.waiting.Question``."""
 
     program: str
     text: str
     timeout_s: float
+    why: str = ""
+    """Why the program does not run in the broker."""
+    most: ClassVar[int] = 10_000
+
+    @property
+    def about(self) -> Hashable:
+        """The program."""
+        return f"the jq program {self.program}"
+
+    async def ask(self) -> str:
+        """Raises ``JqError``: those who have workers keep the answer themselves, by ``keep``."""
+        raise self.refused
+
+    @property
+    def refused(self) -> JqError:
+        """What is said where there are no workers."""
+        return JqError(f"the program runs in a worker process only, since {self.why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +60,12 @@ class Answer:
     error: str = ""
 
 
-class NeedsWorker(JqError):
-    """A program must not run here; ``request`` says what is to run in a worker."""
-
-    def __init__(self, request: Request, why: str) -> None:
-        self.request = request
-        super().__init__(f"the program runs in a worker process only, since {why}")
+def keep(answers: Answers, request: Request, answer: Answer) -> None:
+    """Take a worker's answer as the next one."""
+    answers.keep(request, answer.outputs, None if answer.outputs is not None else JqError(answer.error))
 
 
-@dataclass(slots=True)
-class Evaluation:
-    """One evaluation of a rule: its variables, and the answers of workers in the order of the calls."""
-
-    variables: Callable[[], Mapping[str, Any]]
-    answers: list[Answer] = field(default_factory=list)
-    next: int = 0
-
-
-_current: Final[ContextVar[Evaluation | None]] = ContextVar("jq evaluation", default=None)
+_variables: Final[ContextVar[Variables]] = ContextVar("variables of jq", default=dict)
 
 
 class Counts:
@@ -66,15 +75,26 @@ class Counts:
 
 
 @contextmanager
-def evaluating(evaluation: Evaluation, is_resumed: bool = False) -> Iterator[None]:
-    """Calls of ``run`` in the block belong to this evaluation, which starts again unless it is resumed."""
-    if not is_resumed:
-        evaluation.next = 0
-    token = _current.set(evaluation)
+def at_hand(variables: Variables) -> Iterator[None]:
+    """In the block programs see these variables."""
+    token = _variables.set(variables)
     try:
         yield
     finally:
-        _current.reset(token)
+        _variables.reset(token)
+
+
+def with_variables(compute: Callable[[G], T], variables: Callable[[G], Mapping[str, Any]]) -> Callable[[G], T]:
+    """A computation that calls jq, with the variables of what it is given at hand."""
+
+    def compute_with_variables(given: G) -> T:
+        token = _variables.set(lambda: variables(given))
+        try:
+            return compute(given)
+        finally:
+            _variables.reset(token)
+
+    return compute_with_variables
 
 
 def run(program_text: str, encode: Callable[[Any], str], value: Any, timeout_s: float | None) -> list[Any]:
@@ -87,26 +107,19 @@ def run(program_text: str, encode: Callable[[Any], str], value: Any, timeout_s: 
         timeout_s: how long a worker may take; None for what the settings say.
 
     Raises:
-        JqError: the program does not compile or fails, or a worker gave up on it.
-        NeedsWorker: it must run in a worker.
+        JqError: the program does not compile or fails, a worker gave up on it, or it needs one and nobody waits.
+        Waits: it must run in a worker.
     """
     program = PROGRAMS.get(program_text)
-    evaluation = _current.get()
-    text = _input(program, evaluation, encode, value)
+    text = _input(program, encode, value)
     if len(text) <= program.inline_bytes:
         Counts.inline += 1
         return outputs(program.run(text))
-    if evaluation is not None and evaluation.next < len(evaluation.answers):
-        answer = evaluation.answers[evaluation.next]
-        evaluation.next += 1
-        if answer.outputs is None:
-            raise JqError(answer.error)
-        return outputs(answer.outputs)
-    if evaluation is not None and evaluation.next >= MAX_CALLS:
-        raise JqError(f"more than {MAX_CALLS} calls of programs that need a worker")
-    raise NeedsWorker(
-        Request(program_text, text, JqDefaults.timeout_s if timeout_s is None else timeout_s), program.why_not_inline
-    )
+    limit_s = JqDefaults.timeout_s if timeout_s is None else timeout_s
+    request = Request(program_text, text, limit_s, program.why_not_inline)
+    if not is_waited_for():
+        raise request.refused
+    return outputs(answer_to(request))
 
 
 class JqDefaults:
@@ -115,8 +128,5 @@ class JqDefaults:
     timeout_s = DEFAULT_TIMEOUT_S
 
 
-def _input(program: Program, evaluation: Evaluation | None, encode: Callable[[Any], str], value: Any) -> str:
-    if not program.reads_variables:
-        return encode(value)
-    variables = {} if evaluation is None else evaluation.variables()
-    return f"[{encode(variables)},{encode(value)}]"
+def _input(program: Program, encode: Callable[[Any], str], value: Any) -> str:
+    return f"[{encode(_variables.get()())},{encode(value)}]" if program.reads_variables else encode(value)

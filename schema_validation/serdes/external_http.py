@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from broker.core.errors import Unavailable
 from broker.core.schema import FieldType, SchemaError
-from broker.core.waiting import answer_to
+from broker.core.waiting import MAX_QUESTIONS, answer_to
 from schema_validation.external_http.caller import Caller, Verb
 from schema_validation.external_http.spec import TYPE, Parameters
 from schema_validation.serdes.base import DataRefused, Misfit, short
@@ -21,6 +21,7 @@ class _Call:
     caller: Caller
     verb: Verb
     data: bytes
+    most: ClassVar[int] = MAX_QUESTIONS
 
     @property
     def about(self) -> Hashable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -27,6 +27,7 @@ class Ask:
     about: Hashable
     answer: Any
     asked: list[Hashable]
+    most: ClassVar[int] = MAX_QUESTIONS
 
     async def ask(self) -> Any:
         self.asked.append(self.about)

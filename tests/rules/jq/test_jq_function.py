@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from broker.core.waiting import Answers, Waits, answer_to
 from rules.functions.library import standard
 from rules.jq.blocking import BlockingWorker, OutOfTime, evaluate
-from rules.jq.evaluation import Evaluation, NeedsWorker, Request, evaluating
+from rules.jq.evaluation import Request
 from rules.jq.program import JqError, Program, ProgramError, Programs
 from rules.sql.values import EvaluationError
 
@@ -98,13 +100,13 @@ def test_failures_are_one_sentence(program: str, value: Any, text: str | None) -
 
 
 def test_what_may_not_end_is_not_run_here() -> None:
-    with pytest.raises(NeedsWorker, match="repeat may not end"):
+    with pytest.raises(EvaluationError, match="in a worker process only, since repeat may not end"):
         call("repeat(1)", "1", 250)
 
 
 def test_a_large_input_goes_to_a_worker_too() -> None:
     assert call("length", [1] * 100) == [100]
-    with pytest.raises(NeedsWorker, match="may take longer than 10 ms on more than"):
+    with pytest.raises(EvaluationError, match="may take longer than 10 ms on more than"):
         call("length", [1] * 100_000)
     assert evaluate(lambda: call("length", [1] * 100_000), dict) == [100_000]
 
@@ -132,12 +134,27 @@ def test_several_calls_are_answered_in_their_order() -> None:
     assert found == [[str(n), str(n)] for n in range(5)]
 
 
-def test_an_evaluation_begins_anew() -> None:
-    evaluation = Evaluation(dict)
-    for _ in range(2):
-        with evaluating(evaluation), pytest.raises(NeedsWorker):
-            call("repeat(1)", "1")
-    assert evaluation.next == 0
+@dataclass
+class Ask:
+    about: str
+    most: int = 10
+
+    async def ask(self) -> Any:
+        raise AssertionError("asked by the one who waits further out")
+
+
+def test_other_questions_go_to_the_one_who_waits_further_out() -> None:
+    answers = Answers()
+
+    def compute() -> Any:
+        return evaluate(lambda: (call('test("a")', '"a"'), answer_to(Ask("a")), call('test("b")', '"a"')), dict)
+
+    with answers.at_hand(), pytest.raises(Waits) as stopped:
+        compute()
+    answers.keep(stopped.value.question, 5, None)
+    with answers.at_hand():
+        assert compute() == ([True], 5, [False])
+    assert answers.place == 3
 
 
 def test_the_cache_is_bounded_and_keeps_what_is_used() -> None:
