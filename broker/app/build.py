@@ -167,7 +167,15 @@ class Node:
         self.services.origin = hub.origin = origin_of(self.name, self.services.values)
         self._load_features()
         self.quarantine = QuarantineDesk(self.streams, self.writer, self.server.publisher, self._quarantines)
-        self.health = NodeHealth(self)
+        self.health = NodeHealth(
+            server=self.server,
+            overload=self.overload,
+            streams=self.streams,
+            writer=self.writer,
+            alarms=self.alarms,
+            is_open=lambda: bool(self.mqtt_address),
+            lost_rows=self.bridges.lost_rows,
+        )
         self.health.react()
         self.pipeline = PipelineView(self.services.path, self._ends_of, self.clock)
 
