@@ -52,7 +52,7 @@ class NodeHealth:
 
     def not_ready(self) -> str | None:
         """Why the node should get no traffic now, None when it may."""
-        if self._server.hub.is_stopping:
+        if self._server.hub.state.is_stopping:
             return "stopping"
         if not self._server.is_loaded:
             return "the store is being loaded"

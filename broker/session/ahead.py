@@ -6,14 +6,12 @@ There may be as many as the broker retains, so they are drawn a part in each tur
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from broker.session import qos0, sending
 from broker.session.delivery import Delivery
-
-if TYPE_CHECKING:
-    from broker.session.session import Session
+from broker.session.state import SessionState
 
 _AT_ONCE: Final = 256
 """Sent in one turn of the loop; the end of those of a subscription counts as ``_LOOK_UP`` of them, since the next one's
@@ -35,9 +33,9 @@ class Ahead:
         """Those of one more subscription; one without a message in it ends the turn's part."""
         self._sources.append(deliveries)
 
-    def send_some(self, session: Session) -> bool:
+    def send_some(self, session: SessionState, later: Callable[[], object]) -> bool:
         """Send a turn's part, in which the session is connected; whether that was the last of it. Else ``pump`` is
-        called again: by an acknowledgement, a connection that takes more, or the next turn."""
+        called again: by an acknowledgement, a connection that takes more, or, by ``later``, in the next turn."""
         services, sources = session.services, self._sources
         clock = services.clock
         now_ns, until_s, left = clock.now_ns(), clock.monotonic_s() + _LOOK_UPS_S, _AT_ONCE
@@ -64,5 +62,5 @@ class Ahead:
                 sending.send(session, delivery, now_ns)
             else:
                 qos0.send(session, delivery.outgoing, delivery.retain, delivery.identifiers)
-        services.later(session)
+        later()
         return False

@@ -249,7 +249,7 @@ async def test_what_clients_that_are_gone_may_send_again() -> None:
             await node.until(lambda name=f"gone-{number}": hub.sessions.get(name) is None)  # type: ignore[misc]
         await node.written()
         kept = ["connected", *(f"gone-{number}" for number in (15, 16, 17, 18, 19))]
-        assert list(hub.inbounds) == kept
+        assert list(hub.life.inbounds) == kept
         assert [key.decode() for key, _ in store.scan(INBOUND_PREFIX)] == [f"inbound/{name}" for name in kept]
         assert 3000 < node.metrics.value("inbound_bytes") < 4000
         assert node.metrics.value("inbounds_forgotten") == 16
@@ -267,7 +267,7 @@ async def test_what_clients_that_are_gone_may_send_again() -> None:
         await node.written()
     stored = len(list(store.scan(INBOUND_PREFIX)))
     async with running(store, clock=node.clock, max_inbound_bytes_total=2000) as node:
-        assert len(node.server.hub.inbounds) == 2
+        assert len(node.server.hub.life.inbounds) == 2
         assert 1000 < node.metrics.value("inbound_bytes") < 2000
         assert node.metrics.value("inbounds_forgotten") == stored - 2 > 0
         node.pass_time(10_000)
@@ -287,10 +287,10 @@ async def test_what_is_forgotten_while_it_waits_for_its_commit_does_not_come_bac
         client = await node.client("gone", 5)
         store.allow.clear()
         client.send(Publish("t", b"x", 1, packet_id=1))
-        await node.until(lambda: "gone" in node.server.hub.inbounds)
+        await node.until(lambda: "gone" in node.server.hub.life.inbounds)
         await client.close()
         await node.until(lambda: node.server.hub.sessions.get("gone") is None)
-        assert "gone" not in node.server.hub.inbounds
+        assert "gone" not in node.server.hub.life.inbounds
         store.allow.set()
         await node.written()
         assert not list(store.scan(INBOUND_PREFIX))
