@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from bridges.resource import specs
 from bridges.resource.actions import ActionService
 from bridges.resource.connectors import ConnectorService
 from bridges.resource.hub import Hub
 from bridges.resource.registry import Registry
 from bridges.resource.sources import SourceService
-from bridges.resource.watch import LOOK_S, ActionWatch
+from bridges.resource.watch import LOOK_S, BridgeWatch
+from broker.config.model import Settings
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.errors import ConfigError
 from broker.core.feature import Services
@@ -29,6 +31,21 @@ BUILT_IN: Final = {
 """Where each type of connectors is; it is loaded when somebody makes one."""
 
 
+def connector_models() -> list[type[Settings]]:
+    """The spec of a connector of each built-in type."""
+    return specs.connector_models(Registry(BUILT_IN))
+
+
+def action_models() -> list[type[Settings]]:
+    """The spec of an action of each built-in type."""
+    return specs.action_models(Registry(BUILT_IN))
+
+
+def source_models() -> list[type[Settings]]:
+    """The spec of a source of each built-in type."""
+    return specs.source_models(Registry(BUILT_IN))
+
+
 class BridgesFeature:
     """A ``broker.core.feature.Feature``. ``begin`` when clients may come, ``end`` when none is there any more."""
 
@@ -44,7 +61,7 @@ class BridgesFeature:
         self.gates: Sequence[Gate] = ()
         self.taps: Sequence[Tap] = ()
         self.services: Sequence[ObjectService] = (self.connectors, self.actions, self.sources)
-        self._watch = ActionWatch(self.hub.actions, services.alarms, services.clock)
+        self._watch = BridgeWatch(self.hub.actions, self.hub.sources, services.alarms, services.clock)
         self._ticks = Ticks(self._tick), Ticks(self._watch.look, LOOK_S)
 
     def start(self) -> None:
@@ -59,7 +76,7 @@ class BridgesFeature:
             ticks.start()
 
     def stop(self) -> None:
-        """Sample rates and look at actions no more."""
+        """Sample rates and raise alarms no more."""
         for ticks in self._ticks:
             ticks.stop()
 

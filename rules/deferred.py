@@ -11,6 +11,7 @@ the broker ends between them, or the rule is changed, they are written again.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,7 +41,9 @@ PREFIX: Final = "rules/"
 _BATCH_RECORDS: Final = 64
 """Records whose actions are done in one turn of the loop, and so in one commit group: about a millisecond."""
 _BATCH_BYTES: Final = 256 * 1024
-"""Payloads that are evaluated together; their rows take some hundred times as much memory."""
+"""Payloads that are read together; decoded, they may take some sixty times as much memory."""
+_BATCH_ROWS: Final = 1000
+"""Rows that are evaluated before their actions are done: a row takes 250 bytes and more."""
 _TURN_S: Final = 0.005
 """How long evaluations and actions go on before others have their turn."""
 _TURN_BYTES: Final = 2 * 1024 * 1024
@@ -168,7 +171,7 @@ class Deferrals:
 
     @property
     def uncommitted_bytes(self) -> int:
-        """What waits for its commit, whoever made it."""
+        """What waits for its commit, of all rules."""
         return self._queues.uncommitted_bytes
 
     def backlog(self, name: str) -> int:
@@ -220,9 +223,10 @@ class Deferrals:
                 self.busy.discard(rule.name)
             try:
                 records = await queue.read(_BATCH_RECORDS, _BATCH_BYTES)
-                evaluations = [_Deferred(offset, payload, self._node, rule.name) for offset, payload in records]
-                await self._evaluate(rule, evaluations)
-                await self._settle(rule, queue, evaluations)
+                waiting = deque(_Deferred(offset, payload, self._node, rule.name) for offset, payload in records)
+                while waiting:
+                    await self._evaluate(rule, waiting)
+                    await self._settle(rule, queue, waiting)
             except Unavailable as error:  # the store; what was done is not there, so it is done again
                 _log.warning("rule.deferred_waits", rule=rule.name, reason=str(error))
                 await asyncio.sleep(_RETRY_S)
@@ -234,22 +238,24 @@ class Deferrals:
             await queue.committed()
         queue.rewind()
 
-    async def _evaluate(self, rule: DeferredRule, evaluations: Sequence[_Deferred]) -> None:
-        """Run all, and again with the answers of workers and other processes, until each has an outcome."""
-        waiting, turn = list(evaluations), _Turn()
-        while waiting:
-            requests: list[tuple[_Deferred, Request]] = []
-            questions: list[tuple[_Deferred, Question]] = []
-            for one in waiting:
+    async def _evaluate(self, rule: DeferredRule, waiting: Iterable[_Deferred]) -> None:
+        """Run them until there are enough rows, and have workers and other processes answer those that ask."""
+        turn, rows = _Turn(), 0
+        requests: list[tuple[_Deferred, Request]] = []
+        questions: list[tuple[_Deferred, Question]] = []
+        for one in waiting:
+            if not one.is_done:
                 for _ in one.parts(rule.event_program):
                     await turn.end()
-                needed = one.needed
-                if isinstance(needed, NeedsWorker):
-                    requests.append((one, needed.request))
-                elif needed is not None:
-                    questions.append((one, needed.question))
-            await asyncio.gather(self._run_jq(requests), *(one.answers.fetch(question) for one, question in questions))
-            waiting = [one for one, _ in (*requests, *questions)]
+            needed = one.needed
+            if isinstance(needed, NeedsWorker):
+                requests.append((one, needed.request))
+            elif needed is not None:
+                questions.append((one, needed.question))
+            rows += one.rows
+            if rows > _BATCH_ROWS:
+                break
+        await asyncio.gather(self._run_jq(requests), *(one.answers.fetch(question) for one, question in questions))
 
     async def _run_jq(self, requests: Sequence[tuple[_Deferred, Request]]) -> None:
         """Have the workers run what is next of each evaluation."""
@@ -257,17 +263,18 @@ class Deferrals:
         for (one, _), answer in zip(requests, answers, strict=True):
             one.evaluation.answers.append(answer)
 
-    async def _settle(self, rule: DeferredRule, queue: DurableQueue, evaluations: Sequence[_Deferred]) -> None:
-        """Do the actions, and note how far it came in the turn of the loop that ends each, for both to be in one commit
-        group."""
+    async def _settle(self, rule: DeferredRule, queue: DurableQueue, waiting: deque[_Deferred]) -> None:
+        """Do the actions of the first ones that have an outcome, and note how far it came in the turn of the loop that
+        ends each, for both to be in one commit group."""
         turn = _Turn()
-        for one in evaluations:
+        while waiting and waiting[0].is_done:
+            one = waiting.popleft()
             for _ in rule.settle(one.outcome, one.message):
                 if turn.is_over or self.uncommitted_bytes > _TURN_BYTES:
                     await queue.committed()  # what was made takes its time to be written, and so does this
                     turn = _Turn()
             self._settled.value += 1
-            if turn.is_over or one is evaluations[-1]:
+            if turn.is_over or not (waiting and waiting[0].is_done):
                 queue.advance(one.offset + 1)
                 await queue.committed()
                 turn = _Turn()
@@ -293,18 +300,26 @@ class _Turn:
 class _Deferred:
     """One evaluation on the way to its outcome; ``needed`` is what it stopped for, None at the end."""
 
-    __slots__ = ("_columns", "answers", "evaluation", "message", "needed", "offset", "outcome")
+    __slots__ = ("_columns", "answers", "evaluation", "is_done", "message", "needed", "offset", "outcome")
 
     def __init__(self, offset: int, payload: bytes, node: str, rule: str) -> None:
         kept = _decode(payload)
         self.offset, self.message = offset, _message(kept)
         if kept.columns is None:
-            self._columns = all_columns(self.message, node, {"rule_id": rule}, lambda: kept.now_ms)
+            columns = all_columns(self.message, node, {"rule_id": rule}, lambda: kept.now_ms)
         else:
-            self._columns = kept.columns
-        self.evaluation, self.answers = Evaluation(lambda: self._columns), Answers()
+            columns = kept.columns
+        self._columns = columns
+        # nothing that refers to itself: it would stay, with all its rows, until the garbage collector comes
+        self.evaluation, self.answers = Evaluation(lambda: columns), Answers()
         self.outcome: Result | Exception = None
         self.needed: NeedsWorker | Waits | None = None
+        self.is_done = False
+
+    @property
+    def rows(self) -> int:
+        """How many rows its outcome holds in memory."""
+        return len(self.outcome) if type(self.outcome) is list else 0
 
     def parts(self, program: Program) -> Iterator[None]:
         """Evaluate as far as the answers that are there go, from the beginning; stops after each part of a long array,
@@ -326,6 +341,7 @@ class _Deferred:
                 break
             is_resumed = True
             yield
+        self.is_done = self.needed is None
         yield
 
 

@@ -35,6 +35,7 @@ from rules.sql.limits import INLINE_BYTES, INLINE_ROWS, INLINE_WORK, MAX_ROWS_BY
 from rules.sql.parser import parse
 from rules.sql.sources import Sources, sources
 from rules.sql.tree import jq_of
+from rules.sql.work import CHAIN
 from rules.timing import SAMPLE_MASK, Timing
 
 _log = get_logger(__name__)
@@ -223,22 +224,29 @@ class Rule:
             self.counts.matched.value -= 1
 
     def _is_busy(self) -> bool:
-        return self.deferrals is not None and self.name in self.deferrals.busy
+        return self.deferrals is not None and (self.name in self.deferrals.busy or CHAIN.is_late)
 
     def _finish(self, result: Result, message: Message) -> Refusal | None:
         """Row by row: the actions, then the rules that read the rows, unless the message is to go no further."""
         if result is None or (not result and type(result) is list):
             self.counts.failed_no_result.value += 1
             return None
-        refusal: Refusal | None = None
-        if type(result) is list and len(result) * len(message.payload) > INLINE_BYTES:
-            for other in self._act_on_many(result, message, INLINE_BYTES):
-                refusal = _graver(refusal, other)
+        if isinstance(result, dict):
+            self.counts.passed.value += 1
+            return self._act(result, message)
+        is_first, refusal = CHAIN.begin(), None
+        try:
+            if len(result) * len(message.payload) > INLINE_BYTES:
+                for other in self._act_on_many(result, message, INLINE_BYTES):
+                    refusal = _graver(refusal, other)
+                return refusal
+            self.counts.passed.value += 1
+            for row in result:
+                refusal = _graver(refusal, self._act(row, message))
             return refusal
-        self.counts.passed.value += 1
-        for row in (result,) if isinstance(result, dict) else result:
-            refusal = _graver(refusal, self._act(row, message))
-        return refusal
+        finally:
+            if is_first:
+                CHAIN.end()
 
     def _act_on_many(self, rows: Sequence[Row], message: Message, most_bytes: int) -> Iterator[Refusal | None]:
         """The same row by row, and only so many bytes of rows: each may hold all of a large payload."""

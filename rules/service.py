@@ -118,7 +118,7 @@ class RuleService:
         return self._put(saved)
 
     def replace(self, name: str, spec: Spec, *, force: bool = False) -> Spec:
-        """Change a rule; its counters begin anew when its SQL or actions change."""
+        """Change a rule; its counters restart at zero when its SQL or actions change."""
         return self._replace(name, spec, force=force)
 
     def patched(self, name: str, patch: Spec) -> Spec:

@@ -9,21 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.feature import Services
+from broker.core.later import Later
 from broker.core.schema import UNKNOWN, FieldType
 from rules.bridge_checks import missing_bridges
 from rules.functions.registry import Functions
 from rules.rule import Statement
 from rules.settings import RulesSettings
-from rules.sql.arrow_schema import arrow_dict, spark_schema, spark_type
 from rules.sql.inference import Inferred, infer
 from rules.sql.inputs import Input, inputs_of, payload_of
 from rules.template_checks import unset_placeholders
+
+if TYPE_CHECKING:
+    from rules.sql import arrow_schema
+else:
+    arrow_schema = Later("rules.sql.arrow_schema")
 
 Members = dict[str, Any]
 _MOST_KNOWN = 4096
@@ -118,8 +123,8 @@ class TypeChecker:
             "columns": columns_dict(inferred),
             "warnings": [problem.as_dict() for problem in checked.warnings],
             "lineage": inferred.lineage.as_dict(),
-            "arrow_schema": arrow_dict(inferred.columns),
-            "spark_schema": spark_schema(inferred.columns),
+            "arrow_schema": arrow_schema.arrow_dict(inferred.columns),
+            "spark_schema": arrow_schema.spark_schema(inferred.columns),
         }
 
     def _inputs(self, statement: Statement, within: frozenset[str] = frozenset()) -> Sequence[Input]:
@@ -155,7 +160,10 @@ class TypeChecker:
 
 def columns_dict(inferred: Inferred) -> list[Members]:
     """Name and type of each column; ``spark_type`` says what arrays and maps hold."""
-    return [{"name": name, "type": kind.name, "spark_type": spark_type(kind)} for name, kind in inferred.columns]
+    return [
+        {"name": name, "type": kind.name, "spark_type": arrow_schema.spark_type(kind)}
+        for name, kind in inferred.columns
+    ]
 
 
 def _names_schemas(tree: exp.Select) -> bool:

@@ -11,8 +11,32 @@ from broker.config.gate_spec import READ_ONLY, GateSpec
 from broker.config.model import Settings
 from broker.config.spec_problems import spec_problems
 from broker.core.errors import Invalid, Problem
+from schema_validation.external_http.spec import Parameters
 
 _CHECKS = ("sql", "json", "avro", "protobuf", "external_http")
+
+
+class SchemaSpec(Settings):
+    """A schema with a source, or one that a server of yours checks payloads with."""
+
+    name: str = Field(description="What others name it by.")
+    type: Literal["json", "avro", "protobuf", "external_http"] = Field(
+        description="What it is; `external_http` is a server of yours."
+    )
+    source: str | dict[str, Any] | None = Field(default=None, description="The text of the schema, or a JSON value.")
+    files: list[dict[str, Any]] | None = Field(
+        default=None, description="Of `protobuf`, in place of `source`: files with `path`, `contents` and `root`."
+    )
+    parameters: Parameters | None = Field(
+        default=None, description="Of `external_http`: the server, and how it is called."
+    )
+    references: list[dict[str, Any]] | None = Field(
+        default=None, description="Other schemas that the source names: `name`, `schema` and `version`."
+    )
+    description: str = Field(default="", description="For people.")
+    compatibility: str | None = Field(default=None, description="What a new version must be compatible with.")
+    tags: list[str] = Field(default=[], description="For people.")
+    metadata: dict[str, str] = Field(default={}, description="For people, by name.")
 
 
 class SqlCheckSpec(Settings):

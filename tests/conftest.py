@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # it has no types
+from xdist.scheduler import LoadFileScheduling
 
 from broker.config.allowed import AllowedSettings, confine
 
@@ -73,7 +73,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
     return SparkTogether(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-class SparkTogether(LoadFileScheduling):  # type: ignore[misc]  # as above
+class SparkTogether(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Gives out tests by file."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -54,7 +54,7 @@ class BadAnswer(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """See the module. Not usable any more once ``is_open`` is false."""
+    """One HTTP/1.1 connection, a request at a time. Not usable any more once ``is_open`` is false."""
 
     def __init__(self) -> None:
         self.is_open = False

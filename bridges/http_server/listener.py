@@ -53,7 +53,7 @@ class Answer(NamedTuple):
 
 
 class PostListener:
-    """See the module."""
+    """A connector's own listener for posted data."""
 
     def __init__(self, settings: ListenSettings, find: Find, look_s: float = _LOOK_S) -> None:
         self._settings, self._find, self._look_s = settings, find, look_s

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -21,19 +23,51 @@ _NEXT_S: Final = 1.0
 class Admin(AIOKafkaAdminClient):  # type: ignore[misc]  # aiokafka has no types
     """aiokafka's, which asks one broker at random, and waits for that one."""
 
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._silent: set[int] = set()
+        """Brokers that gave no answer to the last question."""
+        connect_side_by_side(self._client)
+
     async def _send_request(self, request: Any, node_id: int | None = None) -> Any:
         numbers = self._in_turn()
         if node_id is not None or not numbers:
             return await super()._send_request(request, node_id)
-        return await first_answer(partial(super(Admin, self)._send_request, request, number) for number in numbers)
+        return await first_answer(partial(self._answer_of, number, request) for number in numbers)
+
+    async def _answer_of(self, number: int, request: Any) -> Any:
+        try:
+            answer = await super()._send_request(request, number)
+        except BaseException:
+            self._silent.add(number)
+            raise
+        self._silent.discard(number)
+        return answer
 
     def _in_turn(self) -> Sequence[int]:
-        """The brokers, those first that there is a connection to: aiokafka makes one at a time, also to who is gone."""
+        """The brokers, those that answered the last question and have a connection first."""
         connections = self._client._conns
         connected = {number for (number, _), one in connections.items() if one.connected()}
         numbers = [broker.nodeId for broker in self._client.cluster.brokers()]
         random.shuffle(numbers)
-        return sorted(numbers, key=lambda number: number not in connected)
+        return sorted(numbers, key=lambda number: (number in self._silent, number not in connected))
+
+
+def connect_side_by_side(client: Any) -> None:
+    """Let an aiokafka client connect to several brokers at once.
+
+    By itself it makes one connection at a time: a broker that does not answer holds up those to the others until the
+    request times out, again and again.
+    """
+    connect = client._get_conn
+    locks: defaultdict[object, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def one_at_a_time(number: object, **options: Any) -> Any:
+        async with locks[number]:
+            return await connect(number, **options)
+
+    client._get_conn_lock_value = nullcontext()
+    client._get_conn = one_at_a_time
 
 
 async def first_answer(asks: Iterable[Callable[[], Awaitable[T]]]) -> T:

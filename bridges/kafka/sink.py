@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import OutOfOrderSequenceNumber
 from aiokafka.structs import TopicPartition
 
+from bridges.kafka.admin import connect_side_by_side
 from bridges.kafka.batches import Batch, Packing
 from bridges.kafka.client import KafkaConnector
 from bridges.kafka.ending import end_producer
@@ -76,6 +77,7 @@ class KafkaSink(Sink):
             max_request_size=settings.max_batch_bytes + _OVERHEAD_BYTES,
             linger_ms=0,
         )
+        connect_side_by_side(producer.client)
         self._producer = producer
         self._topics.clear()
         try:

@@ -51,7 +51,7 @@ class _CursorTopic:
 
 
 class TransactionalSink(KafkaSink):
-    """See the module."""
+    """Writes each row once for consumers that read committed records."""
 
     def __init__(self, connector: KafkaConnector, settings: KafkaActionSettings, context: Context) -> None:
         super().__init__(connector, settings, context)
@@ -164,7 +164,7 @@ class TransactionalSink(KafkaSink):
             raise await self._why(error, self._settings.cursor_topic)
 
     async def _why(self, error: BaseException, topic: str) -> BridgeError:
-        """What is to be done about a transaction that did not come to its end; the next one begins anew."""
+        """What is to be done about a transaction that did not come to its end; the next send starts a new producer."""
         if isinstance(error, _FENCED):
             return TryAgain("another producer took over the transactional id; this one takes it back")
         known = await self._cause(topic, meant(error, f"the topic {topic!r}"))

@@ -25,7 +25,7 @@ Filters = Mapping[str, Sequence[str]]
 
 
 class MqttConnector(Connector):
-    """See the module."""
+    """One client of another broker, shared by all actions and sources of the connector."""
 
     def __init__(self, settings: MqttSettings, context: Context) -> None:
         self.settings, self.context = settings, context

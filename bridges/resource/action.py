@@ -88,7 +88,7 @@ class Aftermath(Protocol):
 
 
 class Action:
-    """See the module. ``name`` is ``<type>:<name>``."""
+    """Receives rows from rules, buffers them and sends them. ``name`` is ``<type>:<name>``."""
 
     def __init__(
         self,

@@ -73,7 +73,7 @@ def _move(items: Iterable[Item], action: Action) -> None:
 
 
 class Hub:
-    """See the module. Used on the event loop."""
+    """The running connectors, actions and sources of a node. Used on the event loop."""
 
     def __init__(self, services: Services, registry: Registry, guard: AddressGuard) -> None:
         self.services, self.registry, self.guard = services, registry, guard

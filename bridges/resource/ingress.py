@@ -71,7 +71,10 @@ class SourceFigures:
 
 
 class Ingress(Feed):
-    """See the module. ``name`` is ``<type>:<name>``. A member of its connector's owner."""
+    """One source: publishes what its connector brings in.
+
+    ``name`` is ``<type>:<name>``. A member of its connector's owner.
+    """
 
     def __init__(self, name: str, services: Services) -> None:
         self.name = name

@@ -47,7 +47,10 @@ class Member(Protocol):
 
 
 class Owner:
-    """See the module. ``name`` is ``<type>:<name>``; ``make`` makes the connector of the present settings."""
+    """Keeps one connector connected and serves its actions and sources.
+
+    ``name`` is ``<type>:<name>``; ``make`` makes the connector of the present settings.
+    """
 
     def __init__(
         self,

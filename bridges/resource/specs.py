@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, create_model
 
 from bridges.resource.contract import ConnectorType, Positions
 from bridges.resource.options import ActionOptions, ConnectorOptions, SourceOptions
@@ -93,6 +93,38 @@ class SourceSpec(_Object):
     connector: str
     parameters: Any = None
     resource_opts: SourceOptions = SourceOptions()
+
+
+def connector_models(registry: Registry) -> list[type[Settings]]:
+    """The spec of a connector of each type: what all share, and the type's own members."""
+    shared: dict[str, Any] = {
+        name: (found.annotation, found) for name, found in ConnectorSpec.model_fields.items() if name != "parameters"
+    }
+    return [
+        create_model(_title(kind, "Connector"), __base__=kind.connector, **shared | {"type": (Literal[kind.name], ...)})
+        for kind in map(registry.known, registry.names())
+    ]
+
+
+def action_models(registry: Registry) -> list[type[Settings]]:
+    """The spec of an action of each type that has such."""
+    types = map(registry.known, registry.names())
+    return [_with_own(kind, "Action", ActionSpec, kind.action) for kind in types if kind.action is not None]
+
+
+def source_models(registry: Registry) -> list[type[Settings]]:
+    """The spec of a source of each type that has such."""
+    types = map(registry.known, registry.names())
+    return [_with_own(kind, "Source", SourceSpec, kind.source) for kind in types if kind.source is not None]
+
+
+def _with_own(kind: ConnectorType, what: str, shared: type[Settings], own: type[Settings]) -> type[Settings]:
+    members: dict[str, Any] = {"type": (Literal[kind.name], ...), "parameters": (own, ...)}
+    return create_model(_title(kind, what), __base__=shared, **members)
+
+
+def _title(kind: ConnectorType, what: str) -> str:
+    return "".join(part.capitalize() for part in kind.name.split("_")) + what
 
 
 def connector_spec(spec: Spec, registry: Registry) -> ConnectorSpec:

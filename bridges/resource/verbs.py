@@ -90,7 +90,7 @@ class ResourceService(ABC, Generic[S]):
         return self.get(name)
 
     async def stop(self, name: str) -> Spec:
-        """Let it rest until it is started or the broker starts anew. What waits stays; rows that come are dropped."""
+        """Stop it until it is started or the broker restarts. Buffered rows stay; new rows are dropped."""
         self._objects.get(name)
         await self._switch(name, "stopped by a person")
         return self.get(name)

@@ -1,12 +1,13 @@
-"""Alarms of actions: one that has not been connected for a while, one that loses rows."""
+"""Alarms of actions and sources: one that has not been connected for a while, an action that loses rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from bridges.resource.hub import RunningAction
+from bridges.resource.action import Action, State
+from bridges.resource.hub import RunningAction, RunningSource
 from broker.core.action import CONNECTED, DISABLED, STOPPED
 from broker.core.clock import Clock
 from broker.observe.alarms import Alarms
@@ -19,45 +20,58 @@ _LOSS_S: Final = 60.0
 
 
 @dataclass(slots=True)
-class _Seen:
-    away_since_s: float | None = None
+class _Losses:
     lost: int = 0
     lost_at_s: float | None = None
 
 
-class ActionWatch:
-    """See the module. ``look`` is called every ``LOOK_S``."""
+class BridgeWatch:
+    """Raises and clears the alarms of actions and sources. ``look`` is called every ``LOOK_S``."""
 
-    def __init__(self, actions: Mapping[str, RunningAction], alarms: Alarms, clock: Clock) -> None:
-        self._actions, self._alarms, self._now_s = actions, alarms, clock.monotonic_s
-        self._seen: dict[str, _Seen] = {}
+    def __init__(
+        self, actions: Mapping[str, RunningAction], sources: Mapping[str, RunningSource], alarms: Alarms, clock: Clock
+    ) -> None:
+        self._actions, self._sources, self._alarms, self._now_s = actions, sources, alarms, clock.monotonic_s
+        self._away_since_s: dict[str, float] = {}
+        """By the alarm's name, of all that are not connected."""
+        self._losses: dict[str, _Losses] = {}
+        """By the alarm's name, of all actions."""
 
     def look(self) -> None:
         """Activate and deactivate the alarms as things are now."""
         now_s = self._now_s()
-        running = {one.action.name: one for one in self._actions.values()}
-        for name in self._seen.keys() - running.keys():
-            del self._seen[name]
-            self._alarms.deactivate(_disconnected(name))
-            self._alarms.deactivate(_dropping(name))
-        for name, one in running.items():
-            seen = self._seen.setdefault(name, _Seen())
-            self._look_at_state(name, one, seen, now_s)
-            self._look_at_losses(name, one, seen, now_s)
+        actions = [one.action for one in self._actions.values()]
+        sources = [one.ingress for one in self._sources.values()]
+        self._forget(self._losses, {_dropping(action.name) for action in actions})
+        disconnected = {_disconnected("action", action.name) for action in actions}
+        self._forget(self._away_since_s, disconnected | {_disconnected("source", source.name) for source in sources})
+        for action in actions:
+            rows = action.backlog
+            self._look_at_state("action", action.name, action.status, now_s, f"; {rows} rows wait", rows=rows)
+            self._look_at_losses(action, now_s)
+        for source in sources:
+            self._look_at_state("source", source.name, source.status, now_s)
 
-    def _look_at_state(self, name: str, one: RunningAction, seen: _Seen, now_s: float) -> None:
-        state = one.action.state
+    def _forget(self, seen: dict[str, Any], present: Set[str]) -> None:
+        """Deactivate the alarms of what is deleted."""
+        for alarm in seen.keys() - present:
+            del seen[alarm]
+            self._alarms.deactivate(alarm)
+
+    def _look_at_state(self, kind: str, name: str, status: State, now_s: float, more: str = "", **details: Any) -> None:
+        (state, reason), alarm = status, _disconnected(kind, name)
         if state in (CONNECTED, STOPPED, DISABLED):
-            seen.away_since_s = None
-        elif seen.away_since_s is None:
-            seen.away_since_s = now_s
-        is_away = seen.away_since_s is not None and now_s - seen.away_since_s >= _AWAY_S
-        reason, waiting = one.action.status[1], one.action.backlog
-        text = f"action '{name}' is {state}{f': {reason}' if reason else ''}; {waiting} rows wait"
-        self._alarms.set(_disconnected(name), is_away, text, action=name, state=state, reason=reason, rows=waiting)
+            self._away_since_s.pop(alarm, None)
+            self._alarms.deactivate(alarm)
+        elif now_s - self._away_since_s.setdefault(alarm, now_s) >= _AWAY_S:
+            text = f"{kind} '{name}' is {state}{f': {reason}' if reason else ''}{more}"
+            self._alarms.activate(alarm, text, **{kind: name}, state=state, reason=reason, **details)
 
-    def _look_at_losses(self, name: str, one: RunningAction, seen: _Seen, now_s: float) -> None:
-        by_reason = one.action.figures.lost_by_reason()
+    def _look_at_losses(self, action: Action, now_s: float) -> None:
+        name = action.name
+        alarm = _dropping(name)
+        seen = self._losses.setdefault(alarm, _Losses())
+        by_reason = action.figures.lost_by_reason()
         lost = sum(by_reason.values())
         if lost > seen.lost:
             seen.lost_at_s = now_s
@@ -65,11 +79,11 @@ class ActionWatch:
         is_losing = seen.lost_at_s is not None and now_s - seen.lost_at_s < _LOSS_S
         reasons = ", ".join(f"{reason} {count}" for reason, count in by_reason.items())
         text = f"action '{name}' loses rows: {lost} since start ({reasons})"
-        self._alarms.set(_dropping(name), is_losing, text, action=name, rows=lost, **by_reason)
+        self._alarms.set(alarm, is_losing, text, action=name, rows=lost, **by_reason)
 
 
-def _disconnected(name: str) -> str:
-    return f"action_disconnected:{name}"
+def _disconnected(kind: str, name: str) -> str:
+    return f"{kind}_disconnected:{name}"
 
 
 def _dropping(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -34,8 +34,11 @@ from broker.core.clock import Clock
 from broker.core.errors import ConfigError, Invalid, PeerError, Problem
 from broker.core.objects import ObjectService, Spec
 from broker.core.topic import TopicFilter, check_topic_name
+from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 from broker.storage.writer import Writer
+
+_log = get_logger(__name__)
 
 USERS: Final = "users"
 RULES: Final = "authorization.rules"
@@ -126,6 +129,8 @@ class AccessDesk:
         )
         self.sources = KindsInOrder("source of rules", self.settings["authorization"], "type", "sources", "sources")
         self.attributes: AttributeSource | None = None
+        self.check_open: Callable[[], None] = lambda: None
+        """Raises ``ConfigError`` where a listener may not be without an authenticator."""
 
     @property
     def services(self) -> Sequence[ObjectService]:
@@ -175,9 +180,9 @@ class AccessDesk:
 
     def _use_authentication(self, settings: AuthenticationSettings) -> None:
         chain = self._chain(settings)
-        if chain.is_empty and not self.access.authenticators.is_empty and not self._allow_anonymous:
-            why = "without an authenticator everybody may connect; keep one, or set access.allow_anonymous = true"
-            raise ConfigError([f"{why} and restart the broker"])
+        if chain.is_empty and not self.access.authenticators.is_empty:
+            self.check_open()
+            _log.warning("access.no_authenticator", text="every client that reaches a listener may connect")
         self.access.authenticators.close()
         self.access.authenticators = chain
 

@@ -13,7 +13,7 @@ Answer = dict[str, Any]
 
 
 class AlarmDesk:
-    """See the module. Times are RFC 3339 in UTC."""
+    """Lists the active and recent alarms. Times are RFC 3339 in UTC."""
 
     def __init__(self, alarms: Alarms, clock: Clock) -> None:
         self._alarms, self._clock = alarms, clock

@@ -26,7 +26,7 @@ _NAMES: Final = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
 
 
 class ClientDesk:
-    """See the module. Used on the event loop."""
+    """Lists, shows, disconnects, subscribes and unsubscribes clients. Used on the event loop."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub

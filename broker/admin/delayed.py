@@ -14,7 +14,7 @@ MAX_LISTED: Final = 1000
 
 
 class DelayedDesk:
-    """See the module. Used on the event loop."""
+    """Lists, shows and deletes delayed messages. Used on the event loop."""
 
     def __init__(self, delayed: Delayed, clock: Clock) -> None:
         self._delayed, self._clock = delayed, clock

@@ -22,7 +22,7 @@ Answer = dict[str, Any]
 
 
 class GroupDesk:
-    """See the module. Used on the event loop."""
+    """Lists, shows, creates and deletes share groups. Used on the event loop."""
 
     def __init__(self, shares: Shares) -> None:
         self._shares = shares

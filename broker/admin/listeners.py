@@ -53,7 +53,10 @@ class NamedOf(Protocol):
 
 
 class ListenerDesk:
-    """See the module. A listener is named by its kind and key: ``tcp:default``."""
+    """Lists, shows, adds, changes, removes, starts and stops listeners.
+
+    A listener is named by its kind and key: ``tcp:default``.
+    """
 
     def __init__(self, listeners: Listeners, reload: Reload, named_of: NamedOf) -> None:
         self._listeners, self._reload, self._named_of = listeners, reload, named_of

@@ -14,7 +14,10 @@ from broker.core.topic import check_topic_name
 
 
 class PipelineView:
-    """See the module. ``parts`` are asked in order; ``ends`` tells of what takes messages at the end of the path."""
+    """Shows what acts on a topic, and tries it on one message.
+
+    ``parts`` are asked in order; ``ends`` tells of what takes messages at the end of the path.
+    """
 
     def __init__(self, parts: Sequence[PathPart], ends: Callable[[str], Sequence[Spec]], clock: Clock) -> None:
         self._parts, self._ends, self._clock = parts, ends, clock

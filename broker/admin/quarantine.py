@@ -29,7 +29,10 @@ Answer = dict[str, Any]
 
 
 class QuarantineDesk:
-    """See the module. Used on the event loop; ``names`` gives the streams that are quarantines now."""
+    """Lists quarantined messages and reprocesses them.
+
+    Used on the event loop; ``names`` gives the streams that are quarantines now.
+    """
 
     def __init__(
         self, streams: StreamService, writer: Writer, publisher: WaitingPublisher, names: Callable[[], Iterable[str]]

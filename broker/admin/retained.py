@@ -25,7 +25,10 @@ _SAMPLES: Final = 10
 
 
 class RetainedDesk:
-    """See the module. Used on the event loop; long work is done a part in each of its turns."""
+    """Lists, shows, deletes and clears retained messages.
+
+    Used on the event loop; long work is done a part in each of its turns.
+    """
 
     def __init__(self, hub: Hub) -> None:
         self._retained, self._writer, self._clock = hub.retained, hub.writer, hub.clock

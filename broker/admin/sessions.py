@@ -21,7 +21,7 @@ _SAMPLES: Final = 10
 
 
 class SessionDesk:
-    """See the module. Used on the event loop; what visits all sessions does so in slices."""
+    """Lists, shows and purges sessions. Used on the event loop; what visits all sessions does so in slices."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub

@@ -46,7 +46,7 @@ class SubscriptionSelection:
 
 
 class SubscriptionDesk:
-    """See the module. Used on the event loop."""
+    """Lists subscriptions by client, by filter and by topic. Used on the event loop."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub

@@ -34,6 +34,7 @@ from broker.core import quarantine
 from broker.core.clock import SystemClock
 from broker.core.events import Events
 from broker.core.feature import Feature, Services
+from broker.core.kinds import kinds
 from broker.core.objects import ObjectService
 from broker.core.origin import origin_of
 from broker.core.schema import NoSchemas
@@ -153,6 +154,7 @@ class Node:
         hub = self.server.hub
         hub.pipeline.on_refusal, hub.queue_watch.alarms = self.refusals.note, self.alarms
         self.access.attributes, self.access.limits.alarms = hub.client_attributes, self.alarms
+        self.access.check_open = self.server.check_open
         hub.delayed.settings = config.get("delayed", DelayedSettings)
         hub.sys_topics.settings = config.get("sys_topics", SysTopicSettings)
         hub.sys_topics.show_node(self.name, product_version())
@@ -300,7 +302,7 @@ class Node:
         by_kind = {service.kind: service for feature in self.features for service in feature.services}
         own: Sequence[ObjectService] = (self.streams, *self.access.services, self.rewrites, self.auto_subscriptions)
         by_kind |= {service.kind: service for service in own}
-        return {path: by_kind[kind] for path, kind in PATHS.items()}
+        return {kind.path: by_kind[kind.name] for kind in kinds()}
 
 
 def named_of(config: Config, *, also_disabled: bool = False) -> list[NamedListener]:
@@ -337,23 +339,3 @@ def _listener(status: ListenerStatus, host: str, port: int) -> dict[str, Any]:
     }
     expires = status.certificate_expires
     return shown if expires is None else shown | {"certificate_expires": expires.isoformat().replace("+00:00", "Z")}
-
-
-PATHS: Final = {
-    "schemas": "schema",
-    "schema-registries": "schema registry",
-    "validations": "validation",
-    "transforms": "transformation",
-    "rules": "rule",
-    "access/rules": "access rule",
-    "authentication": "authenticator",
-    "authorization/sources": "source of rules",
-    "streams": "stream",
-    "lake/tables": "lake table",
-    "connectors": "connector",
-    "actions": "action",
-    "sources": "source",
-    "rewrites": "rewrite",
-    "auto-subscriptions": "auto-subscription",
-}
-"""The kinds of objects with the five verbs, by their path below ``/api/v1/``."""

@@ -5,8 +5,9 @@ The broker imports no feature: it starts without Spark's or Kafka's packages, an
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from broker.core.kinds import load
+
+__all__ = ["load"]
 
 SCHEMA_VALIDATION = "schema_validation.feature:SchemaValidationFeature"
 TRANSFORMS = "transforms.feature:TransformsFeature"
@@ -28,9 +29,3 @@ API_CONTEXT = "ui.api.context:ApiContext"
 API_APPLICATION = "ui.api.application:create_app"
 API_SERVER = "ui.api.server:ApiServer"
 API_LISTENER = "ui.api.listening:bind"
-
-
-def load(name: str) -> Any:
-    """The object that ``module:attribute`` names."""
-    module, _, attribute = name.partition(":")
-    return getattr(import_module(module), attribute)

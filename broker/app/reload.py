@@ -13,44 +13,29 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
 from broker.app.build import Node, named_of, section_models
-from broker.app.settings import AccessSettings
 from broker.config.model import Settings
 from broker.config.options import ServeOptions
 from broker.config.reload import changed_settings, with_kept
 from broker.config.root import Config, load_config
 from broker.connection.settings import FIXED_SETTINGS
 from broker.core.errors import ConfigError, SluiceError
+from broker.core.kinds import kinds
 from broker.core.objects import Spec
 from broker.observe.log import get_logger, setup
 
 _log = get_logger(__name__)
 
-_OBJECT_PATHS: Final = {
-    "schema_registry.external": "schema-registries",
-    "schema_registry.schemas": "schemas",
-    "schema_validation.validations": "validations",
-    "message_transformation.transformations": "transforms",
-    "authorization.rules": "access/rules",
-    "streams": "streams",
-    "connectors": "connectors",
-    "actions": "actions",
-    "sources": "sources",
-    "rule_engine.rules": "rules",
-    "lake.tables": "lake/tables",
-    "rewrites": "rewrites",
-    "auto_subscriptions": "auto-subscriptions",
-}
-"""Kinds of objects that are taken over while the broker runs: section and path of their service, in the order in which
-they refer to each other."""
-
 Apply = Callable[[Any], None]
 
 
 class ConfigReload:
-    """See the module. Used on the event loop; one call at a time, the others wait."""
+    """Reads the configuration again and applies what changed.
+
+    Used on the event loop; one call at a time, the others wait.
+    """
 
     def __init__(self, node: Node, options: ServeOptions, environ: Mapping[str, str]) -> None:
         self._node, self._options, self._environ = node, options, environ
@@ -168,11 +153,7 @@ class ConfigReload:
         )
 
     async def _change_listeners(self, config: Config, *, drain: bool) -> Spec:
-        access = self._in_force["access"]
-        assert isinstance(access, AccessSettings)
-        changes = await self._node.server.change_listeners(
-            named_of(config), allow_anonymous=access.allow_anonymous, drain=drain
-        )
+        changes = await self._node.server.change_listeners(named_of(config), drain=drain)
         return {name: list(ids) for name, ids in asdict(changes).items()}
 
     def _change_settings(self, config: Config) -> tuple[list[str], list[str]]:
@@ -226,13 +207,14 @@ class ConfigReload:
     def _change_objects(self, config: Config) -> tuple[list[str], list[str], list[str]]:
         """What was changed, what could not be (a sentence each), and the sections that wait for a restart."""
         node, done, failed = self._node, list[str](), list[str]()
-        before = {name: _by_name(node.sections.section(name).load()) for name in _OBJECT_PATHS}
+        paths = {kind.section: kind.path for kind in kinds() if kind.section is not None}
+        before = {name: _by_name(node.sections.section(name).load()) for name in paths}
         waiting = [
             name for name in config.objects
-            if name not in _OBJECT_PATHS and _specs(config, name) != _specs(node.config, name)
+            if name not in paths and _specs(config, name) != _specs(node.config, name)
         ]  # fmt: skip
         node.sections.reload(config)
-        after = {name: _by_name(node.sections.section(name).load()) for name in _OBJECT_PATHS}
+        after = {name: _by_name(node.sections.section(name).load()) for name in paths}
 
         def attempt(what: str, change: Callable[[], object]) -> None:
             try:
@@ -244,7 +226,7 @@ class ConfigReload:
 
         services = node.object_services
         with node.sections.unlocked():
-            for name, path in _OBJECT_PATHS.items():
+            for name, path in paths.items():
                 service = services[path]
                 for key, spec in after[name].items():
                     if key not in before[name]:
@@ -254,7 +236,7 @@ class ConfigReload:
                             f"{service.kind} {key!r} changed",
                             lambda s=service, key=key, spec=spec: s.replace(key, spec),  # type: ignore[misc]
                         )
-            for name, path in reversed(_OBJECT_PATHS.items()):
+            for name, path in reversed(paths.items()):
                 service = services[path]
                 for key in before[name].keys() - after[name].keys():
                     attempt(f"{service.kind} {key!r} removed", lambda s=service, key=key: s.delete(key))  # type: ignore[misc]

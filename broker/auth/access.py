@@ -17,7 +17,10 @@ from broker.observe.metrics import Metrics
 
 @dataclass(slots=True)
 class Access:
-    """See the module. ``authenticators`` are replaced as a whole when they change; exchanges under way go on."""
+    """Authentication, authorization and bans, as connections of a node ask for them.
+
+    ``authenticators`` are replaced as a whole when they change; exchanges under way go on.
+    """
 
     authenticators: AuthenticatorChain
     authorizer: Authorizer

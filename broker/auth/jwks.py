@@ -94,7 +94,7 @@ class _Failed(Exception):
 
 
 class KeySet:
-    """See the module. ``tick`` is called twice a second."""
+    """The keys of one JWK set, fetched at intervals. ``tick`` is called twice a second."""
 
     def __init__(
         self,

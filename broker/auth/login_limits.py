@@ -52,7 +52,10 @@ class LoginLimitSettings(Settings):
 
 
 class LoginLimits:
-    """See the module. Used on the event loop; all that is kept is bounded, and holds no name."""
+    """Counts failed logins by user and by address.
+
+    Used on the event loop; all that is kept is bounded, and holds no name.
+    """
 
     def __init__(self, settings: LoginLimitSettings, clock: Clock, metrics: Metrics) -> None:
         self.settings, self._clock = settings, clock

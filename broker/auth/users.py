@@ -77,7 +77,7 @@ class User:
 
 
 class Users:
-    """See the module. Used on the event loop; what hashes waits for the pool."""
+    """The broker's own users. Used on the event loop; what hashes waits for the pool."""
 
     def __init__(self, section: ObjectSection, settings: PasswordHashingSettings, pool: HashPool, clock: Clock) -> None:
         self._section, self._settings, self._pool, self._clock = section, settings, pool, clock

@@ -9,24 +9,9 @@ import typer
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError
 from broker.cli.files import read_text
-from broker.cli.objects import Noun, group_for
 from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 
-RULES = Noun(
-    "rules",
-    "access rule",
-    "/access/rules",
-    {"name": "name", "permission": "permission", "who": "who", "action": "action", "topics": "topics"},
-)
-AUTHENTICATORS = Noun(
-    "authenticators", "authenticator", "/authentication", {"mechanism": "mechanism", "enabled": "enable"}
-)
-SOURCES = Noun("sources", "source of rules", "/authorization/sources", {"type": "type", "enabled": "enable"})
-
 group = typer.Typer(help="Who may publish and subscribe to what.", no_args_is_help=True)
-group.add_typer(group_for(RULES, "sluice access rules"), name="rules")
-group.add_typer(group_for(AUTHENTICATORS, "sluice access authenticators"), name="authenticators")
-group.add_typer(group_for(SOURCES, "sluice access sources"), name="sources")
 
 
 @group.command("check")

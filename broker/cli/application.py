@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from functools import partial
 from typing import Annotated, Final, NamedTuple
 
 import typer
@@ -46,9 +45,9 @@ from broker.cli import (
     users,
 )
 from broker.cli.completion import Names
-from broker.cli.objects import Noun
 from broker.cli.verbs import Verbs, complete
 from broker.cli.version import show_version, version
+from broker.core.kinds import kinds
 
 _COMMANDS: Final[Sequence[Callable[..., None]]] = (
     run.serve,
@@ -93,9 +92,16 @@ _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "rules": (rules.add_to, rule_tries.add_to, rule_backtest.add_to, rule_types.add_to, rule_functions.add_to),
     "rewrites": (rewrites.add_to,),
     "schemas": (schemas.add_to,),
+    "validations": (gates.add_validations,),
+    "transforms": (gates.add_transforms,),
+    "connectors": (bridges.add_connectors,),
+    "actions": (bridges.add_actions,),
+    "sources": (bridges.add_sources,),
+    "lake/tables": (lake.add_to,),
 }
-"""What kinds of objects have beside the verbs of every kind."""
-_GATES: Final = ("validations", "transforms")
+"""What kinds of objects have beside the verbs that their declaration names, by path."""
+_ABOVE: Final = {"access": access.group, "lake": lake.group}
+"""Groups that have the commands of kinds in them."""
 
 
 def _application() -> typer.Typer:
@@ -126,24 +132,22 @@ def _options(
 
 
 def _of_objects() -> Iterator[_Group]:
-    for noun in objects.NOUNS:
-        beyond = _BEYOND.get(noun.plural, ())
-        if noun.plural in _GATES:
-            beyond = (partial(gates.add_gate_commands, noun=noun, where=f"sluice {noun.plural}"),)
-        yield _of_kind(noun, beyond)
-    for noun in bridges.NOUNS:
-        yield _of_kind(noun, (partial(bridges.add_to, noun=noun, where=f"sluice {noun.plural}"),))
-
-
-def _of_kind(noun: Noun, beyond: Sequence[Callable[[typer.Typer], None]]) -> _Group:
-    commands = objects.group_for(noun, f"sluice {noun.plural}")
-    for add in beyond:
-        add(commands)
-    return _Group(commands, noun.plural, noun.singular)
+    for kind in kinds():
+        commands = objects.group_for(kind)
+        for add in _BEYOND.get(kind.path, ()):
+            add(commands)
+        *above, name = kind.commands
+        alias = kind.short.replace(" ", "-")
+        if not above:
+            yield _Group(commands, name, alias)
+            continue
+        _ABOVE[above[0]].add_typer(commands, name=name)
+        if alias != name:
+            _ABOVE[above[0]].add_typer(commands, name=alias, hidden=True)
 
 
 app = _application()
-complete({noun.plural: Names(noun.path) for noun in (*objects.NOUNS, objects.TABLES, *bridges.NOUNS)})
+complete({kind.commands[-1]: Names(objects.path_of(kind)) for kind in kinds() if kind.commands[0] != "access"})
 complete({"clients": Names("/clients", "client_id"), "sessions": Names("/sessions", "client_id")})
 complete({"users": Names("/users"), "groups": Names("/groups", "group"), "listeners": Names("/listeners", "id")})
 

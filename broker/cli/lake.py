@@ -12,14 +12,10 @@ import typer
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError, hinting
 from broker.cli.features import call
-from broker.cli.objects import TABLES, group_for
 from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
 from broker.cli.target import TOKEN_VARIABLE, Target, find_target
 
 group = typer.Typer(help="Tables of the lakehouse, and the job that fills them.", no_args_is_help=True)
-tables = group_for(TABLES, "sluice lake tables")
-group.add_typer(tables, name="tables")
-group.add_typer(tables, name="table", hidden=True)
 
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE")]
 LAKE_DIRECTORY = "lake"
@@ -79,7 +75,7 @@ def _target_of(table: str, url: str | None, data_dir: Path) -> Target:
 
     target = find_target(url, data_dir, os.environ)
     with ApiClient(target) as client, hinting(exit_codes.NOT_FOUND, "sluice lake tables ls"):
-        client.get(name_path(TABLES.path, table))
+        client.get(name_path("/lake/tables", table))
     return target
 
 
@@ -108,7 +104,12 @@ def run_job(context: typer.Context, url: UrlOption = None, data_dir: DataDirOpti
     raise typer.Exit(call("lake run", arguments))
 
 
-@tables.command("wait", help="Wait until a table has so many rows; exit code 124 when it does not in time.")
+def add_to(tables: typer.Typer) -> None:
+    """Add what tables have beyond the verbs of every kind."""
+    text = "Wait until a table has so many rows; exit code 124 when it does not in time."
+    tables.command("wait", help=text)(wait_for_rows)
+
+
 def wait_for_rows(
     name: Annotated[str, typer.Argument()],
     rows: Annotated[int, typer.Option("--rows", min=0, help="Rows and dead letters, together at least.")] = 1,

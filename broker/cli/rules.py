@@ -155,52 +155,18 @@ def delete(
         print_json({"removed": names})
 
 
-def enable(
-    names: Names, url: UrlOption = None, data_dir: DataDirOption = DATA_DIR, as_json: JsonOption = False
-) -> None:
-    """Switch rules on."""
-    _each(names, ":enable", "enabled", url, data_dir, as_json=as_json)
-
-
-def disable(
-    names: Names, url: UrlOption = None, data_dir: DataDirOption = DATA_DIR, as_json: JsonOption = False
-) -> None:
-    """Switch rules off; they are kept, not run and not counted."""
-    _each(names, ":disable", "disabled", url, data_dir, as_json=as_json)
-
-
 def reset(names: Names, url: UrlOption = None, data_dir: DataDirOption = DATA_DIR, as_json: JsonOption = False) -> None:
     """Set the counters of rules to zero."""
-    _each(names, "/metrics:reset", "counts from zero", url, data_dir, as_json=as_json)
-
-
-def _each(names: Sequence[str], verb: str, done: str, url: str | None, data_dir: Path, *, as_json: bool) -> None:
     from broker.cli.client import name_path
     from broker.cli.output import print_json, print_line
 
-    answers = []
     with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, KNOWN):
         for name in names:
-            answers.append(client.post(name_path("/rules", name) + verb) or {"name": name})
+            client.post(f"{name_path('/rules', name)}/metrics:reset")
             if not as_json:
-                print_line(f"rule {name} {done}")
+                print_line(f"rule {name} counts from zero")
     if as_json:
-        print_json({"items": answers})
-
-
-def reorder(
-    names: Annotated[list[str], typer.Argument(help="Those that run first, in that order.")],
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-) -> None:
-    """Bring rules into an order: those named run first, all others after them as before."""
-    from broker.cli.output import print_line
-
-    with api_client(url, data_dir) as client, hinting(exit_codes.FAILED, KNOWN):
-        others = (rule["name"] for rule in client.items("/rules") if rule["name"] not in names)
-        order = [*names, *others]
-        client.post("/rules:reorder", {"order": order})
-    print_line(f"order: {', '.join(order)}")
+        print_json({"items": [{"name": name} for name in names]})
 
 
 def metrics(
@@ -317,8 +283,8 @@ def about(name: str) -> Iterator[None]:
 def add_to(group: typer.Typer) -> None:
     """Give the group of rules these commands, some in place of those that every kind has."""
     commands: dict[str, Callable[..., None]] = {
-        "ls": list_rules, "show": show, "create": create, "apply": apply, "rm": delete, "enable": enable,
-        "disable": disable, "reorder": reorder, "metrics": metrics, "reset": reset, "versions": list_versions,
+        "ls": list_rules, "show": show, "create": create, "apply": apply, "rm": delete, "metrics": metrics,
+        "reset": reset, "versions": list_versions,
         "restore": restore, "diff": diff,
     }  # fmt: skip
     for name, command in commands.items():

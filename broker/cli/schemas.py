@@ -11,8 +11,9 @@ from broker.cli import exit_codes
 from broker.cli.asking import confirm
 from broker.cli.errors import CommandError, checking, hinting
 from broker.cli.files import SOURCE_TYPES, read_schemas, read_text
-from broker.cli.objects import NOUNS, save
+from broker.cli.objects import save
 from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.core.kinds import kind_at
 
 NameArgument = Annotated[str, typer.Argument()]
 ForceOption = Annotated[bool, typer.Option("--force", help="Do it even when it breaks who uses the schema.")]
@@ -52,10 +53,15 @@ def apply(
     as_json: JsonOption = False,
 ) -> None:
     """Create or replace schemas from a file: a source as it is, or objects."""
-    noun = next(noun for noun in NOUNS if noun.path == _PATH)
     schemas = read_schemas(file, name, kind)
     with api_client(url, data_dir) as client:
-        save(client, noun, schemas, query="?force=true" if force else "", as_json=as_json or output == "json")
+        save(
+            client,
+            kind_at("schemas"),
+            schemas,
+            query="?force=true" if force else "",
+            as_json=as_json or output == "json",
+        )
 
 
 def check(

@@ -33,12 +33,17 @@ def remove_one(
     data_dir: Path,
     as_json: bool,
     query: str = "",
+    none_left: str = "",
 ) -> None:
-    """Ask, then remove what is under a path by its name; ``command`` does so without asking."""
+    """Ask, then remove what is under a path by its name; ``command`` does so without asking. ``none_left`` is said when
+    it was the last."""
     from broker.cli.client import name_path
-    from broker.cli.output import print_json, print_line
+    from broker.cli.output import print_json, print_line, say
 
     confirm(question, yes=yes, command=command)
     with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, hint):
         client.delete(f"{name_path(path, name)}{query}")
+        is_last = bool(none_left) and not client.get(path)["items"]
     print_json({"removed": [name]}) if as_json else print_line(f"{what} {name} removed")
+    if is_last:
+        say(none_left)

@@ -134,9 +134,13 @@ def remove_user(
 @group.command("import")
 def import_users(
     file: Annotated[str, typer.Option("-f", "--file", help="JSON or CSV with a heading line; - is stdin.")],
-    algorithm: Annotated[str, typer.Option("--algorithm", help="Of hashes that do not say it themselves.")] = "sha256",
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", help="Hash algorithm of users without their own. Default: sha256.")
+    ] = None,
     iterations: Annotated[int | None, typer.Option("--iterations", help="Rounds of PBKDF2.")] = None,
-    salt_position: Annotated[str, typer.Option("--salt-position", help="prefix or suffix.")] = "prefix",
+    salt_position: Annotated[
+        str | None, typer.Option("--salt-position", help="prefix or suffix. Default: prefix.")
+    ] = None,
     url: UrlOption = None,
     data_dir: DataDirOption = DATA_DIR,
     as_json: JsonOption = False,
@@ -144,32 +148,32 @@ def import_users(
     """Take users with hashes of their passwords from a file, all or none."""
     from broker.cli.output import print_json, print_line
 
-    users = _users_of(read_text(file), file)
-    body: dict[str, Any] = {"users": users, "algorithm": algorithm, "salt_position": salt_position}
-    if iterations is not None:
-        body["iterations"] = iterations
+    given = {"algorithm": algorithm, "iterations": iterations, "salt_position": salt_position}
+    body = {
+        **_import_of(read_text(file), file),
+        **{member: value for member, value in given.items() if value is not None},
+    }
     with api_client(url, data_dir, timeout_s=300) as client:
         answer = client.post("/users:import", body)
     print_json(answer) if as_json else print_line(f"{answer['imported']:,} users imported")
 
 
-def _users_of(text: str, file: str) -> list[dict[str, Any]]:
+def _import_of(text: str, file: str) -> dict[str, Any]:
+    """The body of an import: a list of users becomes its `users`; the API checks the members of an object."""
     import csv
     import json
 
     if not text.lstrip().startswith(("[", "{")):
-        return [
-            {key: value for key, value in row.items() if value not in (None, "")}
-            for row in csv.DictReader(text.splitlines())
-        ]
+        rows = csv.DictReader(text.splitlines())
+        return {"users": [{key: value for key, value in row.items() if value not in (None, "")} for row in rows]}
     try:
         value = json.loads(text)
     except ValueError as error:
         raise CommandError(f"{file} is not JSON: {error}", exit_codes.USAGE) from None
-    users = value.get("users") if isinstance(value, dict) else value
-    if not isinstance(users, list):
-        raise CommandError(f"{file} holds no list of users", exit_codes.USAGE)
-    return users
+    body = value if isinstance(value, dict) else {"users": value}
+    if not isinstance(body.get("users"), list):
+        raise CommandError(f"{file}: expected a list of users", exit_codes.USAGE)
+    return body
 
 
 def _password(file: str | None, *, ask: bool) -> str | None:

@@ -29,7 +29,8 @@ class AllowedSettings(Settings):
     )
     secret_directories: list[Path] = Field(
         default_factory=list,
-        description="Directories that `${file:PATH}` may read from, besides `secrets` in the data directory.",
+        description="Directories that `${file:PATH}` may read from, and certificates and keys of objects that are made "
+        "through the API, besides `secrets` in the data directory.",
     )
     directories: list[Path] = Field(
         default_factory=list,
@@ -65,6 +66,10 @@ class Allowed:
     def secret_file(self, path: str) -> Path:
         """Where a secret may be read; a relative path is in the first of the directories. Raises ``NotAllowed``."""
         return _regular(self._within(Path(path), self._secrets, f"${{file:{path}}}", "allowed.secret_directories"))
+
+    def readable(self, path: Path) -> Path:
+        """Where a certificate or key may be read; relative to the working directory. Raises ``NotAllowed``."""
+        return _regular(self._within(path.absolute(), self._secrets, str(path), "allowed.secret_directories"))
 
     def file(self, path: Path) -> Path:
         """Where a file may be written; a relative path is in the first of the directories. Raises ``NotAllowed``."""

@@ -15,25 +15,6 @@ from typing import Any
 from broker.config.layers import KeyPath, Layer
 from broker.core.objects import Spec
 
-OBJECT_SECTIONS = (
-    "schema_registry.schemas",
-    "schema_registry.external",
-    "schema_registry.modes",
-    "schema_validation.validations",
-    "message_transformation.transformations",
-    "rule_engine.rules",
-    "users",
-    "authorization.rules",
-    "streams",
-    "lake.tables",
-    "connectors",
-    "actions",
-    "sources",
-    "rewrites",
-    "auto_subscriptions",
-)
-"""The kinds of objects people make, by their place in the configuration."""
-
 
 @dataclass(frozen=True, slots=True)
 class LayerObjects:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from pydantic import ValidationError
 
@@ -23,11 +23,12 @@ from broker.config.layers import (
     setter,
 )
 from broker.config.model import Settings
-from broker.config.objects import OBJECT_SECTIONS, LayerObjects, objects_in, without_objects
+from broker.config.objects import LayerObjects, objects_in, without_objects
 from broker.config.problems import did_you_mean, sentence
 from broker.config.reference import SettingEntry, describe
 from broker.config.removed import removed_settings
 from broker.core.errors import ConfigError, NotFound
+from broker.core.kinds import object_sections
 
 _Model = TypeVar("_Model", bound=Settings)
 Models = Mapping[str, type[Settings]]
@@ -61,7 +62,11 @@ class Config:
         layer = next((layer for layer in self._layers if layer.file is not None and layer.file == self.api_file), None)
         return {} if layer is None else layer.values
 
-    def get(self, section: str, model: type[_Model] = Settings) -> _Model:  # type: ignore[assignment]  # any model
+    @overload
+    def get(self, section: str) -> Any: ...
+    @overload
+    def get(self, section: str, model: type[_Model]) -> _Model: ...
+    def get(self, section: str, model: type[Settings] = Settings) -> Any:
         """The settings of a section, checked to be of the model asked for.
 
         Raises:
@@ -124,7 +129,6 @@ def load_config(
     config_file: Path | None = None,
     environ: Mapping[str, str],
     overrides: Mapping[str, str] | None = None,
-    object_sections: Sequence[str] = OBJECT_SECTIONS,
     api_values: Mapping[str, Any] | None = None,
 ) -> Config:
     """Read all layers and validate them; ``api_values`` stand in place of what the API's file holds.
@@ -134,7 +138,7 @@ def load_config(
     """
     layers, problems = _read_layers(data_dir, config_file, environ, overrides or {}, api_values)
     problems += removed_settings(layers)
-    object_paths = [tuple(name.split(".")) for name in object_sections]
+    object_paths = [tuple(name.split(".")) for name in object_sections()]
     objects, object_problems = _objects(layers, object_paths)
     values = without_objects(merged(layers), object_paths)
     data, unknown = _split(values, models, layers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 _DURATION_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZE_UNITS = {
@@ -73,8 +73,10 @@ def size_text(size_bytes: int) -> str:
     return str(size_bytes)
 
 
-Duration = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(float)]
+_WRITTEN = WithJsonSchema({"type": ["number", "string"]})
+
+Duration = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(float), _WRITTEN]
 """Seconds, written as ``15s`` or ``7d``."""
 
-Size = Annotated[int, BeforeValidator(parse_size_bytes), PlainSerializer(int)]
+Size = Annotated[int, BeforeValidator(parse_size_bytes), PlainSerializer(int), _WRITTEN]
 """Bytes, written as ``64KB`` or ``1GB``."""

@@ -114,7 +114,10 @@ class ConnectionServices:
 
 
 class Connection:
-    """See the module. ``session``, ``client`` and ``greeting`` are there once a CONNECT was accepted."""
+    """The state of one connection, what it sends, and its end.
+
+    ``session``, ``client`` and ``greeting`` are there once a CONNECT was accepted.
+    """
 
     __slots__ = (
         "_holds",
@@ -338,7 +341,7 @@ class Connection:
 
     def fail(self, error: BaseException) -> None:
         """What the session must send cannot be stored."""
-        _log.warning("connection.store_failed client_id=%s error=%s", self.client.client_id, error)
+        _log.warning("connection.store_failed client_id=%.200s error=%s", self.client.client_id, error)
         self.on_internal_error()
 
     def overrun(self) -> None:

@@ -35,7 +35,9 @@ class Round(Protocol):
 
 
 class Housekeeping:
-    """See the module. ``tick`` is called twice a second; ``kept_from`` tells from which offset on share groups
+    """Deletes leftovers, a little in each tick.
+
+    ``tick`` is called twice a second; ``kept_from`` tells from which offset on share groups
     need the log, ``forget_inbound`` deletes what one client sent."""
 
     def __init__(

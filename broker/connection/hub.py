@@ -71,7 +71,8 @@ from broker.storage.writer import Writer
 
 
 class Hub:
-    """See the module. ``defer`` runs a callable in a later turn of the loop, ``later`` after some seconds.
+    """What all connections of a node share. ``defer`` runs a callable in a later turn of the loop, ``later`` after some
+    seconds.
 
     Nothing below knows it: what is an attribute here is so for those above, who show and change what the node does.
     """
@@ -158,7 +159,7 @@ class Hub:
             writer=writer,
             clock=clock,
             defer=defer,
-            max_inbound_bytes=settings.max_inbound_bytes_total,
+            inbound_bounds=(settings.max_inbound_bytes_total, settings.max_inbound_bytes_connected),
             forgotten=figures.inbounds_forgotten,
         )
         self.sys_topics = SysTopics(
@@ -326,6 +327,7 @@ class Hub:
         self.zones.use(settings)
         self._brake.wait_s, self.backlog.max_bytes = settings.slow_subscriber_wait, settings.max_session_log_bytes
         self.life.inbounds.max_bytes = settings.max_inbound_bytes_total
+        self.life.inbounds.max_connected_bytes = settings.max_inbound_bytes_connected
         self.life.inbounds.forget_oldest()
         self.queue_watch.use(settings.queue_high_watermark, settings.queue_watch_interval)
         self.publish_rates.settings = settings
@@ -364,7 +366,7 @@ class Hub:
             changed=self.records.changed,
             moved=self.records.moved,
             refill=self.backlog.refill,
-            later=lambda session: defer(session.pump),
+            defer=defer,
             crowded=self._brake.crowded,
             relieved=self._brake.relieved,
             on_event=session_events.delivery,
@@ -391,6 +393,8 @@ class Hub:
         gauge("will_bytes", lambda: life.wills.size_bytes, "memory of the wills of all sessions")
         gauge("topic_alias_bytes", lambda: state.aliased.bytes, "topics behind the aliases that clients set")
         gauge("user_property_bytes", lambda: state.greeted.bytes, "memory of the user properties of connected clients")
+        help = "memory of the records of what connected clients may send again"
+        gauge("inbound_connected_bytes", lambda: life.inbounds.connected.bytes, help)
         gauge("inbound_bytes", lambda: life.inbounds.gone_bytes, "memory of what clients that are gone may send again")
         gauge("cached_plan_bytes", lambda: self.plans.size_bytes, "memory of the plans that are kept by topic")
         gauge("retained_messages", lambda: self.retained.count, "topics with a retained message")

@@ -25,7 +25,7 @@ from broker.core.stage import Outcome, Refusal
 from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import Plans, TopicPlan
 from broker.routing.router import Routes
-from broker.session.inbound import digest
+from broker.session.inbound import Inbound, digest
 from broker.session.session import Session
 from broker.storage.writer import Writer
 
@@ -225,6 +225,12 @@ class Publishing:
                     self._life.records.inbound_changed(session.client_id, inbound)
                 self._answer_again(c, message, known, packet_id, code or 0)
                 return
+        if qos == 2 and not self._life.inbounds.may_open(inbound):
+            self._figures.limit_reached("max_inbound_bytes_connected")
+            raise PeerError(
+                reason.QUOTA_EXCEEDED,
+                "no room for one more open QoS 2 packet identifier; see mqtt.max_inbound_bytes_connected",
+            )
         if plan.waits:
             self._park(c, message, plan, packet_id)
             return
@@ -288,9 +294,7 @@ class Publishing:
         if message.qos == 2:
             inbound.open(packet_id)
         if is_kept:
-            inbound.remember(
-                packet_id, digest(topic, message.payload), c.now_ns, c.unacknowledged + len(inbound.open_qos2)
-            )
+            self._remember_taken(c, inbound, packet_id, digest(topic, message.payload), 0)
         if is_kept or c.session.is_durable:
             c.kept.append(Kept(packet_id, is_wanted))
             self._life.records.inbound_changed(c.session.client_id, inbound)
@@ -298,10 +302,16 @@ class Publishing:
     def _remember_refused(self, c: Connection, message: Message, topic: bytes, packet_id: int, code: int) -> None:
         """As ``_remember``, of a message that was refused and left something behind."""
         inbound = self._life.inbound_of(c.session)
-        unacknowledged = c.unacknowledged + len(inbound.open_qos2)
-        inbound.remember(packet_id, digest(topic, message.payload), c.now_ns, unacknowledged, code)
+        self._remember_taken(c, inbound, packet_id, digest(topic, message.payload), code)
         c.kept.append(Kept(packet_id, is_wanted=False, is_refused=True))
         self._life.records.inbound_changed(c.session.client_id, inbound)
+
+    def _remember_taken(self, c: Connection, inbound: Inbound, packet_id: int, known: bytes, code: int) -> None:
+        """Note what may come again; where memory is tight, only as far back as answers are on their way."""
+        unacknowledged, is_tight = c.unacknowledged + len(inbound.open_qos2), self._life.inbounds.is_tight
+        if is_tight:
+            self._figures.limit_reached("max_inbound_bytes_connected")
+        inbound.remember(packet_id, known, c.now_ns, unacknowledged, code, is_tight=is_tight)
 
     def _answer_refusal(self, c: Connection, qos: int, packet_id: int, refusal: Refusal, *, waits: bool) -> None:
         if refusal.disconnect:

@@ -32,7 +32,7 @@ class Sums(NamedTuple):
 
 
 class QueueWatch:
-    """See the module. ``tick`` is called twice a second."""
+    """Watches the queues of all sessions. ``tick`` is called twice a second."""
 
     def __init__(self, sessions: SessionRegistry, metrics: Metrics, watermark: int, every_s: float) -> None:
         self._sessions = sessions
@@ -51,7 +51,7 @@ class QueueWatch:
         self._watermark, self._every_s = watermark, every_s
 
     def tick(self, now_s: float) -> None:
-        """Look at some sessions; begin anew when that is due."""
+        """Look at some sessions; start from the first when that is due."""
         if self._walk is None and now_s >= self._due_s:
             self._due_s = now_s + self._every_s
             self._walk = self._look_at_all()

@@ -181,8 +181,8 @@ class PacketReader:
                         began_s, look_s = present_s, present_s + LOOK_S
                 rounds += 1
                 first, length, body = data[position], data[position + 1], position + 2
-                if length > 127:
-                    if body < end and 0 < data[body] < 128:
+                if length > 126:  # with one of 127 and its header, a packet is above the least maximum, 128
+                    if length > 127 and body < end and 0 < data[body] < 128:
                         length, body = length & 127 | data[body] << 7, body + 1
                         stop = body + length
                         if stop - position > limit:

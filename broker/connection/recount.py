@@ -17,7 +17,6 @@ from broker.routing.router import Router
 from broker.session import in_log
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
-from broker.storage.records import SCHEMA
 from broker.storage.store import LogShard, Store
 
 _AT_ONCE: Final = 2048
@@ -26,9 +25,6 @@ _MOST_FRAMES: Final = 64
 """Frames of one piece: many commits hold a message or two."""
 _MOST_TOPICS: Final = 65_536
 _NEVER: Final = 1 << 62
-_OFFSET, _TOPIC, _PAYLOAD, _CLIENT_ID, _RULE = map(
-    SCHEMA.get_field_index, ("offset", "topic", "payload", "client_id", "rule")
-)
 
 
 class _Waiter(NamedTuple):
@@ -84,15 +80,15 @@ class _Piece:
 
     def add(self, batch: Any) -> None:
         """Take the records of a batch, by the columns of ``broker.storage.records.SCHEMA``."""
-        start, rules, payloads = len(self.topics), batch.column(_RULE), batch.column(_PAYLOAD)
-        topics = batch.column(_TOPIC).to_pylist()
+        start, rules, payloads = len(self.topics), batch.column("rule"), batch.column("payload")
+        topics = batch.column("topic").to_pylist()
         ends = memoryview(payloads.buffers()[1]).cast("i")[payloads.offset : payloads.offset + len(topics) + 1]
         self.frames += 1
         self.topics += topics
         self.sizes += [
             stop - begin + len(name.encode()) for (begin, stop), name in zip(pairwise(ends), topics, strict=True)
         ]
-        self._client_ids.append((start, batch.column(_CLIENT_ID)))
+        self._client_ids.append((start, batch.column("client_id")))
         if rules.null_count < len(topics):
             self.addressees |= {start + row: name for row, name in enumerate(rules.to_pylist()) if name is not None}
 
@@ -103,7 +99,7 @@ class _Piece:
 
 
 class Recount:
-    """See the module."""
+    """Counts what waits in the session log for each session."""
 
     def __init__(self, sessions: SessionRegistry, router: Router[Session], store: Store, shard: LogShard) -> None:
         self._sessions, self._router, self._store, self._shard = sessions, router, store, shard
@@ -129,7 +125,7 @@ class Recount:
         for batch in self._store.read_arrow(self._shard, begin, _NEVER):
             for start in range(0, batch.num_rows, _AT_ONCE):
                 if piece is None:
-                    piece = _Piece(batch.column(_OFFSET)[start].as_py())
+                    piece = _Piece(batch.column("offset")[start].as_py())
                 piece.add(batch if batch.num_rows <= _AT_ONCE else batch.slice(start, _AT_ONCE))
                 if piece.is_full:
                     yield piece

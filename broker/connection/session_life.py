@@ -33,7 +33,8 @@ _NS: Final = 1_000_000_000
 
 
 class SessionLife:
-    """See the module. ``forgotten`` counts clients whose resends are taken as new."""
+    """The life of sessions. ``inbound_bounds`` are bytes of what clients may send again: of those that are gone, and of
+    those that are connected. ``forgotten`` counts clients whose resends are taken as new."""
 
     def __init__(
         self,
@@ -50,12 +51,12 @@ class SessionLife:
         writer: Writer,
         clock: Clock,
         defer: Defer,
-        max_inbound_bytes: int,
+        inbound_bounds: tuple[int, int],
         forgotten: Counter,
     ) -> None:
         self.sessions, self.router, self.shares, self.backlog = sessions, router, shares, backlog
         self.records, self.replays, self.wills, self.zones = records, replays, wills, zones
-        self.inbounds = Inbounds(max_inbound_bytes, self._forget_oldest_inbound, defer)
+        self.inbounds = Inbounds(*inbound_bounds, self._forget_oldest_inbound, defer)
         self._turns, self._writer, self._clock, self._forgotten = turns, writer, clock, forgotten
         backlog.when_lost(self._take_back_offsets)
 
@@ -104,7 +105,7 @@ class SessionLife:
     def inbound_of(self, session: Session) -> Inbound:
         """The inbound state of a session's client identifier, made when first needed."""
         if session.inbound is None:
-            session.inbound = self.inbounds.setdefault(session.client_id, Inbound())
+            session.inbound = self.inbounds.of_connected(session.client_id)
         return session.inbound
 
     def settle_inbound(self, session: Session) -> None:

@@ -33,7 +33,10 @@ _Held = tuple[SessionState, Outbox | None, Foretelling, list[bytes]]
 
 
 class SessionRecords:
-    """See the module. ``save_groups`` puts the records of share groups."""
+    """Writes the records of sessions and share groups, once in a commit group.
+
+    ``save_groups`` puts the records of share groups.
+    """
 
     def __init__(self, writer: Writer, backlog: Backlog, save_groups: Callable[[], None], later: Later) -> None:
         self._writer, self._backlog, self._save_groups, self._later = writer, backlog, save_groups, later

@@ -118,9 +118,10 @@ class MqttSettings(Settings):
         default=0, ge=0, le=65_535, description="Longest keep alive in seconds that a client may choose; 0 is no limit."
     )
     keep_alive_above_max: Literal["refuse", "shorten"] = Field(
-        default="refuse", description="What becomes of a client below MQTT 5 that asks for more: it is refused (return "
-        "code 2), or cut off after the maximum without being told of it. MQTT 5 clients are told the maximum. A client "
-        "below MQTT 5 with keep alive 0 (off) is accepted either way, and cut off after the maximum."
+        default="refuse", description="Treatment of a client below MQTT 5 that asks for a longer keep alive: refuse it "
+        "(return code 2), or disconnect it when it is silent for the maximum, which MQTT 3 cannot report to it. MQTT 5 "
+        "clients receive the maximum in CONNACK. A client below MQTT 5 with keep alive 0 (off) is always accepted, "
+        "with the maximum."
     )  # fmt: skip
     connect_timeout: Duration = Field(default=10, gt=0, description="Seconds from the TCP connection to the CONNECT.")
     topic_alias_maximum: int = Field(
@@ -187,6 +188,12 @@ class MqttSettings(Settings):
         default=256 * 1024 * 1024, ge=0, description="Memory of the records by which resends of clients that are not "
         "connected are recognised, in bytes: 600 for each client, 120 for each QoS 1 or 2 message, 70 for each open "
         "QoS 2 packet identifier. Above it, the records of the client that left first are deleted."
+    )  # fmt: skip
+    max_inbound_bytes_connected: Size = Field(
+        default=256 * 1024 * 1024, ge=0, description="Memory of the same records of connected clients together, in "
+        "bytes: 120 for each QoS 1 or 2 message, 70 for each open QoS 2 packet identifier. Above it, records of "
+        "acknowledged messages are deleted early, and a client that opens a QoS 2 packet identifier while 64 of its "
+        "own are open is disconnected (0x97)."
     )  # fmt: skip
     max_will_payload: Size = Field(default=64 * 1024, ge=0, description="Largest payload of a will, in bytes.")
     max_will_bytes_total: Size = Field(

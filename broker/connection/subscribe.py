@@ -144,7 +144,7 @@ class Subscribing:
                 why = reason.name_of(error.reason_code)
                 self._figures.refused_subscription(why)
                 _log.warning(
-                    "subscription.refused client_id=%s filter=%s reason=%s detail=%s",
+                    "subscription.refused client_id=%.200s filter=%.300s reason=%s detail=%.300s",
                     c.client.client_id, request.filter, why, error,
                 )  # fmt: skip
                 outcome.append(error)
@@ -207,6 +207,7 @@ class Subscribing:
         if subscription is None:
             return self._why_unknown(c, text)
         self._life.router.unsubscribe(session, subscription.filter)
+        self._life.replays.forget(session, text)
         removed.append(subscription)
         if "session.unsubscribed" in self._events.wanted:
             self._session_events.subscription(
@@ -315,10 +316,13 @@ class Subscribing:
             self._session_events.subscription("session.subscribed", session, text, subscription.qos, packet.properties)
 
     def _send_retained(self, c: Connection, granted: Sequence[_Granted]) -> None:
-        """Retained messages, before any newer live one."""
-        for subscription, is_new, brings_retained in granted:
-            if subscription.retain_handling != _ALWAYS and not (subscription.retain_handling == _IF_NEW and is_new):
-                continue
+        """Retained messages, before any newer live one; once for a filter that one packet repeats."""
+        asking = {
+            subscription.filter.text: (subscription, brings_retained)
+            for subscription, is_new, brings_retained in granted
+            if subscription.retain_handling == _ALWAYS or (subscription.retain_handling == _IF_NEW and is_new)
+        }
+        for subscription, brings_retained in asking.values():
             if subscription.filter.levels[0] == SYSTEM_LEVEL:
                 self._sys_topics.show(c.session, subscription)
             if brings_retained and c.terms.retain_available:

@@ -73,7 +73,7 @@ class SysTopicSettings(Settings):
 
 
 class SysTopics:
-    """See the module. ``node`` and ``version`` are set by whoever knows them."""
+    """Publishes ``$SYS/...``. ``node`` and ``version`` are set after it is built."""
 
     def __init__(
         self,

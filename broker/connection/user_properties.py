@@ -34,7 +34,9 @@ def check_user_properties(settings: MqttSettings, figures: Figures, *properties:
     if count > (most := settings.max_user_properties):
         figures.limit_reached("max_user_properties")
         raise PeerError(reason.QUOTA_EXCEEDED, f"a packet may have {most} user properties, this one has {count}")
-    size = sum(len(name) + len(value) for part in properties for name, value in part.get("User-Property", ()))
+    size = sum(
+        len(name.encode()) + len(value.encode()) for part in properties for name, value in part.get("User-Property", ())
+    )
     if size > (most := settings.max_user_property_bytes):
         figures.limit_reached("max_user_property_bytes")
         raise PeerError(

@@ -29,7 +29,7 @@ class Zone:
 
 
 class Zones:
-    """See the module. ``services`` become those of the default zone."""
+    """The zones of a node. ``services`` become those of the default zone."""
 
     def __init__(self, zones: ZonesSettings | None, settings: MqttSettings, services: SessionServices) -> None:
         self._own: Mapping[str, ZoneSettings] = (zones or ZonesSettings.model_validate({})).by_name

@@ -59,7 +59,7 @@ class ListenerChanges:
 
 
 class Listeners:
-    """See the module.
+    """The listeners of a node.
 
     Raises:
         ConfigError: when it is made, a sentence for everything that keeps one of them from being opened.
@@ -74,6 +74,11 @@ class Listeners:
         self._is_reload_asked = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
+
+    @property
+    def named(self) -> Sequence[NamedListener]:
+        """Their settings, of those that were stopped too."""
+        return [listener.named for listener in self._all.values()]
 
     async def open(self) -> list[tuple[str, int]]:
         """Accept connections; returns the addresses in use, in the order given.

@@ -83,7 +83,10 @@ class Server:
         api_connections: int = 0,
     ) -> None:
         self._access, self._api_connections = access, api_connections
+        self._allow_anonymous = allow_anonymous
         check_exposure(listeners, allow_anonymous=allow_anonymous, has_authenticator=self._has_authenticator)
+        self._coming: Sequence[NamedListener] = ()
+        """Listeners that are being opened."""
         self._loop = asyncio.get_running_loop()
         self.hub = Hub(
             settings=settings,
@@ -126,17 +129,28 @@ class Server:
         self.hub.use_settings(settings)
         self.hub.admission.most = min(settings.max_connections or inf, client_limit(self._api_connections))
 
-    async def change_listeners(
-        self, named: Sequence[NamedListener], *, allow_anonymous: bool, drain: bool = False
-    ) -> ListenerChanges:
+    async def change_listeners(self, named: Sequence[NamedListener], *, drain: bool = False) -> ListenerChanges:
         """Have these listeners in place of those there are.
 
         Raises:
             ConfigError: a sentence for everything that is wrong with them; nothing was changed.
             Unavailable: an address is taken; nothing was changed.
         """
-        check_exposure(named, allow_anonymous=allow_anonymous, has_authenticator=self._has_authenticator)
-        return await self.listeners.change(named, drain=drain)
+        check_exposure(named, allow_anonymous=self._allow_anonymous, has_authenticator=self._has_authenticator)
+        self._coming = named
+        try:
+            return await self.listeners.change(named, drain=drain)
+        finally:
+            self._coming = ()
+
+    def check_open(self) -> None:
+        """Whether the listeners may be without an authenticator.
+
+        Raises:
+            ConfigError: a sentence for each that may not.
+        """
+        listeners = [*self.listeners.named, *self._coming]
+        check_exposure(listeners, allow_anonymous=self._allow_anonymous, has_authenticator=False)
 
     @property
     def _has_authenticator(self) -> bool:

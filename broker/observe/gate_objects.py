@@ -96,7 +96,7 @@ class GateObjects(ABC, Generic[T]):
         return self._put(made)
 
     def replace(self, name: str, spec: Spec) -> Spec:
-        """Change an object. It keeps its place in the order; its counters begin anew."""
+        """Change an object. It keeps its place in the order; its counters restart at zero."""
         self._objects.check_changeable(name)
         made = self._compiled({**spec, "name": spec.get("name", name)})
         if made.name != name:

@@ -36,6 +36,8 @@ _LEVELS: Mapping[str, int] = {
 _SECRET_WORDS = ("password", "passwd", "secret", "token", "authorization", "api_key", "private_key", "cookie")
 _QUIET = ("asyncio", "httpx", "httpcore", "py4j", "uvicorn")
 _LONGEST_VALUE = 2_000
+_LONGEST_CLIENT_ID = 200
+"""Characters; any client may choose an identifier of 65,535 bytes, and has it logged before it has logged in."""
 _STANDARD_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "left_out"}
 
 
@@ -193,8 +195,8 @@ def redacted(name: str, value: Any) -> Any:
         return [redacted(name, item) for item in value]
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    text = str(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}… ({len(text)} characters)"
+    text, longest = str(value), _LONGEST_CLIENT_ID if name == "client_id" else _LONGEST_VALUE
+    return text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

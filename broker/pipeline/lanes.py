@@ -39,7 +39,10 @@ class _Waiting:
 
 
 class Lanes:
-    """See the module. ``topics`` holds the lanes by topic; read by the publish path."""
+    """Lanes for messages made inside the broker whose gates wait.
+
+    ``topics`` holds the lanes by topic; the publish path reads it.
+    """
 
     def __init__(
         self,

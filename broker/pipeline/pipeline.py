@@ -1,6 +1,6 @@
 """The way of a message through its stages: gates, taps, retained store, router.
 
-Every publish takes it, whoever made it: a client, a will, a rule's republish, the API.
+Every publish passes it, from a client, a will, a rule's republish or the API.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class KeyWriter(Protocol):
 
 
 class Delayed:
-    """See the module. Used on the event loop only."""
+    """The delayed messages of a node. Used on the event loop only."""
 
     def __init__(
         self,

@@ -74,7 +74,9 @@ class _Change:
 
 
 class Retained:
-    """See the module. Changes take part in the commit group at hand, so an acknowledgement waits for them.
+    """The retained messages of a node.
+
+    Changes take part in the commit group at hand, so an acknowledgement waits for them.
 
     ``count`` and ``size_bytes`` (of topics, payloads and properties) are exact, what waits for its commit included.
     """

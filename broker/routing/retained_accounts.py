@@ -21,7 +21,7 @@ def account_of(client_id: str) -> int:
 
 
 class Accounts:
-    """See the module. Messages with a stamp above ``since`` are counted."""
+    """Bytes of retained messages that each client published. Messages with a stamp above ``since`` are counted."""
 
     __slots__ = ("_bytes", "since")
 

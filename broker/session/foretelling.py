@@ -19,7 +19,10 @@ FORETOLD_MAX: Final = 16_384
 
 
 class Foretelling:
-    """See the module. ``is_true`` tells whether what was sent until now is as a record would foretell it."""
+    """Decides which packets of a durable session may leave before its record is on disk.
+
+    ``is_true`` tells whether what was sent until now is as a record would foretell it.
+    """
 
     __slots__ = ("_first_id", "_held", "_is_settling", "_is_true", "_record", "_window")
 

@@ -21,6 +21,8 @@ from struct import Struct
 from sys import getsizeof
 from typing import Final
 
+from broker.core.tally import Tally
+
 RECENT_MIN: Final = 64
 RECENT_MAX: Final = 65_535
 _BURSTS: Final = 4
@@ -46,9 +48,10 @@ def digest(topic: bytes, payload: bytes) -> bytes:
 
 
 class Inbound:
-    """The state above. ``is_changed`` tells that it differs from what was last serialised."""
+    """The state above. ``is_changed`` tells that it differs from what was last serialised; ``tally`` counts the memory
+    of its entries while its client is connected, and is None else."""
 
-    __slots__ = ("_kept", "is_changed", "open_qos2", "recent", "touched_ns")
+    __slots__ = ("_counted", "_kept", "is_changed", "open_qos2", "recent", "tally", "touched_ns")
 
     def __init__(self) -> None:
         self.open_qos2: set[int] = set()
@@ -57,22 +60,54 @@ class Inbound:
         self.touched_ns = 0
         self.is_changed = False
         self._kept = RECENT_MIN
+        self._counted = 0
+        self.tally: Tally | None = None
+
+    def count(self, tally: Tally | None) -> None:
+        """Count its memory there from now on, and no more where it was counted."""
+        if self.tally is not None:
+            self.tally.bytes -= self._counted
+        self.tally, self._counted = tally, 0
+        self._count()
+
+    def _count(self) -> None:
+        if self.tally is not None:
+            counted, self._counted = self._counted, self._entry_bytes
+            self.tally.bytes += self._counted - counted
+
+    @property
+    def _entry_bytes(self) -> int:
+        return _RECENT_MEMORY_BYTES * len(self.recent) + _OPEN_MEMORY_BYTES * len(self.open_qos2)
 
     def remember(
-        self, packet_id: int, message_digest: bytes, now_ns: int, unacknowledged: int = 0, reason_code: int = 0
+        self,
+        packet_id: int,
+        message_digest: bytes,
+        now_ns: int,
+        unacknowledged: int = 0,
+        reason_code: int = 0,
+        *,
+        is_tight: bool = False,
     ) -> None:
         """Note a message that left something durable behind; ``reason_code`` is what it was refused with, else 0.
 
         ``unacknowledged`` is how many publishes of the client wait for their acknowledgement now. A client that sends
-        in bursts is remembered as far back as its bursts are long; the bound falls again as it sends less.
+        in bursts is remembered as far back as its bursts are long; the bound falls again as it sends less. While memory
+        ``is_tight``, only what is unacknowledged is remembered.
         """
         recent = self.recent
+        before = len(recent)
         recent.pop(packet_id, None)
         recent[packet_id] = _RECENT.pack(packet_id, message_digest, reason_code)
-        self._kept = min(max(RECENT_MIN, _BURSTS * unacknowledged, self._kept - 1), RECENT_MAX)
+        if is_tight:
+            self._kept = min(unacknowledged + 1, RECENT_MAX)
+        else:
+            self._kept = min(max(RECENT_MIN, _BURSTS * unacknowledged, self._kept - 1), RECENT_MAX)
         while len(recent) > self._kept:
             del recent[next(iter(recent))]
         self.touched_ns, self.is_changed = now_ns, True
+        if len(recent) != before:
+            self._count()
 
     def taken_with(self, packet_id: int, message_digest: bytes, now_ns: int) -> int | None:
         """The reason code that a PUBLISH with DUP got when it was taken before; None when it was not."""
@@ -83,8 +118,7 @@ class Inbound:
 
     def size_bytes(self, client_id: str) -> int:
         """About how much memory it takes, with the client identifier."""
-        entries = _RECENT_MEMORY_BYTES * len(self.recent) + _OPEN_MEMORY_BYTES * len(self.open_qos2)
-        return _MEMORY_BYTES + getsizeof(client_id) + entries
+        return _MEMORY_BYTES + getsizeof(client_id) + self._entry_bytes
 
     def is_stale(self, now_ns: int) -> bool:
         """Whether the recent publishes are too old to be resent."""
@@ -94,6 +128,7 @@ class Inbound:
         """A QoS 2 PUBLISH was taken."""
         self.open_qos2.add(packet_id)
         self.is_changed = True
+        self._count()
 
     def release(self, packet_id: int, *, forget: bool) -> bool:
         """PUBREL came; returns whether the identifier was open.
@@ -107,6 +142,7 @@ class Inbound:
         if forget:
             self.recent.pop(packet_id, None)
         self.is_changed = True
+        self._count()
         return True
 
     def forget(self, packet_ids: Iterable[int]) -> None:
@@ -115,6 +151,7 @@ class Inbound:
             self.recent.pop(packet_id, None)
             self.open_qos2.discard(packet_id)
         self.is_changed = True
+        self._count()
 
     def settle(self) -> bool:
         """Nothing will be sent again, unless QoS 2 is open; returns whether there was something to forget."""
@@ -122,6 +159,7 @@ class Inbound:
             return False
         self.recent.clear()
         self._kept, self.is_changed = RECENT_MIN, True
+        self._count()
         return True
 
     def restart(self) -> None:
@@ -129,6 +167,7 @@ class Inbound:
         if self.open_qos2:
             self.open_qos2.clear()
             self.is_changed = True
+            self._count()
 
     def encode(self) -> bytes | None:
         """The state as one value, None when there is nothing to keep."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from broker.codec.outgoing import Outgoing
 from broker.core.client import Client
@@ -33,15 +32,13 @@ from broker.session.state import UNLIMITED_BYTES, DeliveryServices, Owner, Sessi
 
 @dataclass(slots=True, kw_only=True)
 class SessionServices(DeliveryServices):
-    """What all sessions of a node share. ``refill`` is told of one that has room and is behind, ``later`` is to call
-    ``pump`` in another turn of the loop."""
+    """What all sessions of a node share. ``refill`` is told of one that has room and is behind."""
 
     refill: Callable[[Session], None]
-    later: Callable[[Session], object]
 
 
 class Session(SessionState):
-    """See the module."""
+    """One client's session."""
 
     __slots__ = ()
 
@@ -80,7 +77,7 @@ class Session(SessionState):
             self.is_crowded = True
             return
         if self.ahead is not None:
-            self.services.later(self)
+            self.ahead.await_turn()
         elif self.late:
             qos0.send_kept(self)
         if self.is_crowded:
@@ -134,16 +131,16 @@ class Session(SessionState):
         else:
             qos0.send(self, outgoing, retain, identifiers)
 
-    def send_ahead(self, deliveries: Iterator[Delivery]) -> None:
-        """Send these before what waits and what comes, as the client takes them: a new subscription's retained
-        messages, as many as there are; see ``broker.session.ahead``."""
+    def send_ahead(self, topic_filter: str, deliveries: Iterator[Delivery]) -> None:
+        """Send these before what waits and what comes, as the client takes them: the retained messages of a new
+        subscription to this filter, as many as there are; see ``broker.session.ahead``."""
         if self.box is None:
             return
         if self.ahead is None:
-            self.ahead = Ahead()
-        self.ahead.add(deliveries)
-        self._set_fast()
-        self.pump()
+            self.ahead = Ahead(self, self.pump)
+            self._set_fast()
+        self.ahead.add(topic_filter, deliveries)
+        self.ahead.await_turn()
 
     def accept_logged(
         self, offset: int, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
@@ -207,7 +204,7 @@ class Session(SessionState):
             qos0.send_kept(self)
 
     def _send_some_ahead(self, ahead: Ahead) -> bool:
-        if not ahead.send_some(self, partial(self.services.later, self)):
+        if not ahead.send_some():
             return False
         self.ahead = None
         self._set_fast()

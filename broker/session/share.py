@@ -40,7 +40,10 @@ class Shed(NamedTuple):
 
 
 class LogShare:
-    """See the module. ``to_skip`` counts messages that are to be passed over, from where the session reads on."""
+    """What waits in the session log for one session.
+
+    ``to_skip`` counts messages that are to be passed over, from where the session reads on.
+    """
 
     __slots__ = ("_marks", "is_behind", "messages", "next_offset", "size_bytes", "to_skip")
 

@@ -58,17 +58,19 @@ class DeliveryServices:
     """What all sessions of a node share on the way of a message to a client.
 
     ``changed`` is told of a durable session whose record has to be written, ``moved`` of one for whose record there is
-    time, since the one on disk foretells what is sent; ``crowded`` is told of a session whose queue or connection fills
-    up, ``relieved`` when it has room again. ``on_event`` is told of what somebody wants to know. ``max_late_bytes``
-    bounds what waits of QoS 0. ``resends`` tells that 3.1.1 clients are sent on a timer what they do not acknowledge.
-    ``shed`` is told of messages in the log that a session passes over: why, the offset from which it would have read,
-    how many of its messages after that to leave out of account, and how many follow that it passes over. ``on_dropped``
-    is told of every other message that a session does not get, and why.
+    time, since the one on disk foretells what is sent; ``defer`` runs a callable in another turn of the loop,
+    ``crowded`` is told of a session whose queue or connection fills up, ``relieved`` when it has room again.
+    ``on_event`` is told of what somebody wants to know. ``max_late_bytes`` bounds what waits of QoS 0. ``resends``
+    tells that 3.1.1 clients are sent on a timer what they do not acknowledge. ``shed`` is told of messages in the log
+    that a session passes over: why, the offset from which it would have read, how many of its messages after that to
+    leave out of account, and how many follow that it passes over. ``on_dropped`` is told of every other message that a
+    session does not get, and why.
     """
 
     clock: Clock
     changed: Callable[[SessionState], None]
     moved: Callable[[SessionState], None]
+    defer: Callable[[Callable[[], None]], object]
     crowded: Callable[[SessionState], None]
     relieved: Callable[[SessionState], None]
     on_event: OnEvent
@@ -88,9 +90,9 @@ class DeliveryServices:
 
 
 class SessionState:
-    """See the module. ``box`` is None while away; ``fast`` is ``box`` unless something of each message has to be
-    looked at: the connection is slow, older messages or retained ones go before, the client limits the size of packets
-    or takes topic aliases. ``log`` and ``foretelling`` are there when it is durable."""
+    """What is known and kept of one client. ``box`` is None while away; ``fast`` is ``box`` unless something of each
+    message has to be looked at: the connection is slow, older messages or retained ones go before, the client limits
+    the size of packets or takes topic aliases. ``log`` and ``foretelling`` are there when it is durable."""
 
     __slots__ = (
         "ahead",

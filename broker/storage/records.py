@@ -14,11 +14,14 @@ import pyarrow as pa
 
 from broker.core.later import Later
 from broker.core.stream import StreamRecord
+from broker.storage.without_pandas import let_pyarrow_look
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 else:
     pc = Later("pyarrow.compute")
+
+let_pyarrow_look()
 
 _TIME: Final = pa.timestamp("us", "UTC")
 _INT64: Final = pa.int64()

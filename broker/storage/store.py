@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from broker.core.stream import ShardRange, StreamRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class LogShard(NamedTuple):

@@ -10,16 +10,27 @@ import sys
 import warnings
 from types import ModuleType
 
-import pyarrow as pa
+_is_asked_for = False
 
 
 def keep_pandas_out() -> None:
     """Let pyarrow find a pandas that is too old to be used, at its one look; pandas itself can be imported later.
 
-    For the whole process, from which ``to_pandas`` is gone then: called where a process begins, not on import.
+    For the whole process, from which ``to_pandas`` is gone then: called where a process begins, not on import. Where
+    pyarrow is not there yet, ``broker.storage.records`` brings it and has it look.
     """
-    if "pandas" in sys.modules:
+    global _is_asked_for
+    _is_asked_for = True
+    if "pyarrow" in sys.modules:
+        let_pyarrow_look()
+
+
+def let_pyarrow_look() -> None:
+    """Have the look over with, where pandas is to be kept out."""
+    if not _is_asked_for or "pandas" in sys.modules:
         return
+    import pyarrow as pa
+
     too_old = ModuleType("pandas")
     too_old.__dict__["__version__"] = "0"
     sys.modules["pandas"] = too_old

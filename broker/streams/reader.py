@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final
 
 from broker.core.errors import NotFound
+from broker.core.later import Later
 from broker.core.stream import ShardRange, StreamRecord
-from broker.storage import records
 from broker.storage.store import LogShard, Store
 from broker.streams.catalogue import Catalogue, Stream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from broker.storage import records
+else:
+    pa, records = Later("pyarrow"), Later("broker.storage.records")
 
 MAX_RECORDS: Final = 10_000
 """The most that one read here gives."""

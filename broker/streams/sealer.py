@@ -7,10 +7,15 @@ because writing one holds the interpreter lock for about a millisecond a megabyt
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.storage.frames import CorruptFrame
+from broker.core.later import Later
 from broker.storage.store import FrameEntry, LogShard, Store
+
+if TYPE_CHECKING:
+    from broker.storage import frames
+else:
+    frames = Later("broker.storage.frames")
 
 SMALL_RECORDS: Final = 4096
 SMALL_BYTES: Final = 512 * 1024
@@ -48,7 +53,7 @@ class Sealer:
             return False
         try:
             self._store.merge(shard, *run)
-        except CorruptFrame:
+        except frames.CorruptFrame:
             self._sealed[shard] = run.next_offset  # left as it is; reported once
             raise
         return True

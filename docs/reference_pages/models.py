@@ -35,15 +35,19 @@ def in_units(text: str, type: str) -> str:
 
 
 def described(model: Model, meanings: Mapping[str, str], prefix: str = "") -> str:
-    """What a model says of itself, and the table of its members. ``meanings`` holds those that no model tells;
-    ``prefix`` begins the anchors of the models that it links to, where several have one name."""
+    """What a model says of itself, and the table of its members."""
+    return f"{prose(_docstring(model))}\n\n{members(model, meanings, prefix)}".lstrip()
+
+
+def members(model: Model, meanings: Mapping[str, str], prefix: str = "") -> str:
+    """The table of a model's members. ``meanings`` holds those that no model explains; ``prefix`` begins the anchors of
+    the models that it links to, where several have one name."""
     rows = [
         (f"`{found.alias or name}`", type_text(found.annotation, found.metadata, prefix), _default(found),
          found.description or meanings.get(found.alias or name, ""))
         for name, found in model.model_fields.items()
     ]  # fmt: skip
-    head = table(("member", "type", "default", "meaning"), rows) if rows else "No members."
-    return f"{prose(_docstring(model))}\n\n{head}".lstrip()
+    return table(("member", "type", "default", "meaning"), rows) if rows else "No members."
 
 
 def parts(model: Model) -> Iterator[Model]:

@@ -8,57 +8,27 @@ from typing import Final
 from pydantic import BaseModel
 
 from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
-from bridges.spark.table_spec import LakeTableSpec
-from broker.auth.authenticators.builtin import BuiltinSettings
-from broker.auth.authenticators.cinfo import CinfoSettings
-from broker.auth.authenticators.jwt import JwtSettings
-from broker.auth.authorize import BuiltInSourceSettings, FileSourceSettings
 from broker.auth.client_attributes import ClientAttributeSettings
-from broker.auth.rules import NamedRuleSettings
 from broker.connection.sharing.settings import ShareGroupSettings
+from broker.core.kinds import Kind, kinds
 from broker.net.settings import ListenerSettings, SslListenerSettings, WsListenerSettings, WssListenerSettings
-from broker.routing.automatic import AutoSubscriptionSpec
-from broker.routing.rewrite import RewriteSpec
 from broker.routing.settings import RetainedBackend
-from broker.streams.settings import StreamSpec
 from docs.reference_pages.markdown import page, table
-from docs.reference_pages.models import Model, described, parts
-from rules.spec import RuleSpec
-from schema_validation.confluent import ConfluentSpec
-from schema_validation.external_http.spec import Parameters
-from schema_validation.spec import ValidationSpec
-from transforms.messages.spec import TransformationSpec
+from docs.reference_pages.models import Model, described, members, parts
 from ui.api.models.access import BanSpec, UserSpec
 
-_OBJECTS: Final[tuple[tuple[str, str, type[BaseModel]], ...]] = (
-    ("Schema registry elsewhere", "`/api/v1/schema-registries`.", ConfluentSpec),
-    ("Validation", "`/api/v1/validations`.", ValidationSpec),
-    ("Transformation", "`/api/v1/transforms`.", TransformationSpec),
-    ("Rule", "`/api/v1/rules`.", RuleSpec),
-    ("Stream", "`/api/v1/streams`.", StreamSpec),
-    ("Table", "`/api/v1/lake/tables`.", LakeTableSpec),
+_OTHERS: Final[tuple[tuple[str, str, type[BaseModel]], ...]] = (
     ("User", "`/api/v1/users`.", UserSpec),
-    ("Access rule", "`/api/v1/access/rules`; the first rule that is about a request decides.", NamedRuleSettings),
     ("Ban", "`/api/v1/bans`.", BanSpec),
-    ("Rewrite", "`/api/v1/rewrites`; the first whose `source_topic` matches is taken.", RewriteSpec),
-    ("Auto-subscription", "`/api/v1/auto-subscriptions`; made for each client that connects.", AutoSubscriptionSpec),
-    ("Connector", "`/api/v1/connectors`; beside these stand the members of [its type](connectors.md).", ConnectorSpec),
-    ("Action", "`/api/v1/actions`; `parameters` are those of [its type](connectors.md).", ActionSpec),
-    ("Source", "`/api/v1/sources`; `parameters` are those of [its type](connectors.md).", SourceSpec),
 )
+"""What the API has in ways of its own."""
+_TYPED: Final[dict[str, type[BaseModel]]] = {
+    "connector": ConnectorSpec,
+    "action": ActionSpec,
+    "source": SourceSpec,
+}
+"""Kinds of many types, which have a page: what all types share."""
 _LISTENERS: Final = (ListenerSettings, SslListenerSettings, WsListenerSettings, WssListenerSettings)
-_SCHEMA: Final = """## Schema
-
-`/api/v1/schemas`. A PUT with another source adds a version, which is used from then on.
-
-| member | type | default | meaning |
-| --- | --- | --- | --- |
-| `name` | text | required | What others name it by. |
-| `type` | `json`, `avro`, `protobuf` or `external_http` | required | What it is; the last is a server of yours. |
-| `source` | text, or a JSON value | this or `files` | The schema's text. |
-| `files` | list of object |  | Protobuf only: files that import each other, with `path`, `contents` and `root`. |
-| `parameters` | [Parameters](#parameters) |  | Of `external_http` only: the server, and how it is called. |
-| `description` | text | `""` | For people. |"""
 _MEANINGS: Final = {
     "actions": "What is done with each row, in order.",
     "args": "What is published, as of the rule action [RepublishAction](#republishaction).",
@@ -132,20 +102,8 @@ def objects() -> str:
         "What is sent to the [management API](api.md), or stands in [files](../how-to/configure.md), member by member. "
         "An unknown member is refused. Durations and sizes may be written as in [settings](settings.md): `30d`, "
         "`20GB`.",
-        _SCHEMA,
-        *_parts_of(Parameters, told, also_itself=True),
-        *(section for title, where, model in _OBJECTS for section in _object(title, where, model, told)),
-        _heading(
-            "Authenticator", "`/api/v1/authentication`, and in files the list `authentication`; asked in order. Kinds:"
-        ),
-        *_parts_of(BuiltinSettings, told, also_itself=True),
-        *_parts_of(CinfoSettings, told, also_itself=True),
-        *_parts_of(JwtSettings, told, also_itself=True),
-        _heading(
-            "Source of access rules", "`/api/v1/authorization/sources`, and in files `authorization.sources`. Kinds:"
-        ),
-        *_parts_of(FileSourceSettings, told, also_itself=True),
-        *_parts_of(BuiltInSourceSettings, told, also_itself=True),
+        *(section for kind in kinds() for section in _of_kind(kind, told)),
+        *(section for title, where, model in _OTHERS for section in _object(title, where, model, told)),
         _heading("Share group", "In files, `shared_subscription.groups.NAME`."),
         *_parts_of(ShareGroupSettings, told, also_itself=True),
         _heading("Backend of retained messages", "In files, members of the list `retained.backends`."),
@@ -156,6 +114,21 @@ def objects() -> str:
         *_parts_of(ListenerSettings, told, also_itself=True),
         *_parts_of(WssListenerSettings, told),
     )
+
+
+def _of_kind(kind: Kind, told: set[str]) -> Iterator[str]:
+    place = f"`/api/v1/{kind.path}`" + ("" if kind.section is None else f", in files `{kind.section}`")
+    title, where = kind.name.capitalize(), f"{place}. {kind.about}"
+    if kind.name in _TYPED:
+        where += " Types and their members: [connectors](connectors.md)."
+    models = [_TYPED[kind.name]] if kind.name in _TYPED else kind.spec_models()
+    if len(models) == 1:
+        yield f"{_heading(title, where)}\n\n{members(models[0], _MEANINGS)}"
+        yield from _parts_of(models[0], told)
+        return
+    yield _heading(title, f"{where} One of:")
+    for model in models:
+        yield from _parts_of(model, told, also_itself=True)
 
 
 def _object(title: str, where: str, model: Model, told: set[str]) -> Iterator[str]:

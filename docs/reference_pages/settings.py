@@ -6,8 +6,8 @@ import re
 from typing import Final
 
 from broker.app.build import section_models
-from broker.config.objects import OBJECT_SECTIONS
 from broker.config.reference import SettingEntry, describe
+from broker.core.kinds import object_sections
 from docs.reference_pages.markdown import page, table
 from docs.reference_pages.models import in_units
 
@@ -19,7 +19,7 @@ def settings() -> str:
     rows = [
         (f"`{entry.key}`", _type(entry), _default(entry), entry.description) for entry in describe(section_models())
     ]
-    objects = "\n".join(f"* `{section}`" for section in OBJECT_SECTIONS)
+    objects = "\n".join(f"* `{section}`" for section in object_sections())
     return page(
         "Settings",
         "How they are set: [configure](../how-to/configure.md). Durations are `500ms`, `30s`, `15m`, `7d` or a number "

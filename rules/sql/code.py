@@ -58,6 +58,10 @@ class MessageColumns:
     star = "_all_columns(message, _node, _metadata, _now_ms)"
     size = "len(message.payload)"
 
+    def is_large(self, most: int) -> str:
+        """Tests whether what it holds may be of more bytes."""
+        return f"len(message.payload) > {most}"
+
     def source(self, name: str) -> str | None:
         return column_source.MESSAGE_COLUMNS.get(name)
 
@@ -79,6 +83,10 @@ class EventColumns:
     argument = "occurrence"
     star = "dict(columns)"
     size = "_size(columns)"
+
+    def is_large(self, most: int) -> str:
+        """The same."""
+        return f"_may_exceed(columns, {most})"
 
     def source(self, name: str) -> str | None:
         return f"columns.get({name!r}, _undefined)"

@@ -106,6 +106,12 @@ def payload_size(columns: dict[str, Any]) -> int:
     return len(payload) if isinstance(payload, (str, bytes)) else 0
 
 
+def may_exceed(columns: dict[str, Any], most: int) -> bool:
+    """Whether a column may be of more bytes. Rows of other rules, which ``event`` names, may hold anything."""
+    event = columns.get("event")
+    return payload_size(columns) > most or (type(event) is str and event.startswith("$rules/"))
+
+
 def soft_json(source: Message | Occurrence) -> Any:
     """The payload as JSON, undefined when it is not."""
     try:

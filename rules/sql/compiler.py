@@ -25,10 +25,12 @@ from rules.sql.code import NOTHING, EventColumns, MessageColumns, NamedColumns, 
 from rules.sql.conditions import Conditions
 from rules.sql.limits import (
     FEW_CALLS,
+    FEW_COLUMNS,
     INLINE_BYTES,
     INLINE_ROWS,
     INLINE_WORK,
     MAX_ITEMS_INLINE,
+    MAX_ROW_BYTES,
     MAX_ROW_MEMBERS,
     MAX_ROWS,
     MAX_WORK_NS,
@@ -38,7 +40,7 @@ from rules.sql.optimizer import optimized
 from rules.sql.printer import text_of_tree
 from rules.sql.tree import END_INDEX, Path, Tree, jq_of, operands, path_of, place_of
 from rules.sql.values import UNDEFINED, EvaluationError
-from rules.sql.work import WORK, counted
+from rules.sql.work import CHAIN, WORK, counted
 
 Row = dict[str, Any]
 Result = Row | list[Row] | None
@@ -102,6 +104,8 @@ class Program:
 
 def _to_the_end(walk: Callable[[Any], Iterator[int]], most_items: float) -> Callable[[Any], Result]:
     def run(given: Any) -> Result:
+        if CHAIN.is_late:
+            raise EvaluationError("the rules before this one took too long for it to look at a list at once")
         parts, walked = walk(given), 0
         try:
             while walked <= most_items:
@@ -184,7 +188,8 @@ _HELPERS: Final[dict[str, Any]] = {
     "_less_or_equal": values.less_or_equal, "_greater": values.greater, "_greater_or_equal": values.greater_or_equal,
     "_identical": values.identical, "_is_in": values.is_in, "_is_one_of": values.is_one_of, "_truth": values.truth,
     "_like": like.like, "_jq_rows": values.rows_of_outputs, "_parts": _parts, "_too_many_rows": values.too_many_rows,
-    "_size": column_source.payload_size, "_work": WORK, "_counted": counted,
+    "_check_row": values.check_row,
+    "_size": column_source.payload_size, "_may_exceed": column_source.may_exceed, "_work": WORK, "_counted": counted,
     "_truth_of_call": values.truth_of_call, "_string": values.string, "_key": paths.key, "_index": paths.index,
     "_part": paths.part, "_writable": paths.writable,
     "_integers": paths.integers, "_put": paths.put, "_end": paths.END, "_Index": paths.Index,
@@ -244,8 +249,8 @@ class _Compiler(Conditions):
         scope = Scope()
         self._fields(tree.expressions, scope)
         self._where(tree.args.get("where"), scope, "return None")
-        call = jq_of(tree)
-        self._emit(f"return {self._row(scope) if call is None else self._jq_rows(call, self._row(scope))}")
+        call, row = jq_of(tree), self._checked_row(tree.expressions, scope)
+        self._emit(f"return {row if call is None else self._jq_rows(call, row)}")
 
     def _jq_rows(self, call: exp.Anonymous, row: str) -> str:
         """The rows of a JQ clause: what the program gives for the row."""
@@ -288,7 +293,7 @@ class _Compiler(Conditions):
                 self._where(tree.args.get("where"), scope, "continue", "INCASE")
                 done = Scope(outer=scope)
                 self._fields(tree.expressions, done, "DO")
-                self._emit(f"rows.append({self._row(done)})")
+                self._emit(f"rows.append({self._checked_row(tree.expressions, done)})")
             self._emit(f"if len(rows) > {most}: _too_many_rows({most})")
             self._emit(f"if {part} is not {items.code}:")
             with self._block():
@@ -370,6 +375,20 @@ class _Compiler(Conditions):
         if isinstance(step, Path):
             return f"_Index({self._read(step, scope).code})"
         return repr(step)
+
+    def _checked_row(self, fields: Sequence[Tree], scope: Scope) -> str:
+        """The row, measured where its columns are many and there is something large to fill them with: the payload, or
+        what functions have built; of an event that may be anything."""
+        row, columns = self._row(scope), sum(1 for field in fields if not isinstance(field, exp.Star))
+        if columns <= FEW_COLUMNS:
+            return row
+        made, size = self._fresh("row"), self._columns.size
+        self._emit(f"{made} = {row}")
+        built_ns = MAX_WORK_NS - 2 * MAX_ROW_BYTES / columns
+        self._emit(f"if {self._columns.is_large(MAX_ROW_BYTES // columns)} or _work.left < {built_ns}:")
+        with self._block():
+            self._emit(f"_check_row({made}, {size})")
+        return made
 
     def _row(self, scope: Scope) -> str:
         """A dict display. A name first written before ``*`` is repeated after it, since it holds what was written

@@ -18,6 +18,10 @@ MAX_ROWS_BYTES: Final = 16 * 1024 * 1024
 """Most that the rows of one message may take in the store, since what many rows name is written for each."""
 MAX_ROWS_TIMES: Final = 4
 """The same in sizes of the payload, where those are more, as for a large array whose items are written once each."""
+MAX_ROW_BYTES: Final = 8 * 1024 * 1024
+"""Most that one row may take as JSON, or ``MAX_ROWS_TIMES`` the payload: many columns may hold the same large value."""
+FEW_COLUMNS: Final = 4
+"""Columns up to which a row is not measured, since each holds at most the payload or what one operation builds."""
 MAX_ITEMS_INLINE: Final = 10_000
 """Longest array that FOREACH walks in a rule that may drop the message, which waits for it."""
 INLINE_ROWS: Final = 500
@@ -26,6 +30,8 @@ INLINE_WORK: Final = 20_000
 """The same in expressions: items times what DO and INCASE evaluate for each; and in rows times actions, in tenths."""
 INLINE_BYTES: Final = 8 * 1024 * 1024
 """The same in bytes: items times the size of the payload, which each row may hold or work on."""
+MAX_CHAIN_S: Final = 0.02
+"""Seconds that the rows of a list may take, with all the rules that they feed, before lists of those are put off."""
 ROWS_IN_A_TURN: Final = 64
 """Items of a long array that are evaluated before others get their turn."""
 LARGE: Final = 4096
@@ -37,7 +43,7 @@ MAX_WORK_NS: Final = 40_000_000.0
 MAX_STEPS: Final = 128
 """Most keys of a path that is a value: JSON has no more levels."""
 MAX_TEXT: Final = 16 * 1024 * 1024
-"""Longest text, in characters, that one operation may build."""
+"""Longest text, in characters, that one operation may build; ``concat`` counts four for each unless all are ASCII."""
 MAX_INTEGER_BITS: Final = 14_284
 """Longest integer that one operation may build: 4,300 digits, the most that can be read from JSON and written again."""
 MAX_UNPACKED_BYTES: Final = 16 * 1024 * 1024

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from broker.core.later import Later
 from broker.core.schema import FieldType
-from rules.sql.arrow_schema import spark_type
+
+if TYPE_CHECKING:
+    from rules.sql import arrow_schema
+else:
+    arrow_schema = Later("rules.sql.arrow_schema")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,7 +61,7 @@ class Lineage:
                 {
                     "name": column.name,
                     "type": column.type.name,
-                    "spark_type": spark_type(column.type),
+                    "spark_type": arrow_schema.spark_type(column.type),
                     "expression": column.expression,
                     "from": self._shown(column.origins),
                 }

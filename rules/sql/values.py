@@ -13,7 +13,15 @@ from typing import Any, Final
 
 from broker.core import jsontext
 from rules.sql.errors import EvaluationError as EvaluationError  # what values raise is found where they are
-from rules.sql.limits import MAX_INTEGER_BITS, MAX_ITEMS, MAX_ROWS, MAX_TEXT
+from rules.sql.limits import (
+    LARGE,
+    MAX_INTEGER_BITS,
+    MAX_ITEMS,
+    MAX_ROW_BYTES,
+    MAX_ROWS,
+    MAX_ROWS_TIMES,
+    MAX_TEXT,
+)
 from rules.sql.work import spend
 
 
@@ -152,7 +160,10 @@ def check_items(count: int) -> None:
 
 def joined(*parts: str | bytes) -> str | bytes:
     """Strings one after another."""
-    check_size(sum(map(len, parts)))
+    size = sum(map(len, parts))
+    check_size(size)
+    if size > MAX_TEXT // 4 and not all(part.isascii() for part in parts):
+        raise EvaluationError(f"text that is not all ASCII would be longer than {MAX_TEXT // 4} characters")
     try:
         return "".join(parts)  # type: ignore[arg-type]  # 0.4 µs less than asking first
     except TypeError:
@@ -448,6 +459,34 @@ def truth_of_call(value: Any) -> bool:
 def too_many_rows(most: int) -> None:
     """Called by compiled code where FOREACH has given more rows than it may."""
     raise EvaluationError(f"FOREACH gives at most {most} rows for one message here")
+
+
+def check_row(row: dict[str, Any], payload_bytes: int) -> None:
+    """Called by compiled code where a row of many columns may be large: refuse one that is, once written as JSON."""
+    most = max(MAX_ROW_BYTES, MAX_ROWS_TIMES * payload_bytes)
+    sizes: dict[int, int] = {}
+    total = 0
+    for value in row.values():
+        if type(value) in _SIZED:
+            size = sizes.get(id(value))
+            if size is None:
+                sizes[id(value)] = size = _written_bytes(value)
+            total += size
+            if total > most:
+                raise EvaluationError(f"the row takes more than {most >> 20} MiB; select fewer columns of large values")
+
+
+_SIZED: Final = frozenset({str, bytes, list, dict})
+
+
+def _written_bytes(value: Any) -> int:
+    """The size of a value as JSON; its length where it has none, or too little to matter."""
+    if type(value) is bytes or (type(value) is str and len(value) <= LARGE):
+        return len(value)
+    try:
+        return len(json_bytes(value))
+    except EvaluationError:
+        return len(value)
 
 
 def rows_of_outputs(outputs: list[Any]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""How much one evaluation may do on large values, in time and so in memory.
+"""How much one evaluation may do on large values, in time and so in memory, and how long rules may feed one another.
 
 A call on a few kilobytes costs microseconds, and there are only so many calls in a rule. What grows with its arguments
 says beforehand how long it will take, by what was measured, and an evaluation that would hold up the loop fails. A
@@ -7,10 +7,12 @@ program begins with ``WORK.left = MAX_WORK_NS``; small work is not counted, so i
 
 from __future__ import annotations
 
+from sys import getsizeof
+from time import perf_counter
 from typing import Any, Final
 
 from rules.sql.errors import EvaluationError
-from rules.sql.limits import LARGE, MAX_WORK_NS
+from rules.sql.limits import LARGE, MAX_CHAIN_S, MAX_WORK_NS
 
 
 class _Work:
@@ -23,6 +25,34 @@ class _Work:
 
 
 WORK: Final = _Work()
+
+
+class _Chain:
+    """The time that the rows of one list may take while a publish waits, with all the rules that they feed."""
+
+    __slots__ = ("_ends_s",)
+
+    def __init__(self) -> None:
+        self._ends_s = 0.0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a rule that is fed now had better be put off."""
+        return self._ends_s > 0 and perf_counter() > self._ends_s
+
+    def begin(self) -> bool:
+        """Whether this list is the first one of a chain, which is to call ``end``."""
+        if self._ends_s:
+            return False
+        self._ends_s = perf_counter() + MAX_CHAIN_S
+        return True
+
+    def end(self) -> None:
+        """The rows of the first list are done."""
+        self._ends_s = 0.0
+
+
+CHAIN: Final = _Chain()
 
 
 def spend(size: int, each_ns: float) -> None:
@@ -40,7 +70,10 @@ def spend(size: int, each_ns: float) -> None:
 def counted(value: Any) -> Any:
     """An argument of one of many calls, as it is."""
     if type(value) in _SIZED:
-        spend(len(value), 2)
+        size = len(value)
+        if size > LARGE and type(value) is str:
+            size = getsizeof(value)  # up to four bytes a character
+        spend(size, 2)
     return value
 
 

@@ -399,3 +399,24 @@ async def test_packets_that_only_a_server_sends_close(version: int, kind: str) -
 @on_loop
 async def test_a_length_above_the_maximum_is_refused_by_the_header_alone(version: int) -> None:
     await breaks(version, b"\x30\xff\xff\xff\x7f", 0x95)
+
+
+@pytest.mark.parametrize("size", [126, 127, 128, 129, 131, 300])
+@VERSIONS
+@on_loop
+async def test_the_maximum_counts_every_byte_of_a_packet(version: int, size: int) -> None:
+    """MQTT 5, section 3.1.2.11.4: "the total number of bytes in an MQTT Control Packet"."""
+    for qos in (0, 1):
+        room = size - len(publish(version, "t", b"", qos=qos)) - (size > 129)  # its length has two bytes then
+        whole = publish(version, "t", b"x" * room, qos=qos)
+        assert len(whole) == size
+        async with running(max_packet_size=128) as node:
+            client = await RawClient.connected(node.port, connect(version))
+            client.send(whole)
+            if size > 128:
+                await client.ended(version, 0x95)
+                continue
+            client.send(PINGREQ)
+            if qos:
+                assert (await client.read())[0] == PUBACK
+            await client.expect(PINGRESP)

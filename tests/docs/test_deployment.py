@@ -85,7 +85,10 @@ def test_what_the_container_runs_gets_ready_and_its_health_check_says_so(install
         "SLUICE_API_TOKEN": TOKEN,
     }
     environ.pop("PYTHONPATH", None)
-    check = lambda: subprocess.run(here(_list(health)), env=environ, capture_output=True).returncode  # noqa: E731
+
+    def check() -> int:
+        return subprocess.run(here(_list(health)), env=environ, capture_output=True).returncode
+
     assert check() != 0
     command = [*here(_list(entry) + _list(start)), "--mqtt", f"127.0.0.1:{mqtt}"]
     with (tmp_path / "log").open("wb") as log:

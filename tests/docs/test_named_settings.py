@@ -53,14 +53,15 @@ def test_page_names_every_setting(page: str, models: tuple[Any, ...]) -> None:
 
 
 def test_settings_that_the_table_for_mosquitto_names_exist() -> None:
-    table = _page("stand-beside-another-broker").partition("## For readers of mosquitto.conf")[2].partition("\n## ")[0]
-    told = {
+    table = _page("run-beside-another-broker").partition("## Mapping from mosquitto.conf")[2].partition("\n## ")[0]
+    named = {
         name
         for line in table.splitlines()
         for name in re.findall(r"`([a-z_]+) ?[=`]", line.split("|")[-2] if "|" in line else "")
     }
     known = {*MqttSettings.model_fields, *MqttActionSettings.model_fields, *MqttSourceSettings.model_fields}
-    assert told - known - {"publish"} == set()
+    assert named
+    assert named - known - {"publish"} == set()
 
 
 def test_limits_that_the_tables_name_exist() -> None:
@@ -79,7 +80,7 @@ def test_limits_that_the_tables_name_exist() -> None:
 
 def test_limits_of_schemas_are_those_of_the_code() -> None:
     page = (ROOT / "docs" / "schemas.md").read_text()
-    table = page[page.index("## What is bounded") :]
+    table = page[page.index("## Limits") :]
     assert base.MAX_SOURCE_BYTES == 1 << 20
     assert proto_bundle.MAX_BUNDLE_BYTES == 10 << 20
     assert avro.MAX_MEMORY == 64 << 20

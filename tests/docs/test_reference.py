@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from bridges.feature import BUILT_IN
-from broker.app.build import PATHS, section_models
-from broker.config.objects import OBJECT_SECTIONS
+from broker.app.build import section_models
 from broker.config.reference import describe
 from broker.config.removed import REMOVED
+from broker.core.kinds import kinds, object_sections
 from docs.generate import DIRECTORY, pages
 from tests.docs.session import ROOT
 
@@ -51,7 +51,7 @@ def test_reference_says_what_each_member_means(page: str) -> None:
 def test_reference_has_every_type_of_connector_and_kind_of_object() -> None:
     connectors, objects = (DIRECTORY / "connectors.md").read_text(), (DIRECTORY / "objects.md").read_text()
     assert not [name for name in BUILT_IN if f"### `{name}`: connector" not in connectors]
-    assert not [path for path in PATHS if f"`/api/v1/{path}`" not in objects]
+    assert not [kind.path for kind in kinds() if f"`/api/v1/{kind.path}`" not in objects]
 
 
 def test_every_page_is_in_the_index_once() -> None:
@@ -109,7 +109,7 @@ def _headers() -> frozenset[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "connectors.md"], ids=_id)
 def test_settings_named_exist(page: Path) -> None:
     keys = {entry.key for entry in describe(section_models())} | {
-        *OBJECT_SECTIONS,
+        *object_sections(),
         *REMOVED,
         *_events(),
         *_headers(),

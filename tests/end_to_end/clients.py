@@ -18,13 +18,12 @@ from typing import Any
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties as UntypedProperties
+from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from tests.support.node import Node, eventually
 
 DEADLINE_S = 60.0
-Properties: Any = UntypedProperties
 _NAMES = itertools.count(1)
 
 

@@ -257,7 +257,7 @@ async def attack(attacker: Attacker, packets: int) -> Counter[str]:
 
 
 def main() -> None:
-    """See the module."""
+    """Play hostile clients, as the command line says."""
     tcp, websocket, proxy, packets, seed = map(int, sys.argv[1:])
     sent = asyncio.run(attack(Attacker(tcp, websocket, proxy, Random(seed)), packets))
     print(json.dumps(sent))

@@ -38,15 +38,15 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def sluice(node: Node, *arguments: str, expect: int = 0, said: str = "") -> str:
-    """Run a command; its standard output."""
+def sluice(node: Node, *arguments: str, expect: int = 0, said: str = "", both: bool = False) -> str:
+    """Run a command; its standard output, with its standard error where that is asked for."""
     done = subprocess.run(
         [sys.executable, "-m", "broker.cli.main", *arguments, "--url", node.url],
         capture_output=True, text=True, input=said, timeout=60, env={"SLUICE_API_TOKEN": TOKEN, "PATH": ""},
         cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.returncode == expect, done.stdout + done.stderr
-    return done.stdout
+    return done.stdout + done.stderr if both else done.stdout
 
 
 def login(node: Node, name: str | None, password: str | None, client_id: str | None = None) -> int:
@@ -140,6 +140,19 @@ def test_users_come_from_elsewhere_with_their_hashes(node: Node, tmp_path: Path)
     node.call("POST", "/users:import", {"users": more, "algorithm": "pbkdf2_sha256", "iterations": 1000})
     assert [login(node, name, "secret") for name in ("old-1", "old-2")] == [0, 0]
     assert node.call("GET", "/users/old-2")["methods"] == ["SCRAM-SHA-256"]
+    (tmp_path / "users.json").write_text(
+        json.dumps({"users": [{**more[0], "name": "old-3"}], "algorithm": "pbkdf2_sha256", "iterations": 1000})
+    )
+    assert "1 users imported" in sluice(node, "users", "import", "-f", str(tmp_path / "users.json"))
+    assert login(node, "old-3", "secret") == 0
+
+
+def test_an_import_file_with_an_unknown_member_is_refused(node: Node, tmp_path: Path) -> None:
+    file = tmp_path / "users.json"
+    file.write_text(json.dumps({"users": [], "algoritm": "sha512"}))
+    refused = sluice(node, "users", "import", "-f", str(file), expect=1, both=True)
+    assert "algoritm" in refused
+    assert "did you mean 'algorithm'?" in refused
 
 
 def test_rules_hold_for_real_clients_and_change_at_once(node: Node) -> None:
@@ -244,6 +257,27 @@ def test_everything_is_there_after_a_kill(tmp_path: Path) -> None:
         assert [rule["name"] for rule in node.call("GET", "/access/rules")["items"]] == ["own"]
 
 
+def test_the_last_authenticator_can_be_removed_where_only_this_machine_connects(tmp_path: Path) -> None:
+    open_listener = {"bind": "0.0.0.0:0"}
+    with running(tmp_path / "node", environ={"SLUICE_API_TOKEN": TOKEN}) as node:
+        node.call("POST", "/authentication", {"name": "builtin"})
+        assert login(node, None, None) == 0x87
+        node.call("POST", "/listeners/tcp:open", open_listener)
+        refused = node.call("DELETE", "/authentication/builtin", expect=422)["detail"]
+        assert "listener 'tcp:open' at 0.0.0.0:0 can be reached from other machines" in refused
+        assert login(node, None, None) == 0x87
+        node.call("POST", "/listeners/tcp:open:stop")
+        node.call("DELETE", "/authentication/builtin", expect=422)  # it can be started again
+        node.call("DELETE", "/listeners/tcp:open")
+        said = sluice(node, "access", "authenticators", "rm", "builtin", "--yes", both=True)
+        assert "every client that reaches a listener may connect without a password" in said
+        assert login(node, None, None) == 0
+        node.call("POST", "/listeners/tcp:open", open_listener, expect=422)
+        node.stop()
+        node.start()
+        assert login(node, None, None) == 0
+
+
 def test_authenticators_and_sources_change_while_the_broker_runs(tmp_path: Path) -> None:
     with running(tmp_path / "node") as node:
         node.call("POST", "/users", {"name": "ann", "password": "pencil"})
@@ -256,7 +290,6 @@ def test_authenticators_and_sources_change_while_the_broker_runs(tmp_path: Path)
         node.call("POST", "/authentication:reorder", {"order": ["cinfo", "builtin"]})
         assert login(node, "ann", "pencil", "paho") == 0x86
         node.call("DELETE", "/authentication/cinfo")
-        node.call("DELETE", "/authentication/builtin", expect=422)  # everybody could connect
         node.call("POST", "/authentication", {"name": "builtin"}, expect=409)
         node.call("POST", "/authentication", {"name": "nobody"}, expect=422)
 

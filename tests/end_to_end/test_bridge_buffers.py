@@ -9,7 +9,7 @@ from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from tests.support.node import Node, eventually
 
@@ -32,7 +32,7 @@ def define(node: Node, folder: Path, **options: Any) -> None:
 
 def publish(node: Node, numbers: range, *, version: int = 5) -> list[Any]:
     """Publish and wait; the reason codes."""
-    client = paho.Client(CallbackAPIVersion.VERSION2, client_id="pump", protocol=paho.MQTTProtocolVersion(version))
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id="pump", protocol=MQTTProtocolVersion(version))
     codes: list[Any] = []
     client.on_publish = lambda *arguments: codes.append(arguments[3])
     client.connect(*node.mqtt)

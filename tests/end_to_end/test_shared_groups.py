@@ -13,12 +13,11 @@ from urllib.parse import quote
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties as UntypedProperties
+from paho.mqtt.properties import Properties
 
 from tests.end_to_end.clients import Client, MosquittoSub, publish
 from tests.support.node import Node, eventually, running
 
-Properties: Any = UntypedProperties
 GROUP = "$share/pool/jobs/#"
 HOUR_S = 3600
 

@@ -25,7 +25,7 @@ from tests.support.plain_http import NO_TLS
 _ROOT: Final = Path(__file__).parents[2]
 _NOT_AT_START: Final = (
     "aiokafka", "asyncpg", "cryptography", "deltalake", "fastapi", "fastavro", "google.protobuf", "httpcore", "httpx",
-    "jsonschema", "jsonschema_rs", "jwt", "pandas", "pyarrow.compute", "pyarrow.dataset", "pydantic.v1", "pyspark",
+    "jsonschema", "jsonschema_rs", "jwt", "numpy", "pandas", "pyarrow", "pydantic.v1", "pyspark",
     "referencing", "rich", "starlette", "uvicorn",
 )  # fmt: skip
 """What an empty broker has no use for until a client of the API, a schema, a table or a bridge comes."""

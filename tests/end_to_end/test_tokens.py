@@ -210,14 +210,15 @@ def test_an_authenticator_is_made_and_its_secret_kept_while_the_broker_runs(tmp_
         node.call("PUT", "/authentication/jwt", {**shown, "verify_claims": {"aud": "mqtt"}})
         assert login(node, broker_token()) == 0x87
         assert login(node, broker_token(aud="mqtt")) == 0
-        refused = node.call("PUT", "/authentication/jwt", {**shown, "public_key": "/none.pem"}, expect=422)
+        missing = str(node.data_dir.absolute() / "secrets" / "none.pem")
+        refused = node.call("PUT", "/authentication/jwt", {**shown, "public_key": missing}, expect=422)
         assert "/none.pem, cannot be used: no such file" in json.dumps(refused)
         assert login(node, broker_token(aud="mqtt")) == 0
 
 
 def test_paho_names_its_method(node: Node) -> None:
     client = paho.Client(CallbackAPIVersion.VERSION2, "paho", protocol=paho.MQTTv5)
-    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho
+    properties = Properties(PacketTypes.CONNECT)
     properties.AuthenticationMethod = "JWT"
     properties.AuthenticationData = token().encode()
     codes: list[int] = []

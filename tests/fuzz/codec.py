@@ -87,7 +87,7 @@ def corpus() -> Iterator[bytes]:
 
 def main() -> None:
     """Hand over to libFuzzer, which does not return. A folder named among the options keeps what it finds."""
-    import atheris  # type: ignore[import-untyped]  # an extra, and without types
+    import atheris  # an extra
 
     with atheris.instrument_imports():
         # instrumented when they are loaded, so what this module has loaded is loaded anew

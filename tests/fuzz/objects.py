@@ -272,7 +272,9 @@ class Requests:
 
     def expression(self, depth: int) -> str:
         """An expression or a condition."""
-        inner = (lambda: self.expression(depth - 1)) if depth else self._leaf
+
+        def inner() -> str:
+            return self.expression(depth - 1) if depth else self._leaf()
 
         def some() -> range:
             return range(self._chance.randint(0, 3))

@@ -13,7 +13,8 @@ import pytest
 from tests.fuzz.objects import Call, Requests
 from tests.support.node import Node, running
 from tests.support.watching import Watch
-from transforms.variform.functions import FUNCTIONS, LAZY
+from transforms.variform.functions import LAZY
+from transforms.variform.registry import FUNCTIONS
 
 SEED = 20261122
 BUDGET_S = 60.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -100,6 +101,9 @@ class Node:
         self.published.append(message)
         return Outcome(1)
 
+    def decided(self, topic: str) -> Awaitable[Outcome]:
+        raise AssertionError("no gate waits here")
+
     def send(self, topic: str, payload: bytes, qos: int = 0) -> None:
         """A message from a client."""
         self.publish(Message(topic, payload, qos, False, Client("c1", "u1", "10.0.0.1", 1234), NOW_NS))
@@ -108,7 +112,7 @@ class Node:
         """A message from a client with user properties."""
         self.publish(Message("in", b"x", 0, False, Client("c1"), NOW_NS, {"User-Property": pairs}))
 
-    def rule(self, sql: str, *actions: dict[str, object], name: str = "r1") -> None:
+    def rule(self, sql: str, *actions: Mapping[str, object], name: str = "r1") -> None:
         self.service.create({"name": name, "sql": sql, "actions": list(actions)})
 
     def count(self, name: str, rule: str = "r1") -> int:

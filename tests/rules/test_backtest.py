@@ -144,6 +144,14 @@ def test_time_that_is_over_ends_it() -> None:
 # The wish
 
 
+def spec_of(name: str) -> dict[str, Any]:
+    raise NotFound("rule", name)
+
+
+def check(spec: dict[str, Any]) -> None:
+    statement(spec["sql"])
+
+
 @pytest.mark.parametrize(
     ("body", "pointer"),
     [
@@ -161,7 +169,7 @@ def test_time_that_is_over_ends_it() -> None:
 )
 def test_a_wish_that_cannot_be_is_told_with_its_place(body: dict[str, Any], pointer: str) -> None:
     with pytest.raises(Invalid) as refused:
-        wish(body, dict, lambda spec: statement(spec["sql"]) and None, RulesSettings())
+        wish(body, spec_of, check, RulesSettings())
     assert refused.value.problems[0].pointer == pointer
 
 
@@ -193,7 +201,7 @@ def jobs(command: Sequence[str], kind: str = "topics") -> Backtests:
 
 
 def wanted(**members: Any) -> Any:
-    return wish({"sql": "SELECT 1 AS a FROM 't'", "stream": "raw", **members}, dict, lambda spec: None, RulesSettings())
+    return wish({"sql": "SELECT 1 AS a FROM 't'", "stream": "raw", **members}, spec_of, check, RulesSettings())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from rules.sql.event_columns import COMMON, EVENT_COLUMNS
 from rules.sql.values import UNDEFINED
 from schema_validation.feature import SchemaValidationFeature
 from tests.rules.test_types_hold import holds
-from tests.support.features import make_services
+from tests.support.features import make_services, through
 from tests.support.mqtt_server import on_loop, running
 from transforms.feature import TransformsFeature
 
@@ -82,9 +82,7 @@ def test_columns_of_what_gates_refuse() -> None:
     schemas.validations.create({"name": "v", **shared, "strategy": "all_pass", "checks": check_spec})
     transforms.service.create({"name": "x", **shared, "operations": [{"key": "qos", "value": "nothing_there"}]})
     for gate in (*schemas.gates, *transforms.gates):
-        call = gate.plan("m/1")
-        if call is not None:
-            call(Message("m/1", b"{}", 1, False, Client("c"), 5))
+        through(gate, Message("m/1", b"{}", 1, False, Client("c"), 5))
     assert [name for name, _ in seen] == ["schema.validation_failed", "message.transformation_failed"]
     for name, columns in seen:
         check(name, columns)

@@ -123,7 +123,7 @@ def test_long_values_and_many_are_cut() -> None:
 
 
 def test_actions_are_rehearsed_and_not_done(node: Node) -> None:
-    actions = [
+    actions: list[dict[str, object]] = [
         {"type": "stream", "stream": "hot"},
         {"type": "republish", "topic": "out/${t}", "payload": "${.}", "qos": 1},
         {"type": "republish", "topic": "${t}/+"},
@@ -147,9 +147,11 @@ def test_actions_are_rehearsed_and_not_done(node: Node) -> None:
 def test_what_cannot_be_explained_is_refused(node: Node) -> None:
     with pytest.raises(NotFound):
         node.service.explain({"name": "r9", "event": {}})
-    for body in ({}, {"sql": "SELECT nosuch(1) FROM 't'"}, {"name": "r1", "sql": "SELECT 1 FROM 't'"}, {"name": 7}, []):
+    both = {"name": "r1", "sql": "SELECT 1 FROM 't'"}
+    bodies: list[Any] = [{}, {"sql": "SELECT nosuch(1) FROM 't'"}, both, {"name": 7}, []]
+    for body in bodies:
         with pytest.raises(Invalid):
-            node.service.explain(body)  # type: ignore[arg-type]
+            node.service.explain(body)
 
 
 VALUES = st.recursive(

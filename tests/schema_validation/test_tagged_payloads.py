@@ -13,7 +13,7 @@ from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.stage import Refusal
 from schema_validation.feature import SchemaValidationFeature
-from tests.support.features import make_services
+from tests.support.features import make_services, through
 from transforms.feature import TransformsFeature
 
 OLD = {"type": "record", "name": "R", "fields": [{"name": "t", "type": "double"}]}
@@ -42,9 +42,7 @@ class Bench:
         check = {"schema": "s", "wire_format": "confluent", **check}
         spec = {"name": "v", "topics": "t", "strategy": "all_pass", "failure_action": "drop", "checks": [check]}
         self.feature.validations.create(spec)
-        call = self.feature.gates[-1].plan("t")
-        assert call is not None
-        found = call(Message("t", payload, 0, False, Client("c", None), 1))
+        found = through(self.feature.gates[-1], Message("t", payload, 0, False, Client("c", None), 1))
         self.feature.validations.delete("v")
         return found
 

@@ -12,9 +12,9 @@ from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import Invalid
 from broker.core.message import Message
-from broker.core.stage import Refusal, WaitingGateCall
+from broker.core.stage import Refusal
 from schema_validation.feature import SchemaValidationFeature
-from tests.support.features import make_services
+from tests.support.features import make_services, through
 
 SQL_PASSES = {"type": "sql", "sql": "SELECT 1 AS one"}
 SQL_FAILS = {"type": "sql", "sql": "SELECT 1 AS one WHERE 1 = 2"}
@@ -46,9 +46,7 @@ class Bench:
 
     def publish(self, payload: bytes = b"{}", topic: str = "t/1", **members: Any) -> Message | Refusal:
         sent = Message(topic, payload, 1, False, Client("c1", username="u"), 1_700_000_000_000_000_000, **members)
-        call = self.feature.gates[-1].plan(topic)
-        assert not isinstance(call, WaitingGateCall)
-        return sent if call is None else call(sent)
+        return through(self.feature.gates[-1], sent)
 
     def told(self) -> list[dict[str, Any]]:
         """The columns of the events from now on."""
@@ -290,11 +288,9 @@ def test_log_levels(level: dict[str, str], written: int | None, caplog: pytest.L
 def test_failures_are_one_line_a_minute_that_counts_those_before(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bench = Bench(validation("v", SQL_FAILS))
-    call = bench.feature.gates[-1].plan("t/1")
-    assert call is not None
-    assert not isinstance(call, WaitingGateCall)
     for number in range(180):
-        call(Message("t/1", b"{}", 1, False, Client("c1"), 1_700_000_000_000_000_000 + number * 1_000_000_000))
+        at_ns = 1_700_000_000_000_000_000 + number * 1_000_000_000
+        through(bench.feature.gates[-1], Message("t/1", b"{}", 1, False, Client("c1"), at_ns))
     lines = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "validation.failed"]
     assert [line.get("repeated") for line in lines if line["validation"] == "v"] == [None, 59, 59]
 

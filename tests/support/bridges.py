@@ -321,6 +321,9 @@ class Bridges:
     async def until_sent(self, count: int, action: str = "out") -> None:
         await self.until(lambda: self.counts(action)["success"] >= count, f"{count} rows sent")
 
+    async def until_failed(self, count: int, action: str = "out") -> None:
+        await self.until(lambda: self.counts(action)["failed"] == count, f"{count} rows failed")
+
 
 FAST = {"health_check_interval": "50ms", "retry_interval": "5ms", "resume_interval": "50ms"}
 """``resource_opts`` of an action for tests."""

@@ -73,7 +73,7 @@ class Collector:
 
 
 class CertifiedMqtt:
-    """See the module."""
+    """The connector type ``mqtt`` on a mosquitto with logins."""
 
     type = "mqtt"
     secret = "wonder:land"

@@ -11,8 +11,10 @@ from broker.core.clock import Clock, SystemClock
 from broker.core.errors import Invalid, NotFound
 from broker.core.events import Events
 from broker.core.feature import Services
+from broker.core.message import Message
 from broker.core.objects import MemorySection
 from broker.core.schema import NoSchemas
+from broker.core.stage import Gate, Refusal, WaitingGateCall
 from broker.core.stream import Append, StreamRecord
 from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
@@ -71,6 +73,13 @@ def make_services(sections: dict[str, MemorySection] | None = None, clock: Clock
         metrics=metrics,
         alarms=Alarms(clock, events, metrics),
     )
+
+
+def through(gate: Gate, message: Message) -> Message | Refusal:
+    """What a gate that waits for nothing makes of a message."""
+    call = gate.plan(message.topic)
+    assert not isinstance(call, WaitingGateCall)
+    return message if call is None else call(message)
 
 
 def answered(call: Call, body: Mapping[str, Any]) -> dict[str, Any]:

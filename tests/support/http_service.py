@@ -57,7 +57,10 @@ Answer = Callable[[Received], Reply]
 
 
 class Service:
-    """See the module. ``taken`` are the requests that were answered with 2xx, ``received`` all."""
+    """An HTTP service that a test controls.
+
+    ``taken`` are the requests that were answered with 2xx, ``received`` all.
+    """
 
     def __init__(self, answer: Answer = lambda request: Reply(), context: ssl.SSLContext | None = None) -> None:
         self.answer, self.port = answer, free_port()

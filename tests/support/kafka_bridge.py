@@ -66,18 +66,28 @@ class KafkaBridge:
         eventually(lambda: self.count("success") >= before + rows, timeout_s=60, what=f"{rows} more rows")
 
     def await_cause(self, *causes: str) -> str:
-        """Until the state is not connected and names one of the causes, within ten seconds; what it says."""
+        """Until the state is not connected and names one of the causes, within ten seconds; the reason it gives.
 
-        def told() -> str:
-            shown = self.shown()
-            reason: str = shown["status_reason"]
-            is_told = shown["status"] != "connected" and any(cause in reason for cause in causes)
-            return reason if is_told else ""
+        The failure lists every state and reason that the action showed meanwhile.
+        """
+        started_s = time.monotonic()
+        shown: list[tuple[str, str]] = []
+        log: list[str] = []
 
-        started = time.monotonic()
-        reason = eventually(told, timeout_s=CAUSE_S, what=f"one of {causes} as the reason")
-        assert time.monotonic() - started <= CAUSE_S + 1
-        return reason
+        def named() -> bool:
+            action = self.shown()
+            state = action["status"], action["status_reason"]
+            if shown[-1:] != [state]:
+                shown.append(state)
+                log.append(f"after {time.monotonic() - started_s:.1f} s {state[0]}: {state[1]!r}")
+            return state[0] != "connected" and any(cause in state[1] for cause in causes)
+
+        try:
+            eventually(named, timeout_s=CAUSE_S, what=f"one of {causes} as the reason")
+        except AssertionError as error:
+            raise AssertionError("\n".join([str(error), *log])) from None
+        assert time.monotonic() - started_s <= CAUSE_S + 1, log
+        return shown[-1][1]
 
     def await_drained(self) -> None:
         """Until everything published is confirmed and the state is well; nothing was given up."""

@@ -28,7 +28,7 @@ class Lateness:
             self._looked.set()
 
     async def take(self) -> float:
-        """The worst up to now, what is under way included; begins anew."""
+        """The worst up to now, what is under way included; then starts again at 0."""
         for _ in range(2):
             self._looked.clear()
             await self._looked.wait()

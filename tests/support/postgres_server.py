@@ -46,7 +46,7 @@ class Postgres:
 
     def psql(self, statement: str) -> str:
         """What a statement answers, a row a line, columns apart by ``|``."""
-        command = [self._bin / "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", self.url, "-c", statement]
+        command = [str(self._bin / "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", self.url, "-c", statement]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.rstrip("\n")
@@ -57,7 +57,7 @@ class Postgres:
         created = self._directory / "created"
         if not created.exists():
             url = self.url.rsplit("/", 1)[0] + "/postgres"
-            command = [self._bin / "psql", "-XAtq", url, "-c", "CREATE DATABASE sluice"]
+            command = [str(self._bin / "psql"), "-XAtq", url, "-c", "CREATE DATABASE sluice"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
             created.touch()

@@ -31,7 +31,7 @@ class SessionBench:
             changed=lambda _session: self.asked.append("changed"),
             moved=lambda _session: self.asked.append("moved"),
             refill=self._refill,
-            later=lambda _session: None,
+            defer=lambda work: work(),
             crowded=lambda _session: None,
             relieved=lambda _session: None,
             on_event=lambda _name, _session, _message, _why, _properties=None: None,

@@ -67,7 +67,7 @@ class Player:
 
 
 class ShareBench:
-    """See the module. ``settle`` lets everything happen that is under way."""
+    """A hub with sessions whose clients a test plays. ``settle`` lets everything happen that is under way."""
 
     def __init__(self, store: Store | None = None, **shared: Any) -> None:
         self.loop = asyncio.new_event_loop()

@@ -3,45 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
+from hashlib import sha256
 from threading import Thread
 from typing import Any
 
 import httpx
 
 from broker.admin.api_settings import ApiSettings
+from broker.core import jsontext
 from broker.core.errors import AlreadyExists, InUse, Invalid, NotFound, Problem, ReadOnly, Unavailable
+from broker.core.kinds import kinds
 from broker.core.message import Message
 from broker.core.objects import MemorySection, Spec
 from broker.core.stage import Outcome, Refusal
 from tests.support.plain_http import NO_TLS
 from ui.api.application import create_app
 from ui.api.context import ApiContext
-from ui.api.gates import GATES
 from ui.api.server import ApiServer
 from ui.api.status import Status
 
 TOKEN = "a-token-of-the-tests"
 ROWS: list[Spec] = [{"meter": f"m{n}", "kwh": n + 0.5, "at": "2026-01-01T00:00:00Z"} for n in range(30)]
-SHELVES = {
-    "schemas": "schema",
-    "schema-registries": "schema registry",
-    "validations": "validation",
-    "transforms": "transformation",
-    "rules": "rule",
-    "streams": "stream",
-    "access/rules": "access rule",
-    "authentication": "authenticator",
-    "authorization/sources": "source of rules",
-    "rewrites": "rewrite",
-    "auto-subscriptions": "auto-subscription",
-    "lake/tables": "table",
-    "connectors": "connector",
-    "actions": "action",
-    "sources": "source",
-}
 
 
 class Shelf:
@@ -88,6 +73,25 @@ class Shelf:
             raise InUse(self.kind, name, self.users[name])
         self.section.save([known for known in self.section.load() if known["name"] != name])
 
+    def etag(self, name: str) -> str:
+        return sha256(jsontext.encode(self.get(name))).hexdigest()[:16]
+
+    def patched(self, name: str, patch: Spec) -> Spec:
+        return {**self.get(name), **patch}
+
+    def reorder(self, names: Sequence[str]) -> None:
+        self.section.save([self.get(name) for name in names])
+
+    def enable(self, name: str, enabled: bool) -> Spec:
+        return self.replace(name, {**self.get(name), "enable": enabled})
+
+    def metrics(self, name: str) -> Spec:
+        self.get(name)
+        return {"matched": 0}
+
+    def reset_metrics(self, name: str) -> None:
+        self.get(name)
+
     def _check(self, spec: Spec) -> None:
         if self.is_store_full:
             raise Unavailable("the data directory is full", retry_after_s=4.2)
@@ -124,21 +128,36 @@ class EchoingShelf(Shelf):
     render = explain = evaluate = preview = check = decode = encode = validate = test
 
 
-class GateShelf(EchoingShelf):
-    """A shelf whose objects can be switched off and count nothing."""
+class RuleShelf(EchoingShelf):
+    """A shelf whose objects are saved by force, too, and that explains them as it is told."""
 
-    def enable(self, name: str, enabled: bool) -> Spec:
-        return self.replace(name, {**self.get(name), "enable": enabled})
+    def delete(self, name: str, *, force: bool = False) -> None:
+        super().delete(name)
 
-    def metrics(self, name: str) -> Spec:
-        self.get(name)
-        return {"matched": 0}
-
-    def reset_metrics(self, name: str) -> None:
-        self.get(name)
+    def lineage(self, name: str) -> Spec:
+        return self.get(name)
 
 
-class BridgeShelf(GateShelf):
+class SchemaShelf(EchoingShelf):
+    """A shelf whose objects are prepared elsewhere before they are saved, and that have no users."""
+
+    def prepare(self, spec: Spec, name: str | None = None) -> Callable[[], Spec]:
+        return lambda: spec
+
+    def create(self, spec: Spec, prepared: Any = None) -> Spec:
+        return super().create(spec)
+
+    def replace(self, name: str, spec: Spec, *, force: bool = False, prepared: Any = None) -> Spec:
+        return super().replace(name, spec)
+
+    def delete(self, name: str, *, force: bool = False, permanent: bool = False) -> None:
+        super().delete(name)
+
+    def prepare_infer(self, body: Spec) -> Callable[[], Spec]:
+        return lambda: body
+
+
+class BridgeShelf(EchoingShelf):
     """A shelf whose objects are switched and tested one by one."""
 
     async def start(self, name: str) -> Spec:
@@ -238,7 +257,8 @@ class Tables:
 
 
 _KINDS_OF_SHELVES: dict[str, type[Shelf]] = {
-    **dict.fromkeys(GATES, GateShelf),
+    "rules": RuleShelf,
+    "schemas": SchemaShelf,
     **dict.fromkeys(("connectors", "actions", "sources"), BridgeShelf),
 }
 
@@ -249,7 +269,7 @@ class Node:
     def __init__(self, verb_timeout_s: float = 10.0, **settings: Any) -> None:
         self.pipeline, self.tables = Pipeline(), Tables()
         self.shelves: dict[str, Shelf] = {
-            path: _KINDS_OF_SHELVES.get(path, EchoingShelf)(kind) for path, kind in SHELVES.items()
+            kind.path: _KINDS_OF_SHELVES.get(kind.path, EchoingShelf)(kind.name) for kind in kinds()
         }
         self.context = ApiContext(
             token=TOKEN,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from broker.core.kinds import kinds
 from tests.ui.api_node import Node
-from ui.api.objects import KINDS
 
-EVERY_KIND = pytest.mark.parametrize("path", [kind.path for kind in KINDS])
+EVERY_KIND = pytest.mark.parametrize("path", [kind.path for kind in kinds()])
 
 
 @EVERY_KIND

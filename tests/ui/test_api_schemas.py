@@ -13,7 +13,7 @@ from broker.core.message import Message
 from broker.core.objects import MemorySection
 from rules.feature import RulesFeature
 from schema_validation.feature import SchemaValidationFeature
-from tests.support.features import make_services
+from tests.support.features import make_services, through
 from tests.ui.api_node import Node, Running
 from transforms.feature import TransformsFeature
 
@@ -62,9 +62,7 @@ class Api:
         """A message through all gates."""
         message = Message(topic, payload.encode(), 0, False, Client("c", None), at_ns)
         for gate in self.schemas.gates:
-            call = gate.plan(topic)
-            if call is not None:
-                call(message)
+            through(gate, message)
 
 
 @pytest.fixture
@@ -225,7 +223,9 @@ def test_differences_between_versions(api: Api) -> None:
 
 
 def test_a_schema_is_learnt_from_messages_and_they_fit_it(api: Api) -> None:
-    samples = [{"t": 20 + n / 2, "at": "2026-01-01T00:00:00Z", "state": "on" if n % 2 else "off"} for n in range(30)]
+    samples: list[dict[str, Any]] = [
+        {"t": 20 + n / 2, "at": "2026-01-01T00:00:00Z", "state": "on" if n % 2 else "off"} for n in range(30)
+    ]
     samples[3]["note"] = None
     found = api.call("POST", "/schemas:infer", {"type": "json", "samples": samples})
     schema = json.loads(found["source"])

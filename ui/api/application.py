@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 
+from broker.core.kinds import Kind, kinds
 from ui.api import pages, registry, system
 from ui.api.access import add_access
 from ui.api.alarms import add_alarms
-from ui.api.bridges import BRIDGES, add_bridge
+from ui.api.bridges import add_actions, add_connectors
 from ui.api.clients import add_clients
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.delayed import add_delayed
 from ui.api.document import install as install_document
 from ui.api.edge import Edge
-from ui.api.gates import GATES, GateService, add_gate
 from ui.api.groups import add_groups
 from ui.api.ingest import add_ingest
 from ui.api.lake import add_lake
 from ui.api.listeners import add_listeners, add_reload, add_settings
 from ui.api.messages import add_publishing
-from ui.api.objects import KINDS, add_kind
+from ui.api.objects import KindRoutes
 from ui.api.parameters import refuse_unknown_parameters
 from ui.api.pipeline import add_pipeline
 from ui.api.problems import install as install_problems
 from ui.api.quarantine import add_quarantine
 from ui.api.retained import add_retained
-from ui.api.rules import RULES, RuleVerbs, add_rules
-from ui.api.schemas import SCHEMAS, SchemaVerbs, add_schemas
+from ui.api.rules import add_rules
+from ui.api.schemas import add_schemas
 from ui.api.security import require_administrator
 from ui.api.sessions import add_sessions
 from ui.api.streams import add_streams
@@ -57,8 +57,8 @@ def create_app(context: ApiContext) -> FastAPI:
     app.include_router(system.sign_in, prefix=BASE)
     app.include_router(system.probes)
     add_ingest(app, context)
-    schemas = context.services.get(SCHEMAS)
-    if isinstance(schemas, SchemaVerbs):
+    schemas: Any = context.services.get("schemas")
+    if schemas is not None:
         app.mount(registry.PATH, registry.registry_app(schemas, context))
     pages.add_pages(app)
     install_document(app, f"{BASE}/openapi.json")
@@ -85,19 +85,9 @@ def _operations(context: ApiContext) -> APIRouter:
     if context.alarms is not None:
         add_alarms(router, context.alarms)
     calls = BoundedCalls(context.verb_timeout_s, is_put_off=context.defers_work)
-    for kind in KINDS:
+    for kind in kinds():
         if kind.path in context.services:
-            if kind.path == RULES:
-                add_rules(router, kind, cast(RuleVerbs, context.services[kind.path]), calls)
-                continue
-            if kind.path == SCHEMAS and isinstance(context.services[kind.path], SchemaVerbs):
-                add_schemas(router, kind, context.services[kind.path], calls)
-                continue
-            add_kind(router, kind, context.services[kind.path])
-            if kind.path in BRIDGES:
-                add_bridge(router, kind, context.services[kind.path])
-            if kind.path in GATES:
-                add_gate(router, kind, cast(GateService, context.services[kind.path]))
+            _add_kind(router, kind, context.services[kind.path], calls)
     if context.listeners is not None:
         add_listeners(router, context.listeners)
     if context.reload is not None:
@@ -123,3 +113,17 @@ def _operations(context: ApiContext) -> APIRouter:
     if context.pipeline is not None:
         add_pipeline(router, context.pipeline, calls)
     return router
+
+
+def _add_kind(router: APIRouter, kind: Kind, service: Any, calls: BoundedCalls) -> None:
+    match kind.path:
+        case "rules":
+            add_rules(router, kind, service, calls)
+        case "schemas":
+            add_schemas(router, kind, service, calls)
+        case "connectors":
+            add_connectors(router, kind, service)
+        case "actions":
+            add_actions(router, kind, service)
+        case _:
+            KindRoutes(router, kind, service).add_all()

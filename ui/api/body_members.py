@@ -14,15 +14,16 @@ from typing import Any, Final, get_args
 from fastapi import Request
 from pydantic import BaseModel
 
+from broker.admin.named_files import check_files
 from broker.core.errors import Invalid, Problem
-from ui.api.operation import BODIES
+from ui.api.operation import MODELS
 
 _LIKENESS: Final = 0.3
 """Low: ``context`` is to lead to ``event``. The members there are stand beside the suggestion."""
 
 
-def refuse_unknown_members(request: Request, body: Mapping[str, Any]) -> None:
-    """Raise for members that the operation of the request does not have.
+def check_members(request: Request, body: dict[str, Any]) -> None:
+    """Raise for members that the operation of the request does not have, and for files that an object may not name.
 
     Raises:
         broker.core.errors.Invalid: with each, its place and the member nearest to it.
@@ -30,6 +31,8 @@ def refuse_unknown_members(request: Request, body: Mapping[str, Any]) -> None:
     model = _model_of(getattr(request.scope.get("route"), "openapi_extra", None))
     if model is None:
         return
+    if _is_open(model) or "parameters" in model.model_fields:
+        check_files(body)
     problems = list(_unknown(body, model, ""))
     if problems:
         raise Invalid("the body has unknown members", problems, code="unknown_member")
@@ -40,7 +43,7 @@ def _model_of(described: Any) -> type[BaseModel] | None:
         reference = described["requestBody"]["content"]["application/json"]["schema"]["$ref"]
     except (KeyError, TypeError):
         return None
-    return BODIES.get(str(reference))
+    return MODELS.get(str(reference))
 
 
 def _unknown(value: Any, model: type[BaseModel], pointer: str) -> Iterator[Problem]:
@@ -54,10 +57,15 @@ def _unknown(value: Any, model: type[BaseModel], pointer: str) -> Iterator[Probl
             for at, one in enumerate(item) if isinstance(item, list) else ((None, item),):
                 if inner is not None:
                     yield from _unknown(one, inner, f"{pointer}/{name}" if at is None else f"{pointer}/{name}/{at}")
-        elif model.model_config.get("extra") != "allow":
+        elif not _is_open(model):
             near = get_close_matches(name, known, n=1, cutoff=_LIKENESS)
             message = f"expected one of {', '.join(sorted(known))}; got {name[:100]!r}"
             yield Problem(message, f"{pointer}/{name}", suggestion=f"did you mean {near[0]!r}?" if near else None)
+
+
+def _is_open(model: type[BaseModel]) -> bool:
+    """Whether it describes an object or a patch of one, of whose members the service knows more."""
+    return model.model_config.get("extra") == "allow"
 
 
 @cache

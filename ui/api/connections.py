@@ -92,7 +92,7 @@ class HttpConnection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """See the module."""
+        """Close the connection where there are too many; else start the clock for the first request."""
         super().connection_made(transport)
         if self._room.enter(self):
             self._time_head()

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, TypeAdapter
-from pydantic.json_schema import models_json_schema
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
+from broker.core.kinds import kinds
 from ui.api import examples
-from ui.api.models import access, bridges, clients, gates, messages, node, rules, schemas, shapes, streams
-from ui.api.status import Status
+from ui.api.operation import COMPONENTS, MODELS, ref_of_kind
 
-_BODIES = (access, bridges, clients, gates, messages, node, rules, schemas, shapes, streams)
 _TAGS = {
     "System": "The node and the sessions of the status page",
     "Schemas": "Registered schemas",
@@ -69,7 +69,7 @@ def _build(app: FastAPI) -> dict[str, Any]:
         tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
     )
     components = document.setdefault("components", {})
-    components["schemas"] = {**components.get("schemas", {}), **_schemas(_models())}
+    components["schemas"] = {**components.get("schemas", {}), **_schemas()}
     components["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "description": "The administrator's token."},
     }
@@ -96,20 +96,39 @@ def _add_examples(paths: Mapping[str, Any]) -> None:
                     parameter["example"] = examples.PARAMETERS[parameter["name"]]
 
 
-def _models() -> Iterable[type[BaseModel]]:
-    for module in _BODIES:
-        for item in vars(module).values():
-            if isinstance(item, type) and issubclass(item, BaseModel) and item is not BaseModel:
-                yield item
+class _Schema(GenerateJsonSchema):
+    def encode_default(self, dft: Any) -> Any:
+        """A default as JSON, which has no infinite numbers."""
+        return json.loads(json.dumps(super().encode_default(dft)), parse_constant=lambda _: "infinity")
 
 
-def _schemas(described: Iterable[type[BaseModel]]) -> dict[str, Any]:
-    _, definitions = models_json_schema(
-        [(model, "validation") for model in described], ref_template="#/components/schemas/{model}"
+def _schemas() -> dict[str, Any]:
+    """The components: models that operations name, and what is sent to save objects of each kind."""
+    specs = {kind: kind.spec_models() for kind in kinds()}
+    models = [*MODELS.values(), *(model for many in specs.values() for model in many)]
+    adapters: list[tuple[Any, JsonSchemaMode, TypeAdapter[Any]]] = [
+        (model, "validation", TypeAdapter(model)) for model in models
+    ]
+    of_model, definitions = TypeAdapter.json_schemas(
+        adapters, ref_template=f"{COMPONENTS}{{model}}", schema_generator=_Schema
     )
-    status = TypeAdapter(Status).json_schema(ref_template="#/components/schemas/{model}")
-    parts = status.pop("$defs")
-    return {**definitions["$defs"], **parts, "Status": status}
+    components: dict[str, Any] = definitions["$defs"]
+    for reference, model in MODELS.items():
+        components.setdefault(reference.removeprefix(COMPONENTS), of_model[model, "validation"])
+    for kind, many in specs.items():
+        references = [of_model[model, "validation"] for model in many]
+        bodies = [components[str(one["$ref"]).removeprefix(COMPONENTS)] for one in references]
+        name, patch = (ref_of_kind(kind, is_patch=it).removeprefix(COMPONENTS) for it in (False, True))
+        if name not in components:
+            components[name] = references[0] if len(references) == 1 else {"anyOf": references}
+        if kind.abilities.can_patch:
+            components[patch] = {
+                "type": "object",
+                "description": f"Members of {kind.one} to change; null restores the default of one.",
+                "properties": {member: schema for body in bodies for member, schema in body["properties"].items()},
+                "additionalProperties": False,
+            }
+    return components
 
 
 def _forget_frameworks_errors(document: dict[str, Any]) -> None:

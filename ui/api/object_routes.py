@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from ui.api.models.shapes import Anything, Object
+from ui.api.models.shapes import Anything
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name
 from ui.api.wire import answer
@@ -26,6 +26,7 @@ class ObjectRoutes:
         suffix: str,
         operation_id: str,
         summary: str,
+        text: str,
         method: Callable[[str], Any],
         model: type[Any] = Anything,
     ) -> None:
@@ -36,25 +37,13 @@ class ObjectRoutes:
             operation_id=operation_id,
             tags=self._tags,
             summary=summary,
+            description=text,
             **described(answer=model, problems=(404, 422)),
         )
         async def shown(name: NamePath) -> Response:
             return answer(method(checked_name(name)))
 
-    def change(self, suffix: str, operation_id: str, summary: str, method: Callable[[str], Any]) -> None:
-        """``POST``: the object as the method has changed it."""
-
-        @self._router.post(
-            f"{self._path}{suffix}",
-            operation_id=operation_id,
-            tags=self._tags,
-            summary=summary,
-            **described(answer=Object, problems=(404, 409, 422)),
-        )
-        async def changed(name: NamePath) -> Response:
-            return answer(method(checked_name(name)))
-
-    def act(self, suffix: str, operation_id: str, summary: str, method: Callable[[str], None]) -> None:
+    def act(self, suffix: str, operation_id: str, summary: str, text: str, method: Callable[[str], None]) -> None:
         """``POST``: done, and nothing to show."""
 
         @self._router.post(
@@ -62,6 +51,7 @@ class ObjectRoutes:
             operation_id=operation_id,
             tags=self._tags,
             summary=summary,
+            description=text,
             **described(status=204, problems=(404, 422)),
         )
         async def done(name: NamePath) -> Response:

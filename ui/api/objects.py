@@ -1,31 +1,26 @@
-"""The five verbs of every kind of objects: list, create, show, replace, delete."""
+"""The routes of every kind of objects, from what the kind declares (``broker.core.kinds``)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from inspect import isawaitable
+from typing import Annotated, Any, Final, Protocol
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel
 from starlette.responses import Response
 
 from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Problem
+from broker.core.kinds import Kind, Switch
 from broker.core.objects import ObjectService, Spec
 from ui.api import preconditions
 from ui.api.gate_filters import gate_filter
-from ui.api.models.access import AccessRuleSpec, AuthenticatorSpec, RuleSourceSpec
-from ui.api.models.bridges import ActionSpec, ConnectorSpec, SourceSpec
-from ui.api.models.clients import AutoSubscriptionSpec
-from ui.api.models.gates import TransformSpec, ValidationSpec
-from ui.api.models.messages import RewriteSpec
-from ui.api.models.rules import RuleSpec
-from ui.api.models.schemas import SchemaRegistrySpec, SchemaSpec
-from ui.api.models.shapes import Object, ObjectList, ObjectPatch, Order
-from ui.api.models.streams import StreamSpec, TableSpec
+from ui.api.models.bridges import ProbeResult
+from ui.api.models.shapes import Object, ObjectList, Order
+from ui.api.object_routes import ObjectRoutes
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name, decode_cursor, encode_cursor
+from ui.api.rule_filters import rule_filter
 from ui.api.wire import answer, read_object
 
 
@@ -43,197 +38,264 @@ class Everything:
         return list(objects)
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of objects: its path, the word for one in operation identifiers, its tag, and its body.
+class Objects(ObjectService, Protocol):
+    """The service of a kind. What a kind's abilities do not name, its service need not have."""
 
-    ``filter`` makes the choice of a list from query parameters. ``named_by`` is the member that names an object.
-    """
+    def etag(self, name: str) -> str: ...
 
-    path: str
-    singular: str
-    plural: str
-    tag: str
-    model: type[BaseModel]
-    filter: Callable[..., Selection] = Everything
-    named_by: str = "name"
+    def patched(self, name: str, patch: Spec) -> Spec: ...
 
-    @property
-    def one(self) -> str:
-        """The path of one of them."""
-        return f"/{self.path}/{{name}}"
+    def reorder(self, names: Sequence[str]) -> None: ...
 
-    @property
-    def word(self) -> str:
-        """One of them in a sentence: ``an access rule``."""
-        text = _spaced(self.singular)
-        return f"{'an' if text[0] in 'aeio' else 'a'} {text}"
+    def metrics(self, name: str) -> Spec: ...
 
-    @property
-    def words(self) -> str:
-        """Many of them: ``access rules``."""
-        return _spaced(self.plural)
+    def reset_metrics(self, name: str) -> None: ...
+
+    async def test(self, name: str) -> Spec: ...
+
+    async def probe(self, spec: Spec) -> Spec: ...
 
 
-def _preconditions(service: ObjectService) -> tuple[int, ...]:
-    """The status of a call whose precondition does not hold, where the kind has those."""
-    return (412,) if hasattr(service, "etag") else ()
+_FILTERS: Final[dict[str, Callable[..., Selection]]] = {
+    "validations": gate_filter,
+    "transforms": gate_filter,
+    "rules": rule_filter,
+}
+"""Query parameters that choose the objects of a list, by the path of the kind."""
+_READ_ONLY: Final = "Read-only members of an answer may be sent back; they are ignored."
+
+Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items in the answer.")]
+Cursor = Annotated[str | None, Query(description="`next` of the previous page.")]
 
 
-def _spaced(name: str) -> str:
-    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
+class KindRoutes:
+    """Adds the routes of one kind."""
 
+    def __init__(self, router: APIRouter, kind: Kind, service: Any) -> None:
+        self._router, self.kind = router, kind
+        self._service: Objects = service
+        self._all, self._one = f"/{kind.path}", f"/{kind.path}/{{name}}"
+        self.tags: list[Any] = [kind.tag]
+        self._changing = (412,) if kind.abilities.has_etag else ()
 
-KINDS: Sequence[Kind] = (
-    Kind("schemas", "Schema", "Schemas", "Schemas", SchemaSpec),
-    Kind("schema-registries", "SchemaRegistry", "SchemaRegistries", "Schemas", SchemaRegistrySpec),
-    Kind("validations", "Validation", "Validations", "Validations", ValidationSpec, gate_filter),
-    Kind("transforms", "Transform", "Transforms", "Transforms", TransformSpec, gate_filter),
-    Kind("rules", "Rule", "Rules", "Rules", RuleSpec),
-    Kind("streams", "Stream", "Streams", "Streams", StreamSpec),
-    Kind("access/rules", "AccessRule", "AccessRules", "Access", AccessRuleSpec),
-    Kind("authentication", "Authenticator", "Authenticators", "Access", AuthenticatorSpec, named_by="mechanism"),
-    Kind("authorization/sources", "RuleSource", "RuleSources", "Access", RuleSourceSpec, named_by="type"),
-    Kind("rewrites", "Rewrite", "Rewrites", "Topics", RewriteSpec),
-    Kind("auto-subscriptions", "AutoSubscription", "AutoSubscriptions", "Topics", AutoSubscriptionSpec),
-    Kind("lake/tables", "Table", "Tables", "Lake", TableSpec),
-    Kind("connectors", "Connector", "Connectors", "Bridges", ConnectorSpec),
-    Kind("actions", "Action", "Actions", "Bridges", ActionSpec),
-    Kind("sources", "Source", "Sources", "Bridges", SourceSpec),
-)
+    def add_all(self) -> None:
+        """Everything that the kind declares."""
+        self.add_reading()
+        self._add_create()
+        self._add_put()
+        self._add_delete()
+        if self.kind.abilities.can_patch:
+            self._add_patch()
+        self.add_abilities()
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many objects.")]
-Cursor = Annotated[str | None, Query(description="'next' of the page before.")]
+    def add_reading(self) -> None:
+        """List and show."""
+        kind, service = self.kind, self._service
 
+        @self._router.get(
+            self._all,
+            operation_id=f"list{kind.ids}",
+            tags=self.tags,
+            summary=f"List {kind.many}",
+            description=f"{kind.about} Returns a page of them in their order.",
+            **described(answer=ObjectList, problems=(422,)),
+        )
+        async def list_objects(
+            limit: Limit = 100,
+            cursor: Cursor = None,
+            wanted: Any = Depends(_FILTERS.get(kind.path, Everything)),  # noqa: B008 # the way FastAPI wants it
+        ) -> Response:
+            return answer(page_of(wanted.select(service.list()), limit, cursor))
 
-def add_kind(router: APIRouter, kind: Kind, service: ObjectService) -> None:
-    """Add the routes of one kind. A service with ``etag`` has preconditions, one with ``patched`` takes patches."""
-    _add_list(router, kind, service)
-    _add_create(router, kind, service)
-    _add_get(router, kind, service)
-    _add_put(router, kind, service)
-    _add_delete(router, kind, service)
-    if hasattr(service, "patched"):
-        _add_patching(router, kind, service)
-    reorder = getattr(service, "reorder", None)
-    if reorder is not None:
-        add_reorder(router, kind, service, reorder)
+        @self._router.get(
+            self._one,
+            operation_id=f"get{kind.id}",
+            tags=self.tags,
+            summary=f"Show {kind.one}",
+            description=f"Returns the {kind.name} with its defaults and with read-only members such as its state.",
+            **described(answer=Object, problems=(404, 422)),
+        )
+        async def get_object(name: NamePath, request: Request) -> Response:
+            return self.with_etag(request, answer(service.get(checked_name(name))), name)
 
+    def create(self) -> dict[str, Any]:
+        """How creation is described."""
+        kind = self.kind
+        return {
+            "path": self._all,
+            "operation_id": f"create{kind.id}",
+            "tags": self.tags,
+            "summary": f"Create {kind.one}",
+            "description": f"{kind.about} {_READ_ONLY}",
+            **described(body=kind, answer=Object, status=201, problems=(409,)),
+        }
 
-def _add_list(router: APIRouter, kind: Kind, service: ObjectService) -> None:
-    @router.get(
-        f"/{kind.path}",
-        operation_id=f"list{kind.plural}",
-        tags=[kind.tag],
-        summary=f"List {kind.words} in their order",
-        **described(answer=ObjectList, problems=(422,)),
-    )
-    async def list_objects(
-        limit: Limit = 100,
-        cursor: Cursor = None,
-        wanted: Any = Depends(kind.filter),  # noqa: B008 # the way FastAPI wants it
-    ) -> Response:
-        return answer(page_of(wanted.select(service.list()), limit, cursor))
+    def put(self) -> dict[str, Any]:
+        """How creation or replacement is described."""
+        kind = self.kind
+        return {
+            "path": self._one,
+            "operation_id": f"put{kind.id}",
+            "tags": self.tags,
+            "summary": f"Create or replace {kind.one}",
+            "description": f"{kind.about} The whole object is replaced: members left out get their defaults. "
+            f"{_READ_ONLY}",
+            **described(body=kind, answer=Object, problems=(409, *self._changing), also_creates=True),
+        }
 
+    def delete(self) -> dict[str, Any]:
+        """How deletion is described."""
+        kind = self.kind
+        return {
+            "path": self._one,
+            "operation_id": f"delete{kind.id}",
+            "tags": self.tags,
+            "summary": f"Delete {kind.one}",
+            "description": "Refused while other objects use it, and where a configuration file defines it.",
+            **described(status=204, problems=(404, 409, 422, *self._changing)),
+        }
 
-def _add_create(router: APIRouter, kind: Kind, service: ObjectService) -> None:
-    @router.post(
-        f"/{kind.path}",
-        operation_id=f"create{kind.singular}",
-        tags=[kind.tag],
-        summary=f"Create {kind.word}",
-        **described(body=kind.model, answer=Object, status=201, problems=(409,)),
-    )
-    async def create_object(request: Request) -> Response:
-        spec = await read_object(request)
-        created = service.create(named(spec, None, kind.named_by))
-        return preconditions.with_etag(request, created_answer(request, created), etag_of(service, created["name"]))
+    def patch(self) -> dict[str, Any]:
+        """How a change of members is described."""
+        kind = self.kind
+        return {
+            "path": self._one,
+            "operation_id": f"patch{kind.id}",
+            "tags": self.tags,
+            "summary": f"Change members of {kind.one}",
+            "description": "JSON Merge Patch (RFC 7396): members sent replace those saved, null restores a default.",
+            **described(body=kind, is_patch=True, answer=Object, problems=(404, 409, 412)),
+        }
 
+    def add_abilities(self) -> None:
+        """The verbs of the kind's abilities, but for patches."""
+        kind, service, abilities = self.kind, self._service, self.kind.abilities
+        for switch in abilities.switches:
+            self._add_switch(switch)
+        if abilities.has_probe:
+            self._add_tests()
+        if abilities.has_metrics:
+            one = ObjectRoutes(self._router, self._one, kind.tag)
+            one.show(
+                "/metrics",
+                f"get{kind.id}Metrics",
+                f"Show the counters and rates of {kind.one}",
+                "Counted since the start of the broker or the last reset. Rates are per second.",
+                lambda name: service.metrics(name),
+            )
+            one.act(
+                "/metrics:reset",
+                f"reset{kind.id}Metrics",
+                f"Reset the counters of {kind.one}",
+                "Sets its counters to zero.",
+                lambda name: service.reset_metrics(name),
+            )
+        if abilities.can_reorder:
+            self._add_reorder()
 
-def _add_get(router: APIRouter, kind: Kind, service: ObjectService) -> None:
-    @router.get(
-        kind.one,
-        operation_id=f"get{kind.singular}",
-        tags=[kind.tag],
-        summary=f"Show {kind.word}",
-        **described(answer=Object, problems=(404, 422)),
-    )
-    async def get_object(name: NamePath, request: Request) -> Response:
-        shown = answer(service.get(checked_name(name)))
-        return preconditions.with_etag(request, shown, etag_of(service, name))
+    def etag(self, name: str) -> str | None:
+        """The object's ETag; None where there is no such object, or its kind has none."""
+        return self._service.etag(name) if self.kind.abilities.has_etag and exists(self._service, name) else None
 
+    def with_etag(self, request: Request, response: Response, name: str) -> Response:
+        """The answer with the object's ETag."""
+        return preconditions.with_etag(request, response, self.etag(name))
 
-def _add_put(router: APIRouter, kind: Kind, service: ObjectService) -> None:
-    @router.put(
-        kind.one,
-        operation_id=f"put{kind.singular}",
-        tags=[kind.tag],
-        summary=f"Create or replace {kind.word}",
-        **described(body=kind.model, answer=Object, problems=(409, *_preconditions(service)), also_creates=True),
-    )
-    async def put_object(name: NamePath, request: Request) -> Response:
-        spec = named(await read_object(request), checked_name(name))
-        preconditions.check(request, etag_of(service, name))
-        if exists(service, name):
-            saved: Response = answer(service.replace(name, spec))
-        else:
-            saved = created_answer(request, service.create(spec))
-        return preconditions.with_etag(request, saved, etag_of(service, name))
+    def _add_create(self) -> None:
+        @self._router.post(**self.create())
+        async def create_object(request: Request) -> Response:
+            created = self._service.create(named(await read_object(request), None, self.kind.named_by))
+            return self.with_etag(request, created_answer(request, created), created["name"])
 
+    def _add_put(self) -> None:
+        service = self._service
 
-def _add_delete(router: APIRouter, kind: Kind, service: ObjectService) -> None:
-    @router.delete(
-        kind.one,
-        operation_id=f"delete{kind.singular}",
-        tags=[kind.tag],
-        summary=f"Delete {kind.word}",
-        **described(status=204, problems=(404, 409, 422, *_preconditions(service))),
-    )
-    async def delete_object(name: NamePath, request: Request) -> Response:
-        preconditions.check(request, etag_of(service, checked_name(name)))
-        service.delete(name)
-        return Response(status_code=204)
+        @self._router.put(**self.put())
+        async def put_object(name: NamePath, request: Request) -> Response:
+            spec = named(await read_object(request), checked_name(name))
+            preconditions.check(request, self.etag(name))
+            if exists(service, name):
+                saved: Response = answer(service.replace(name, spec))
+            else:
+                saved = created_answer(request, service.create(spec))
+            return self.with_etag(request, saved, name)
 
+    def _add_delete(self) -> None:
+        @self._router.delete(**self.delete())
+        async def delete_object(name: NamePath, request: Request) -> Response:
+            preconditions.check(request, self.etag(checked_name(name)))
+            self._service.delete(name)
+            return Response(status_code=204)
 
-def _add_patching(router: APIRouter, kind: Kind, service: Any) -> None:
-    @router.patch(
-        kind.one,
-        operation_id=f"patch{kind.singular}",
-        tags=[kind.tag],
-        summary=f"Change members of {kind.word}, by JSON Merge Patch",
-        **described(body=ObjectPatch, answer=Object, problems=(404, 409, 412)),
-    )
-    async def patch_object(name: NamePath, request: Request) -> Response:
-        patch = await read_object(request)
-        spec = named(service.patched(checked_name(name), patch), name)
-        preconditions.check(request, etag_of(service, name))
-        return preconditions.with_etag(request, answer(service.replace(name, spec)), etag_of(service, name))
+    def _add_patch(self) -> None:
+        service = self._service
 
+        @self._router.patch(**self.patch())
+        async def patch_object(name: NamePath, request: Request) -> Response:
+            patch = await read_object(request)
+            spec = named(service.patched(checked_name(name), patch), name)
+            preconditions.check(request, self.etag(name))
+            return self.with_etag(request, answer(service.replace(name, spec)), name)
 
-def etag_of(service: Any, name: str) -> str | None:
-    """The object's ETag; None where there is no such object, or its kind has none."""
-    find = getattr(service, "etag", None)
-    return find(name) if find is not None and exists(service, name) else None
+    def _add_switch(self, switch: Switch) -> None:
+        kind = self.kind
+        summary, _, _ = switch.text.format(kind.one).partition(". ")
 
+        @self._router.post(
+            f"{self._one}:{switch.verb}",
+            operation_id=f"{switch.verb}{kind.id}",
+            tags=self.tags,
+            summary=summary.removesuffix("."),
+            description=f"{switch.text.format(kind.one)} Returns the {kind.name}.",
+            **described(answer=Object, problems=(404, 409, 422)),
+        )
+        async def switched(name: NamePath) -> Response:
+            found = switch.call(self._service, checked_name(name))
+            return answer(await found if isawaitable(found) else found)
 
-def add_reorder(
-    router: APIRouter, kind: Kind, service: ObjectService, reorder: Callable[[Sequence[str]], None]
-) -> None:
-    """Add the route that brings the objects of a kind into another order."""
+    def _add_tests(self) -> None:
+        kind, service = self.kind, self._service
+        steps = "Opens a connection of its own and reports each step: resolve, connect, TLS, authenticate and so on."
 
-    @router.post(
-        f"/{kind.path}:reorder",
-        operation_id=f"reorder{kind.plural}",
-        tags=[kind.tag],
-        summary=f"Bring all {kind.words} into an order; each must be named once",
-        **described(body=Order, answer=ObjectList, problems=(409,)),
-    )
-    async def reorder_objects(request: Request) -> Response:
-        order = (await read_object(request)).get("order")
-        if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
-            raise Invalid("the order cannot be used", [Problem("expected an array of names", "/order")])
-        reorder(order)
-        return answer(page_of(service.list(), 1000, None))
+        @self._router.post(
+            f"{self._one}:test",
+            operation_id=f"test{kind.id}",
+            tags=self.tags,
+            summary=f"Test {kind.one} step by step",
+            description=steps,
+            **described(answer=ProbeResult, problems=(404, 422)),
+        )
+        async def test(name: NamePath) -> Response:
+            return answer(await service.test(checked_name(name)))
+
+        @self._router.post(
+            f"{self._all}:probe",
+            operation_id=f"probe{kind.id}",
+            tags=self.tags,
+            summary=f"Test {kind.one} that is not saved",
+            description=f"{steps} Nothing is saved.",
+            **described(body=kind, answer=ProbeResult),
+        )
+        async def probe(request: Request) -> Response:
+            return answer(await service.probe(await read_object(request)))
+
+    def _add_reorder(self) -> None:
+        kind, service = self.kind, self._service
+
+        @self._router.post(
+            f"{self._all}:reorder",
+            operation_id=f"reorder{kind.ids}",
+            tags=self.tags,
+            summary=f"Change the order of {kind.many}",
+            description="Each must be named once. Objects that a configuration file defines come first.",
+            **described(body=Order, answer=ObjectList, problems=(409,)),
+        )
+        async def reorder_objects(request: Request) -> Response:
+            order = (await read_object(request)).get("order")
+            if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
+                raise Invalid("the order cannot be used", [Problem("expected an array of names", "/order")])
+            service.reorder(order)
+            return answer(page_of(service.list(), 1000, None))
 
 
 def page_of(objects: Sequence[Spec], limit: int, cursor: str | None) -> Spec:

@@ -7,7 +7,10 @@ from typing import Any, Final
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
+from broker.core.kinds import Kind
 from ui.api.models.shapes import ProblemDocument
+
+COMPONENTS: Final = "#/components/schemas/"
 
 _PROBLEMS = {
     400: "Malformed: not JSON, or an unknown parameter",
@@ -22,20 +25,24 @@ _PROBLEMS = {
 }
 
 
-BODIES: Final[dict[str, type[BaseModel]]] = {}
-"""The models of bodies, by where the document describes them."""
+MODELS: Final[dict[str, Any]] = {}
+"""Models that operations name, by where the document describes them."""
 
 
 def described(
     *,
-    body: type[BaseModel] | None = None,
+    body: type[BaseModel] | Kind | None = None,
+    is_patch: bool = False,
     answer: type[Any] | None = None,
     status: int = 200,
     problems: tuple[int, ...] = (),
     description: str = "Done",
     also_creates: bool = False,
 ) -> dict[str, Any]:
-    """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written here, exactly."""
+    """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written here, exactly.
+
+    The body of a kind is validated by the service, with the models that the document shows.
+    """
     responses: dict[int | str, dict[str, Any]] = {status: {"description": description}}
     if answer is not None:
         responses[status]["content"] = {"application/json": {"schema": {"$ref": ref(answer)}}}
@@ -49,8 +56,8 @@ def described(
         }
     extra: dict[str, Any] = {}
     if body is not None:
-        content = {"application/json": {"schema": {"$ref": ref(body)}}}
-        BODIES[ref(body)] = body
+        named = ref_of_kind(body, is_patch=is_patch) if isinstance(body, Kind) else ref(body)
+        content = {"application/json": {"schema": {"$ref": named}}}
         extra["requestBody"] = {"required": True, "content": content}
     kind = Response if answer is None else JSONResponse
     return {"responses": responses, "openapi_extra": extra, "status_code": status, "response_class": kind}
@@ -58,4 +65,11 @@ def described(
 
 def ref(model: type[Any]) -> str:
     """Where the document describes the model."""
-    return f"#/components/schemas/{model.__name__}"
+    name = f"{COMPONENTS}{model.__name__}"
+    assert MODELS.setdefault(name, model) is model, f"two models are named {name}"
+    return name
+
+
+def ref_of_kind(kind: Kind, *, is_patch: bool = False) -> str:
+    """Where the document describes what is sent to save an object, or to change members of one."""
+    return f"{COMPONENTS}{kind.id}{'Patch' if is_patch else 'Spec'}"

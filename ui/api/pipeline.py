@@ -19,9 +19,10 @@ _PREVIEW = Verb(
     "/pipeline:preview",
     "previewPipeline",
     "pipeline",
-    "preview",
-    "Run everything that is configured on one message",
+    "Run the whole pipeline on one message",
+    "Validations, transformations and rules as configured. Nothing is delivered, and no action runs.",
     PipelinePreview,
+    lambda service, body: service.preview(body),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
-from fastapi import Depends, Query
+from fastapi import Query
 from pydantic import BaseModel, Field
 
 from broker.core.objects import Spec
@@ -42,7 +42,7 @@ class RuleFilter(BaseModel):
         )
 
 
-def _filter(
+def rule_filter(
     enable: Annotated[bool | None, Query(description="Enabled rules, or disabled ones.")] = None,
     from_: Annotated[list[str] | None, Query(alias="from", description="A source as FROM has it.")] = None,
     like_id: Annotated[str | None, Query(description="Part of the name.")] = None,
@@ -54,6 +54,7 @@ def _filter(
     action: Annotated[list[str] | None, Query(description="An action: `republish`, `stream:hot`, `kafka:x`.")] = None,
     source: Annotated[list[str] | None, Query(description="An ingress connector of FROM: `mqtt:plant`.")] = None,
 ) -> RuleFilter:
+    """The filters as parameters of an operation."""
     return RuleFilter(
         enable=enable,
         sources=from_ or [],
@@ -64,10 +65,6 @@ def _filter(
         action=action or [],
         source=source or [],
     )
-
-
-Filter = Annotated[RuleFilter, Depends(_filter)]
-"""The filters as parameters of an operation."""
 
 
 def _holds(part: str | None, text: str) -> bool:

@@ -21,7 +21,13 @@ def add_spark(one: ObjectRoutes, service: InSpark) -> None:
         form = service.spark_form(name)
         return {"language": "spark-sql", "source": form["sql"] or _comment(form["problem"]), **form}
 
-    one.show("/spark", "getRuleSparkSql", "A rule as Spark SQL, or why it runs compiled in Spark", shown)
+    one.show(
+        "/spark",
+        "getRuleSparkSql",
+        "Show a rule as Spark SQL",
+        "Where no equal Spark SQL is known, the answer says why; Spark then runs the compiled rule.",
+        shown,
+    )
 
 
 def _comment(problem: Spec) -> str:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
+from broker.core.kinds import Kind
 from broker.core.objects import ObjectService, Spec
 from ui.api.bundles import add_bundles
 from ui.api.deadline import BoundedCalls
@@ -32,7 +33,7 @@ from ui.api.models.schemas import (
 )
 from ui.api.models.shapes import Anything, Object, ObjectList
 from ui.api.object_routes import ObjectRoutes
-from ui.api.objects import Cursor, Kind, Limit, created_answer, exists, named, page_of
+from ui.api.objects import KindRoutes, created_answer, exists, named, page_of
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name
 from ui.api.wire import Json, answer, plain, read_object
@@ -85,51 +86,32 @@ class SchemaVerbs(ObjectService, Protocol):
 
 def add_schemas(router: APIRouter, kind: Kind, service: Any, calls: BoundedCalls) -> None:
     """Add all that schemas have, but for the calls that name none (``ui.api.verbs``)."""
-    one = ObjectRoutes(router, _ONE, _TAG)
-    _add_reading(router, one, service)
+    one, routes = ObjectRoutes(router, _ONE, _TAG), KindRoutes(router, kind, service)
+    routes.add_reading()
+    one.show(
+        "/users",
+        "getSchemaUsers",
+        "Show which objects use a schema",
+        "Validations, transformations and rules that name it, and schemas that refer to it.",
+        service.users,
+        SchemaUsers,
+    )
     compiling = BoundedCalls(COMPILE_S, slots=2)
-    _add_writing(router, kind, service, compiling)
+    _add_writing(router, routes, service, compiling)
     add_bundles(router, service, compiling)
     _add_versions(router, one, service)
     _add_modes(router, service)
     _add_trying(router, service, calls)
 
 
-def _add_reading(router: APIRouter, one: ObjectRoutes, service: SchemaVerbs) -> None:
-    @router.get(
-        "/schemas",
-        operation_id="listSchemas",
-        tags=_TAGS,
-        summary="List schemas in their order",
-        **described(answer=ObjectList, problems=(422,)),
-    )
-    async def list_schemas(limit: Limit = 100, cursor: Cursor = None) -> Response:
-        return answer(page_of(service.list(), limit, cursor))
-
-    one.show("", "getSchema", "Show a schema, the version in use", service.get, Object)
-    one.show("/users", "getSchemaUsers", "Who names a schema", service.users, SchemaUsers)
-
-
-def _add_writing(router: APIRouter, kind: Kind, service: Any, compiling: BoundedCalls) -> None:
-    @router.post(
-        "/schemas",
-        operation_id="createSchema",
-        tags=_TAGS,
-        summary="Create a schema",
-        **described(body=kind.model, answer=Object, status=201, problems=(409,)),
-    )
+def _add_writing(router: APIRouter, routes: KindRoutes, service: Any, compiling: BoundedCalls) -> None:
+    @router.post(**routes.create())
     async def create_schema(request: Request) -> Response:
         spec = named(await read_object(request), None)
         prepared = await compiling.run("compiling the schema", service.prepare(spec))
         return created_answer(request, service.create(spec, prepared))
 
-    @router.put(
-        _ONE,
-        operation_id="putSchema",
-        tags=_TAGS,
-        summary="Create a schema, or add a version and use it",
-        **described(body=kind.model, answer=Object, problems=(409,), also_creates=True),
-    )
+    @router.put(**routes.put())
     async def put_schema(name: NamePath, request: Request, force: Force = False) -> Response:
         spec = named(await read_object(request), checked_name(name))
         prepared = await compiling.run("compiling the schema", service.prepare(spec, name))
@@ -137,13 +119,7 @@ def _add_writing(router: APIRouter, kind: Kind, service: Any, compiling: Bounded
             return answer(service.replace(name, spec, force=force, prepared=prepared))
         return created_answer(request, service.create(spec, prepared))
 
-    @router.delete(
-        _ONE,
-        operation_id="deleteSchema",
-        tags=_TAGS,
-        summary="Delete a schema",
-        **described(status=204, problems=(404, 409, 422)),
-    )
+    @router.delete(**routes.delete())
     async def delete_schema(name: NamePath, force: Force = False, permanent: Permanent = False) -> Response:
         service.delete(checked_name(name), force=force, permanent=permanent)
         return Response(status_code=204)
@@ -153,7 +129,14 @@ def _add_versions(router: APIRouter, one: ObjectRoutes, service: SchemaVerbs) ->
     def versions(name: str) -> Spec:
         return page_of(service.get(name)["versions"], 1000, None)
 
-    one.show("/versions", "listSchemaVersions", "The versions of a schema, oldest first", versions, ObjectList)
+    one.show(
+        "/versions",
+        "listSchemaVersions",
+        "List the versions of a schema",
+        "Oldest first, without their sources.",
+        versions,
+        ObjectList,
+    )
 
     @router.get(
         _VERSION,

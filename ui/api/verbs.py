@@ -33,95 +33,148 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A method of a service under a path."""
+    """A call of the service of a kind, which is found by ``kind``, its path."""
 
     path: str
     operation_id: str
     kind: str
-    method: str
     summary: str
+    text: str
     body: type[BaseModel]
+    call: Callable[[Any, Spec], Any]
 
 
 VERBS: Sequence[Verb] = (
-    Verb("/rules:test", "testRule", "rules", "test", "Run SQL on one event", RuleTest),
-    Verb("/rules:check", "checkRule", "rules", "check", "Types and lineage of a rule's rows", RuleCheck),
+    Verb(
+        "/rules:test",
+        "testRule",
+        "rules",
+        "Run SQL on one event",
+        "Returns the rows, `no_result` where FROM or WHERE does not match, or the error. Actions do not run.",
+        RuleTest,
+        lambda service, body: service.test(body),
+    ),
+    Verb(
+        "/rules:check",
+        "checkRule",
+        "rules",
+        "Check a rule",
+        "Returns the types of the rows, the event columns that each reads, and warnings.",
+        RuleCheck,
+        lambda service, body: service.check(body),
+    ),
     Verb(
         "/rules:explain",
         "explainRule",
         "rules",
-        "explain",
-        "Run SQL or a rule on one event, step by step, with the value of every sub-expression",
+        "Run SQL or a rule on one event, step by step",
+        "Returns the value of every sub-expression.",
         RuleExplain,
+        lambda service, body: service.explain(body),
     ),
-    Verb("/templates:render", "renderTemplate", "rules", "render", "Fill a template from a row", TemplateRender),
+    Verb(
+        "/templates:render",
+        "renderTemplate",
+        "rules",
+        "Fill a template from a row",
+        "Placeholders are filled as actions fill them.",
+        TemplateRender,
+        lambda service, body: service.render(body),
+    ),
     Verb(
         "/variform:eval",
         "evaluateVariform",
         "transforms",
-        "evaluate",
         "Evaluate a variform expression",
+        "The value is text, or with `raw` a value of its type.",
         VariformEval,
+        lambda service, body: service.evaluate(body),
     ),
     Verb(
         "/transforms:preview",
         "previewTransforms",
         "transforms",
-        "preview",
         "Run transformations on one message",
+        "Returns the message that comes out, the failures, and the message after each step.",
         TransformPreview,
+        lambda service, body: service.preview(body),
     ),
     Verb(
         "/validations:test",
         "testValidations",
         "validations",
-        "test",
         "Run validations on one message",
+        "Returns whether the message passes, and the result of every check.",
         ValidationTest,
+        lambda service, body: service.test(body),
     ),
     Verb(
         "/rewrites:test",
         "testRewrites",
         "rewrites",
-        "test",
-        "What a topic or filter that a client names is rewritten to",
+        "Rewrite a topic",
+        "Returns what a topic or filter that a client names is rewritten to, and by which rewrite.",
         RewriteTest,
+        lambda service, body: service.test(body),
     ),
-    Verb("/schemas:check", "checkSchema", "schemas", "check", "Whether a schema can be saved", SchemaSource),
-    Verb("/schemas:decode", "decodeWithSchema", "schemas", "decode", "Decode a payload", SchemaDecode),
-    Verb("/schemas:encode", "encodeWithSchema", "schemas", "encode", "Encode a value", SchemaEncode),
+    Verb(
+        "/schemas:check",
+        "checkSchema",
+        "schemas",
+        "Check a schema",
+        "Compiles the schema. Status 422 says why it cannot be saved.",
+        SchemaSource,
+        lambda service, body: service.check(body),
+    ),
+    Verb(
+        "/schemas:decode",
+        "decodeWithSchema",
+        "schemas",
+        "Decode a payload",
+        "The schema is part of the body and is not saved.",
+        SchemaDecode,
+        lambda service, body: service.decode(body),
+    ),
+    Verb(
+        "/schemas:encode",
+        "encodeWithSchema",
+        "schemas",
+        "Encode a value",
+        "The schema is part of the body and is not saved.",
+        SchemaEncode,
+        lambda service, body: service.encode(body),
+    ),
     Verb(
         "/schemas:validate",
         "validateWithSchema",
         "schemas",
-        "validate",
-        "Hold a value or payload against a schema",
+        "Validate a value or payload",
+        "The schema is part of the body and is not saved.",
         SchemaValidate,
+        lambda service, body: service.validate(body),
     ),
 )
 
 
 def add_verb(router: APIRouter, verb: Verb, service: object, calls: BoundedCalls) -> None:
-    """Add the route of a verb, when the service has the method."""
-    method: Callable[[Spec], Any] | None = getattr(service, verb.method, None)
-    if method is None:
-        return
+    """Add the route of a verb."""
 
     @router.post(
         verb.path,
         operation_id=verb.operation_id,
         tags=["Try"],
         summary=verb.summary,
+        description=f"{verb.text} Nothing is saved. The call has a deadline of 2 seconds.",
         **described(body=verb.body, answer=Anything),
     )
     async def run_verb(request: Request) -> Response:
         body = await read_object(request)
-        return Json(await calls.run(verb.path[1:], lambda: _evaluate(method, verb, body)))
+        return Json(await calls.run(verb.path[1:], lambda: _evaluate(service, verb, body)))
 
 
-def _evaluate(method: Callable[[Spec], Any], verb: Verb, body: Spec) -> bytes:
+def _evaluate(service: object, verb: Verb, body: Spec) -> bytes:
     try:
-        answer = jsontext.encode(plain(method(body)))
+        answer = jsontext.encode(plain(verb.call(service, body)))
         if len(answer) > MAX_ANSWER_BYTES:
             problem = Problem(f"its answer would be longer than {MAX_ANSWER_BYTES:,} bytes")
             raise Invalid(f"{verb.path[1:]} cannot be answered", [problem], code="answer_too_large")

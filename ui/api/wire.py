@@ -11,7 +11,7 @@ from starlette.responses import Response
 from broker.core import jsontext
 from broker.core.errors import Invalid
 from broker.core.wire import to_wire
-from ui.api.body_members import refuse_unknown_members
+from ui.api.body_members import check_members
 from ui.api.problems import ApiProblem
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -35,7 +35,8 @@ async def read_object(request: Request, most_bytes: int = MAX_JSON_BYTES) -> dic
 
     Raises:
         ApiProblem: 413 when the body is too large, 400 when it is not JSON.
-        broker.core.errors.Invalid: it is not an object, or has members that the operation does not have.
+        broker.core.errors.Invalid: it is not an object, has members that the operation does not have, or names
+            files that objects may not.
     """
     try:
         body = jsontext.decode(await read_bytes(request, most_bytes))
@@ -43,7 +44,7 @@ async def read_object(request: Request, most_bytes: int = MAX_JSON_BYTES) -> dic
         raise ApiProblem(400, "malformed_json", f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise Invalid(f"the body must be a JSON object, and is {_kind(body)}")
-    refuse_unknown_members(request, body)
+    check_members(request, body)
     return body
 
 

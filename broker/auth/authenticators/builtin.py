@@ -65,7 +65,10 @@ class RememberedLogins:
 
 
 class BuiltinAuthenticator:
-    """See the module. A user that does not exist costs what one that does costs, and looks like one in SCRAM."""
+    """Checks passwords and SCRAM against the broker's own users.
+
+    A user that does not exist costs what one that does costs, and looks like one in SCRAM.
+    """
 
     def __init__(
         self,

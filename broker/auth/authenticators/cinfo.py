@@ -40,7 +40,7 @@ class CinfoSettings(Settings):
 
 
 class CinfoAuthenticator:
-    """See the module."""
+    """Decides by what is known of the client alone."""
 
     def __init__(self, settings: CinfoSettings) -> None:
         self._checks = [(Condition(check.is_match), _decision(check)) for check in settings.checks]

@@ -150,7 +150,7 @@ class JwtSettings(Settings):
 
 
 class JwtAuthenticator:
-    """See the module. Raises ``ConfigError`` for keys of no use when it is made."""
+    """Checks signed tokens. Raises ``ConfigError`` for keys of no use when it is made."""
 
     def __init__(self, settings: JwtSettings, guard: AddressGuard, metrics: Metrics, clock: Clock) -> None:
         self.methods: Sequence[str] = settings.methods

@@ -25,7 +25,10 @@ _LATEST_S: Final = 2**53
 
 
 class Expiries:
-    """See the module. Holds one entry for each connection that has an end, and forgets it with the connection."""
+    """Connections by the second in which their credentials expire.
+
+    Holds one entry for each connection that has an end, and forgets it with the connection.
+    """
 
     def __init__(self, state: NodeState, clock: Clock, later: Later, metrics: Metrics) -> None:
         self._state, self._clock, self._later = state, clock, later

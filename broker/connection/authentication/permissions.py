@@ -98,6 +98,7 @@ class Permissions:
         for subscription in lost:
             del session.subscriptions[subscription.filter.text]
             self._life.router.unsubscribe(session, subscription.filter)
+            self._life.replays.forget(session, subscription.filter.text)
         if lost:
             self._life.subscriptions_changed(session, lost)
         session.withhold(permits.may_have(session))

@@ -25,7 +25,10 @@ _ONE_BYTE: Final = 128
 
 
 class Giving:
-    """See the module. ``ack_ns`` is how long a member may have a message before another gets it, 0 for ever."""
+    """Gives the messages of a share group to its members.
+
+    ``ack_ns`` is how long a member may have a message before another gets it, 0 for ever.
+    """
 
     __slots__ = ("_ack_ns", "_group", "_keyed", "_places", "_services", "_strategy", "_waiting")
 

@@ -41,7 +41,7 @@ _NS: Final = 1_000_000_000
 
 
 class ShareGroup(GroupState):
-    """See the module."""
+    """One share group: its members, and what waits."""
 
     client_id: Final = ""
     owner: Final = None

@@ -50,7 +50,7 @@ class Starts(Protocol):
 
 
 class Shares:
-    """See the module; implements ``broker.routing.shared.Memberships``."""
+    """All share groups of a node; implements ``broker.routing.shared.Memberships``."""
 
     def __init__(
         self,

@@ -11,17 +11,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import pyarrow as pa
 from rocksdict import Snapshot
 
 from broker.core.errors import Unavailable
+from broker.core.later import Later
 from broker.core.stream import ShardRange, StreamRecord
 from broker.observe.log import get_logger
-from broker.storage import frames, records
 from broker.storage.directory import DirectoryLock
-from broker.storage.frames import Frame
 from broker.storage.rocksdb import keys
 from broker.storage.rocksdb.changes import Changes
 from broker.storage.rocksdb.database import Database, DatabaseCursor
@@ -29,6 +27,14 @@ from broker.storage.rocksdb.keys import ShardState
 from broker.storage.rocksdb.options import USUAL_MEMORY, Memory
 from broker.storage.rocksdb.reclaim import Reclaim
 from broker.storage.store import Batch, Committed, FrameEntry, KeyCursor, LogShard
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from broker.storage import frames, records
+    from broker.storage.frames import Frame
+else:
+    frames, records = Later("broker.storage.frames"), Later("broker.storage.records")
 
 _log = get_logger(__name__)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
+from bridges.kafka.admin import Admin
 from tests.support.bridges import FAST, FAST_CONNECTOR, Bridges
 from tests.support.kafka_bridge import CONFIG, sending
 from tests.support.kafka_server import Kafka
@@ -70,6 +72,46 @@ def test_a_leader_that_is_partitioned_off_is_named_and_loses_nothing(kafka: Kafk
         bridge.await_more(600)
         bridge.await_drained()
         bridge.assert_all_there()
+
+
+@on_loop
+async def test_questions_to_the_cluster_do_not_wait_for_a_broker_that_is_partitioned_off(
+    kafka: Kafka, wires: Network
+) -> None:
+    lost, live = kafka.brokers
+    wires.part(lost.host)
+    try:
+        for _ in range(8):
+            async with admin(f"{live.host}:{live.port}") as asked, asyncio.timeout(4):
+                assert len((await asked.describe_cluster())["brokers"]) == 2
+    finally:
+        wires.heal()
+
+
+@on_loop
+async def test_a_broker_that_gave_no_answer_is_asked_last(kafka: Kafka, wires: Network) -> None:
+    lost, live = kafka.brokers
+    async with admin(kafka.bootstrap) as asked:
+        for one in (lost, live):
+            await asked._client.ready(one.number)
+        wires.part(lost.host)
+        try:
+            async with asyncio.timeout(3):  # one second passes before the other one is asked too
+                for _ in range(12):
+                    await asked.describe_cluster()
+        finally:
+            wires.heal()
+
+
+@asynccontextmanager
+async def admin(hosts: str) -> AsyncIterator[Admin]:
+    """A connection for questions, whose requests may take long."""
+    made = Admin(bootstrap_servers=hosts, request_timeout_ms=30_000)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.close()
 
 
 @on_loop

@@ -55,7 +55,7 @@ class Watcher:
         """Returns once it is confirmed."""
         properties: Any = None
         if props:
-            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho
+            properties = Properties(PacketTypes.PUBLISH)
             for name, value in props.items():
                 setattr(properties, name, value)
         told = self._client.publish(topic, payload, qos, retain, properties)

@@ -11,7 +11,7 @@ import pytest
 
 from bridges.postgresql.connector import POSTGRESQL, PostgresConnector
 from bridges.postgresql.settings import PostgresActionSettings, PostgresSettings
-from bridges.resource.contract import ALL_DONE, Context, Sink
+from bridges.resource.contract import Context, Sink
 from bridges.resource.errors import BadSettings, NeverAgain, ReconnectFirst, TargetMissing, TargetUnusable, TryAgain
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.client import Client
@@ -79,7 +79,7 @@ async def opened(connector: PostgresConnector, given: Mapping[str, FieldType] | 
 async def send(sink: Sink, *rows: dict[str, Any]) -> list[str]:
     """The texts of what was refused, by row; empty for those that were written."""
     answers = await sink.send([sink.record(row, MESSAGE) for row in rows])
-    if answers is ALL_DONE:
+    if answers is None:
         return [""] * len(rows)
     assert all(answer is None or isinstance(answer, NeverAgain) for answer in answers)
     return ["" if answer is None else str(answer) for answer in answers]

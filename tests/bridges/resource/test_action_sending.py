@@ -188,7 +188,7 @@ def test_dead_letters_are_bounded_and_can_be_purged() -> None:
         async with scripted_bridges(outside, {"inflight_window": 1}, action=action) as bridges:
             for number in range(20):
                 bridges.send_many(1, start=number)
-                await bridges.until(lambda number=number: bridges.counts()["failed"] == number + 1)
+                await bridges.until_failed(number + 1)
                 await bridges.services.queues.open("dead-letters/scripted:out", max_records=1, max_bytes=1).committed()
             letters = await bridges.actions.dead_letters("out", 100)
             assert [item["row"]["n"] for item in letters["items"]] == [15, 16, 17, 18, 19]
@@ -517,7 +517,7 @@ def test_dead_letters_that_make_room_count_as_lost() -> None:
         async with scripted_bridges(outside, action={"dead_letters": {"max_records": 2}}) as bridges:
             for number in range(1, 6):
                 bridges.send_many(1)
-                await bridges.until(lambda number=number: bridges.counts()["failed"] == number)
+                await bridges.until_failed(number)
                 await bridges.writer.committed()
             waiting = bridges.actions.get("out")["dead_letters_waiting"]
             assert bridges.feature.lost_rows() == {"dead_letters_full": 5 - waiting}

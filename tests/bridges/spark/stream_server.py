@@ -31,7 +31,7 @@ class MemoryShard:
 
     @property
     def next(self) -> int:
-        return self.first + self.records.num_rows
+        return self.first + int(self.records.num_rows)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -85,7 +86,7 @@ def test_a_driver_that_died_between_dead_letters_and_rows_repeats_neither(make: 
     def die(*_: object) -> int:
         raise Died
 
-    dying.table.append = die  # type: ignore[method-assign]  # the moment of death
+    dying.table.append = die  # type: ignore[method-assign,assignment]  # the moment of death
     with pytest.raises(Died):
         dying.write(batch)
     assert [offset for (offset,) in dead_letters_of(spec, "_offset")] == [1]
@@ -115,6 +116,7 @@ def test_tasks_that_type_a_new_column_differently_are_settled_by_the_first_value
 
 def test_what_does_not_fit_is_a_dead_letter_with_a_sentence(make: Make) -> None:
     spec = make(columns=[Column("t", "t", "double"), Column("n", "n", "long"), Column("ok", "ok", "boolean")])
+    bad: list[bytes | dict[str, Any]]
     bad = [{"t": "21"}, {"t": True}, {"t": 2**60}, {"n": 1.5}, {"n": 2**70}, {"ok": 1}, b"{", b"[1]"]
     outcome = TableWriter(spec, "job").write(tasks(records(0, [{"t": 1, "n": 2.0, "ok": True}, *bad])))
     assert (outcome.written, outcome.dead) == (1, len(bad))

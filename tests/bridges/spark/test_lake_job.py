@@ -133,7 +133,8 @@ def test_killed_driver_and_killed_worker_lose_and_double_nothing(server: StreamS
     async def live() -> None:
         local.want(True)
         await local.start(server.url, TOKEN)
-        for stage, harm in enumerate((_kill_driver, _kill_workers, lambda _: None), start=1):
+        harms: list[Callable[[int], None]] = [_kill_driver, _kill_workers, lambda _: None]
+        for stage, harm in enumerate(harms, start=1):
             server.append("readings", [{"n": n} for n in range(30_000)] + [b"bad"])
             await until(lambda end=stage * 30_001: covered(server) == end, _log(tmp_path), timeout_s=DEADLINE_S)  # type: ignore[misc] # the default binds now
             server.append("readings", [])
@@ -193,7 +194,7 @@ def _kill_workers(pid: int) -> None:
 
 
 def _alive(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
 
 
 def _log(directory: Path) -> str:

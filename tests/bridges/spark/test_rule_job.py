@@ -33,7 +33,7 @@ def test_a_rule_fills_its_table_and_a_corrected_one_rebuilds_it(
 
     def is_written() -> bool:
         query.step()
-        return query.report()["offsets"].get("0") == "1000"
+        return bool(query.report()["offsets"].get("0") == "1000")
 
     eventually(is_written, 180)
     query.stop()

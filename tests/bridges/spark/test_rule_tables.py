@@ -104,7 +104,7 @@ def test_jq_programs_run_those_that_may_not_end_too(make: Make) -> None:
 
 def test_a_corrected_rule_rebuilds_the_rows_of_a_range(make: Make) -> None:
     wrong = make(HOT.replace("1.8", "1.9"), COLUMNS)
-    payloads = [{"temp": 25.0}, {"temp": 5}, {"temp": 30.0}, b"?", {"temp": 40.0}]
+    payloads: list[bytes | dict[str, Any]] = [{"temp": 25.0}, {"temp": 5}, {"temp": 30.0}, b"?", {"temp": 40.0}]
     TableWriter(wrong, "job").write(tasks(records(0, payloads)))
     right = replace(wrong, rule=RuleText("hot rows", HOT.replace("> 20", "> 26")))
     for _ in range(2):  # twice leaves the same table

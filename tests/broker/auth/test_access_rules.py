@@ -273,7 +273,7 @@ RULES = st.lists(
 def test_no_wildcard_gets_a_topic_that_is_denied_by_itself(
     no_match: str, is_strict: bool, asked: str, topic: str, rules: Any
 ) -> None:
-    settings = {"no_match": no_match, "strict_subscriptions": is_strict}
+    settings: dict[str, Any] = {"no_match": no_match, "strict_subscriptions": is_strict}
     rulings = authorizer(*rules, **settings).rulings(ANN)
     ruling = rulings.subscribe(TopicFilter.parse(asked), 0)
     if TopicFilter.parse(asked).matches(topic) and ruling.is_allowed:

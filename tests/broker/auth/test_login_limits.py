@@ -109,8 +109,8 @@ async def test_scram_is_limited_as_passwords_are() -> None:
 
 @on_loop
 async def test_logins_that_arrive_at_once_are_limited_before_they_are_hashed() -> None:
-    slow = {"hashing": {"threads": 1, "iterations": 4096}}
-    async with running(access=access(BUILTIN, users=USERS, login_limits=FEW, **slow)) as node:
+    slow = {"threads": 1, "iterations": 4096}
+    async with running(access=access(BUILTIN, users=USERS, login_limits=FEW, hashing=slow)) as node:
         desk: Any = node.server.hub.access.authenticators._links[0].authenticator
         await desk._users.create({"name": "slow", "password": "pencil"})
         codes = await asyncio.gather(*(login(node, "slow", client=f"c{number}") for number in range(30)))

@@ -107,7 +107,7 @@ async def test_with_the_setting_another_user_takes_over_but_gets_no_message_that
     goes_away: bool,
 ) -> None:
     """In flight, and waiting behind a full window."""
-    rules = [
+    rules: list[dict[str, Any]] = [
         {"permission": "deny", "who": {"username": "dev"}, "topics": ["secret/#"]},
         {"permission": "allow", "topics": ["#"]},
     ]

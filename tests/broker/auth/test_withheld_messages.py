@@ -178,7 +178,7 @@ async def test_figures_of_the_broker_are_withheld_too() -> None:
         client = await node.client("c", 5)
         asked = [SubscriptionRequest("$SYS/broker/clients/+"), SubscriptionRequest("$SYS/broker/#")]
         assert await client.subscribe(*asked) == [0x87, 0]
-        found = set()
+        found = set[str]()
         while "$SYS/broker/uptime" not in found or len(found) < 20:
             found.add((await client.expect(Publish)).topic)
         assert not any(topic.startswith("$SYS/broker/clients") for topic in found)

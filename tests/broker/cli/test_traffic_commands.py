@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from broker.cli import exit_codes
 from broker.cli.main import main
@@ -43,11 +45,15 @@ def ask(
 
 def visit(node: Node, client_id: str, *filters: str) -> None:
     """A client that comes, subscribes with QoS 1, and goes, leaving a session."""
-    import paho.mqtt.client as paho
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id, clean_session=False)
 
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, clean_session=False)
-    client.on_subscribe = lambda *_: client.disconnect()
-    client.on_connect = lambda *_: client.subscribe([(text, 1) for text in filters])
+    def subscribe(*_: Any) -> None:
+        client.subscribe([(text, 1) for text in filters])
+
+    def leave(*_: Any) -> None:
+        client.disconnect()
+
+    client.on_connect, client.on_subscribe = subscribe, leave
     client.connect(*node.mqtt)
     client.loop_forever()
 

@@ -18,13 +18,13 @@ from broker.core.errors import ConfigError, NotFound
 class Nested(Settings):
     """Settings inside settings."""
 
-    depth: int = Field(3, ge=1, le=10, description="levels")
+    depth: int = Field(default=3, ge=1, le=10, description="levels")
 
 
 class MqttSettings(Settings):
     """A section."""
 
-    max_packet_size: Size = Field(1048576, description="largest packet, bytes")  # type: ignore[assignment]
+    max_packet_size: Size = Field(1048576, description="largest packet, bytes")
     keep_alive: Duration = Field(60.0, description="seconds")
     max_inflight: int = Field(32, ge=1, description="messages")
     retain: bool = Field(True, description="whether retained messages are kept")

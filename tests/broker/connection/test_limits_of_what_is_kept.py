@@ -11,8 +11,10 @@ from broker.codec.packets import (
     Connect,
     Disconnect,
     PubAck,
+    PubComp,
     Publish,
     PubRec,
+    PubRel,
     SubscriptionRequest,
     UnsubAck,
     Unsubscribe,
@@ -153,10 +155,11 @@ async def test_topics_behind_aliases_of_a_client_and_of_all() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 10])
+@pytest.mark.parametrize("letter", ["v", "é", "€", "😀"])
 @on_loop
-async def test_user_properties_of_a_packet(count: int) -> None:
-    async with running(max_user_property_bytes=1000) as node:
-        pairs = [("k" * 10, "v" * (1000 // count - 10))] * count
+async def test_user_properties_of_a_packet(letter: str, count: int) -> None:
+    async with running(max_user_property_bytes=1200) as node:
+        pairs = [("k" * 12, letter * ((1200 // count - 12) // len(letter.encode())))] * count
         client = await node.client("a", 5, properties={"User-Property": pairs})
         client.send(Publish("t", b"", 1, packet_id=1, properties={"User-Property": pairs}))
         await client.expect(PubAck)
@@ -276,6 +279,41 @@ async def test_what_clients_that_are_gone_may_send_again() -> None:
         assert node.metrics.value("inbound_bytes") == 0
         await node.written()
         assert not list(store.scan(INBOUND_PREFIX))
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@on_loop
+async def test_what_connected_clients_may_send_again(version: int) -> None:
+    """Above the bound acknowledged messages are forgotten early; no open QoS 2 identifier ever is."""
+    async with running(max_inbound_bytes_connected=64 * (120 + 70)) as node:
+        hub = node.server.hub
+        greedy, other = await node.client("greedy", version), await node.client("other", version)
+        for number in range(1, 70):
+            other.send(Publish("r", b"%d" % number, 1, True, packet_id=number))
+            await other.expect(PubAck)
+        assert node.metrics.value("inbound_connected_bytes") == 64 * 120
+        for number in range(1, 64 + 1):
+            greedy.send(Publish("t", b"x", 2, packet_id=number))
+            await greedy.expect(PubRec)
+        assert node.metrics.value("inbound_connected_bytes") == 64 * (120 + 70)
+        assert reached(node, "max_inbound_bytes_connected") == 0
+        hub.life.inbounds.max_connected_bytes = 1000
+        other.send(Publish("r", b"70", 1, True, packet_id=70))
+        await other.expect(PubAck)
+        assert reached(node, "max_inbound_bytes_connected") == 1
+        assert node.metrics.value("inbound_connected_bytes") == 64 * 70 + len(hub.life.inbounds["other"].recent) * 120
+        assert len(hub.life.inbounds["other"].recent) <= 2
+        greedy.send(Publish("t", b"x", 2, dup=True, packet_id=1), PubRel(2))  # known ones go on
+        assert (await greedy.expect(PubRec)).packet_id == 1
+        assert (await greedy.expect(PubComp)).packet_id == 2
+        other.send(Publish("t", b"x", 2, packet_id=71))  # and so does a client that has few
+        await other.expect(PubRec)
+        greedy.send(*(Publish("t", b"x", 2, packet_id=100 + number) for number in range(2)))
+        ended = await greedy.closed()
+        assert [packet.packet_id for packet in ended if isinstance(packet, PubRec)] == [100]
+        assert [packet.reason_code for packet in ended if isinstance(packet, Disconnect)] == [FULL] * (version == 5)
+        assert reached(node, "max_inbound_bytes_connected") == 2
+        assert node.metrics.value("inbound_connected_bytes") == 70 + 120 * len(hub.life.inbounds["other"].recent)
 
 
 @on_loop

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from broker.codec.packets import PingReq, PubAck, Publish, SubscriptionRequest, Unsubscribe
+import pytest
+
+from broker.codec.packets import PingReq, PubAck, Publish, Subscribe, SubscriptionRequest, Unsubscribe
 from broker.connection.replays import PREFIX
 from broker.core.client import Client
 from broker.core.message import Message
@@ -27,7 +29,7 @@ async def fill(node: Node, count: int = _MANY, qos: int = 1, size: int = 20) -> 
 
 async def take(client: WireClient, count: int) -> list[Publish]:
     """That many messages, each acknowledged."""
-    found = []
+    found: list[Publish] = []
     while len(found) < count:
         packet = await client.expect(Publish)
         found.append(packet)
@@ -88,6 +90,46 @@ async def test_what_is_retained_meanwhile_comes_once_and_never_before_an_older_o
         assert [packet.payload for packet in found if packet.topic == "r/02999"] == [b"777777"]
 
 
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("is_clean", [True, False])
+@on_loop
+async def test_one_replay_a_filter_however_often_one_subscribe_repeats_it(is_clean: bool, qos: int) -> None:
+    async with running() as node:
+        await fill(node)
+        client = await node.client("c", clean_start=is_clean)
+        replays, session = node.server.hub.replays, node.server.hub.sessions.by_client_id["c"]
+        await client.subscribe(*[SubscriptionRequest("r/#", qos)] * 200)
+        assert len(replays) == (qos and not is_clean)
+        assert numbers(await take(client, _MANY)) == list(range(_MANY))
+        await node.until(lambda: session.ahead is None and not replays)
+        assert node.metrics.value("messages_sent", qos=str(qos)) == _MANY
+
+
+@on_loop
+async def test_a_client_that_subscribes_again_is_sent_them_again() -> None:
+    async with running() as node:
+        await fill(node, 10)
+        client = await node.client("c")
+        for _ in range(2):
+            await client.subscribe(SubscriptionRequest("r/#", 0))
+            assert numbers(await take(client, 10)) == list(range(10))
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@on_loop
+async def test_nothing_is_left_of_filters_that_come_and_go_while_a_client_acknowledges_nothing(is_clean: bool) -> None:
+    async with running(max_inflight=10) as node:
+        await fill(node)
+        client = await node.client("c", clean_start=is_clean)
+        replays, session = node.server.hub.replays, node.server.hub.sessions.by_client_id["c"]
+        for number in range(50):
+            found = "r/+" if number % 2 else f"r/+/{number}/#"
+            client.send(Subscribe(2, [SubscriptionRequest(found, 1)]), Unsubscribe(3, [found]))
+        client.send(Subscribe(4, [SubscriptionRequest("r/#", 1)]))
+        await node.until(lambda: "r/#" in session.subscriptions)
+        assert len(replays) + len(session.ahead or ()) == 1
+
+
 @on_loop
 async def test_unsubscribing_ends_it() -> None:
     async with running() as node:
@@ -98,7 +140,8 @@ async def test_unsubscribing_ends_it() -> None:
         while isinstance(packet := await client.receive(), Publish):
             client.send(PubAck(packet.packet_id))
         found = 0
-        while found < _MANY and client.send(PingReq()) is None and isinstance(await client.receive(), Publish):
+        client.send(PingReq())
+        while isinstance(await client.receive(), Publish):
             found += 1
         assert found < _MANY // 2
 

@@ -57,7 +57,7 @@ def test_fragments_are_one_stream_and_control_frames_may_stand_between_them() ->
         (b"\x82\x02ab", 1002),  # not masked
         (frame(b"a", 0xC2), 1002),  # a reserved bit, as compression sets it
         (frame(b"a", 0x80), 1002),  # goes on with nothing
-        (frame(b"a", 0x02) + frame(b"b", 0x82), 1002),  # begins anew within a message
+        (frame(b"a", 0x02) + frame(b"b", 0x82), 1002),  # starts a new message within a message
         (frame(b"a", 0x83), 1002),  # an opcode of nobody
         (frame(b"a", 0x8B), 1002),
         (frame(b"a", 0x09), 1002),  # a ping in fragments

@@ -20,7 +20,7 @@ def _named(key: str = "default", **settings: Any) -> NamedListener:
 
 
 async def _change(node: Node, *named: NamedListener, **options: Any) -> ListenerChanges:
-    return await node.server.change_listeners(named, allow_anonymous=False, **options)
+    return await node.server.change_listeners(named, **options)
 
 
 def _port(node: Node, id: str) -> int:

@@ -117,10 +117,9 @@ async def test_a_certificate_may_name_user_and_client(
 async def test_a_certificate_that_names_a_client_too_long_is_refused(authority: Authority, server: Files) -> None:
     dev = authority.sign("dev", {"OU": "berlin", "CN": "dev-7-of-the-second-floor"})
     asked = {"verify": "peer", "cacertfile": str(authority.file)}
-    limits = {"max_client_id_bytes": 30}
     for name, code in (("cn", 0), ("dn", reason.CLIENT_IDENTIFIER_NOT_VALID)):
         async with (
-            running(peer_cert_as_clientid=name, **limits) as node,
+            running(peer_cert_as_clientid=name, max_client_id_bytes=30) as node,
             listening(node, **server.settings, **asked) as (_, port),
         ):
             assert (await connected(port, trusting(authority, dev))).reason_code == code

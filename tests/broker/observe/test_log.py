@@ -76,6 +76,7 @@ def test_what_a_client_sends_makes_no_line_of_its_own(output: Output) -> None:
         ("count", 5, 5),
         ("names", ["a", 1], ["a", 1]),
         ("text", "x" * 3000, "x" * 2000 + "… (3000 characters)"),
+        ("client_id", "x" * 3000, "x" * 200 + "… (3000 characters)"),
     ],
 )
 def test_secrets_and_payloads_are_not_written(name: str, value: Any, expected: Any) -> None:

@@ -68,7 +68,7 @@ def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
     kind: str = request.param
     store: Store = MemoryStore() if kind == "memory store" else RocksStore(tmp_path)
     settings = {"storage": "memory"} if kind == "copy in memory" else {}
-    yield lambda **more: Shelf(store, **settings, **more)  # type: ignore[misc]  # settings by name
+    yield lambda **more: Shelf(store, **settings, **more)
     store.close()
 
 

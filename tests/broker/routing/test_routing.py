@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -26,6 +26,7 @@ class Listener:
         self.client_id, self.is_durable, self.is_away = client_id, is_durable, is_away
         self.outlives = is_durable
         self.is_v5 = False
+        self.may_have: Callable[[str, int], bool] | None = None
         self.got: list[tuple[bytes, int, bool, tuple[int, ...]]] = []
         self.dropped: list[str] = []
 

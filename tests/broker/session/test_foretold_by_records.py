@@ -106,7 +106,7 @@ def after_a_message_of_a_share_group(bench: SessionBench) -> None:
 
 
 def after_a_retained_message(bench: SessionBench) -> None:
-    bench.session.send_ahead(iter([Delivery(outgoing(0), 1, True, ())]))
+    bench.session.send_ahead("#", iter([Delivery(outgoing(0), 1, True, ())]))
 
 
 def after_as_many_as_are_foretold(bench: SessionBench) -> None:

@@ -89,7 +89,7 @@ def test_who_says_goodbye_with_nothing_open_will_send_nothing_again() -> None:
 
 def test_what_is_above_the_bound_is_forgotten_in_parts_and_the_client_that_left_first_goes_first() -> None:
     later: list[Callable[[], None]] = []
-    inbounds = Inbounds(10_000_000, lambda client_id: inbounds.__delitem__(client_id), later.append)
+    inbounds = Inbounds(10_000_000, 0, lambda client_id: inbounds.__delitem__(client_id), later.append)
     names = [f"c{number}" for number in range(2500)]
     for name in names:
         inbounds[name] = Inbound()

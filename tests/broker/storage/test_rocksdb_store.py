@@ -171,7 +171,9 @@ def test_a_damaged_frame_is_an_error_that_names_its_offset(tmp_path: Path, damag
     store.close()
     raw = open_raw(tmp_path)
     key = keys.frame_key(LOG, 3)
-    value = bytearray(raw.get(key))
+    frame = raw[key]
+    assert isinstance(frame, bytes)
+    value = bytearray(frame)
     if damage == "flip":
         value[-9] ^= 1
     elif damage == "cut":

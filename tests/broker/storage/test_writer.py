@@ -123,7 +123,12 @@ def test_hooks_put_their_state_into_the_group_that_is_sealed() -> None:
         store = GatedStore()
         writer = await opened(store)
         dirty = {b"session": b"7"}
-        writer.before_commit(lambda: [writer.put(key, dirty.pop(key)) for key in list(dirty)] and None)
+
+        def write_dirty() -> None:
+            while dirty:
+                writer.put(*dirty.popitem())
+
+        writer.before_commit(write_dirty)
         writer.touch()
         await committed(writer)
         assert store.get(b"session") == b"7"

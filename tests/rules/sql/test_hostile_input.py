@@ -14,8 +14,10 @@ from rules.rule import compile_statement
 from rules.sql.columns import Occurrence
 from rules.sql.inference import infer
 from rules.sql.lexer import MAX_SQL_CHARACTERS, MAX_TOKENS
+from rules.sql.limits import MAX_WORK_NS
 from rules.sql.parser import MAX_CHAIN, MAX_CONDITIONS, MAX_DEPTH, parse
 from rules.sql.printer import text_of_statement
+from rules.sql.work import WORK, counted
 from tests.rules.sql.evaluation import FAILED, FUNCTIONS, SURROUNDINGS, holds, result, row, value
 
 DEADLINE_S = 5.0
@@ -198,3 +200,10 @@ def test_equal_but_deep_values_compare() -> None:
     assert value("payload.a = payload.b", payload) is True
     assert value("payload.a in (payload.b)", payload) is True
     assert value("payload.a < payload.b", payload) is False
+
+
+@pytest.mark.parametrize(("character", "size"), [("a", 1), ("é", 1), ("€", 2), ("\U0001f600", 4)])
+def test_arguments_of_many_calls_are_counted_in_the_bytes_that_they_take(character: str, size: int) -> None:
+    WORK.left = before = MAX_WORK_NS
+    counted(character * 100_000)
+    assert before - WORK.left == pytest.approx(2 * size * 100_000, rel=0.01)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from io import BytesIO
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import fastavro
 import pytest
@@ -129,6 +129,18 @@ def _with_own_names(schema: Schema, numbers: Any, prefix: str = "") -> Schema:
     return made
 
 
+VALUES: Final[dict[str, Any]] = {
+    "null": None,
+    "boolean": True,
+    "int": 1,
+    "long": 2**40,
+    "float": 0.5,
+    "double": 0.1,
+    "bytes": b"x",
+    "string": "x",
+}
+
+
 def covering(schema: Schema) -> list[Any]:
     """Values that show everything a writer may write: each symbol, each branch, and items in every array and map."""
     if isinstance(schema, list):
@@ -148,18 +160,11 @@ def covering(schema: Schema) -> list[Any]:
         return [covering(schema["items"])]
     if kind == "map":
         return [{str(index): value for index, value in enumerate(covering(schema["values"]))}]
-    return {
-        "enum": lambda: list(schema["symbols"]),
-        "fixed": lambda: [b"x" * schema["size"]],
-        "null": lambda: [None],
-        "boolean": lambda: [True],
-        "int": lambda: [1],
-        "long": lambda: [2**40],
-        "float": lambda: [0.5],
-        "double": lambda: [0.1],
-        "bytes": lambda: [b"x"],
-        "string": lambda: ["x"],
-    }[kind]()
+    if kind == "enum":
+        return list(schema["symbols"])
+    if kind == "fixed":
+        return [b"x" * schema["size"]]
+    return [VALUES[kind]]
 
 
 def encoded(schema: Schema, value: Any, out: BytesIO) -> bytes:

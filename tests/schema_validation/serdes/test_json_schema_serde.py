@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import jsonschema
-import jsonschema_specifications  # type: ignore[import-untyped] # it has no types
+import jsonschema_specifications
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import jsonschema_specifications  # type: ignore[import-untyped] # it has no types
+import jsonschema_specifications
 
 from broker.core import jsontext
 from schema_validation.serdes.base import SourceError

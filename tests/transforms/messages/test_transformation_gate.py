@@ -15,9 +15,9 @@ from broker.core.message import Message
 from broker.core.objects import MemorySection
 from broker.core.ordered import OrderedObjects
 from broker.core.quarantine import message_of
-from broker.core.stage import Refusal, WaitingGateCall
+from broker.core.stage import Refusal
 from schema_validation.feature import SchemaValidationFeature
-from tests.support.features import KeptRows, make_services
+from tests.support.features import KeptRows, make_services, through
 from transforms.feature import SECTION, TransformsFeature
 
 JSON = {"type": "json"}
@@ -51,9 +51,7 @@ class Bench:
         return self.send(message(payload, topic, **members))
 
     def send(self, sent: Message) -> Message | Refusal:
-        call = self.feature.gates[0].plan(sent.topic)
-        assert not isinstance(call, WaitingGateCall)
-        return sent if call is None else call(sent)
+        return through(self.feature.gates[0], sent)
 
     def metrics(self, name: str) -> dict[str, int]:
         counted: dict[str, int] = self.service.get(name)["metrics"]

@@ -10,9 +10,9 @@ from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import Invalid
 from broker.core.message import Message
-from broker.core.stage import Refusal, WaitingGateCall
+from broker.core.stage import Refusal
 from schema_validation.feature import SchemaValidationFeature
-from tests.support.features import make_services
+from tests.support.features import make_services, through
 from transforms.feature import TransformsFeature
 
 JSON, NONE = {"type": "json"}, {"type": "none"}
@@ -39,9 +39,7 @@ class Bench:
             self.service.create(one)
 
     def send(self, sent: Message) -> Message | Refusal:
-        call = self.feature.gates[0].plan(sent.topic)
-        assert not isinstance(call, WaitingGateCall)
-        return sent if call is None else call(sent)
+        return through(self.feature.gates[0], sent)
 
     def told(self) -> list[dict[str, Any]]:
         """The columns of the events from now on."""

@@ -27,34 +27,6 @@ class UserImport(BaseModel):
     salt_encoding: Literal["utf8", "hex", "base64"] = Field("utf8", description="How the salts are written.")
 
 
-class AccessRuleSpec(BaseModel, extra="allow"):
-    """Who may publish and subscribe to what; the first rule that is about a request decides."""
-
-    name: str
-    permission: Literal["allow", "deny"]
-    who: Literal["all"] | dict[str, Any] = Field("all", examples=[{"username": "ann"}])
-    action: Literal["publish", "subscribe", "all"] = "all"
-    qos: list[int] = [0, 1, 2]
-    retain: bool | Literal["all"] = "all"
-    topics: list[str] = Field(examples=[["meters/${username}/#"]])
-    enable: bool = True
-
-
-class AuthenticatorSpec(BaseModel, extra="allow"):
-    """Who decides over clients that connect; one of each mechanism."""
-
-    mechanism: Literal["builtin", "cinfo", "jwt"]
-    enable: bool = True
-    precondition: str | None = None
-
-
-class RuleSourceSpec(BaseModel, extra="allow"):
-    """Where access rules come from; one of each type."""
-
-    type: Literal["built_in", "file"]
-    enable: bool = True
-
-
 class BanSpec(BaseModel, extra="allow"):
     """Whom to refuse; ``until`` is RFC 3339 or ``infinity``."""
 

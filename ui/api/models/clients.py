@@ -55,18 +55,6 @@ class UnsubscribeClient(BaseModel):
     filters: list[str]
 
 
-class AutoSubscriptionSpec(BaseModel, extra="allow"):
-    """A subscription made for every client that connects; `topic` may have `${clientid}` and the like."""
-
-    name: str
-    topic: str
-    qos: Literal[0, 1, 2] = 0
-    nl: bool = False
-    rap: bool = False
-    rh: Literal[0, 1, 2] = 0
-    enable: bool = True
-
-
 class PurgeSessions(BaseModel):
     """Which sessions to delete. Without ``connected`` those whose client is away; what is left out does not matter."""
 

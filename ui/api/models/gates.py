@@ -2,36 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, Field
 
 from ui.api.models.messages import EncodedPayload
-
-
-class ValidationSpec(BaseModel, extra="allow"):
-    """Checks for messages on topics, and what to do when they fail."""
-
-    name: str
-    topics: list[str] | str
-    strategy: Literal["all_pass", "any_pass"]
-    failure_action: Literal["drop", "disconnect", "ignore"]
-    checks: list[dict[str, Any]]
-    mode: Literal["enforce", "shadow"] = "enforce"
-    quarantine: str | None = None
-    enable: bool = True
-
-
-class TransformSpec(BaseModel, extra="allow"):
-    """Changes to messages on topics, all or none."""
-
-    name: str
-    topics: list[str] | str
-    failure_action: Literal["drop", "disconnect", "ignore"]
-    operations: list[dict[str, Any]] = []
-    mode: Literal["enforce", "shadow"] = "enforce"
-    quarantine: str | None = None
-    enable: bool = True
 
 
 class TestMessage(BaseModel):

@@ -9,32 +9,6 @@ from pydantic import BaseModel, Field
 from ui.api.models.shapes import ObjectList
 
 
-class RuleTestCase(BaseModel, extra="allow"):
-    """An event, and what the SQL makes of it: ``{"rows": [...]}``, ``{"no_result": true}`` or ``{"error": ...}``."""
-
-    name: str
-    event: dict[str, Any]
-    expect: dict[str, Any]
-
-
-class RuleSpec(BaseModel, extra="allow"):
-    """SQL over messages and events, and what to do with its rows."""
-
-    name: str
-    language: Literal["sql", "jq"] = "sql"
-    jq: str | None = Field(None, description="The program, with the language jq.", examples=["{t: .payload.t}"])
-    reads: list[str] | None = Field(None, alias="from", description="What it reads, with the language jq.")
-    sql: str | None = Field(None, examples=['SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20'])
-    actions: list[dict[str, Any]] = []
-    enable: bool = True
-    description: str = ""
-    tests: list[RuleTestCase] = []
-
-
-class RulePatch(BaseModel, extra="allow"):
-    """Members of a rule to change; null sets one back to its default (RFC 7396)."""
-
-
 class RuleCode(BaseModel):
     """What a rule was compiled to."""
 

@@ -4,30 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from ui.api.models.messages import EncodedPayload
-
-
-class SchemaSpec(BaseModel, extra="allow"):
-    """A schema: ``json``, ``avro`` or ``protobuf`` and its source, or ``external_http`` and its parameters."""
-
-    name: str
-    type: str
-    source: str | dict[str, Any] | None = Field(default=None, examples=['{"type": "object", "required": ["t"]}'])
-    parameters: dict[str, Any] | None = Field(
-        default=None, description="Of external_http: url and how it is called. Secrets are shown as stars."
-    )
-
-
-class SchemaRegistrySpec(BaseModel, extra="allow"):
-    """A Confluent-compatible schema registry elsewhere. Secrets are shown as stars; stars sent back keep them."""
-
-    name: str
-    type: Literal["confluent"] = "confluent"
-    url: str
-    auth: Literal["none"] | dict[str, Any] = "none"
-    request_timeout_s: float = 5.0
 
 
 class SchemaSource(BaseModel):

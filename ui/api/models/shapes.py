@@ -36,10 +36,6 @@ class Anything(BaseModel, extra="allow"):
     """An object whose members the feature describes."""
 
 
-class ObjectPatch(BaseModel, extra="allow"):
-    """Members of an object to change; null sets one back to its default (RFC 7396)."""
-
-
 class Order(BaseModel):
     """The names of all objects of a kind, in the order wanted."""
 

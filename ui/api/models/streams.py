@@ -7,13 +7,6 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 
-class StreamSpec(BaseModel, extra="allow"):
-    """A durable log; with ``topics`` it captures the messages that match, else rows of rules."""
-
-    name: str
-    topics: list[str] = []
-
-
 class ShardPosition(BaseModel):
     """Where a shard begins and ends; offsets are texts, since JavaScript loses precision above 2^53."""
 
@@ -38,15 +31,6 @@ class StreamPositions(BaseModel, extra="allow"):
     expires_at: str
     epoch: str
     log: int
-
-
-class TableSpec(BaseModel, extra="allow"):
-    """A table of the lakehouse that follows a stream."""
-
-    name: str
-    stream: str
-    format: Literal["delta", "iceberg"] = "delta"
-    path: str = ""
 
 
 class Preview(BaseModel, extra="allow"):

@@ -1,0 +1,166 @@
+"""Kinds of objects: each package declares its own in ``kinds.py``, and everything that handles kinds reads them here.
+
+Routes, OpenAPI, command groups, completion, sections of the configuration, reloading and the reference pages come from
+the declarations. They are read without importing what a kind needs to work: models are named and loaded when used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+_DECLARED_IN: Final = (
+    "schema_validation.kinds",
+    "transforms.kinds",
+    "broker.auth.kinds",
+    "broker.streams.kinds",
+    "bridges.resource.kinds",
+    "rules.kinds",
+    "bridges.spark.kinds",
+    "broker.routing.kinds",
+)
+"""In the order in which objects refer to each other: a reload adds them in this order and removes them in reverse."""
+_OTHER_SECTIONS: Final = ("schema_registry.modes", "users")
+"""Objects in files that the API shows in ways of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A verb that changes the state of an object. ``{}`` in ``text`` is the object, ``an action``; ``call`` takes the
+    service and a name, and gives the object, or an awaitable of it."""
+
+    verb: str
+    done: str
+    text: str
+    call: Callable[[Any, str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a kind offers beside list, get, create, replace and delete.
+
+    ``has_etag``: ``ETag``, ``If-Match`` and ``If-None-Match`` hold. ``has_metrics``: counters that can be reset.
+    ``has_probe``: a step-by-step test, of a saved object and of one that is not saved.
+    """
+
+    can_patch: bool = False
+    can_reorder: bool = False
+    has_etag: bool = False
+    has_metrics: bool = False
+    has_probe: bool = False
+    switches: Sequence[Switch] = ()
+
+
+NOTHING_ELSE: Final = Abilities()
+ORDERED: Final = Abilities(can_reorder=True)
+ENABLE: Final = (
+    Switch(
+        "enable",
+        "enabled",
+        "Enable {}. It stays enabled after a restart.",
+        lambda service, name: service.enable(name, True),
+    ),
+    Switch(
+        "disable",
+        "disabled",
+        "Disable {}. It is kept, and stays disabled after a restart.",
+        lambda service, name: service.enable(name, False),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kind:
+    """A kind of objects.
+
+    ``name`` is one of them in a sentence, ``word`` what commands and operations call it. ``path`` is below
+    ``/api/v1/``, ``section`` the place in configuration files (None where settings hold the objects). ``models`` are
+    the specs that validate one, as ``module:Class``, or a function that gives them; several where a member tells them
+    apart. ``named_by`` is the member that names an object. ``columns`` are what lists show: heading to member.
+    ``command`` are the words behind ``sluice``. ``none_left`` is a sentence for the command that removes the last one.
+    """
+
+    name: str
+    path: str
+    section: str | None
+    models: Sequence[str]
+    about: str
+    tag: str
+    columns: Mapping[str, str]
+    abilities: Abilities = NOTHING_ELSE
+    named_by: str = "name"
+    word: str = ""
+    command: str = ""
+    none_left: str = ""
+
+    @property
+    def one(self) -> str:
+        """One of them with its article: ``an access rule``."""
+        return f"{'an' if self.name[0] in 'aeio' else 'a'} {self.name}"
+
+    @property
+    def many(self) -> str:
+        """``access rules``."""
+        return plural(self.name)
+
+    @property
+    def short(self) -> str:
+        """What commands call one: ``table``."""
+        return self.word or self.name
+
+    @property
+    def commands(self) -> Sequence[str]:
+        """The words behind ``sluice``: ``lake``, ``tables``."""
+        return (self.command or plural(self.short).replace(" ", "-")).split()
+
+    @property
+    def id(self) -> str:
+        """One of them in the identifiers of operations: ``AccessRule``."""
+        return _identifier(self.short)
+
+    @property
+    def ids(self) -> str:
+        """``AccessRules``."""
+        return _identifier(plural(self.short))
+
+    def spec_models(self) -> list[type[Any]]:
+        """The models that validate one."""
+        found = [load(name) for name in self.models]
+        return [model for one in found for model in ([one] if isinstance(one, type) else one())]
+
+
+def plural(name: str) -> str:
+    """Many of what has this name: ``schema registries``, ``sources of rules``."""
+    first, of, rest = name.partition(" of ")
+    many = f"{first[:-1]}ies" if first.endswith("y") else f"{first}s"
+    return f"{many}{of}{rest}"
+
+
+def _identifier(words: str) -> str:
+    return "".join(word.capitalize() for word in words.replace("-", " ").split())
+
+
+def load(name: str) -> Any:
+    """The object that ``module:attribute`` names."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+@cache
+def kinds() -> Sequence[Kind]:
+    """Every kind there is, in the order in which objects refer to each other."""
+    return tuple(kind for module in _DECLARED_IN for kind in import_module(module).KINDS)
+
+
+@cache
+def object_sections() -> Sequence[str]:
+    """The places in the configuration where objects stand."""
+    return tuple(kind.section for kind in kinds() if kind.section is not None) + _OTHER_SECTIONS
+
+
+def kind_at(path: str) -> Kind:
+    """The kind at a path of the API."""
+    return next(kind for kind in kinds() if kind.path == path)

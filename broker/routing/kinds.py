@@ -1,0 +1,35 @@
+"""Rewrites of topics, and subscriptions made for clients."""
+
+from __future__ import annotations
+
+from broker.core.kinds import ORDERED, Kind
+
+KINDS = (
+    Kind(
+        name="rewrite",
+        path="rewrites",
+        section="rewrites",
+        models=("broker.routing.rewrite:RewriteSpec",),
+        about="Rewrites topics that clients name. The first one whose `source_topic` matches is used.",
+        tag="Topics",
+        columns={
+            "name": "name",
+            "action": "action",
+            "source": "source_topic",
+            "re": "re",
+            "destination": "dest_topic",
+            "enabled": "enable",
+        },
+        abilities=ORDERED,
+    ),
+    Kind(
+        name="auto-subscription",
+        path="auto-subscriptions",
+        section="auto_subscriptions",
+        models=("broker.routing.automatic:AutoSubscriptionSpec",),
+        about="A subscription made for every client that connects.",
+        tag="Topics",
+        columns={"name": "name", "topic": "topic", "qos": "qos", "enabled": "enable"},
+        abilities=ORDERED,
+    ),
+)

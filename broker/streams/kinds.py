@@ -1,0 +1,17 @@
+"""Streams."""
+
+from __future__ import annotations
+
+from broker.core.kinds import Kind
+
+KINDS = (
+    Kind(
+        name="stream",
+        path="streams",
+        section="streams",
+        models=("broker.streams.settings:StreamSpec",),
+        about="A durable log. With `topics` it captures messages that match; without, it holds rows that rules write.",
+        tag="Streams",
+        columns={"name": "name", "kind": "kind", "topics": "topics", "records": "records"},
+    ),
+)

@@ -1,0 +1,18 @@
+"""Rules."""
+
+from __future__ import annotations
+
+from broker.core.kinds import ENABLE, Abilities, Kind
+
+KINDS = (
+    Kind(
+        name="rule",
+        path="rules",
+        section="rule_engine.rules",
+        models=("rules.spec:RuleSpec",),
+        about="SQL over messages and events, and what to do with the rows. Saved only when its test cases pass.",
+        tag="Rules",
+        columns={"name": "name", "enabled": "enable", "sql": "sql", "actions": "actions"},
+        abilities=Abilities(can_patch=True, can_reorder=True, has_etag=True, has_metrics=True, switches=ENABLE),
+    ),
+)

@@ -1,0 +1,36 @@
+"""Schemas, registries elsewhere, and validations."""
+
+from __future__ import annotations
+
+from broker.core.kinds import ENABLE, Abilities, Kind
+
+KINDS = (
+    Kind(
+        name="schema registry",
+        path="schema-registries",
+        section="schema_registry.external",
+        models=("schema_validation.confluent:ConfluentSpec",),
+        about="A Confluent-compatible schema registry on another server. Secrets are shown as stars; stars keep them.",
+        tag="Schemas",
+        columns={"name": "name", "type": "type", "url": "url", "cached": "cached", "last error": "last_error"},
+    ),
+    Kind(
+        name="schema",
+        path="schemas",
+        section="schema_registry.schemas",
+        models=("schema_validation.spec:SchemaSpec",),
+        about="What payloads are made of. Saving another source adds a version, which is used from then on.",
+        tag="Schemas",
+        columns={"name": "name", "type": "type", "version": "version"},
+    ),
+    Kind(
+        name="validation",
+        path="validations",
+        section="schema_validation.validations",
+        models=("schema_validation.spec:ValidationSpec",),
+        about="Checks for messages on topics, and what happens to messages that fail.",
+        tag="Validations",
+        columns={"name": "name", "topics": "topics", "strategy": "strategy", "on failure": "failure_action"},
+        abilities=Abilities(can_patch=True, can_reorder=True, has_etag=True, has_metrics=True, switches=ENABLE),
+    ),
+)

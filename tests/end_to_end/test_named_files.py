@@ -1,0 +1,91 @@
+"""Certificates and keys that objects name: held to the allowed directories through the API, free in ``sluice.conf``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.certificates import Authority
+from tests.support.node import Node, running
+
+CONFIG = """
+lake.run_spark = false
+connectors = [{{ name = fixed, type = postgresql, server = "127.0.0.1:1", database = d, username = u, enable = false
+  ssl {{ enable = true, cacertfile = "{ca}" }} }}]
+"""
+POSTGRESQL = {"type": "postgresql", "server": "127.0.0.1:1", "database": "d", "username": "u", "enable": False}
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a certificate that objects may not name."""
+    folder = tmp_path_factory.mktemp("outside")
+    Authority(folder).file.rename(folder / "ca.pem")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def node(outside: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    config = CONFIG.format(ca=outside / "ca.pem")
+    with running(tmp_path_factory.mktemp("node") / "data", config=config) as started:
+        secrets = started.data_dir / "secrets"
+        secrets.mkdir()
+        (secrets / "ca.pem").write_bytes((outside / "ca.pem").read_bytes())
+        (secrets / "link.pem").symlink_to(outside / "ca.pem")
+        yield started
+
+
+def objects(file: str) -> list[tuple[str, str, dict[str, Any], str]]:
+    """Calls that save an object which names a file, and where it does."""
+    tls = {"enable": True, "cacertfile": file}
+    jwt = {"name": "jwt", "public_key": file, "algorithms": ["RS256"]}
+    external = {"url": "https://127.0.0.1:1", "ssl": tls}
+    return [
+        ("POST", "/connectors", {"name": "c", **POSTGRESQL, "ssl": tls}, "/ssl/cacertfile"),
+        ("PUT", "/connectors/c", {**POSTGRESQL, "ssl": {"keyfile": file}}, "/ssl/keyfile"),
+        ("POST", "/connectors:probe", {"name": "c", **POSTGRESQL, "ssl": tls}, "/ssl/cacertfile"),
+        ("POST", "/authentication", jwt, "/public_key"),
+        (
+            "POST",
+            "/schemas",
+            {"name": "s", "type": "external_http", "parameters": external},
+            "/parameters/ssl/cacertfile",
+        ),
+        ("POST", "/schemas:check", {"type": "external_http", "parameters": external}, "/parameters/ssl/cacertfile"),
+        (
+            "POST",
+            "/listeners/ssl:x",
+            {"bind": "127.0.0.1:0", "ssl_options": {"sni": [{"server_name": "a", "certfile": file}]}},
+            "/ssl_options/sni/0/certfile",
+        ),
+    ]
+
+
+@pytest.mark.parametrize("at", range(len(objects(""))))
+def test_an_object_made_through_the_api_names_no_file_outside_the_allowed_directories(
+    node: Node, outside: Path, at: int
+) -> None:
+    for file in (str(outside / "ca.pem"), "relative.pem", str(node.data_dir / "secrets" / "link.pem")):
+        method, path, body, pointer = objects(file)[at]
+        refused = node.call(method, path, body, expect=422)
+        [error] = refused["errors"]
+        assert error["pointer"] == pointer, refused
+        assert f"{file}: expected a path in " in error["message"]
+        assert "allowed.secret_directories" in error["message"]
+
+
+def test_a_file_in_the_secrets_of_the_data_directory_is_taken(node: Node) -> None:
+    tls = {"enable": True, "cacertfile": str(node.data_dir.absolute() / "secrets" / "ca.pem")}
+    node.call("POST", "/connectors", {"name": "good", **POSTGRESQL, "ssl": tls}, expect=201)
+    refused = node.call("PATCH", "/connectors/good", {"ssl": {"cacertfile": "/etc/hostname"}}, expect=422)
+    assert "/etc/hostname: expected a path in" in json.dumps(refused)
+    node.call("POST", "/connectors/good:disable")
+
+
+def test_sluice_conf_may_name_files_anywhere(node: Node, outside: Path) -> None:
+    assert node.call("GET", "/connectors/fixed")["ssl"]["cacertfile"] == str(outside / "ca.pem")
+    node.call("POST", "/config:reload", {})

@@ -1,0 +1,19 @@
+"""Transformations."""
+
+from __future__ import annotations
+
+from broker.core.kinds import ENABLE, Abilities, Kind
+
+KINDS = (
+    Kind(
+        name="transformation",
+        path="transforms",
+        section="message_transformation.transformations",
+        models=("transforms.messages.spec:TransformationSpec",),
+        about="Changes to messages on topics. All operations take effect, or none.",
+        tag="Transforms",
+        columns={"name": "name", "topics": "topics", "on failure": "failure_action"},
+        abilities=Abilities(can_patch=True, can_reorder=True, has_etag=True, has_metrics=True, switches=ENABLE),
+        word="transform",
+    ),
+)
