@@ -27,7 +27,6 @@ from pathlib import Path
 
 from benchmarks.load import resident_bytes
 from broker.app.build import SESSION_LOG
-from broker.connection.connection import Connection
 from broker.connection.settings import MqttSettings
 from broker.core.client import Client
 from broker.core.clock import SystemClock
@@ -208,7 +207,7 @@ async def plans(folder: Path, count: int) -> int:
     from broker.codec.encode import encode_packet
     from broker.codec.packets import Connect, Publish, Subscribe, SubscriptionRequest
 
-    subscriber, publisher = Connection(hub, _NoLink()), Connection(hub, _NoLink())  # type: ignore[arg-type]
+    subscriber, publisher = hub.connect(_NoLink()), hub.connect(_NoLink())  # type: ignore[arg-type]
     for connection, name in ((subscriber, "sub"), (publisher, "pub")):
         connection.opened()
         connection.data_received(encode_packet(Connect(name, 4)))
@@ -252,13 +251,13 @@ async def start(folder: Path, count: int) -> int:
     from broker.core.subscription import Subscription
 
     for number in range(sessions):
-        session: Session = hub.new_session(f"client-{number}", is_durable=True)
+        session: Session = hub.life.new_session(f"client-{number}", is_durable=True)
         session.expiry_s = 86_400
         subscription = Subscription(TopicFilter.parse(f"site{number % _SITES}/dev{number}/cmd"), 1)
         session.subscriptions[subscription.filter.text] = subscription
         hub.router.subscribe(session, subscription, is_new=True)
-        hub.subscriptions_changed(session)
-        hub.detached(session, is_will_due=False)
+        hub.life.subscriptions_changed(session)
+        hub.life.detached(session, is_will_due=False)
         if number % 1000 == 0:
             await writer.committed()
     await writer.committed()

@@ -42,8 +42,8 @@ INSTEAD: Final = {
 }
 """What to write instead, by pattern. A space in a pattern is any white space."""
 NOT_YET: Final = (
-    ", for good", "the broker starts anew", "forgotten for good", "versions and ids for good",
-    "a message that nobody published", "take them again", "Column payload, a text",
+    "forgotten for good", "versions and ids for good", "a message that nobody published", "take them again",
+    "Column payload, a text",
 )  # fmt: skip
 """What help texts still say. Shorten this list, do not add to it."""
 _PATTERNS: Final = [

@@ -11,10 +11,8 @@ from broker.admin.listing import Cursor, Selection
 from broker.admin.session_rows import session_row, subscription_row
 from broker.admin.times import moment
 from broker.codec.packets import SubscriptionRequest
-from broker.connection import close
 from broker.connection.connection import Connection
 from broker.connection.hub import Hub
-from broker.connection.subscribe import subscribe_for, unsubscribe_for
 from broker.core import reason
 from broker.core.errors import Conflict, Invalid, NotFound, PeerError, Problem
 from broker.core.objects import Spec
@@ -65,7 +63,7 @@ class ClientDesk:
             if connection is None:
                 not_connected.append(client_id)
                 continue
-            close.disconnect(connection, reason.ADMINISTRATIVE_ACTION, "kicked")
+            connection.disconnect(reason.ADMINISTRATIVE_ACTION, "kicked")
             kicked += 1
         return {"kicked": kicked, "not_connected": not_connected}
 
@@ -81,7 +79,7 @@ class ClientDesk:
             broker.core.errors.Unavailable: the store takes nothing.
         """
         connection = self._connected(client_id)
-        outcomes = subscribe_for(connection, requests, checks_rules=checks_rules)
+        outcomes = self._hub.subscribing.subscribe_for(connection, requests, checks_rules=checks_rules)
         await self._hub.writer.committed()
         results = [_result(asked, outcome) for asked, outcome in zip(requests, outcomes, strict=True)]
         refused = [
@@ -97,7 +95,7 @@ class ClientDesk:
     async def unsubscribe(self, client_id: str, filters: Sequence[str]) -> Spec:
         """End subscriptions of a connected client; raises as ``subscribe``."""
         connection = self._connected(client_id)
-        ended = unsubscribe_for(connection, filters)
+        ended = self._hub.subscribing.unsubscribe_for(connection, filters)
         await self._hub.writer.committed()
         return {"client_id": client_id, "ended": ended, "subscriptions": _subscriptions(connection.session)}
 

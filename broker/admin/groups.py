@@ -7,8 +7,12 @@ groups of one client, named ``$replay/CLIENT_ID/FILTER``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, get_args
+from typing import Any, Final
 
+from pydantic import Field, ValidationError
+
+from broker.config.model import Settings
+from broker.config.spec_problems import spec_problems
 from broker.connection.sharing.group import ShareGroup
 from broker.connection.sharing.shares import Shares, Start
 from broker.core.errors import Invalid, NotFound, PeerError, Problem
@@ -16,9 +20,17 @@ from broker.core.topic import SHARE_PREFIX, TopicFilter
 from broker.routing.strategies import StrategyName
 
 MAX_MEMBERS_SHOWN: Final = 1000
-_KNOWN: Final = frozenset(("group", "strategy", "start", "stream"))
 
 Answer = dict[str, Any]
+
+
+class GroupSpec(Settings):
+    """A share group that outlives its members."""
+
+    group: str = Field(description="What its members subscribe to: `$share/NAME/FILTER`.")
+    strategy: StrategyName | None = Field(default=None, description="How messages are dealt. Default: as set.")
+    start: str | None = Field(default=None, description="Where in a stream it begins: an offset, a time, `earliest`.")
+    stream: str | None = Field(default=None, description="The stream, where several capture the topics.")
 
 
 class GroupDesk:
@@ -64,18 +76,18 @@ class GroupDesk:
             Invalid: it is not described as one.
             AlreadyExists: there is one of that name.
         """
-        name, strategy, start, stream = _checked(asked)
-        topic_filter = _shared_filter(name)
+        spec = _checked(asked)
+        topic_filter = _shared_filter(spec.group)
         begins = None
-        if start is not None:
+        if spec.start is not None:
             if self._shares.starts is None:
                 raise _invalid("this broker has no streams to begin in", "/start")
             try:
-                begins = Start(*self._shares.starts.find(topic_filter, start, stream))
+                begins = Start(*self._shares.starts.find(topic_filter, spec.start, spec.stream))
             except Invalid as error:
                 raise _invalid(str(error), "/start") from error
-        self._shares.make(topic_filter, begins, strategy)
-        return self.show(name)
+        self._shares.make(topic_filter, begins, spec.strategy)
+        return self.show(spec.group)
 
     def delete(self, name: str) -> None:
         """Discard what waits for a group; one with members goes on empty, and ends with the last of them.
@@ -107,19 +119,11 @@ def _figures(group: ShareGroup) -> Answer:
     }
 
 
-def _checked(asked: Mapping[str, Any]) -> tuple[str, StrategyName | None, str | None, str | None]:
-    unknown = sorted(set(asked) - _KNOWN)
-    if unknown:
-        raise _invalid(
-            f"unknown member '{unknown[0]}'; a group has group, strategy, start and stream", f"/{unknown[0]}"
-        )
-    for member in sorted(_KNOWN):
-        if asked.get(member) is not None and not isinstance(asked[member], str):
-            raise _invalid(f"{member} is a text", f"/{member}")
-    strategy = asked.get("strategy")
-    if strategy is not None and strategy not in get_args(StrategyName):
-        raise _invalid(f"strategy is one of {', '.join(get_args(StrategyName))}", "/strategy")
-    return asked.get("group") or "", strategy, asked.get("start"), asked.get("stream")
+def _checked(asked: Mapping[str, Any]) -> GroupSpec:
+    try:
+        return GroupSpec.model_validate(asked)
+    except ValidationError as error:
+        raise Invalid("the group was not made", spec_problems(error, GroupSpec)) from None
 
 
 def _shared_filter(name: str) -> TopicFilter:

@@ -8,7 +8,8 @@ from broker.admin.times import moment
 from broker.core.objects import Spec
 from broker.core.subscription import Subscription
 from broker.session.delivery import Delivery
-from broker.session.session import NEVER_S, Session
+from broker.session.session import Session
+from broker.session.state import NEVER_S
 
 
 def session_row(session: Session) -> Spec:

@@ -10,7 +10,6 @@ from broker.admin import listing
 from broker.admin.clients import connection_of
 from broker.admin.listing import Cursor, Selection
 from broker.admin.session_rows import session_row, subscription_row
-from broker.connection import close
 from broker.connection.hub import Hub
 from broker.core import reason
 from broker.core.errors import NotFound
@@ -99,9 +98,9 @@ class SessionDesk:
     def _end(self, session: Session) -> None:
         connection = connection_of(session)
         if connection is not None:
-            close.disconnect(connection, reason.ADMINISTRATIVE_ACTION, "kicked")
+            connection.disconnect(reason.ADMINISTRATIVE_ACTION, "kicked")
         if not session.is_ended:
-            self._hub.end_session(session)
+            self._hub.life.end_session(session)
 
 
 def _queue(session: Session) -> Mapping[str, int]:

@@ -166,10 +166,18 @@ class Node:
         hub.shares.starts = self.streams.starts
         users_of_stream.append(hub.shares.users_of_stream)
         self.services = self._make_services(users_of_stream)
-        self.services.origin = hub.origin = origin_of(self.name, self.services.values)
+        self.services.origin = hub.state.origin = origin_of(self.name, self.services.values)
         self._load_features()
         self.quarantine = QuarantineDesk(self.streams, self.writer, self.server.publisher, self._quarantines)
-        self.health = NodeHealth(self)
+        self.health = NodeHealth(
+            server=self.server,
+            overload=self.overload,
+            streams=self.streams,
+            writer=self.writer,
+            alarms=self.alarms,
+            is_open=lambda: bool(self.mqtt_address),
+            lost_rows=self.bridges.lost_rows,
+        )
         self.health.react()
         self.pipeline = PipelineView(self.services.path, self._ends_of, self.clock)
 

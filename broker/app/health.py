@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from broker.core import reason
-
-if TYPE_CHECKING:
-    from broker.app.build import Node
+from broker.net.server import Server
+from broker.observe.alarms import Alarms
+from broker.observe.overload import Overload
+from broker.storage.writer import Writer
+from broker.streams.service import StreamService
 
 
 class NodeHealth:
-    """The health of a node; ``react`` makes it do under overload what the settings say."""
+    """The health of a node; ``react`` makes it do under overload what the settings say. ``is_open`` tells whether it
+    accepts clients, ``lost_rows`` the rows lost by action."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        *,
+        server: Server,
+        overload: Overload,
+        streams: StreamService,
+        writer: Writer,
+        alarms: Alarms,
+        is_open: Callable[[], bool],
+        lost_rows: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._server, self._overload, self._streams = server, overload, streams
+        self._writer, self._alarms = writer, alarms
+        self._is_open, self._lost_rows = is_open, lost_rows
 
     def react(self) -> None:
         """Have the reactions to overload that the settings switch on; existing connections are left alone by all."""
-        overload, hub = self._node.overload, self._node.server.hub
-        settings, streams = overload.settings, self._node.streams
+        overload, hub = self._overload, self._server.hub
+        settings, streams = overload.settings, self._streams
         code = reason.SERVER_BUSY if settings.server_reference is None else reason.USE_ANOTHER_SERVER
         hub.admission.server_reference = settings.server_reference
 
@@ -32,42 +48,41 @@ class NodeHealth:
 
     def defers_work(self) -> bool:
         """Whether what can wait is to wait now."""
-        return self._node.overload.is_active and self._node.overload.settings.defer_work
+        return self._overload.is_active and self._overload.settings.defer_work
 
     def not_ready(self) -> str | None:
         """Why the node should get no traffic now, None when it may."""
-        node = self._node
-        if node.server.hub.is_stopping:
+        if self._server.hub.state.is_stopping:
             return "stopping"
-        if not node.server.is_loaded:
+        if not self._server.is_loaded:
             return "the store is being loaded"
-        if not node.mqtt_address:
+        if not self._is_open():
             return "starting"
-        if node.writer.failure is not None:
-            return f"the store cannot be written: {node.writer.failure}"
-        if node.overload.is_active and node.overload.settings.health == "unavailable":
+        if self._writer.failure is not None:
+            return f"the store cannot be written: {self._writer.failure}"
+        if self._overload.is_active and self._overload.settings.health == "unavailable":
             return self._overloaded()
         return None
 
     def remark(self) -> str:
         """What a node that is ready says of itself."""
-        if self._node.overload.is_active:
+        if self._overload.is_active:
             return f"degraded: {self._overloaded()}"
-        alarms = len(self._node.alarms.active())
+        alarms = len(self._alarms.active())
         return f"degraded: {alarms} alarm{'s' if alarms > 1 else ''}" if alarms else "ok"
 
     def status(self) -> dict[str, Any]:
         """As ``GET /status`` shows it."""
-        node, overload = self._node, self._node.overload
+        overload = self._overload
         why_not = self.not_ready()
         return {
             "ready": why_not is None,
             "says": why_not or self.remark(),
             "overloaded": overload.is_active,
-            "alarms": [alarm.name for alarm in node.alarms.active()],
-            "lost_rows": sum(node.bridges.lost_rows().values()),
+            "alarms": [alarm.name for alarm in self._alarms.active()],
+            "lost_rows": sum(self._lost_rows().values()),
             **overload.figures(),
         }
 
     def _overloaded(self) -> str:
-        return f"overloaded: {', '.join(self._node.overload.reasons) or 'recovering'}"
+        return f"overloaded: {', '.join(self._overload.reasons) or 'recovering'}"

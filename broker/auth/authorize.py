@@ -157,7 +157,7 @@ class RuleSet:
         if username is None or client_id is None:
             found += self._named_denials
         ordered = dict(sorted(found, key=lambda place: place[0]))
-        return [bound for rule in ordered.values() if (bound := rule.bind(subject)) is not None]
+        return [bound for rule in ordered.values() if (bound := rule.bind(subject.facts)) is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ class Rulings:
     def rules(self) -> list[BoundRule]:
         """The rules about the client, in order."""
         if self._rules is None:
-            own = [bound for rule in self.subject.rules or () if (bound := rule.bind(self.subject)) is not None]
+            own = [bound for rule in self.subject.rules or () if (bound := rule.bind(self.subject.facts)) is not None]
             self._rules = own + [rule for source in self._sources for rule in source.rules_for(self.subject)]
         return self._rules
 

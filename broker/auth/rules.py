@@ -21,7 +21,6 @@ from typing import Any, Final, Literal
 import re2
 from pydantic import Field, field_validator
 
-from broker.auth.subject import Subject
 from broker.config.model import Settings
 from broker.core.errors import PeerError
 from broker.core.filters import covers, overlaps
@@ -257,17 +256,17 @@ class Rule:
             self.usernames, self.client_ids = who.username, who.clientid
             self._checks = _checks(who)
 
-    def bind(self, subject: Subject) -> BoundRule | None:
+    def bind(self, facts: Mapping[str, str]) -> BoundRule | None:
         """The rule for a client."""
         for check in self._checks:
-            value = subject.facts.get(check.fact)
+            value = facts.get(check.fact)
             if value is None:
                 if self.is_allow:
                     return None
             elif not check.holds(value):
                 return None
         is_deny = not self.is_allow
-        filters = [topic.bound(subject.facts, is_deny=is_deny) for topic in self.topics]
+        filters = [topic.bound(facts, is_deny=is_deny) for topic in self.topics]
         kept = tuple(one for one in filters if one is not None)
         return BoundRule(self.name, self.source, self.is_allow, self.kinds, kept) if kept else None
 

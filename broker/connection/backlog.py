@@ -12,14 +12,15 @@ from typing import Any, Final, Protocol, cast
 from broker.codec.outgoing import Outgoing
 from broker.core import jsontext
 from broker.core.client import Client
+from broker.core.clock import Defer
 from broker.core.message import Message
 from broker.core.stream import StreamRecord
 from broker.observe.metrics import Metrics
 from broker.routing.router import Target
 from broker.routing.shared import ShareGroup
-from broker.session import in_log
 from broker.session.delivery import Delivery
 from broker.session.session import Session
+from broker.session.state import SessionState
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 
@@ -33,42 +34,47 @@ of a commit is one piece of work, however many sessions its messages are for."""
 _Token = tuple[Outgoing, tuple[Target[Session | ShareGroup], ...]]
 _WIDE: Final = 32
 _BASE64: Final = "$base64"
-_NO_OFFSET: Final = 1 << 63
 _VIA: Final = "$via"
 """Beside the properties: the rules that a message came through, so that none runs on what it published itself."""
 
 
-class Defer(Protocol):
-    """Runs a callable in a later turn of the loop."""
+class Debts(Protocol):
+    """Counts the seconds of the loop that messages will take once they are committed."""
 
-    def __call__(self, callback: Callable[..., object], *arguments: object) -> object: ...
+    def owe(self, seconds: float) -> None:
+        """A message was appended."""
+        ...
+
+    def settle(self, seconds: float) -> None:
+        """It has been handed out, or lost."""
+        ...
 
 
 class Backlog:
     """Appends to the session log and hands out what was committed, live or from the log."""
 
-    def __init__(self, writer: Writer, shard: LogShard, defer: Defer, metrics: Metrics, max_bytes: int) -> None:
+    def __init__(
+        self, writer: Writer, shard: LogShard, defer: Defer, metrics: Metrics, max_bytes: int, debts: Debts
+    ) -> None:
         self._writer, self._shard, self._defer = writer, shard, defer
         self.max_bytes = max_bytes
         """What the log may hold of what sessions wait for."""
         self._open = self._flying = 0
         self.log_next = writer.store.range_of(shard).next_offset
         """The offset after the last record whose commit the loop has heard of."""
-        self.on_lost: Callable[[int], None] = _ignore_offset
-        """Told the log's next offset when records that were appended could not be stored."""
+        self._on_lost: list[Callable[[int], None]] = []
         self.shard = shard
-        self.on_owed: Callable[[float], object] = _count_nothing
-        """Told the seconds of the loop that a message will take once it is committed."""
-        self.on_settled: Callable[[float], object] = _count_nothing
-        """Told them again when that is done."""
+        self._debts = debts
         self._owed_s = 0.0
-        self.kept_from: Callable[[], int] = _nothing_kept
-        """Tells from which offset on share groups need the log."""
         self._reads = metrics.counter(
             "session_log_reads", "reads of the session log, for sessions that were away or whose queue was full"
         )
         writer.listen(shard.log, self._committed)
         writer.before_commit(self._sealed)
+
+    def when_lost(self, take_back: Callable[[int], None]) -> None:
+        """Call this with the log's next offset when records that were appended could not be stored."""
+        self._on_lost.append(take_back)
 
     @property
     def since_offset(self) -> int:
@@ -84,7 +90,7 @@ class Backlog:
         if len(targets) > _WIDE:
             owed_s = len(targets) * ACCEPT_S
             self._owed_s += owed_s
-            self.on_owed(owed_s)
+            self._debts.owe(owed_s)
 
     def refill(self, session: Session) -> None:
         """Read on for a session that is behind; in a later turn, since one session may have much to read."""
@@ -106,7 +112,6 @@ class Backlog:
     def trim(self, before: int) -> None:
         """Forget what is below an offset, once the records that say so of their sessions are written."""
         store, shard, writer = self._writer.store, self._shard, self._writer
-        before = min(before, self.kept_from())
 
         def trim(error: BaseException | None) -> None:
             if error is None:
@@ -116,7 +121,7 @@ class Backlog:
             writer.touch()
             writer.when_committed(trim)
 
-    def messages_for(self, session: Session, begin: int, skipped: int, count: int) -> Iterator[Message]:
+    def messages_for(self, session: SessionState, begin: int, skipped: int, count: int) -> Iterator[Message]:
         """``count`` messages of a session in the log, behind ``skipped`` of them from ``begin`` on."""
         while count > 0 and begin < self.log_next:
             found = self._read(begin)
@@ -134,9 +139,20 @@ class Backlog:
                 return
 
     @property
+    def records(self) -> int:
+        """How many records the log holds."""
+        held = self._writer.store.range_of(self._shard)
+        return held.next_offset - held.first_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the log in the store."""
+        return self._writer.store.size_of(self._shard)
+
+    @property
     def is_over_bound(self) -> bool:
         """Whether the log holds more than it may."""
-        return self._writer.store.size_of(self._shard) > self.max_bytes
+        return self.size_bytes > self.max_bytes
 
     def offset_within_bound(self) -> int:
         """The offset from which on the log is within its bound with some room, where it is not; else 0."""
@@ -170,9 +186,10 @@ class Backlog:
         def settle(error: BaseException | None) -> None:
             self._flying -= count
             if owed_s:
-                self.on_settled(owed_s)
+                self._debts.settle(owed_s)
             if error is not None:
-                self.on_lost(self.since_offset)
+                for take_back in self._on_lost:
+                    take_back(self.since_offset)
 
         self._writer.when_committed(settle)
 
@@ -206,18 +223,10 @@ class Backlog:
                 deliveries.append(delivery)
         if len(found) < REFILL_RECORDS:
             following = self.log_next
-        in_log.take_backlog(session, deliveries, following, is_end=following >= self.log_next)
+        session.take_backlog(deliveries, following, is_end=following >= self.log_next)
 
 
-def _count_nothing(_seconds: float) -> None:
-    """There are no turns to count it in."""
-
-
-def _ignore_offset(_next_offset: int) -> None:
-    """Nobody has offsets to take back."""
-
-
-def _match(session: Session, offset: int, record: StreamRecord) -> Delivery | None:
+def _match(session: SessionState, offset: int, record: StreamRecord) -> Delivery | None:
     if record.rule is not None and record.rule != session.client_id:
         return None
     message, name = message_of(record), session.client_id
@@ -277,8 +286,3 @@ def _properties_of(text: str | None) -> dict[str, Any] | None:
 
 def _ignore(_error: BaseException | None) -> None:
     """A trim that failed is tried again with the next one; the writer has counted the failure."""
-
-
-def _nothing_kept() -> int:
-    """Where there are no share groups."""
-    return _NO_OFFSET

@@ -9,16 +9,30 @@ full speed. A subscriber that was waited for in vain is not waited for again unt
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from broker.connection.publish_rate import Later
+from broker.connection.link import Peer
+from broker.core.clock import Later
 from broker.observe.metrics import Metrics
-from broker.session.session import Session
-
-if TYPE_CHECKING:
-    from broker.connection.connection import Connection
+from broker.storage.writer import Writer
 
 REST: Final = 20
+
+
+class Crowded(Protocol):
+    """What publishers wait for: a session, or a share group."""
+
+    is_waited_for: bool
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nothing is sent to it now."""
+        ...
+
+    @property
+    def owner(self) -> object:
+        """The connection that has it."""
+        ...
 
 
 class Brake:
@@ -28,19 +42,19 @@ class Brake:
 
     def __init__(self, wait_s: float, later: Later, metrics: Metrics) -> None:
         self.wait_s, self._later = wait_s, later
-        self.fresh: list[Session] = []
-        self._waiting: dict[Session, set[Connection]] = {}
-        self._resting: dict[Session, bool] = {}
+        self.fresh: list[Crowded] = []
+        self._waiting: dict[Crowded, set[Peer]] = {}
+        self._resting: dict[Crowded, bool] = {}
         """Sessions that were waited for in vain, and whether they have caught up since."""
         help = "times that publishers no longer waited for a subscriber, since it was too slow"
         self._given_up = metrics.counter("slow_subscribers", help)
 
-    def crowded(self, session: Session) -> None:
+    def crowded(self, session: Crowded) -> None:
         """A message was queued for a session that is more than half full."""
         if session.is_waited_for and self.wait_s and (not self.fresh or self.fresh[-1] is not session):
             self.fresh.append(session)
 
-    def hold(self, publisher: Connection) -> None:
+    def hold(self, publisher: Peer) -> None:
         """Make a connection wait for all that its messages have just crowded."""
         for session in self.fresh:
             if session.owner is publisher or session.is_away or not session.is_waited_for:
@@ -52,7 +66,7 @@ class Brake:
             publisher.hold(session)
         self.fresh.clear()
 
-    def relieved(self, session: Session) -> None:
+    def relieved(self, session: Crowded) -> None:
         """A session has room again, or is gone."""
         if session in self._resting:
             self._resting[session] = True
@@ -60,7 +74,7 @@ class Brake:
             session.is_waited_for = True
         self._let_go(session)
 
-    def _give_up(self, session: Session, waiting: set[Connection]) -> None:
+    def _give_up(self, session: Crowded, waiting: set[Peer]) -> None:
         """It was waited for long enough."""
         if self._waiting.get(session) is not waiting:
             return
@@ -70,9 +84,31 @@ class Brake:
         self._later(self.wait_s * REST, self._rested, session)
         self._let_go(session)
 
-    def _rested(self, session: Session) -> None:
+    def _rested(self, session: Crowded) -> None:
         session.is_waited_for = self._resting.pop(session)
 
-    def _let_go(self, session: Session) -> None:
+    def _let_go(self, session: Crowded) -> None:
         for publisher in self._waiting.pop(session, ()):
             publisher.let_go(session)
+
+
+class StoreBrake:
+    """Publishers wait for the store where its writer cannot keep up."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._waiting: set[Peer] = set()
+        writer.on_relief(self._let_go)
+
+    def hold(self, publisher: Peer) -> None:
+        """What a connection published was too much: do not read on until the writer has caught up."""
+        self._waiting.add(publisher)
+        publisher.hold(self)
+
+    def abandon(self, publisher: Peer) -> None:
+        """The connection has ended."""
+        self._waiting.discard(publisher)
+
+    def _let_go(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for publisher in waiting:
+            publisher.let_go(self)

@@ -7,7 +7,7 @@ is closes the connection, and a subscription fails with 0x80.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.codec import packets
 from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
@@ -15,9 +15,6 @@ from broker.connection.settings import MqttSettings
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.topic import SHARE_PREFIX
-
-if TYPE_CHECKING:
-    from broker.connection.connection import Connection
 
 _FORMAT = "Payload-Format-Indicator"
 _TEXT = 1
@@ -84,19 +81,19 @@ def is_as_claimed(payload: bytes, properties: packets.Properties | None) -> bool
     return True
 
 
-def check_subscribe(c: Connection, packet: packets.Subscribe) -> None:
+def check_subscribe(settings: MqttSettings, packet: packets.Subscribe) -> None:
     """Refuse a SUBSCRIBE of version 5 that uses what was announced as not available, before any of it takes effect.
 
     Raises:
         PeerError: 0x9E, 0xA1 or 0xA2.
     """
     for request in packet.requests:
-        check_subscription(c, request, packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0))
+        check_subscription(settings, request, packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0))
 
 
-def check_subscription(c: Connection, request: packets.SubscriptionRequest, identifier: int) -> None:
+def check_subscription(settings: MqttSettings, request: packets.SubscriptionRequest, identifier: int) -> None:
     """As ``check_subscribe``, for one filter."""
-    settings, text = c.terms, request.filter
+    text = request.filter
     if identifier and not settings.subscription_identifier_available:
         raise PeerError(reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "subscription identifiers are switched off")
     if not settings.shared_subscription_available and text.startswith(SHARE_PREFIX):

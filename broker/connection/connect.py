@@ -1,193 +1,388 @@
-"""CONNECT: limits, authentication, taking over, resuming, and the CONNACK."""
+"""CONNECT: limits, authentication, taking over, resuming, and the CONNACK. And DISCONNECT of a client."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from logging import getLogger
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
+from broker.auth.access import Access
 from broker.auth.attempt import Certificate, ConnectAttempt
+from broker.auth.client_attributes import ClientAttributes
 from broker.auth.decision import Decision
 from broker.auth.subject import proof_of, proven_names
+from broker.codec.codes import CLIENT_DISCONNECT
+from broker.codec.decode import connect_version
 from broker.codec.encode import encode_fitting, encode_packet
-from broker.codec.packets import ConnAck, Connect
-from broker.connection import announce, close
-from broker.connection.acknowledge import answer
-from broker.connection.announce import Greeting
-from broker.connection.authentication import logins
-from broker.connection.authentication.permits import grant, recheck
+from broker.codec.packets import ConnAck, Connect, Disconnect
+from broker.codec.wire import protocol_error
+from broker.connection.announce import Announcements
+from broker.connection.authentication.logins import Logins
+from broker.connection.authentication.permissions import Permissions
+from broker.connection.authentication.waiting import WaitingLogins
 from broker.connection.capabilities import announced, response_information
-from broker.connection.connect_limits import ConnectRefusal, banned, no_room, over_limit
-from broker.connection.due import TICK_S
+from broker.connection.connect_limits import ConnectRefusal, banned, over_limit
+from broker.connection.connection import Connection
+from broker.connection.figures import Figures
+from broker.connection.greeting import Greeting
+from broker.connection.session_life import SessionLife
 from broker.connection.settings import CertificateName, MqttSettings
-from broker.connection.subscribe import subscribe_for
+from broker.connection.state import TICK_S, NodeState
+from broker.connection.subscribe import Subscribing
 from broker.connection.user_properties import memory_of
-from broker.connection.zones import settle
 from broker.core import reason
 from broker.core.client import Client, Proof
+from broker.core.clock import Clock
+from broker.core.errors import PeerError
 from broker.core.origin import MARK
-from broker.session import resending
+from broker.pipeline.plan import Plans
+from broker.routing.automatic import AutoSubscriptions
+from broker.routing.router import Routes
 from broker.session.aliases import AliasingOutbox
+from broker.session.outbox import Turn
 from broker.session.session import Session
 from broker.session.will import Will
 from broker.session.window import MAX_PACKET_ID
-
-if TYPE_CHECKING:
-    from broker.connection.connection import Connection
+from broker.storage.writer import Writer
 
 _log = getLogger(__name__)
 
 _EXPIRY: Final = "Session-Expiry-Interval"
 _NO_NAMES: Final[frozenset[str]] = frozenset()
+_PROTOCOLS: Final = (b"\0\4MQTT", b"\0\6MQIsdp")
+_MAXIMUM_PACKET_SIZE: Final = b"\x27"
+_MOST_HEADER: Final = 5
+_VERSION_BYTES: Final = 9
+"""So far reaches the level behind the longer protocol name."""
 
 
-def take_connect(c: Connection, packet: Connect) -> None:
-    """Accept or refuse a CONNECT that is well-formed, now or once somebody has decided. What came behind it is handled
-    after that."""
-    c.version, c.is_v5 = packet.version, packet.version == 5
-    c.terms = c.hub.zones.of_listener(c.link.listener).settings
-    properties = packet.properties
-    c.wants_reasons = properties.get("Request-Problem-Information", 1) == 1
-    c.max_sent_bytes = properties.get("Maximum-Packet-Size", inf)
-    attempt = _attempt(c, packet, packet.client_id or uuid4().hex[: c.hub.settings.max_client_id_bytes])
-    if (refusal := _why_not(c, packet, attempt)) is not None:
-        _refuse(c, packet, _client(attempt), refusal)
-        return
+class Connecting:
+    """See the module."""
 
-    def decided(decision: Decision, told: dict[str, Any]) -> None:
-        settled = attempt.after(decision)
-        client = _client(settled, proof_of(settled, decision))
-        announce.authenticated(c, settled, decision)
+    def __init__(
+        self,
+        *,
+        access: Access,
+        logins: Logins,
+        waiting: WaitingLogins,
+        permissions: Permissions,
+        attributes: ClientAttributes,
+        subscribing: Subscribing,
+        automatic: AutoSubscriptions,
+        announcements: Announcements,
+        life: SessionLife,
+        plans: Plans[Routes[Session]],
+        writer: Writer,
+        turn: Turn,
+        clock: Clock,
+        figures: Figures,
+        state: NodeState,
+    ) -> None:
+        self._access, self._logins, self._waiting, self._permissions = access, logins, waiting, permissions
+        self._attributes, self._subscribing, self._automatic = attributes, subscribing, automatic
+        self._announcements, self._life, self._plans = announcements, life, plans
+        self._writer, self._turn, self._clock = writer, turn, clock
+        self._figures, self._state = figures, state
 
-        def why_not() -> ConnectRefusal | None:
-            return _why_not_after(c, packet, settled, client, decision)
+    def take_connect(self, c: Connection, packet: Connect) -> None:
+        """Accept or refuse a CONNECT that is well-formed, now or once somebody has decided. What came behind it is
+        handled after that."""
+        c.version, c.is_v5 = packet.version, packet.version == 5
+        c.terms = self._life.zones.of_listener(c.link.listener).settings
+        properties = packet.properties
+        c.wants_reasons = properties.get("Request-Problem-Information", 1) == 1
+        c.max_sent_bytes = properties.get("Maximum-Packet-Size", inf)
+        attempt = self._attempt(c, packet, packet.client_id or uuid4().hex[: self._state.settings.max_client_id_bytes])
+        if (refusal := self._why_not(c, packet, attempt)) is not None:
+            self._refuse(c, packet, _client(attempt), refusal)
+            return
 
-        def finish(refusal: ConnectRefusal | None) -> None:
-            if refusal is not None:
-                _refuse(c, packet, client, refusal)
-            else:
-                _accept(c, packet, client, told)
+        def decided(decision: Decision, told: dict[str, Any]) -> None:
+            settled = attempt.after(decision)
+            client = _client(settled, proof_of(settled, decision))
+            self._announcements.authenticated(c, settled, decision)
 
-        refusal = why_not()
-        if refusal is not None or not _has_to_wait(c, client.client_id, lambda: finish(why_not())):
-            finish(refusal)
+            def why_not() -> ConnectRefusal | None:
+                return self._why_not_after(c, packet, settled, client, decision)
 
-    logins.begin(c, attempt, properties, decided)
+            def finish(refusal: ConnectRefusal | None) -> None:
+                if refusal is not None:
+                    self._refuse(c, packet, client, refusal)
+                else:
+                    self._accept(c, packet, client, told)
 
+            refusal = why_not()
+            if refusal is not None or not self._has_to_wait(c, client.client_id, lambda: finish(why_not())):
+                finish(refusal)
 
-def _why_not_after(
-    c: Connection, packet: Connect, attempt: ConnectAttempt, client: Client, decision: Decision
-) -> ConnectRefusal | None:
-    """What a client is refused with once it is known who it is. Leaves its permits."""
-    if not decision.is_allowed:
-        return ConnectRefusal(decision.reason_code, detail=decision.why)
-    if not c.hub.access.still_admits(decision):
-        return ConnectRefusal(reason.BAD_USER_NAME_OR_PASSWORD, detail="the user was changed during the login")
-    if (ban := c.hub.access.bans.of(attempt)) is not None:  # by the name that the authenticator knows
-        return banned(ban)
-    if _is_of_another(c, client) and "clientid" not in proven_names(attempt, decision):
-        detail = "the session of the client identifier belongs to another user (mqtt.session_takeover)"
-        return ConnectRefusal(reason.NOT_AUTHORIZED, detail=detail)
-    logins.let_in(c, attempt, decision)
-    grant(c, client)
-    will = None if packet.will is None else Will.of(packet.will, client)
-    if (refusal := no_room(c, packet, client.client_id, will)) is not None:
-        return refusal
-    if c.permits is None or packet.will is None or will is None or c.permits.may_leave(will):
+        self._logins.begin(c, attempt, properties, decided)
+
+    def _why_not_after(
+        self, c: Connection, packet: Connect, attempt: ConnectAttempt, client: Client, decision: Decision
+    ) -> ConnectRefusal | None:
+        """What a client is refused with once it is known who it is. Leaves its permits."""
+        if not decision.is_allowed:
+            return ConnectRefusal(decision.reason_code, detail=decision.why)
+        if not self._access.still_admits(decision):
+            return ConnectRefusal(reason.BAD_USER_NAME_OR_PASSWORD, detail="the user was changed during the login")
+        if (ban := self._access.bans.of(attempt)) is not None:  # by the name that the authenticator knows
+            return banned(ban)
+        if self._is_of_another(c, client) and "clientid" not in proven_names(attempt, decision):
+            detail = "the session of the client identifier belongs to another user (mqtt.session_takeover)"
+            return ConnectRefusal(reason.NOT_AUTHORIZED, detail=detail)
+        self._logins.let_in(c, attempt, decision)
+        self._permissions.grant(c, client)
+        will = None if packet.will is None else Will.of(packet.will, client)
+        if (refusal := self._no_room(c, packet, client.client_id, will)) is not None:
+            return refusal
+        if c.permits is None or packet.will is None or will is None or c.permits.may_leave(will):
+            return None
+        return ConnectRefusal(reason.NOT_AUTHORIZED, detail=f"it may not publish its will to {packet.will.topic!r}")
+
+    def _is_of_another(self, c: Connection, client: Client) -> bool:
+        """Whether the session that there is belongs to another user, who does not share it."""
+        session = self._life.sessions.get(client.client_id)
+        if session is None or self._state.settings.session_takeover == "any_user":
+            return False
+        return not client.may_resume(session.client)
+
+    def _has_to_wait(self, c: Connection, client_id: str, finish: Callable[[], None]) -> bool:
+        """Whether a client's identifier goes from one connection to the next too fast; then ``finish`` is called
+        later."""
+        old = self._life.sessions.get(client_id)
+        return (
+            old is not None
+            and old.owner is not None
+            and self._waiting.hold_in_jail(c, client_id, self._clock.monotonic_s(), finish)
+        )
+
+    def _refuse(self, c: Connection, packet: Connect, client: Client, refusal: ConnectRefusal) -> None:
+        self._announcements.connack(c, packet, client, refusal.code, self._session_expiry(c, packet, {}))
+        c.refuse_connect(refusal.code, refusal.text, client.client_id, detail=refusal.detail)
+
+    def _accept(self, c: Connection, packet: Connect, client: Client, told: dict[str, Any]) -> None:
+        """Give a client that may connect its session, and the CONNACK."""
+        properties, client_id = packet.properties, client.client_id
+        if not packet.client_id:
+            told["Assigned-Client-Identifier"] = client_id
+        self._set_keep_alive(c, packet.keep_alive_s, told)
+        expiry_s = self._session_expiry(c, packet, told)
+        told |= response_information(self._state.settings, properties, client_id)
+        if any(name == MARK for name, _ in properties.get("User-Property", ())):  # a bridge says who it is: so do we
+            told["User-Property"] = [(MARK, self._state.origin)]
+        if c.max_sent_bytes < inf and len(self._connack(c, False, told)) > c.max_sent_bytes:
+            c.refuse_connect(reason.PACKET_TOO_LARGE)  # what must be told does not fit [MQTT-3.1.2-24]
+            return
+        c.client = client
+        before = self._writer.appended
+        starts_clean = packet.clean_start or self._is_of_another(
+            c, client
+        )  # one that proved the identifier gets it, empty
+        session, is_present = self._session(c, client_id, starts_clean, is_to_last=expiry_s > 0)
+        c.session, session.expiry_s = session, expiry_s
+        c.greeting, c.user_property_bytes = Greeting.of(packet, expiry_s), memory_of(properties)
+        self._state.greeted.bytes += c.user_property_bytes
+        self._life.wills.keep(session, None if packet.will is None else Will.of(packet.will, c.client))
+        c.connack = self._connack(c, is_present, told)
+        self._alias_topics(c, packet)
+        c.box.cork()
+        self._attach(c, packet)
+        self._permissions.recheck(c)
+        if session.is_durable:
+            self._life.records.changed(session)
+        if requests := self._automatic.requests_for(c.client):
+            self._subscribing.subscribe_for(c, requests)
+
+        def welcome() -> None:
+            if session.owner is not c:
+                return
+            try:
+                self._life.backlog.load_inflight(session)
+            except Exception:  # noqa: BLE001  a store that cannot be read: refused rather than served without the session
+                _log.exception("connection.session_unreadable client_id=%s", client_id)
+                c.on_internal_error()
+                return
+            c.welcome()
+            self._life.shares.here(session)
+            session.resume(None if c.permits is None else c.permits.may_have(session))
+            self._life.replays.resumed(session)
+
+        c.answer(welcome, waits=self._writer.appended != before)
+        self._announcements.connack(c, packet, c.client, reason.SUCCESS, expiry_s)
+        self._announcements.connected(c)
+
+    def _attempt(self, c: Connection, packet: Connect, client_id: str) -> ConnectAttempt:
+        """What is known of the client, its attributes worked out."""
+        link, settings = c.link, self._state.settings
+        zone = self._life.zones.of_listener(link.listener)
+        attempt = ConnectAttempt(
+            _named_by(link.certificate, settings.peer_cert_as_clientid) or client_id,
+            _named_by(link.certificate, settings.peer_cert_as_username) or packet.username,
+            packet.password,
+            link.peer_host,
+            link.peer_port,
+            packet.version,
+            link.listener,
+            tuple(packet.properties.get("User-Property", ())),
+            link.server_name,
+            link.certificate,
+            by_certificate=_NO_NAMES if link.certificate is None else _names_by_certificate(settings),
+            zone=zone.name,
+        )
+        return self._attributes.settled(attempt)
+
+    def _why_not(self, c: Connection, packet: Connect, attempt: ConnectAttempt) -> ConnectRefusal | None:
+        if c.link.refusal:
+            return ConnectRefusal(c.link.refusal)
+        if not packet.client_id and (packet.version == 3 or (packet.version == 4 and not packet.clean_start)):
+            return ConnectRefusal(
+                reason.CLIENT_IDENTIFIER_NOT_VALID, "an empty client identifier"
+            )  # [MQTT-3.1.3-8] of 3.1.1
+        if (refusal := over_limit(self._state.settings, self._figures, packet, attempt.client_id)) is not None:
+            return refusal
+        if (ban := self._access.bans.of(attempt)) is not None:
+            return banned(ban)
+        if self._refuses_keep_alive(c, packet):  # the nearest that 3.1.1 can say is return code 2
+            text = f"keep alive is {packet.keep_alive_s} seconds; it may be at most {c.terms.max_keep_alive}"
+            return ConnectRefusal(reason.KEEP_ALIVE_TIMEOUT, text)
         return None
-    return ConnectRefusal(reason.NOT_AUTHORIZED, detail=f"it may not publish its will to {packet.will.topic!r}")
 
+    def _refuses_keep_alive(self, c: Connection, packet: Connect) -> bool:
+        settings = c.terms
+        is_above = (
+            0 < settings.max_keep_alive < packet.keep_alive_s
+        )  # 0 is off: such a client is cut off after the maximum
+        return is_above and packet.version < 5 and settings.keep_alive_above_max == "refuse"
 
-def _is_of_another(c: Connection, client: Client) -> bool:
-    """Whether the session that there is belongs to another user, who does not share it."""
-    session = c.hub.sessions.get(client.client_id)
-    if session is None or c.hub.settings.session_takeover == "any_user":
-        return False
-    return not client.may_resume(session.client)
+    def _set_keep_alive(self, c: Connection, asked_s: int, told: dict[str, Any]) -> None:
+        settings = c.terms
+        keep_alive_s = asked_s
+        if settings.max_keep_alive and not 0 < asked_s <= settings.max_keep_alive:
+            keep_alive_s = told["Server-Keep-Alive"] = settings.max_keep_alive  # [MQTT-3.2.2-21]
+        c.silence_s = keep_alive_s * settings.keep_alive_factor + TICK_S if keep_alive_s else inf
 
+    def _session_expiry(self, c: Connection, packet: Connect, told: dict[str, Any]) -> int:
+        limit_s = int(min(c.terms.max_session_expiry, 0xFFFFFFFF))
+        if not c.is_v5:
+            return 0 if packet.clean_start else limit_s
+        asked_s = int(packet.properties.get(_EXPIRY, 0))
+        if asked_s > limit_s:
+            told[_EXPIRY] = limit_s
+        return min(asked_s, limit_s)
 
-def _has_to_wait(c: Connection, client_id: str, finish: Callable[[], None]) -> bool:
-    """Whether a client's identifier goes from one connection to the next too fast; then ``finish`` is called later."""
-    old = c.hub.sessions.get(client_id)
-    return old is not None and old.owner is not None and c.hub.logins.hold_in_jail(c, client_id, finish)
+    def _session(self, c: Connection, client_id: str, clean_start: bool, *, is_to_last: bool) -> tuple[Session, bool]:
+        """The session to go on with, and whether it was there before; a connection that has it is closed."""
+        zone = self._life.zones.of_listener(c.link.listener)
+        old = self._life.sessions.get(client_id)
+        if old is not None and isinstance(old.owner, Connection):
+            old.owner.disconnect(reason.SESSION_TAKEN_OVER, "takenover")
+            self._waiting.taken_over(client_id, self._clock.monotonic_s())
+        found = self._life.sessions.get(client_id)
+        if found is None or clean_start:
+            return self._life.new_session(client_id, is_durable=is_to_last and zone.keeps_on_disk, zone=zone), False
+        self._life.settle(found, zone, is_to_last=is_to_last)
+        return found, True
 
+    def _alias_topics(self, c: Connection, packet: Connect) -> None:
+        """Use an outbox that writes topic aliases, for a client that takes some [MQTT-3.1.2-26]."""
+        maximum = min(packet.properties.get("Topic-Alias-Maximum", 0), c.terms.topic_alias_maximum_out)
+        if maximum:
+            c.box.flush()
+            c.box = AliasingOutbox(self._turn, c.link.write, maximum, c.max_sent_bytes)
 
-def _refuse(c: Connection, packet: Connect, client: Client, refusal: ConnectRefusal) -> None:
-    announce.connack(c, packet, client, refusal.code, _session_expiry(c, packet, {}))
-    close.refuse_connect(c, refusal.code, refusal.text, client.client_id, detail=refusal.detail)
+    def _attach(self, c: Connection, packet: Connect) -> None:
+        session = c.session
+        was_v5 = session.is_v5
+        session.attach(
+            c,
+            c.client,
+            c.box,
+            packet.properties.get("Receive-Maximum", MAX_PACKET_ID),
+            packet.properties.get("Maximum-Packet-Size", 0),
+        )
+        self._life.inbounds.client_came(session.client_id)
+        session.connected_ns = c.connected_ns = c.now_ns
+        if session.subscriptions and was_v5 != session.is_v5:
+            self._plans.invalidate()  # routes are grouped by version
+        c.is_connected = True
+        c.max_packet_bytes = c.terms.max_packet_size
+        self._figures.connected.value += 1
+        self._figures.connected_by_version[c.version] += 1
 
+    def _connack(self, c: Connection, is_present: bool, told: dict[str, Any]) -> bytes:
+        if not c.is_v5:
+            return encode_packet(ConnAck(is_present), c.version)
+        properties = announced(c.terms) | told
+        return encode_fitting(ConnAck(is_present, reason.SUCCESS, properties), 5, c.max_sent_bytes)
 
-def _accept(c: Connection, packet: Connect, client: Client, told: dict[str, Any]) -> None:
-    """Give a client that may connect its session, and the CONNACK."""
-    properties, client_id = packet.properties, client.client_id
-    if not packet.client_id:
-        told["Assigned-Client-Identifier"] = client_id
-    _set_keep_alive(c, packet.keep_alive_s, told)
-    expiry_s = _session_expiry(c, packet, told)
-    told |= response_information(c.hub.settings, properties, client_id)
-    if any(name == MARK for name, _ in properties.get("User-Property", ())):  # a bridge says who it is: so do we
-        told["User-Property"] = [(MARK, c.hub.origin)]
-    if c.max_sent_bytes < inf and len(_connack(c, False, told)) > c.max_sent_bytes:
-        close.refuse_connect(c, reason.PACKET_TOO_LARGE)  # what must be told does not fit [MQTT-3.1.2-24]
-        return
-    c.client = client
-    before = c.hub.writer.appended
-    starts_clean = packet.clean_start or _is_of_another(c, client)  # one that proved the identifier gets it, empty
-    session, is_present = _session(c, client_id, starts_clean, is_to_last=expiry_s > 0)
-    c.session, session.expiry_s = session, expiry_s
-    c.greeting, c.user_property_bytes = Greeting.of(packet, expiry_s), memory_of(properties)
-    c.hub.greeted.bytes += c.user_property_bytes
-    c.hub.wills.keep(session, None if packet.will is None else Will.of(packet.will, c.client))
-    c.connack = _connack(c, is_present, told)
-    _alias_topics(c, packet)
-    c.box.cork()
-    _attach(c, packet)
-    recheck(c)
-    if session.is_durable:
-        c.hub.records.changed(session)
-    if requests := c.hub.automatic.requests_for(c.client):
-        subscribe_for(c, requests)
+    def _no_room(self, c: Connection, packet: Connect, client_id: str, will: Will | None) -> ConnectRefusal | None:
+        """Why what a client would have the broker keep for it cannot be kept, of a client that may connect."""
+        settings = self._state.settings
+        old = self._life.sessions.get(client_id)
+        if old is None and len(self._life.sessions) >= settings.max_sessions:
+            self._figures.limit_reached("max_sessions")
+            return ConnectRefusal(reason.QUOTA_EXCEEDED, f"there are {settings.max_sessions} sessions, the maximum")
+        added = memory_of(packet.properties)
+        if old is not None and isinstance(old.owner, Connection):
+            added -= old.owner.user_property_bytes
+        if added > 0 and self._state.greeted.bytes + added > settings.max_user_property_bytes_total:
+            self._figures.limit_reached("max_user_property_bytes_total")
+            most = settings.max_user_property_bytes_total
+            return ConnectRefusal(
+                reason.QUOTA_EXCEEDED, f"user properties of all clients may take {most} bytes of memory"
+            )
+        if will is None:
+            return None
+        kept = self._life.wills.size_bytes - (0 if old is None or old.will is None else old.will.size_bytes)
+        if kept + will.size_bytes > settings.max_will_bytes_total:
+            self._figures.limit_reached("max_will_bytes_total")
+            text = f"the wills of all clients have {settings.max_will_bytes_total} bytes, the maximum"
+            return ConnectRefusal(reason.QUOTA_EXCEEDED, text)
+        return None
 
-    def welcome() -> None:
-        if session.owner is not c:
-            return
-        try:
-            c.hub.backlog.load_inflight(session)
-        except Exception:  # noqa: BLE001  a store that cannot be read: refused rather than served without the session
-            _log.exception("connection.session_unreadable client_id=%s", client_id)
-            close.on_internal_error(c)
-            return
-        close.welcome(c)
-        c.hub.shares.here(session)
-        resending.resume(session, None if c.permits is None else c.permits.may_have(session))
-        c.hub.replays.resumed(session)
+    def on_bad_connect(self, c: Connection, error: PeerError, data: bytes, start: int, stop: int) -> None:
+        """A CONNECT that breaks the rules: a CONNACK where the standard allows one, else just the end."""
+        version = connect_version(data, start, stop)
+        if version == 5:
+            c.version, c.is_v5 = 5, True
+            may_limit_us = _MAXIMUM_PACKET_SIZE in data[start:stop]  # cannot be looked up in what cannot be read
+            c.refuse_connect(error.reason_code, "" if may_limit_us else str(error))
+        elif error.reason_code == reason.UNSUPPORTED_PROTOCOL_VERSION and data.startswith(_PROTOCOLS, start):
+            c.version = 4
+            c.refuse_connect(error.reason_code)
+        else:
+            c.on_peer_error(error)
 
-    answer(c, welcome, waits=c.hub.writer.appended != before)
-    announce.connack(c, packet, c.client, reason.SUCCESS, expiry_s)
-    announce.connected(c)
+    def on_bad_connect_header(self, c: Connection, error: PeerError, data: bytes) -> int:
+        """As ``on_bad_connect``, for one whose length is the trouble: its first bytes tell the version, the rest is not
+        read. Returns how many bytes were used: none while the version has not come."""
+        start = next((at + 1 for at in range(1, _MOST_HEADER) if data[at] < 128), 0)
+        if error.reason_code != reason.PACKET_TOO_LARGE or not start:
+            c.on_peer_error(error)
+        elif connect_version(data, start, len(data)) is None and len(data) < start + _VERSION_BYTES:
+            c.wanted = start + _VERSION_BYTES
+            return 0
+        else:
+            self.on_bad_connect(c, error, data, start, len(data))
+        return len(data)
 
-
-def _attempt(c: Connection, packet: Connect, client_id: str) -> ConnectAttempt:
-    """What is known of the client, its attributes worked out."""
-    link, settings = c.link, c.hub.settings
-    zone = c.hub.zones.of_listener(link.listener)
-    attempt = ConnectAttempt(
-        _named_by(link.certificate, settings.peer_cert_as_clientid) or client_id,
-        _named_by(link.certificate, settings.peer_cert_as_username) or packet.username,
-        packet.password,
-        link.peer_host,
-        link.peer_port,
-        packet.version,
-        link.listener,
-        tuple(packet.properties.get("User-Property", ())),
-        link.server_name,
-        link.certificate,
-        by_certificate=_NO_NAMES if link.certificate is None else _names_by_certificate(settings),
-        zone=zone.name,
-    )
-    return c.hub.client_attributes.settled(attempt)
+    def take_disconnect(self, c: Connection, packet: Disconnect) -> None:
+        """The client says goodbye; the will is forgotten only with code 0x00 [MQTT-3.14.4-3]."""
+        if packet.reason_code not in CLIENT_DISCONNECT:
+            raise protocol_error(f"DISCONNECT of a client has reason code 0x{packet.reason_code:02X}")
+        asked_s = packet.properties.get(_EXPIRY)
+        if asked_s is not None:
+            if asked_s and not c.session.expiry_s:
+                raise protocol_error("DISCONNECT raises a session expiry interval of 0")
+            c.session.expiry_s = min(asked_s, int(c.terms.max_session_expiry))
+        if c.connack:
+            c.box.chunks.clear()
+            c.welcome()
+        if not c.unacknowledged:
+            self._life.settle_inbound(c.session)
+        c.end("normal", is_will_due=packet.reason_code != reason.SUCCESS, properties=packet.properties)
 
 
 def _names_by_certificate(settings: MqttSettings) -> frozenset[str]:
@@ -212,92 +407,3 @@ def _client(attempt: ConnectAttempt, proof: Proof = Proof.NOTHING) -> Client:
         attempt.attributes,
         proof,
     )
-
-
-def _why_not(c: Connection, packet: Connect, attempt: ConnectAttempt) -> ConnectRefusal | None:
-    if c.link.refusal:
-        return ConnectRefusal(c.link.refusal)
-    if not packet.client_id and (packet.version == 3 or (packet.version == 4 and not packet.clean_start)):
-        return ConnectRefusal(
-            reason.CLIENT_IDENTIFIER_NOT_VALID, "an empty client identifier"
-        )  # [MQTT-3.1.3-8] of 3.1.1
-    if (refusal := over_limit(c, packet, attempt.client_id)) is not None:
-        return refusal
-    if (ban := c.hub.access.bans.of(attempt)) is not None:
-        return banned(ban)
-    if _refuses_keep_alive(c, packet):  # the nearest that 3.1.1 can say is return code 2
-        text = f"keep alive is {packet.keep_alive_s} seconds; it may be at most {c.terms.max_keep_alive}"
-        return ConnectRefusal(reason.KEEP_ALIVE_TIMEOUT, text)
-    return None
-
-
-def _refuses_keep_alive(c: Connection, packet: Connect) -> bool:
-    settings = c.terms
-    is_above = 0 < settings.max_keep_alive < packet.keep_alive_s  # 0 is off: such a client is cut off after the maximum
-    return is_above and packet.version < 5 and settings.keep_alive_above_max == "refuse"
-
-
-def _set_keep_alive(c: Connection, asked_s: int, told: dict[str, Any]) -> None:
-    settings = c.terms
-    keep_alive_s = asked_s
-    if settings.max_keep_alive and not 0 < asked_s <= settings.max_keep_alive:
-        keep_alive_s = told["Server-Keep-Alive"] = settings.max_keep_alive  # [MQTT-3.2.2-21]
-    c.silence_s = keep_alive_s * settings.keep_alive_factor + TICK_S if keep_alive_s else inf
-
-
-def _session_expiry(c: Connection, packet: Connect, told: dict[str, Any]) -> int:
-    limit_s = int(min(c.terms.max_session_expiry, 0xFFFFFFFF))
-    if not c.is_v5:
-        return 0 if packet.clean_start else limit_s
-    asked_s = int(packet.properties.get(_EXPIRY, 0))
-    if asked_s > limit_s:
-        told[_EXPIRY] = limit_s
-    return min(asked_s, limit_s)
-
-
-def _session(c: Connection, client_id: str, clean_start: bool, *, is_to_last: bool) -> tuple[Session, bool]:
-    """The session to go on with, and whether it was there before; a connection that has it is closed."""
-    hub, zone = c.hub, c.hub.zones.of_listener(c.link.listener)
-    if (old := hub.sessions.get(client_id)) is not None and old.owner is not None:
-        close.taken_over(old.owner)
-        hub.logins.taken_over(client_id, hub.clock.monotonic_s())
-    found = hub.sessions.get(client_id)
-    if found is None or clean_start:
-        return hub.new_session(client_id, is_durable=is_to_last and zone.keeps_on_disk, zone=zone), False
-    settle(hub, found, zone, is_to_last=is_to_last)
-    return found, True
-
-
-def _alias_topics(c: Connection, packet: Connect) -> None:
-    """Use an outbox that writes topic aliases, for a client that takes some [MQTT-3.1.2-26]."""
-    maximum = min(packet.properties.get("Topic-Alias-Maximum", 0), c.terms.topic_alias_maximum_out)
-    if maximum:
-        c.box.flush()
-        c.box = AliasingOutbox(c.hub.turn, c.link.write, maximum, c.max_sent_bytes)
-
-
-def _attach(c: Connection, packet: Connect) -> None:
-    session, hub = c.session, c.hub
-    was_v5 = session.is_v5
-    session.attach(
-        c,
-        c.client,
-        c.box,
-        packet.properties.get("Receive-Maximum", MAX_PACKET_ID),
-        packet.properties.get("Maximum-Packet-Size", 0),
-    )
-    hub.inbounds.client_came(session.client_id)
-    session.connected_ns = c.connected_ns = c.now_ns
-    if session.subscriptions and was_v5 != session.is_v5:
-        hub.plans.invalidate()  # routes are grouped by version
-    c.is_connected = True
-    c.max_packet_bytes = c.terms.max_packet_size
-    hub.figures.connected.value += 1
-    hub.figures.connected_by_version[c.version] += 1
-
-
-def _connack(c: Connection, is_present: bool, told: dict[str, Any]) -> bytes:
-    if not c.is_v5:
-        return encode_packet(ConnAck(is_present), c.version)
-    properties = announced(c.terms) | told
-    return encode_fitting(ConnAck(is_present, reason.SUCCESS, properties), 5, c.max_sent_bytes)

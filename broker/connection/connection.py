@@ -1,38 +1,68 @@
-"""One connection: its state, and which module takes which packet. Knows no socket, only a ``Link``."""
+"""One connection: its state, what it keeps and sends, and its end. Knows no socket, only a ``Link``, and of packets
+only how they are read: by the ``Reader`` that it is made with.
+
+Its answers stay in order: while one waits for the commit that holds what it acknowledges, later ones queue behind it.
+All that one commit releases leave in one write.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from logging import getLogger
 from math import inf
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from broker.auth.attempt import Certificate
 from broker.auth.subject import Subject
 from broker.auth.users import User
-from broker.codec.decode import decode_packet
-from broker.codec.framing import frame_at
-from broker.codec.packets import Connect
-from broker.connection import acknowledge, close, connect, reading
-from broker.connection.announce import Greeting
-from broker.connection.authentication import logins
+from broker.codec.encode import encode_fitting, encode_packet
+from broker.codec.packets import ConnAck, Disconnect, SubAck, UnsubAck
+from broker.connection.admission import Admission
+from broker.connection.authentication.login import Login
 from broker.connection.authentication.permits import Permits
-from broker.connection.due import TICK_S
-from broker.connection.figures import CONNECT
-from broker.connection.hub import Hub
+from broker.connection.authentication.waiting import PARKED_LOGIN
+from broker.connection.brake import Brake, StoreBrake
+from broker.connection.figures import Figures
+from broker.connection.greeting import Greeting
 from broker.connection.kept import Kept, Waiting
+from broker.connection.link import Link
+from broker.connection.order import Phase
 from broker.connection.publish_rate import PublishMeter
+from broker.connection.state import TICK_S, NodeState
 from broker.core import reason
 from broker.core.client import Client
+from broker.core.clock import Clock, Later
 from broker.core.errors import PeerError
-from broker.core.nothing import NOTHING
-from broker.session.outbox import Outbox
+from broker.core.nothing import NOTHING, filled
+from broker.core.stage import Refusal
+from broker.observe.metrics import Counter
+from broker.session.outbox import Outbox, Turn
 from broker.session.session import Session
+from broker.storage.writer import Writer
 
 _log = getLogger(__name__)
 
-_CONNECT_BYTE: Final = 0x10
+RETURN_CODES: Final = {
+    reason.UNSUPPORTED_PROTOCOL_VERSION: 1,
+    reason.CLIENT_IDENTIFIER_NOT_VALID: 2,
+    reason.KEEP_ALIVE_TIMEOUT: 2,
+    reason.SERVER_UNAVAILABLE: 3,
+    reason.SERVER_BUSY: 3,
+    reason.QUOTA_EXCEEDED: 3,
+    reason.CONNECTION_RATE_EXCEEDED: 3,
+    reason.USE_ANOTHER_SERVER: 3,
+    reason.BAD_USER_NAME_OR_PASSWORD: 4,
+    reason.NOT_AUTHORIZED: 5,
+    reason.BANNED: 5,
+}
+"""CONNACK return codes of 3.1.1, section 3.2.2.3, for reason codes of 5.0."""
+_CONNACK_CODES: Final = frozenset((0x81, 0x82, 0x87, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9F))
+"""Codes of a DISCONNECT that a CONNACK may carry in its place; SERVER_UNAVAILABLE stands for the others."""
+_PUBACK: Final = 0x40
+_PUBREC: Final = 0x50
+_SHORT: Final = 5
+"""Size of a PUBACK or PUBREC without properties; only refusals have some."""
 _NO_CAUSE: Final[frozenset[object]] = frozenset()
 _LARGE_READ_BYTES: Final = 64 * 1024
 """When so much was read in a turn, what that led to is written at once: libuv reads a busy socket up to 32 times, 8 MB,
@@ -41,53 +71,50 @@ _ANSWERS_FACTOR: Final = 4
 """A client that reads none of its answers is not read from, once so many times ``max_unsent_bytes`` wait for it."""
 
 
-class Link(Protocol):
-    """The byte stream under a connection (``broker.net.tcp``)."""
+class Reader(Protocol):
+    """Takes the packets of connections."""
 
-    peer_host: str | None
-    peer_port: int | None
-    listener: str
-    server_name: str | None
-    """What the client asked for in the TLS handshake (SNI)."""
-    tls_version: str | None
-    """Of the connection's TLS, None without."""
-    certificate: Certificate | None
-    """What it showed there and was found good."""
-    refusal: int
-    """Reason code to refuse its CONNECT with, 0 when its listener takes it."""
-
-    @property
-    def sock_name(self) -> str | None:
-        """``address:port`` of our end, None when it has none."""
+    def read_first(self, c: Connection, data: bytes) -> int:
+        """Take what comes before the CONNACK, and all that came with it; returns how many bytes were used."""
         ...
 
-    def write(self, data: bytes) -> None:
-        """Send; never waits."""
+    def read_packets(self, c: Connection, data: bytes, position: int) -> int:
+        """Take every complete packet from ``position`` on; returns where the first incomplete one begins."""
         ...
 
-    def close(self, *, lingers: bool = False) -> None:
-        """Send what waits, then close; cut off when the peer does not take it within a deadline.
 
-        ``lingers``: what the peer is still sending is read and thrown away for a while, since closing on it would
-        reset the connection and take from the peer what it was told last.
-        """
+class Registry(Protocol):
+    """Knows all connections of a node."""
+
+    def opened(self, c: Connection) -> None:
+        """Its link is open."""
         ...
 
-    def pause_reading(self) -> None:
-        """Read no more until ``resume_reading``."""
+    def ended(self, c: Connection, why: str, *, is_will_due: bool, properties: dict[str, Any] | None) -> None:
+        """Its link is closed; ``properties`` are those of the client's DISCONNECT."""
         ...
 
-    def resume_reading(self) -> None:
-        """Read again."""
-        ...
 
-    def unsent_bytes(self) -> int:
-        """Bytes that the system has not taken yet."""
-        ...
+@dataclass(slots=True)
+class ConnectionServices:
+    """What all connections of a node share. ``dropped`` gives the counter of messages not passed on, by reason."""
+
+    state: NodeState
+    clock: Clock
+    later: Later
+    writer: Writer
+    turn: Turn
+    brake: Brake
+    store_brake: StoreBrake
+    admission: Admission
+    figures: Figures
+    dropped: Callable[[str], Counter]
+    reader: Reader
+    registry: Registry
 
 
 class Connection:
-    """The state of one connection; hands each packet to its module.
+    """The state of one connection, what it sends, and its end.
 
     ``session``, ``client`` and ``greeting`` are there once a CONNECT was accepted.
     """
@@ -106,7 +133,6 @@ class Connection:
         "connected_ns",
         "deadline_s",
         "greeting",
-        "hub",
         "is_closed",
         "is_connected",
         "is_parked",
@@ -121,6 +147,7 @@ class Connection:
         "now_ns",
         "packets_in",
         "permits",
+        "services",
         "session",
         "silence_s",
         "subject",
@@ -137,25 +164,26 @@ class Connection:
     greeting: Greeting
     session: Session
 
-    def __init__(self, hub: Hub, link: Link) -> None:
-        self.hub, self.link = hub, link
-        self.box = Outbox(hub.turn, link.write)
+    def __init__(self, services: ConnectionServices, link: Link) -> None:
+        self.services, self.link = services, link
+        settings = services.state.settings
+        self.box = Outbox(services.turn, link.write)
         self.is_connected = self.is_closed = self.is_v5 = False
         self.is_parked = False
         self.version = 0
         self.wants_reasons = True
-        self.max_packet_bytes = hub.settings.max_packet_size_before_connect
+        self.max_packet_bytes = settings.max_packet_size_before_connect
         self.max_sent_bytes: float = inf
         self.aliases: dict[int, bytes] = {}
         self.alias_bytes = self.user_property_bytes = 0
-        self.login: logins.Login | None = None
+        self.login: Login | None = None
         self.subject: Subject | None = None
         """What is certain of the client."""
         self.account: User | None = None
         """The broker's own user that it logged in as."""
         self.permits: Permits | None = None
         """None for a client that no access rule restricts."""
-        self.terms = hub.settings
+        self.terms = settings
         """The settings that the client was told the limits of; it is held to these, whatever they are later."""
         self.connack = b""
         """What waits to be sent first, until the session is stored."""
@@ -172,27 +200,36 @@ class Connection:
         self._rest = bytearray()
         self._holds: frozenset[object] = _NO_CAUSE
 
+    @property
+    def phase(self) -> Phase:
+        """How far it has come."""
+        if self.is_closed:
+            return Phase.CLOSED
+        if self.is_parked:
+            return Phase.WAITING
+        if self.is_connected:
+            return Phase.CONNECTED if self.login is None else Phase.CONNECTED_BY_METHOD
+        return Phase.OPENED if self.login is None else Phase.AUTHENTICATING
+
     # -- from the link --
 
     def opened(self) -> None:
         """The link is open: a CONNECT is expected within ``connect_timeout``."""
-        hub = self.hub
-        self.deadline_s = hub.now_s + hub.settings.connect_timeout + TICK_S
-        hub.connections.add(self)
-        self.meter = hub.publish_rates.meter(self)
+        state = self.services.state
+        self.deadline_s = state.now_s + state.settings.connect_timeout + TICK_S
+        self.services.registry.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """Take what was read: bytes of any number of packets, cut anywhere."""
         if self.is_closed:
             return
-        hub, rest = self.hub, self._rest
-        size = len(data)
-        hub.figures.bytes_received.value += size
+        rest, size = self._rest, len(data)
+        self.services.figures.bytes_received.value += size
         self.bytes_in += size
         if rest or self.is_parked:
             rest += data
             if self.is_parked and not self.is_connected and len(rest) > self.max_packet_bytes:
-                self.hold(hub.logins)
+                self.hold(PARKED_LOGIN)
             if len(rest) < self.wanted or self.is_parked:
                 return
             data = bytes(rest)
@@ -203,17 +240,18 @@ class Connection:
         """The message for which this was parked is decided: finish it, then take what was read behind it."""
         self.is_parked = False
         data = b""
-        if not self.hub.is_stopping:
+        if not self.services.state.is_stopping:
             data = bytes(self._rest)
             self._rest.clear()
         self._handle(data, finish)
 
     def _handle(self, data: bytes, first: Callable[[], None] | None = None) -> None:
         """Take whole packets and keep the rest, once what is to be done before is done."""
-        hub, rest = self.hub, self._rest
-        self.now_ns = hub.clock.now_ns()
+        services, rest = self.services, self._rest
+        self.now_ns = services.clock.now_ns()
         self.wanted = 2
-        appended, meter, figures = hub.writer.appended, self.meter, hub.figures
+        writer, meter, figures = services.writer, self.meter, services.figures
+        appended = writer.appended
         packets, (at_0, at_1, at_2) = figures.packets_received, figures.received
         # what comes to the node's counts until this returns is this client's: counted once a read, not once a message
         packets_before, messages_before = packets.value, at_0.value + at_1.value + at_2.value
@@ -223,13 +261,14 @@ class Connection:
                 first()
                 if self.is_closed:
                     return
-            used = reading.read_packets(self, data, 0) if self.is_connected else self._read_first(data)
+            reader = services.reader
+            used = reader.read_packets(self, data, 0) if self.is_connected else reader.read_first(self, data)
         except PeerError as error:
-            close.on_peer_error(self, error)
+            self.on_peer_error(error)
             return
         except Exception:  # noqa: BLE001  one connection's trouble must not become another's
             _log.exception("connection.failed client_id=%s", self.client.client_id if self.is_connected else "")
-            close.on_internal_error(self)
+            self.on_internal_error()
             return
         if self.is_closed:
             return
@@ -238,25 +277,24 @@ class Connection:
         if used < len(data):
             rest += data[used:]
         if self.is_connected:
-            self.deadline_s = hub.now_s + self.silence_s
+            self.deadline_s = services.state.now_s + self.silence_s
         if self.waiting:
-            acknowledge.seal(self)
+            self._seal()
         if meter is not None:
             meter.spend(meter.published() - published, len(data))
-        if hub.writer.appended != appended and hub.writer.is_congested:
-            hub.paused.add(self)
-            self.hold(hub.writer)
-        turn = hub.turn
+        if writer.appended != appended and writer.is_congested:
+            services.store_brake.hold(self)
+        turn = services.turn
         turn.read_bytes += len(data)
         if turn.read_bytes >= _LARGE_READ_BYTES:
             turn.flush()
-        if hub.brake.fresh:
-            hub.brake.hold(self)
+        if services.brake.fresh:
+            services.brake.hold(self)
 
     def connection_lost(self) -> None:
         """The link is gone."""
         if not self.is_closed:
-            close.end(self, "tcp_closed", is_will_due=True)
+            self.end("tcp_closed", is_will_due=True)
 
     def pause_writing(self) -> None:
         """Much waits to be sent: publishers are held back, and beyond ``max_unsent_bytes`` QoS 0 is dropped."""
@@ -273,10 +311,10 @@ class Connection:
 
     def reply(self, packet: bytes) -> None:
         """Send a whole packet that is no PUBLISH, in this turn of the loop."""
-        self.hub.figures.note_sent(packet)
+        self.services.figures.note_sent(packet)
         self.box.add(packet)
 
-    # -- from the hub --
+    # -- waiting --
 
     def hold(self, cause: object) -> None:
         """Read nothing until ``let_go`` was called for every cause."""
@@ -289,68 +327,198 @@ class Connection:
         if cause in self._holds:
             self._holds -= {cause}
             if self.is_connected:
-                self.deadline_s = self.hub.now_s + self.silence_s
+                self.deadline_s = self.services.state.now_s + self.silence_s
             if not self._holds and not self.is_closed:
                 self.link.resume_reading()
-
-    def on_tick(self) -> None:
-        """Authenticating again takes too long."""
-        logins.end_overdue(self)
 
     def on_deadline(self) -> None:
         """The client said nothing for too long, unless it was us who did not listen; or its CONNACK is overdue."""
         if not self._holds or not self.is_connected:
-            close.on_silence(self)
+            if self.is_connected:
+                self.disconnect(reason.KEEP_ALIVE_TIMEOUT, "keepalive_timeout")
+            else:
+                self.refuse_silently("connect_timeout", "no CONNECT came in time")
 
     def fail(self, error: BaseException) -> None:
         """What the session must send cannot be stored."""
         _log.warning("connection.store_failed client_id=%.200s error=%s", self.client.client_id, error)
-        close.on_internal_error(self)
+        self.on_internal_error()
 
     def overrun(self) -> None:
         """More waits for the client than may, and the settings say to close: not now, a message is being delivered."""
-        self.hub.later(0, close.disconnect, self, reason.QUOTA_EXCEEDED, "queue_full")
+        self.services.later(0, self.disconnect, reason.QUOTA_EXCEEDED, "queue_full")
 
     def hold_back_if_unread(self) -> None:
         """Stop reading a client that does not read its answers; ``resume_writing`` goes on."""
-        if self.link.unsent_bytes() > _ANSWERS_FACTOR * self.hub.settings.max_unsent_bytes:
+        if self.link.unsent_bytes() > _ANSWERS_FACTOR * self.services.state.settings.max_unsent_bytes:
             self.hold(self.link)
 
-    # -- CONNECT --
+    # -- answers --
 
-    def _read_first(self, data: bytes) -> int:
-        """Take the CONNECT and all that came with it. Anything else closes without a packet [MQTT-3.1.0-1]."""
-        if self.login is not None:
-            return self._read_on(data, logins.read_exchange(self, data, 0))
-        if not data:
-            return 0
-        if data[0] & 0xF0 != _CONNECT_BYTE:
-            close.refuse_silently(self, "protocol_error", "what came first is no CONNECT")
-            return len(data)
-        try:
-            frame = frame_at(data, 0, self.max_packet_bytes)
-        except PeerError as error:
-            return close.on_bad_connect_header(self, error, data)
-        if frame is None:
-            return 0
-        start, stop = frame
-        if stop > len(data):
-            self.wanted = stop
-            return 0
-        try:
-            packet = decode_packet(data[0], data, start, stop, 0)
-        except PeerError as error:
-            close.on_bad_connect(self, error, data, start, stop)
-            return len(data)
-        assert isinstance(packet, Connect)
-        self.hub.figures.note_before_connack(CONNECT)
-        connect.take_connect(self, packet)
-        if self.login is not None:
-            stop = logins.read_exchange(self, data, stop)
-        return self._read_on(data, stop)
+    def answer(self, data: Waiting, *, waits: bool) -> None:
+        """Send ``data``, or do it when it is a callable: in order, and after the present commit group if it
+        ``waits``."""
+        if waits or self.waiting or self.batches:
+            self.waiting.append(data)
+            self.unacknowledged += _is_puback(data)
+        else:
+            self._release(data)
 
-    def _read_on(self, data: bytes, position: int) -> int:
-        """Take what came behind what was used of the CONNECT and the exchange; it stays while somebody decides."""
+    def answer_fitting(self, packet: SubAck | UnsubAck, *, waits: bool) -> None:
+        """Answer within the client's maximum packet size; a client whose maximum is below the least there is to say is
+        cut off [MQTT-3.1.2-24]."""
+        encoded = encode_fitting(packet, self.version, self.max_sent_bytes)
+        if len(encoded) <= self.max_sent_bytes:
+            self.answer(encoded, waits=waits)
+            return
+        text = f"an answer of {len(encoded)} bytes is above the Maximum Packet Size of {int(self.max_sent_bytes)}"
+        self.disconnect(reason.PACKET_TOO_LARGE, "answer_too_large", text=text)
+
+    def _seal(self) -> None:
+        """Tie the answers gathered in this read to the commit group that holds what they acknowledge."""
+        self.batches = filled(self.batches)
+        self.batches.append((self.waiting, self.kept))
+        self.waiting, self.kept = [], []
+        self.services.writer.when_committed(self._committed)
+
+    def _committed(self, error: BaseException | None) -> None:
+        waiting, kept = self.batches.popleft()
+        if error is not None:
+            self._not_stored(waiting, kept)
+            return
+        for data in waiting:
+            if self.is_closed:  # before, or by one of these
+                return
+            self.unacknowledged -= _is_puback(data)
+            self._release(data)
+
+    def _release(self, data: Waiting) -> None:
+        if isinstance(data, bytes):
+            self.reply(data)
+        else:
+            data()
+
+    def _not_stored(self, waiting: list[Waiting], kept: list[Kept]) -> None:
+        """What the group held was not stored: say so for its publishes, and close where the protocol has no word for
+        it.
+
+        Other answers only queued behind them. Those of refusals stay as they are; a resend of what an earlier group
+        holds is acknowledged as ever.
+        """
+        self.services.dropped("not_stored").value += sum(one.is_wanted for one in kept)
+        if kept and self.is_connected and self.session.inbound is not None:
+            self.session.inbound.forget(one.packet_id for one in kept)
         if self.is_closed:
-            return len(data)
-        return reading.read_packets(self, data, position) if self.is_connected else position
+            return
+        lost = {one.packet_id for one in kept if not one.is_refused}
+        if not all(isinstance(data, bytes) and data[0] in (_PUBACK, _PUBREC) for data in waiting) or (
+            kept and self.version < 5
+        ):
+            self.on_internal_error()
+            return
+        for data in waiting:
+            assert isinstance(data, bytes)
+            self.unacknowledged -= _is_puback(data)
+            if len(data) <= _SHORT and int.from_bytes(data[2:4]) in lost:
+                self.reply(bytes((data[0], 3)) + data[2:4] + bytes((reason.QUOTA_EXCEEDED,)))
+            else:
+                self.reply(data)
+
+    # -- the end --
+
+    def welcome(self) -> None:
+        """Send the CONNACK that was kept until the session is stored, and what waits behind it."""
+        connack, self.connack = self.connack, b""
+        self.services.figures.note_sent(connack)
+        self.box.uncork(connack)
+
+    def on_peer_error(self, error: PeerError) -> None:
+        """The client broke the protocol: tell it which way, as far as its version has words for it."""
+        if self.is_connected:
+            self.disconnect(error.reason_code, reason.name_of(error.reason_code), text=str(error))
+        else:
+            self.refuse_silently(reason.name_of(error.reason_code), str(error))
+
+    def refuse_silently(self, why: str, text: str) -> None:
+        """The end of who has no CONNECT that could be answered."""
+        self._note_refused(why, text, "")
+        self.end(why, is_will_due=False)
+
+    def refuse_connect(self, code: int, text: str = "", client_id: str = "", *, detail: str = "") -> None:
+        """CONNACK with the reason, then the end [MQTT-3.2.2-6, -7]. ``detail`` is for the log, where the client is not
+        to know it."""
+        self._note_refused(reason.name_of(code), detail or text, client_id)
+        if self.is_v5:
+            properties = {"Reason-String": text} if text else {}
+            reference = self.services.admission.server_reference
+            if code == reason.USE_ANOTHER_SERVER and reference is not None:
+                properties["Server-Reference"] = reference
+            connack = encode_fitting(ConnAck(False, code, properties), 5, self.max_sent_bytes)
+            if len(connack) <= self.max_sent_bytes:  # else nothing may be said [MQTT-3.1.2-24]
+                self.reply(connack)
+        elif code in RETURN_CODES:
+            self.reply(encode_packet(ConnAck(False, RETURN_CODES[code]), self.version))
+        self.end(reason.name_of(code), is_will_due=False, lingers=True)
+
+    def _refuse_late(self, code: int) -> None:
+        """What was accepted cannot be kept, and the CONNACK has not left: let it say so."""
+        self.box.chunks.clear()
+        self.connack = b""
+        if self.is_v5 or code in RETURN_CODES:
+            connack = encode_packet(ConnAck(False, code if self.is_v5 else RETURN_CODES[code]), self.version)
+            self.services.figures.note_sent(connack)
+            self.box.uncork(connack)
+
+    def refused(self, refusal: Refusal) -> None:
+        """A stage stopped a message and wants its publisher gone."""
+        is_forbidden = refusal.reason_code == reason.NOT_AUTHORIZED
+        code = reason.NOT_AUTHORIZED if is_forbidden else reason.IMPLEMENTATION_SPECIFIC_ERROR
+        self.disconnect(code, refusal.reason, text=refusal.text)
+
+    def on_internal_error(self) -> None:
+        """A fault of the broker's own, or of its store."""
+        if self.version and not self.is_connected and not self.is_closed:
+            self.refuse_connect(reason.SERVER_UNAVAILABLE)
+        self.disconnect(reason.UNSPECIFIED_ERROR, "internal_error")
+
+    def disconnect(self, code: int, why: str, *, text: str = "", is_will_due: bool = True) -> None:
+        """DISCONNECT with a reason code to version 5 clients, then the end."""
+        if self.is_closed:
+            return
+        is_stopping = self.services.state.is_stopping
+        if not is_stopping:
+            _log.info(
+                "connection.cut_off client_id=%.200s peer=%s listener=%s reason=%s detail=%.300s",
+                self.client.client_id if self.is_connected else "", self._address, self.link.listener, why, text,
+            )  # fmt: skip
+        if self.connack:  # a DISCONNECT may not come before it [MQTT-3.14.0-1]
+            self._refuse_late(code if code in _CONNACK_CODES else reason.SERVER_UNAVAILABLE)
+        elif self.is_v5 and self.is_connected:
+            properties = {"Reason-String": text} if text else {}
+            self.reply(encode_fitting(Disconnect(code, properties), 5, self.max_sent_bytes))
+        self.end(why, is_will_due=is_will_due, lingers=self.is_v5 and not is_stopping)
+
+    def end(
+        self, why: str, *, is_will_due: bool, properties: dict[str, Any] | None = None, lingers: bool = False
+    ) -> None:
+        """Close the link and let the session go; nothing that comes after is heeded. ``lingers`` where the client may
+        be in the middle of sending: it must be able to read what it is told."""
+        self.is_closed = True
+        self.box.flush()
+        self.link.close(lingers=lingers)
+        self.services.registry.ended(self, why, is_will_due=is_will_due, properties=properties)
+
+    def _note_refused(self, why: str, text: str, client_id: str) -> None:
+        self.services.figures.refused_connection(why)
+        _log.info(
+            "connection.refused client_id=%.200s peer=%s listener=%s reason=%s detail=%.300s",
+            client_id, self._address, self.link.listener, why, text,
+        )  # fmt: skip
+
+    @property
+    def _address(self) -> str:
+        return f"{self.link.peer_host}:{self.link.peer_port}"
+
+
+def _is_puback(data: Waiting) -> bool:
+    return isinstance(data, bytes) and data[0] == _PUBACK

@@ -17,11 +17,12 @@ from broker.connection.backlog import Backlog
 from broker.core.clock import Clock
 from broker.core.errors import PeerError
 from broker.core.message import Message, Properties
-from broker.core.stage import Publisher
+from broker.core.stage import Outcome
 from broker.core.template import Template
 from broker.core.topic import TopicFilter, check_topic_name
 from broker.observe.metrics import Counter, Metrics
-from broker.session.session import Session
+from broker.pipeline.pipeline import DROPPED_HELP
+from broker.session.state import SessionState
 
 Cause = Literal["queue_full", "expired", "rejected", "packet_too_large", "away", "session_ended", "no_subscribers"]
 
@@ -86,14 +87,13 @@ class DeadLetters:
     def __init__(
         self,
         settings: DeadLetterSettings,
-        publisher: Publisher,
+        publish: Callable[[Message], Outcome],
         backlog: Backlog,
         clock: Clock,
         metrics: Metrics,
         dropped: Callable[[str], Counter],
-        unwanted: Callable[[str], Counter],
     ) -> None:
-        self._settings, self._publisher, self._backlog, self._clock = settings, publisher, backlog, clock
+        self._settings, self._publish_letter, self._backlog, self._clock = settings, publish, backlog, clock
         self._template = _compiled(settings.topic)
         self.reasons = frozenset(why for why, cause in CAUSES.items() if cause in settings.causes)
         """Reasons of drops that lead to dead letters."""
@@ -103,14 +103,15 @@ class DeadLetters:
         self._lost = metrics.counter("dead_letters_lost", "dead letters that a stage refused")
         for why, cause in CAUSES.items():
             self._show(metrics, cause, dropped(why), "group" if why in _OF_GROUPS else "session")
-        self._show(metrics, _NO_SUBSCRIBERS, unwanted(_NO_SUBSCRIBERS), "session")
+        unwanted = metrics.counter("messages_dropped", DROPPED_HELP, reason=_NO_SUBSCRIBERS)
+        self._show(metrics, _NO_SUBSCRIBERS, unwanted, "session")
 
-    def take(self, session: Session, message: Message, why: str) -> None:
+    def take(self, session: SessionState, message: Message, why: str) -> None:
         """A session did not get a message."""
         if why in self.reasons:
             self._publish(message, CAUSES[why], session.client_id)
 
-    def take_shed(self, session: Session, why: str, begin: int, skipped: int, count: int) -> None:
+    def take_shed(self, session: SessionState, why: str, begin: int, skipped: int, count: int) -> None:
         """A session passes over ``count`` of its messages in the log, behind ``skipped`` from ``begin`` on."""
         if why in self.reasons:
             for message in self._backlog.messages_for(session, begin, skipped, count):
@@ -140,7 +141,7 @@ class DeadLetters:
             _properties(message, cause, client_id),
             via=(*message.via, _MARK),
         )
-        is_refused = self._publisher.publish(letter).refusal is not None
+        is_refused = self._publish_letter(letter).refusal is not None
         (self._lost if is_refused else self._published).value += 1
 
     def _show(self, metrics: Metrics, cause: Cause, counter: Counter, queue: str) -> None:

@@ -5,19 +5,22 @@ Worked out once a topic and kept in its plan, so that topics which mean themselv
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import PeerError
 from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.topic import DELAYED_PREFIX, RESERVED_PREFIXES, reserved_topic
-from broker.pipeline.plan import Plans, Resolve, TopicPlan
+from broker.pipeline.plan import Resolve, TopicPlan
 from broker.routing.delayed import Delayed
 from broker.routing.rewrite import Rewrite, Rewrites, UnsafeName
 from broker.routing.router import Routes
 from broker.session.session import Session
 
 SessionRoutes = Routes[Session]
+FinalPlan = Callable[[bytes], TopicPlan[SessionRoutes]]
 
 
 class Taken(SessionRoutes):
@@ -33,13 +36,12 @@ class Taken(SessionRoutes):
 
 
 class Entrance:
-    """Gives plans their special cases; see ``broker.pipeline.plan.Plans``."""
+    """Gives plans their special cases; implements ``broker.pipeline.plan.Meanings``."""
 
-    def __init__(self, plans: Plans[SessionRoutes], rewrites: Rewrites, delayed: Delayed) -> None:
-        self._plans, self._rewrites, self._delayed, self._taken = plans, rewrites, delayed, Taken()
-        plans.for_clients, plans.special, plans.meaning = self.for_clients, self.special, self.meaning
+    def __init__(self, rewrites: Rewrites, delayed: Delayed) -> None:
+        self._rewrites, self._delayed, self._taken = rewrites, delayed, Taken()
 
-    def for_clients(self, topic: str) -> Resolve[SessionRoutes] | None:
+    def for_clients(self, topic: str, final: FinalPlan) -> Resolve[SessionRoutes] | None:
         """How clients that publish to a topic get their plan; None for the topic's own."""
         prefix, inner = _split_delay(topic)
         if inner.startswith(RESERVED_PREFIXES):
@@ -50,7 +52,7 @@ class Entrance:
             return None
 
         def resolve(client: Client) -> TopicPlan[SessionRoutes]:
-            return self._rewritten(topic, prefix, inner, rewrite, client)
+            return self._rewritten(topic, prefix, inner, rewrite, client, final)
 
         return resolve
 
@@ -73,13 +75,13 @@ class Entrance:
         return TopicPlan(topic, topic_bytes, (("delayed", self._delayed.take),), (), self._taken)
 
     def _rewritten(
-        self, topic: str, prefix: str, inner: str, rewrite: Rewrite, client: Client
+        self, topic: str, prefix: str, inner: str, rewrite: Rewrite, client: Client, final: FinalPlan
     ) -> TopicPlan[SessionRoutes]:
         try:
             meant = rewrite.apply(inner, client)
             if meant.startswith(RESERVED_PREFIXES):  # captured from what the client wrote
                 return self._reserved(topic)
-            return self._plans.final((prefix + meant).encode())
+            return final((prefix + meant).encode())
         except (UnsafeName, PeerError) as error:
             text = f"rewrite {rewrite.name!r} makes no topic of it: {error}"
             return self._refusing(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -28,7 +27,7 @@ class Figures:
     refused by reason + resent and already taken.
     """
 
-    def __init__(self, metrics: Metrics, dropped: Callable[[str], Counter]) -> None:
+    def __init__(self, metrics: Metrics) -> None:
         counter = metrics.counter
         self.bytes_received = counter("bytes_received", "bytes read from clients")
         self.bytes_sent = counter("bytes_sent", "bytes written to clients")
@@ -73,7 +72,6 @@ class Figures:
         self.subscriptions_filtered = counter(
             "subscriptions_filtered", "subscriptions granted though rules deny some of their topics: those are withheld"
         )
-        self.dropped = dropped
         self._metrics = metrics
         self._delivery_dropped: dict[str, Counter] = {}
 

@@ -37,8 +37,8 @@ class Round(Protocol):
 class Housekeeping:
     """Deletes leftovers, a little in each tick.
 
-    ``tick`` is called twice a second; ``forget_inbound`` deletes what one client sent.
-    """
+    ``tick`` is called twice a second; ``kept_from`` tells from which offset on share groups
+    need the log, ``forget_inbound`` deletes what one client sent."""
 
     def __init__(
         self,
@@ -46,10 +46,11 @@ class Housekeeping:
         inbounds: Inbounds,
         backlog: Backlog,
         writer: Writer,
+        kept_from: Callable[[], int],
         forget_inbound: Callable[[str], None],
     ) -> None:
         self._sessions, self._inbounds, self._backlog, self._writer = sessions, inbounds, backlog, writer
-        self._forget_inbound = forget_inbound
+        self._kept_from, self._forget_inbound = kept_from, forget_inbound
         self._trimming = _Job(self._trim, _TRIM_NS)
         self._jobs = [
             self._trimming,
@@ -78,7 +79,7 @@ class Housekeeping:
             if len(found) < _AT_ONCE:
                 break
             yield
-        self._backlog.trim(max(before, least))
+        self._backlog.trim(min(max(before, least), self._kept_from()))
 
     def _low(self, session: Session) -> int:
         return in_log.low_offset(session, self._backlog.log_next)

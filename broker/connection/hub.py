@@ -1,50 +1,55 @@
-"""What all connections of a node share, and what happens to sessions whose connection is gone.
-
-The hub owns sessions, routing, the pipeline and the session log, and acts when time passes. It knows no socket.
-"""
+"""What all connections of a node share, made in order: each part with those before it that it needs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from logging import getLogger
 from math import inf
-from typing import TYPE_CHECKING, Final
 
 from broker.auth.access import Access
 from broker.auth.client_attributes import ClientAttributes
+from broker.connection.acknowledge import Acknowledgements
 from broker.connection.admission import Admission
+from broker.connection.announce import Announcements
 from broker.connection.authentication.expiry import Expiries
-from broker.connection.authentication.permits import apply_rules, apply_users, close_banned
+from broker.connection.authentication.logins import Logins
+from broker.connection.authentication.permissions import AccessChanges, Permissions
 from broker.connection.authentication.waiting import WaitingLogins
-from broker.connection.backlog import Backlog, Defer
-from broker.connection.brake import Brake
-from broker.connection.capabilities import MOST_QOS
+from broker.connection.backlog import Backlog
+from broker.connection.brake import Brake, StoreBrake
+from broker.connection.connect import Connecting
+from broker.connection.connection import Connection, ConnectionServices
+from broker.connection.connections import Connections
 from broker.connection.dead_letters import DeadLetters, DeadLetterSettings
-from broker.connection.due import Due
 from broker.connection.entrance import Entrance
 from broker.connection.figures import Figures
-from broker.connection.gauges import show_sizes
 from broker.connection.housekeeping import Housekeeping
+from broker.connection.link import Link
 from broker.connection.parking import Parking
-from broker.connection.publish_rate import Later, PublishRates
+from broker.connection.publish import Publishing
+from broker.connection.publish_rate import PublishRates
 from broker.connection.queue_watch import QueueWatch
+from broker.connection.reading import PacketReader
 from broker.connection.replays import Replays
 from broker.connection.restore import restore
 from broker.connection.session_events import SessionEvents
+from broker.connection.session_life import SessionLife
 from broker.connection.session_records import SessionRecords
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.losses import GroupLosses
 from broker.connection.sharing.settings import SharedSettings
 from broker.connection.sharing.shares import Shares
+from broker.connection.state import NodeState
+from broker.connection.subscribe import Subscribing
 from broker.connection.sys_topics import SysTopics
-from broker.connection.turns import MANY, Turns
+from broker.connection.turns import Turns
+from broker.connection.upkeep import Upkeep
 from broker.connection.wills import Wills
 from broker.connection.zone_settings import ZonesSettings
-from broker.connection.zones import Zone, Zones
-from broker.core.clock import Clock
+from broker.connection.zones import Zones
+from broker.core.clock import Clock, Defer, Later
 from broker.core.events import Events
-from broker.core.stage import Gate, Tap
-from broker.core.subscription import Subscription
+from broker.core.message import Message
+from broker.core.stage import Gate, Outcome, Tap
 from broker.core.tally import Tally
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Metrics
@@ -57,30 +62,19 @@ from broker.routing.retained import Retained
 from broker.routing.rewrite import Rewrites
 from broker.routing.router import Router, Routes
 from broker.routing.settings import RetainedSettings
-from broker.session import in_log, resending
-from broker.session.inbound import Inbound
-from broker.session.inbounds import Inbounds
+from broker.routing.shared import ShareGroups
 from broker.session.outbox import Turn
 from broker.session.registry import SessionRegistry
-from broker.session.services import SessionServices
-from broker.session.session import NEVER_S, Session
+from broker.session.session import Session, SessionServices
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 
-if TYPE_CHECKING:
-    from broker.connection.connection import Connection
-
-_log = getLogger(__name__)
-
-_NS: Final = 1_000_000_000
-_STALE_TICKS: Final = 240
-
 
 class Hub:
-    """What all connections of a node share.
+    """What all connections of a node share. ``defer`` runs a callable in a later turn of the loop, ``later`` after some
+    seconds.
 
-    ``defer`` runs a callable in a later turn of the loop, ``later`` after some seconds, ``turn`` collects what it
-    writes.
+    Nothing below knows it: what is an attribute here is so for those above, who show and change what the node does.
     """
 
     def __init__(
@@ -100,134 +94,283 @@ class Hub:
         shared: SharedSettings | None = None,
         zones: ZonesSettings | None = None,
     ) -> None:
-        self.settings, self.writer, self.events, self.clock = settings, writer, events, clock
-        self.origin = ""
-        """What the node is told apart from others by (``broker.core.origin``)."""
+        self.writer, self.clock = writer, clock
+        self.state = state = NodeState(settings, clock)
         self.access = access or Access.of(None, writer, metrics, clock)
-        self.logins = WaitingLogins(metrics)
-        self.expiries = Expiries(metrics)
-        self.reauthenticating: set[Connection] = set()
-        """Connected, and an exchange of AUTH is under way."""
-        self.client_attributes = _client_attributes(settings, metrics)
-        self.subscribed, self.aliased, self.greeted = Tally(), Tally(), Tally()
-        """What clients have the broker keep: subscriptions, topics of aliases, user properties of their CONNECTs."""
-        self.now_s = clock.monotonic_s()
-        self.turn = Turn(lambda: defer(self.turn.flush))
-        self.connections: set[Connection] = set()
         self.admission = Admission(settings.max_connections or inf)
-        self.publish_rates = PublishRates(settings, clock, later, metrics)
-        self.paused: set[Connection] = set()
-        self.later = later
+        self.figures = figures = Figures(metrics)
+        self.connections: set[Connection] = set()
         self.turns = Turns(clock, defer)
-        self.brake = Brake(settings.slow_subscriber_wait, later, metrics)
+        self._brake = Brake(settings.slow_subscriber_wait, later, metrics)
         self.sessions = SessionRegistry()
-        self.inbounds = Inbounds(
-            settings.max_inbound_bytes_total, settings.max_inbound_bytes_connected, self._forget_oldest_inbound, defer
-        )
-        self.shares = self._make_shares(shared or SharedSettings(), metrics, defer)
-        self.router: Router[Session] = Router(self._keep, self._forget, self.shares)
-        self.plans = self._make_plans()
+        self.backlog = Backlog(writer, session_log, defer, metrics, settings.max_session_log_bytes, self.turns)
         self.retained = Retained(writer, clock, retained)
-        self.pipeline = self._make_pipeline(metrics)
-        self.parking = Parking(self.pipeline, metrics)
-        self.rewrites = Rewrites(self._forget_topics)
-        self.automatic = AutoSubscriptions(metrics)
-        self.delayed = self._make_delayed(metrics)
-        self.figures = Figures(metrics, self.pipeline.dropped)
-        self.session_events = SessionEvents(events)
-        self.sys_topics = SysTopics(self, metrics, session_log)
-        self.is_stopping = False
-        self.restricts_publish = settings.maximum_qos < MOST_QOS or not settings.retain_available
         self.retained.is_on = settings.retain_available
-        self.backlog = Backlog(writer, session_log, defer, metrics, settings.max_session_log_bytes)
-        self.backlog.on_owed, self.backlog.on_settled = self.turns.owe, self.turns.settle
-        self.replays = Replays(self.retained, self.backlog, writer, clock, defer, later, settings.max_queued_messages)
-        self.wills = Wills(writer.put, self.pipeline.publish_for_client, clock)
-        self.dead_letters = self._make_dead_letters(dead_letter or DeadLetterSettings(), metrics)
-        watermark, every_s = settings.queue_high_watermark, settings.queue_watch_interval
-        self.queue_watch = QueueWatch(self.sessions, metrics, watermark, every_s)
-        self.records = SessionRecords(writer, self.backlog, self.shares.save, later)
-        self.housekeeping = Housekeeping(self.sessions, self.inbounds, self.backlog, writer, self._forget_inbound)
-        self.due = Due(self)
-        self._ticks = 0
-        self._services = self._make_services(defer)
-        self.zones = Zones(zones, settings, self._services)
-        self._introduce()
-        show_sizes(self, metrics)
-
-    def _introduce(self) -> None:
-        """Tell the parts of each other where one is made before the other, and who is told of what."""
-        access, pipeline, shares = self.access, self.pipeline, self.shares
-        access.authorizer.on_change = lambda: apply_rules(self)
-        access.bans.on_ban = lambda ban: close_banned(self, ban)
-        if access.users is not None:
-            access.users.on_change = lambda names: apply_users(self, names)
-        if access.authorizer.settings.check_retain_source:
-            self.replays.is_wanted = access.authorizer.may_retain
-        shares.router = self.router
-        shares.tell_of_losses(GroupLosses(self.events, self.dead_letters))
-        pipeline.may_retain = self.retained.refusal
-        pipeline.on_unwanted = self.dead_letters.take_unwanted
-        Entrance(self.plans, self.rewrites, self.delayed)
-        self.backlog.on_lost = self._take_back_offsets
-        self.backlog.kept_from = shares.kept_from
-        self.writer.on_relief(self._on_relief)
-
-    def _make_plans(self) -> Plans[Routes[Session]]:
-        settings, router = self.settings, self.router
-        levels, size_bytes = settings.max_topic_levels, settings.max_topic_bytes
-        max_plans, max_bytes = settings.max_cached_plans, settings.max_cached_plan_bytes
-        return Plans(router.routes, router.forget_routes, max_plans, levels, size_bytes, max_bytes)
-
-    def _make_pipeline(self, metrics: Metrics) -> Pipeline[Routes[Session]]:
-        bounds = LaneBounds(self.settings.max_waiting_messages, self.settings.max_waiting_bytes)
-        return Pipeline(self.plans, self.retained.retain, metrics, self.events, bounds)
-
-    def _make_shares(self, settings: SharedSettings, metrics: Metrics, defer: Defer) -> Shares:
-        return Shares(
-            settings=settings,
-            writer=self.writer,
-            backlog=lambda: self.backlog,
-            brake=self.brake,
-            clock=self.clock,
+        self.rewrites = Rewrites(self._forget_topics)
+        self.delayed = Delayed(settings=DelayedSettings(), writer=writer, clock=clock, metrics=metrics)
+        self.dead_letters = DeadLetters(
+            dead_letter or DeadLetterSettings(),
+            self._publish_dead_letter,
+            self.backlog,
+            clock,
+            metrics,
+            figures.delivery_dropped,
+        )
+        groups = ShareGroups(self._forget)
+        self.shares = Shares(
+            settings=shared or SharedSettings(),
+            writer=writer,
+            backlog=self.backlog,
+            routed=groups,
+            losses=GroupLosses(events, self.dead_letters),
+            brake=self._brake,
+            clock=clock,
             metrics=metrics,
-            dropped=lambda why: self.figures.delivery_dropped(why),
+            dropped=figures.delivery_dropped,
             defer=defer,
         )
-
-    def _make_delayed(self, metrics: Metrics) -> Delayed:
-        return Delayed(
-            settings=DelayedSettings(),
-            writer=self.writer,
-            clock=self.clock,
-            metrics=metrics,
-            publish=self.pipeline.publish,
-            outcome_of_last=self.pipeline.lanes.outcome_of_last,
-        )
-
-    def _make_dead_letters(self, settings: DeadLetterSettings, metrics: Metrics) -> DeadLetters:
-        return DeadLetters(
-            settings,
-            self.pipeline,
-            self.backlog,
-            self.clock,
+        self.router: Router[Session] = Router(self.backlog.keep, self._forget, self.shares, groups)
+        self.plans = self._make_plans(settings)
+        self.pipeline: Pipeline[Routes[Session]] = Pipeline(
+            self.plans,
+            self.retained.retain,
             metrics,
-            self.figures.delivery_dropped,
-            self.pipeline.dropped,
+            events,
+            LaneBounds(settings.max_waiting_messages, settings.max_waiting_bytes),
+            self.retained.refusal,
+            self.dead_letters.take_unwanted,
+        )
+        self.records = SessionRecords(writer, self.backlog, self.shares.save, later)
+        self.replays = Replays(self.retained, self.backlog, writer, clock, defer, later, settings.max_queued_messages)
+        if self.access.authorizer.settings.check_retain_source:
+            self.replays.is_wanted = self.access.authorizer.may_retain
+        subscribed, session_events = Tally(), SessionEvents(events)
+        self.zones = Zones(zones, settings, self._make_services(settings, events, session_events, subscribed, defer))
+        self.life = life = SessionLife(
+            sessions=self.sessions,
+            router=self.router,
+            shares=self.shares,
+            backlog=self.backlog,
+            records=self.records,
+            replays=self.replays,
+            wills=Wills(writer.put, self.pipeline.publish_for_client, clock),
+            zones=self.zones,
+            turns=self.turns,
+            writer=writer,
+            clock=clock,
+            defer=defer,
+            inbound_bounds=(settings.max_inbound_bytes_total, settings.max_inbound_bytes_connected),
+            forgotten=figures.inbounds_forgotten,
+        )
+        self.sys_topics = SysTopics(
+            publisher=self.pipeline,
+            plans=self.plans,
+            life=life,
+            connections=self.connections,
+            retained=self.retained,
+            figures=figures,
+            metrics=metrics,
+            clock=clock,
+            state=state,
+        )
+        self.publish_rates = PublishRates(settings, figures, clock, later, metrics)
+        permissions = Permissions(self.access, self.plans, life, events, figures, state)
+        self._access_changes = AccessChanges(self.access, permissions, self.connections, life, self.turns)
+        parking, waiting_logins = Parking(self.pipeline, metrics), WaitingLogins(metrics)
+        expiries, store_brake = Expiries(state, clock, later, metrics), StoreBrake(writer)
+        self.client_attributes = _client_attributes(settings, metrics)
+        logins = Logins(
+            access=self.access,
+            permissions=permissions,
+            waiting=waiting_logins,
+            expiries=expiries,
+            attributes=self.client_attributes,
+            turns=self.turns,
+            figures=figures,
+            state=state,
+        )
+        announcements = Announcements(events, self.sys_topics, clock)
+        self.registry = Connections(
+            all=self.connections,
+            parked_by=(parking, waiting_logins, self.turns),
+            held_by=(logins, expiries, store_brake),
+            life=life,
+            announcements=announcements,
+            publish_rates=self.publish_rates,
+            access=self.access,
+            figures=figures,
+            state=state,
+        )
+        self.subscribing = Subscribing(
+            life=life,
+            permissions=permissions,
+            rewrites=self.rewrites,
+            sys_topics=self.sys_topics,
+            turns=self.turns,
+            writer=writer,
+            events=events,
+            session_events=session_events,
+            figures=figures,
+            subscribed=subscribed,
+            state=state,
+        )
+        self.automatic = AutoSubscriptions(metrics)
+        self.turn = Turn(defer)
+        connecting = Connecting(
+            access=self.access,
+            logins=logins,
+            waiting=waiting_logins,
+            permissions=permissions,
+            attributes=self.client_attributes,
+            subscribing=self.subscribing,
+            automatic=self.automatic,
+            announcements=announcements,
+            life=life,
+            plans=self.plans,
+            writer=writer,
+            turn=self.turn,
+            clock=clock,
+            figures=figures,
+            state=state,
+        )
+        publishing = Publishing(
+            plans=self.plans,
+            pipeline=self.pipeline,
+            parking=parking,
+            life=life,
+            writer=writer,
+            admission=self.admission,
+            figures=figures,
+            state=state,
+        )
+        reader = PacketReader(
+            connecting=connecting,
+            logins=logins,
+            publishing=publishing,
+            acknowledgements=Acknowledgements(life, figures),
+            subscribing=self.subscribing,
+            announcements=announcements,
+            plans=self.plans,
+            pipeline=self.pipeline,
+            dead_letters=self.dead_letters,
+            admission=self.admission,
+            turns=self.turns,
+            events=events,
+            clock=clock,
+            figures=figures,
+            state=state,
+        )
+        self._services = ConnectionServices(
+            state=state,
+            clock=clock,
+            later=later,
+            writer=writer,
+            turn=self.turn,
+            brake=self._brake,
+            store_brake=store_brake,
+            admission=self.admission,
+            figures=figures,
+            dropped=self.pipeline.dropped,
+            reader=reader,
+            registry=self.registry,
+        )
+        watermark, every_s = settings.queue_high_watermark, settings.queue_watch_interval
+        self.queue_watch = QueueWatch(self.sessions, metrics, watermark, every_s)
+        self.housekeeping = Housekeeping(
+            self.sessions, life.inbounds, self.backlog, writer, self.shares.kept_from, life.forget_inbound
+        )
+        self._upkeep = Upkeep(
+            connections=self.registry,
+            life=life,
+            waiting_logins=waiting_logins,
+            logins=logins,
+            access=self.access,
+            expiries=expiries,
+            sys_topics=self.sys_topics,
+            delayed=self.delayed,
+            retained=self.retained,
+            publisher=self.pipeline,
+            housekeeping=self.housekeeping,
+            queue_watch=self.queue_watch,
+            writer=writer,
+            clock=clock,
+            later=later,
+            state=state,
+            expired=figures.sessions_expired,
+        )
+        self._show_sizes(metrics, subscribed)
+
+    def connect(self, link: Link) -> Connection:
+        """A connection over a link that is about to open."""
+        return Connection(self._services, link)
+
+    def load(self) -> Iterator[None]:
+        """Restore everything from the store before the first connection, in steps, see ``restore``."""
+        bans, store = self.access.bans, self.writer.store
+        return restore(self.life, self.retained, self.delayed, bans, store, self.clock.now_ns)
+
+    def tick(self) -> None:
+        """Act on what time has brought; to be called every ``broker.connection.state.TICK_S``."""
+        self._upkeep.tick()
+
+    # -- what changes --
+
+    def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
+        """Use these gates and taps from the next message on."""
+        self.plans.set_stages(gates, taps)
+
+    def use_settings(self, settings: MqttSettings) -> None:
+        """Have other settings; those of ``FIXED_SETTINGS`` must be as they were."""
+        self.state.use(settings)
+        self.retained.is_on = settings.retain_available
+        self.plans.limit(settings.max_topic_levels, settings.max_topic_bytes)
+        self.zones.use(settings)
+        self._brake.wait_s, self.backlog.max_bytes = settings.slow_subscriber_wait, settings.max_session_log_bytes
+        self.life.inbounds.max_bytes = settings.max_inbound_bytes_total
+        self.life.inbounds.max_connected_bytes = settings.max_inbound_bytes_connected
+        self.life.inbounds.forget_oldest()
+        self.queue_watch.use(settings.queue_high_watermark, settings.queue_watch_interval)
+        self.publish_rates.settings = settings
+        self.registry.renew_meters()
+
+    # -- a message made while another is routed, a plan while routes change --
+
+    def _publish_dead_letter(self, letter: Message) -> Outcome:
+        return self.pipeline.publish(letter)
+
+    def _forget(self, topic_filter: TopicFilter) -> None:
+        self.plans.forget(topic_filter)
+
+    def _forget_topics(self) -> None:
+        self.plans.invalidate()
+        self.registry.forget_permits()
+
+    # -- making --
+
+    def _make_plans(self, settings: MqttSettings) -> Plans[Routes[Session]]:
+        return Plans(
+            self.router.routes,
+            self.router.forget_routes,
+            Entrance(self.rewrites, self.delayed),
+            settings.max_cached_plans,
+            settings.max_topic_levels,
+            settings.max_topic_bytes,
+            settings.max_cached_plan_bytes,
         )
 
-    def _make_services(self, defer: Defer) -> SessionServices:
-        settings = self.settings
+    def _make_services(
+        self, settings: MqttSettings, events: Events, session_events: SessionEvents, subscribed: Tally, defer: Defer
+    ) -> SessionServices:
         return SessionServices(
             clock=self.clock,
             changed=self.records.changed,
             moved=self.records.moved,
             refill=self.backlog.refill,
             defer=defer,
-            crowded=self.brake.crowded,
-            relieved=self.brake.relieved,
-            on_event=self.session_events.delivery,
-            events=self.events,
+            crowded=self._brake.crowded,
+            relieved=self._brake.relieved,
+            on_event=session_events.delivery,
+            events=events,
             sent=self.figures.sent,
             dropped=self.figures.delivery_dropped,
             max_queue=settings.max_queued_messages,
@@ -237,206 +380,26 @@ class Hub:
             resends=settings.retry_interval > 0,
             shed=self.dead_letters.take_shed,
             on_dropped=self.dead_letters.take if self.dead_letters.reasons else None,
-            subscribed=self.subscribed,
+            subscribed=subscribed,
         )
 
-    # -- stages --
-
-    def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
-        """Use these gates and taps from the next message on."""
-        self.plans.set_stages(gates, taps)
-
-    def _keep(self, *arguments: object) -> None:
-        self.backlog.keep(*arguments)  # type: ignore[arg-type]  # the router is made before the backlog
-
-    def _forget(self, topic_filter: TopicFilter) -> None:
-        self.plans.forget(topic_filter)
-
-    def _forget_topics(self) -> None:
-        """What clients mean by a topic has changed: whether they may publish there is to be decided again."""
-        self.plans.invalidate()
-        for connection in self.connections:
-            if connection.permits is not None:
-                connection.permits.forget()
-
-    def use_settings(self, settings: MqttSettings) -> None:
-        """Have other settings; those of ``FIXED_SETTINGS`` must be as they were."""
-        self.settings = settings
-        self.restricts_publish = settings.maximum_qos < MOST_QOS or not settings.retain_available
-        self.retained.is_on = settings.retain_available
-        self.plans.limit(settings.max_topic_levels, settings.max_topic_bytes)
-        self.zones.use(settings)
-        self.brake.wait_s, self.backlog.max_bytes = settings.slow_subscriber_wait, settings.max_session_log_bytes
-        self.inbounds.max_bytes = settings.max_inbound_bytes_total
-        self.inbounds.max_connected_bytes = settings.max_inbound_bytes_connected
-        self.inbounds.forget_oldest()
-        self.queue_watch.use(settings.queue_high_watermark, settings.queue_watch_interval)
-        self.publish_rates.settings = settings
-        self.renew_meters()
-
-    def renew_meters(self) -> None:
-        """Measure what clients publish by the limits of this moment."""
-        for connection in self.connections:
-            connection.meter = self.publish_rates.meter(connection)
-
-    # -- sessions --
-
-    def load(self) -> Iterator[None]:
-        """Restore everything from the store before the first connection, in steps, see ``restore``."""
-        return restore(self, self._services)
-
-    def new_session(self, client_id: str, *, is_durable: bool, zone: Zone | None = None) -> Session:
-        """Begin a session, in place of the one there was; its zone is the default one where none is given."""
-        old = self.sessions.get(client_id)
-        if old is not None:
-            self.end_session(old)
-        zone = zone or self.zones.default
-        session = Session(client_id, zone.services, is_durable=is_durable, next_offset=self.backlog.since_offset)
-        session.zone = zone.name
-        session.inbound = self.inbounds.get(client_id)
-        if session.inbound is not None:
-            session.inbound.restart()
-            self.records.inbound_changed(client_id, session.inbound)
-        self.sessions.add(session)
-        return session
-
-    def end_session(self, session: Session) -> None:
-        """Forget a session; a will that waits for its delay is due now [MQTT-3.1.2-8]."""
-        self.shares.away(session, for_good=True)
-        session.is_ended = True
-        session.drop_all("session_ended")
-        self._end_subscriptions(session)
-        session.may_have = None
-        self.router.limit(session)
-        self.sessions.remove(session)
-        self.replays.session_ended(session)
-        self.records.ended(session)
-        if session.inbound is not None:
-            session.inbound.restart()
-            self.records.inbound_changed(session.client_id, session.inbound)
-            self.inbounds.session_ended(session.client_id)
-        if session.will_at_ns:
-            self.wills.publish(session)
-
-    def _end_subscriptions(self, session: Session) -> None:
-        subscriptions = list(session.subscriptions.values())
-        session.subscriptions.clear()
-        if len(subscriptions) > MANY:
-            self.turns.do(self.router.leave(session, subscriptions))
-            return
-        for subscription in subscriptions:
-            self.router.unsubscribe(session, subscription.filter)
-
-    def inbound_of(self, session: Session) -> Inbound:
-        """The inbound state of a session's client identifier, made when first needed."""
-        if session.inbound is None:
-            session.inbound = self.inbounds.of_connected(session.client_id)
-        return session.inbound
-
-    def settle_inbound(self, session: Session) -> None:
-        """The client said goodbye and nothing of what it sent waits for an answer: it will send none of it again."""
-        inbound = session.inbound
-        if inbound is not None and inbound.settle():
-            self.records.inbound_changed(session.client_id, inbound)
-            if not session.expiry_s:
-                self.inbounds.pop(session.client_id, None)
-
-    def subscriptions_changed(self, session: Session, given_up: Sequence[Subscription] = ()) -> None:
-        """Write the subscriptions of a durable session with the commit group at hand; ``given_up`` are those that were
-        removed, or asked for QoS 1 or 2 and do no more."""
-        session.subscriptions_changed([item.filter for item in given_up if item.filter.share_group is None])
-        if session.is_durable:
-            self.records.subscriptions_changed(session)
-
-    def detached(self, session: Session, *, is_will_due: bool) -> None:
-        """A session's connection is gone: begin to count its life and its will's delay."""
-        session.detach(self.backlog.log_next)
-        now_ns = self.clock.now_ns()
-        self._start_clocks(session, now_ns, is_will_due=is_will_due)
-        if session.expiry_s == 0:
-            self.end_session(session)
-        else:
-            self.shares.away(session)
-            self.records.changed(session)
-            self.sessions.schedule(session)
-        self.inbounds.client_went(session.client_id)
-
-    def cut_off(self, session: Session, now_ns: int) -> None:
-        """A restored session's connection was cut off by the process's end: it has ended abnormally now."""
-        session.maybe_sent_below = self.backlog.log_next
-        self._start_clocks(session, now_ns, is_will_due=True)
-        self.records.changed(session)
-        self.sessions.schedule(session)
-
-    def _start_clocks(self, session: Session, now_ns: int, *, is_will_due: bool) -> None:
-        session.away_since_ns = now_ns
-        session.ends_at_ns = 0 if session.expiry_s >= NEVER_S else now_ns + session.expiry_s * _NS
-        will = session.will
-        if will is None or not is_will_due:
-            self.wills.forget(session)
-        elif will.delay_s and session.expiry_s:
-            session.will_at_ns = now_ns + min(will.delay_s, session.expiry_s) * _NS
-        else:
-            self.wills.publish(session)
-
-    def _take_back_offsets(self, next_offset: int) -> None:
-        """Records that were appended could not be stored: those that follow get their offsets."""
-        for session in self.sessions:
-            in_log.take_back_offsets(session, next_offset)
-        self.shares.take_back_offsets(next_offset)
-
-    # -- time --
-
-    def tick(self) -> None:
-        """Act on what time has brought: silent clients, wills, ends of sessions, trimming."""
-        self.now_s = self.clock.monotonic_s()
-        for connection in list(self.connections):
-            if self.now_s > connection.deadline_s:
-                connection.on_deadline()
-        self.logins.tick(self.now_s)
-        self.access.authenticators.tick()
-        self.expiries.tick(self)
-        for connection in list(self.reauthenticating):
-            connection.on_tick()
-        self.shares.tick(self.clock.now_ns())
-        now_ns = self.clock.now_ns()
-        self.due.act()
-        self.due.publish_delayed()
-        self.sys_topics.tick()
-        self.due.sweep_retained()
-        if self.settings.retry_interval:
-            self._resend(now_ns - int(self.settings.retry_interval * _NS))
-        if self.writer.failure is None:  # while the store is opened again it cannot be read
-            self.housekeeping.tick(now_ns)
-        self.queue_watch.tick(self.now_s)
-        self._ticks += 1
-        if self._ticks % _STALE_TICKS == 0:
-            self.access.forget_old()
-            for connection in self.connections:
-                if connection.permits is not None:
-                    connection.permits.forget_old(self.now_s)
-
-    def _resend(self, sent_before_ns: int) -> None:
-        for session in self.sessions:
-            if session.window.inflight and not session.is_away:
-                resending.resend(session, sent_before_ns)
-
-    def _forget_inbound(self, client_id: str) -> None:
-        del self.inbounds[client_id]
-        self.records.forget_inbound(client_id)
-
-    def _forget_oldest_inbound(self, client_id: str) -> None:
-        """What a client that is gone published is forgotten, whether its session waits for it or not."""
-        session = self.sessions.get(client_id)
-        if session is not None:
-            session.inbound = None
-        self._forget_inbound(client_id)
-        self.figures.inbounds_forgotten.value += 1
-
-    def _on_relief(self) -> None:
-        paused, self.paused = self.paused, set()
-        for connection in paused:
-            connection.let_go(self.writer)
+    def _show_sizes(self, metrics: Metrics, subscribed: Tally) -> None:
+        """Gauges of how much there is of what clients have the broker keep, read when somebody asks for them."""
+        gauge, state, life = metrics.gauge, self.state, self.life
+        gauge("connections", lambda: len(self.connections), "clients connected")
+        gauge("sessions", lambda: len(self.sessions), "sessions, connected or away")
+        gauge("subscriptions", lambda: self.router.subscription_count, "subscriptions of all sessions")
+        gauge("subscription_bytes", lambda: subscribed.bytes, "memory of the subscriptions of all sessions")
+        gauge("will_bytes", lambda: life.wills.size_bytes, "memory of the wills of all sessions")
+        gauge("topic_alias_bytes", lambda: state.aliased.bytes, "topics behind the aliases that clients set")
+        gauge("user_property_bytes", lambda: state.greeted.bytes, "memory of the user properties of connected clients")
+        help = "memory of the records of what connected clients may send again"
+        gauge("inbound_connected_bytes", lambda: life.inbounds.connected.bytes, help)
+        gauge("inbound_bytes", lambda: life.inbounds.gone_bytes, "memory of what clients that are gone may send again")
+        gauge("cached_plan_bytes", lambda: self.plans.size_bytes, "memory of the plans that are kept by topic")
+        gauge("retained_messages", lambda: self.retained.count, "topics with a retained message")
+        gauge("retained_bytes", lambda: self.retained.size_bytes, "bytes of retained messages with topics")
+        gauge("retained_replays", lambda: len(self.replays), "subscriptions that retained messages are sent to")
 
 
 def _client_attributes(settings: MqttSettings, metrics: Metrics) -> ClientAttributes:

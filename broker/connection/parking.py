@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.connection.link import Peer
 from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.observe.metrics import Metrics
@@ -19,9 +20,6 @@ from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import TopicPlan
 from broker.routing.router import Routes
 from broker.session.session import Session
-
-if TYPE_CHECKING:
-    from broker.connection.connection import Connection
 
 Decided = Message | Refusal
 PUBLISHER_GONE: Final = "publisher_gone"
@@ -32,7 +30,7 @@ class Parking:
 
     def __init__(self, pipeline: Pipeline[Routes[Session]], metrics: Metrics) -> None:
         self._pipeline = pipeline
-        self._tasks: dict[Connection, asyncio.Task[None]] = {}
+        self._tasks: dict[Peer, asyncio.Task[None]] = {}
         self._parked = metrics.counter(
             "publishes_parked", "publishes of clients that waited for another process to be decided"
         )
@@ -40,7 +38,7 @@ class Parking:
 
     def park(
         self,
-        c: Connection,
+        c: Peer,
         message: Message,
         plan: TopicPlan[Routes[Session]],
         finish: Callable[[Decided], None],
@@ -49,10 +47,10 @@ class Parking:
         c.is_parked = True
         c.hold(self)
         self._parked.value += 1
-        name = f"parked {c.session.client_id}"
+        name = f"parked {c.client.client_id}"
         self._tasks[c] = asyncio.create_task(self._decide(c, message, plan, finish), name=name)
 
-    def abandon(self, c: Connection) -> None:
+    def abandon(self, c: Peer) -> None:
         """The connection has ended: nothing becomes of its message."""
         task = self._tasks.pop(c, None)
         if task is not None:
@@ -60,7 +58,7 @@ class Parking:
             self._pipeline.dropped(PUBLISHER_GONE).value += 1
 
     async def _decide(
-        self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]], finish: Callable[[Decided], None]
+        self, c: Peer, message: Message, plan: TopicPlan[Routes[Session]], finish: Callable[[Decided], None]
     ) -> None:
         decided = await self._pipeline.decide(message, plan)
         del self._tasks[c]

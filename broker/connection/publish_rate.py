@@ -7,31 +7,23 @@ disconnected instead (0x96). Without limits there is nothing here on the way of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Iterator
+from typing import Final
 
-from broker.connection import close
+from broker.connection.figures import Figures
+from broker.connection.link import Peer
 from broker.connection.settings import MqttSettings
 from broker.core import reason
 from broker.core.bucket import TokenBucket
-from broker.core.clock import Clock
+from broker.core.clock import Clock, Later
 from broker.observe.log import get_logger
 from broker.observe.metrics import Counter, Metrics
-
-if TYPE_CHECKING:
-    from broker.connection.connection import Connection
 
 _log = get_logger(__name__)
 
 _LOOK_AGAIN_S: Final = 0.5
 """The longest wait before the clock is asked again: it is not the loop's."""
 _HELP: Final = "times that a client was not read from, or was disconnected, since it published too fast"
-
-
-class Later(Protocol):
-    """Runs a callable when so many seconds have passed."""
-
-    def __call__(self, delay_s: float, callback: Callable[..., object], /, *arguments: object) -> object: ...
 
 
 class Allowance:
@@ -65,8 +57,8 @@ class Allowance:
 class PublishRates:
     """The limits of all clients of a node. ``add_listener`` says what those of one listener may do together."""
 
-    def __init__(self, settings: MqttSettings, clock: Clock, later: Later, metrics: Metrics) -> None:
-        self.settings, self._clock, self._later = settings, clock, later
+    def __init__(self, settings: MqttSettings, figures: Figures, clock: Clock, later: Later, metrics: Metrics) -> None:
+        self.settings, self._figures, self._clock, self._later = settings, figures, clock, later
         self._listeners: dict[str, Allowance] = {}
         self._of_client = metrics.counter("publish_rate_exceeded", _HELP, scope="client")
         self._of_listener = metrics.counter("publish_rate_exceeded", _HELP, scope="listener")
@@ -77,7 +69,7 @@ class PublishRates:
         if messages or size_bytes:
             self._listeners[name] = self._allowance(messages, size_bytes, self._of_listener)
 
-    def meter(self, connection: Connection) -> PublishMeter | None:
+    def meter(self, connection: Peer) -> PublishMeter | None:
         """What a new connection is measured by, None when nothing limits it."""
         settings = self.settings
         found = []
@@ -89,7 +81,7 @@ class PublishRates:
         if not found:
             return None
         disconnects = settings.publish_rate_exceeded == "disconnect"
-        return PublishMeter(connection, found, self._clock, self._later, disconnects=disconnects)
+        return PublishMeter(connection, found, self._figures, self._clock, self._later, disconnects=disconnects)
 
     def _allowance(self, messages: float, size_bytes: float, exceeded: Counter) -> Allowance:
         burst_s = self.settings.publish_rate_burst
@@ -99,17 +91,24 @@ class PublishRates:
 class PublishMeter:
     """What one connection has published, measured after each read."""
 
-    __slots__ = ("_allowances", "_clock", "_connection", "_disconnects", "_later")
+    __slots__ = ("_allowances", "_clock", "_connection", "_disconnects", "_figures", "_later")
 
     def __init__(
-        self, connection: Connection, allowances: list[Allowance], clock: Clock, later: Later, *, disconnects: bool
+        self,
+        connection: Peer,
+        allowances: list[Allowance],
+        figures: Figures,
+        clock: Clock,
+        later: Later,
+        *,
+        disconnects: bool,
     ) -> None:
         self._connection, self._allowances, self._disconnects = connection, allowances, disconnects
-        self._clock, self._later = clock, later
+        self._figures, self._clock, self._later = figures, clock, later
 
     def published(self) -> int:
         """Messages that all clients have published so far: what one read adds to it is this connection's."""
-        return sum(received.value for received in self._connection.hub.figures.received)
+        return sum(received.value for received in self._figures.received)
 
     def spend(self, messages: int, size_bytes: int) -> None:
         """Account for one read; stops reading, or disconnects, when it was too much."""
@@ -126,7 +125,7 @@ class PublishMeter:
         connection = self._connection
         _log.warning("publish.rate_exceeded", client_id=connection.client.client_id, peer=connection.link.peer_host)
         if self._disconnects:
-            close.disconnect(connection, reason.MESSAGE_RATE_TOO_HIGH, "message_rate_too_high")
+            connection.disconnect(reason.MESSAGE_RATE_TOO_HIGH, "message_rate_too_high")
             return
         connection.hold(self)
         self._wait()

@@ -23,9 +23,8 @@ from typing import Final
 import msgspec
 
 from broker.codec.outgoing import Outgoing
-from broker.connection.backlog import Backlog, Defer
-from broker.connection.publish_rate import Later
-from broker.core.clock import Clock
+from broker.connection.backlog import Backlog
+from broker.core.clock import Clock, Defer, Later
 from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter

@@ -6,7 +6,7 @@ from broker.codec import packets
 from broker.core.events import Events, property_columns
 from broker.core.message import Message, Properties
 from broker.pipeline.columns import delivery_columns, session_columns
-from broker.session.session import Session
+from broker.session.state import SessionState
 
 
 class SessionEvents:
@@ -16,7 +16,7 @@ class SessionEvents:
         self._events = events
 
     def delivery(
-        self, name: str, session: Session, message: Message, why: str, properties: Properties | None = None
+        self, name: str, session: SessionState, message: Message, why: str, properties: Properties | None = None
     ) -> None:
         """``message.delivered``, ``message.acked`` and ``delivery.dropped``; ``why`` is the reason of the last."""
         columns = delivery_columns(message, session.client)
@@ -26,7 +26,9 @@ class SessionEvents:
             columns["reason"] = why
         self._events.emit(name, columns, message)
 
-    def subscription(self, name: str, session: Session, topic: str, qos: int, properties: packets.Properties) -> None:
+    def subscription(
+        self, name: str, session: SessionState, topic: str, qos: int, properties: packets.Properties
+    ) -> None:
         """``session.subscribed`` and ``session.unsubscribed``."""
         member = "sub_props" if name == "session.subscribed" else "unsub_props"
         columns = {"topic": topic, "qos": qos, member: property_columns(properties)}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.connection.backlog import Backlog
-from broker.connection.publish_rate import Later
+from broker.core.clock import Later
 from broker.session.foretelling import Foretelling
 from broker.session.inbound import Inbound
 from broker.session.outbox import Outbox
@@ -22,13 +22,13 @@ from broker.session.record import (
     encode_session,
     encode_subscriptions,
 )
-from broker.session.session import Session
+from broker.session.state import SessionState
 from broker.storage.writer import Writer
 
 _MOVED_S: Final = 0.02
 """Records of sessions that moved on are written after so many seconds at the latest."""
 
-_Held = tuple[Session, Outbox | None, Foretelling, list[bytes]]
+_Held = tuple[SessionState, Outbox | None, Foretelling, list[bytes]]
 """A session whose record is being written, its connection's box, and what leaves there when the record is committed."""
 
 
@@ -40,9 +40,9 @@ class SessionRecords:
 
     def __init__(self, writer: Writer, backlog: Backlog, save_groups: Callable[[], None], later: Later) -> None:
         self._writer, self._backlog, self._save_groups, self._later = writer, backlog, save_groups, later
-        self._changed: dict[Session, None] = {}
-        self._moved: dict[Session, None] = {}
-        self._subscriptions: dict[Session, None] = {}
+        self._changed: dict[SessionState, None] = {}
+        self._moved: dict[SessionState, None] = {}
+        self._subscriptions: dict[SessionState, None] = {}
         """Whose subscriptions changed: all of a session are one value, so a flood of SUBSCRIBEs writes it once."""
         self._inbounds: dict[str, Inbound] = {}
         self._is_due = False  # records of sessions that moved on
@@ -54,13 +54,13 @@ class SessionRecords:
         """Whether records of sessions are still to be written."""
         return bool(self._changed or self._moved)
 
-    def changed(self, session: Session) -> None:
+    def changed(self, session: SessionState) -> None:
         """Write the record of a durable session with the commit group at hand; of others there is none."""
         if session.is_durable and session not in self._changed and not session.is_ended:
             self._changed[session] = None
             self._writer.touch()
 
-    def moved(self, session: Session) -> None:
+    def moved(self, session: SessionState) -> None:
         """Write the record of a durable session with the next commit group, or soon."""
         self._moved[session] = None
         if not self._is_due:
@@ -73,13 +73,13 @@ class SessionRecords:
             self._inbounds[client_id] = inbound
             self._writer.touch()
 
-    def subscriptions_changed(self, session: Session) -> None:
+    def subscriptions_changed(self, session: SessionState) -> None:
         """Write the subscriptions of a durable session, and its record: what is foretold from here on goes by them."""
         self._subscriptions[session] = None
         self._writer.touch()
         self.changed(session)
 
-    def ended(self, session: Session) -> None:
+    def ended(self, session: SessionState) -> None:
         """Delete what is written of a session."""
         self._changed.pop(session, None)
         self._moved.pop(session, None)
@@ -110,7 +110,7 @@ class SessionRecords:
             self._changed, self._moved = {}, {}
             self._save_sessions([session for session in dirty if session.is_durable and not session.is_ended])
 
-    def _save_sessions(self, sessions: list[Session]) -> None:
+    def _save_sessions(self, sessions: list[SessionState]) -> None:
         self._made += 1
         number, log_next, waiting = self._made, self._backlog.log_next, list[_Held]()
         changed, self._subscriptions = self._subscriptions, {}
@@ -135,7 +135,7 @@ class SessionRecords:
         self._writer.when_committed(committed)
 
 
-def _release(session: Session, box: Outbox, held: list[bytes], error: BaseException | None) -> None:
+def _release(session: SessionState, box: Outbox, held: list[bytes], error: BaseException | None) -> None:
     """Send what was held back; where its record could not be written the connection ends."""
     if error is None:
         for data in held:

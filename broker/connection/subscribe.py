@@ -12,26 +12,31 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.codec.decode import Listing, open_subscribe, open_unsubscribe
 from broker.codec.packets import SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
-from broker.connection.acknowledge import answer_fitting
-from broker.connection.authentication.permits import check_filter, closes_on_denial
+from broker.connection.authentication.permissions import Permissions
 from broker.connection.capabilities import check_subscribe, check_subscription
+from broker.connection.connection import Connection
+from broker.connection.figures import Figures
+from broker.connection.session_events import SessionEvents
+from broker.connection.session_life import SessionLife
 from broker.connection.sharing import starts
-from broker.connection.turns import Steps
+from broker.connection.state import NodeState
+from broker.connection.sys_topics import SysTopics
+from broker.connection.turns import Steps, Turns
 from broker.connection.user_properties import check_user_properties
 from broker.core import reason
 from broker.core.errors import PeerError
+from broker.core.events import Events
 from broker.core.subscription import Subscription
+from broker.core.tally import Tally
 from broker.core.topic import SYSTEM_LEVEL, TopicFilter
-from broker.routing.rewrite import UnsafeName
+from broker.routing.rewrite import Rewrites, UnsafeName
 from broker.session.subscriptions import size_of
-
-if TYPE_CHECKING:
-    from broker.connection.connection import Connection
+from broker.storage.writer import Writer
 
 _log = getLogger(__name__)
 
@@ -46,14 +51,300 @@ _Granted = tuple[Subscription, bool, bool]
 """A subscription, whether the session had none of its filter, and whether retained messages come with it."""
 
 
-class _Subscribing:
+class Subscribing:
+    """See the module. ``subscribed`` sums up the subscriptions of all sessions."""
+
+    def __init__(
+        self,
+        *,
+        life: SessionLife,
+        permissions: Permissions,
+        rewrites: Rewrites,
+        sys_topics: SysTopics,
+        turns: Turns,
+        writer: Writer,
+        events: Events,
+        session_events: SessionEvents,
+        figures: Figures,
+        subscribed: Tally,
+        state: NodeState,
+    ) -> None:
+        self._life, self._permissions, self._rewrites, self._sys_topics = life, permissions, rewrites, sys_topics
+        self._turns, self._writer, self._events, self._session_events = turns, writer, events, session_events
+        self._figures, self._subscribed, self._state = figures, subscribed, state
+
+    def take_subscribe(self, c: Connection, packet: Subscribe) -> None:
+        """A SUBSCRIBE of a few filters."""
+        check_user_properties(self._state.settings, self._figures, packet.properties)
+        if c.is_v5:
+            check_subscribe(c.terms, packet)
+        before, work = self._writer.appended, _Request(self, c, packet)
+        try:
+            granted = [one for request in packet.requests if (one := work.take(request)) is not None]
+        finally:
+            work.store()
+        work.answer(waits=self._writer.appended != before)
+        self._send_retained(c, granted)
+
+    def take_long_subscribe(self, c: Connection, data: bytes, start: int, stop: int) -> None:
+        """A SUBSCRIBE of any number of filters, whose body is ``data[start:stop]``."""
+        listing = open_subscribe(data, start, stop, c.version)
+        check_user_properties(self._state.settings, self._figures, listing.packet.properties)
+        self._turns.work_off(c, self._subscribe_long(c, listing))
+
+    def _subscribe_long(self, c: Connection, listing: Listing[Subscribe, SubscriptionRequest]) -> Steps:
+        """Retained messages go with each filter, since newer ones may come before the next: they may leave before the
+        SUBACK (section 3.8.4)."""
+        before, work = self._writer.appended, _Request(self, c, listing.packet)
+        identifier = listing.packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0)
+        for request in listing.items():
+            if c.is_v5:
+                check_subscription(c.terms, request, identifier)
+            yield
+        try:
+            for request in listing.items():
+                granted = work.take(request)
+                if granted is not None:
+                    c.session.subscriptions_changed(())
+                    self._send_retained(c, (granted,))
+                yield
+        finally:
+            work.store()
+        return partial(work.answer, waits=self._writer.appended != before)
+
+    def refusal(self, c: Connection, request: SubscriptionRequest, error: PeerError) -> int:
+        """The code for a filter that is not subscribed. MQTT 3.1 has none: there, "it must make a positive
+        acknowledgement" (section 3.8 of 3.1), and what is not even a filter ends the connection."""
+        if error.reason_code == reason.NOT_AUTHORIZED and self._permissions.closes_on_denial():
+            raise error
+        if c.is_v5:
+            return error.reason_code
+        if c.version > _MQTT_3_1:
+            return _FAILURE
+        if error.reason_code == reason.TOPIC_FILTER_INVALID:
+            raise error
+        return request.qos
+
+    def subscribe_for(
+        self, c: Connection, requests: Sequence[SubscriptionRequest], *, checks_rules: bool = True
+    ) -> list[SubscriptionRequest | PeerError]:
+        """Subscribe a connected client to what the broker or an administrator has for it, as if it had asked for it
+        itself.
+
+        One that it cannot have, by its access rules or its number of subscriptions, is left out, counted and logged.
+        Returns each request with the QoS granted, or why it was refused.
+        """
+        granted: list[_Granted] = []
+        outcome: list[SubscriptionRequest | PeerError] = []
+        is_changed = False
+        for request in requests:
+            try:
+                subscription = self.subscription(c, request, 0, None, checks_rules=checks_rules)
+            except PeerError as error:
+                why = reason.name_of(error.reason_code)
+                self._figures.refused_subscription(why)
+                _log.warning(
+                    "subscription.refused client_id=%.200s filter=%.300s reason=%s detail=%.300s",
+                    c.client.client_id, request.filter, why, error,
+                )  # fmt: skip
+                outcome.append(error)
+                continue
+            outcome.append(replace(request, qos=subscription.qos))
+            known = c.session.subscriptions.get(subscription.filter.text)
+            if known != replace(subscription, since_offset=known.since_offset if known else 0):
+                self.put(c, subscription, known is None, Subscribe(0, [request]))
+                is_changed = True
+            granted.append((subscription, known is None, not subscription.is_membership))
+        if is_changed:
+            self._life.subscriptions_changed(c.session)
+        self._send_retained(c, granted)
+        return outcome
+
+    def take_unsubscribe(self, c: Connection, packet: Unsubscribe) -> None:
+        """An UNSUBSCRIBE of a few filters, compared as text, character by character [MQTT-3.10.4-1]."""
+        check_user_properties(self._state.settings, self._figures, packet.properties)
+        before = self._writer.appended
+        codes = self._unsubscribe(c, packet)
+        c.answer_fitting(UnsubAck(packet.packet_id, codes), waits=self._writer.appended != before)
+
+    def take_long_unsubscribe(self, c: Connection, data: bytes, start: int, stop: int) -> None:
+        """An UNSUBSCRIBE of any number of filters, whose body is ``data[start:stop]``."""
+        listing = open_unsubscribe(data, start, stop, c.version)
+        check_user_properties(self._state.settings, self._figures, listing.packet.properties)
+        self._turns.work_off(c, self._unsubscribe_long(c, listing))
+
+    def _unsubscribe_long(self, c: Connection, listing: Listing[Unsubscribe, str]) -> Steps:
+        before, codes, removed = self._writer.appended, list[int](), list[Subscription]()
+        for _ in listing.items():
+            yield
+        try:
+            for asked in listing.items():
+                codes.append(self._unsubscribe_one(c, asked, listing.packet, removed))
+                c.session.subscriptions_changed(())
+                yield
+        finally:
+            if removed:
+                self._life.subscriptions_changed(c.session, removed)
+        answered = UnsubAck(listing.packet.packet_id, codes)
+        return partial(c.answer_fitting, answered, waits=self._writer.appended != before)
+
+    def unsubscribe_for(self, c: Connection, filters: Sequence[str]) -> list[str]:
+        """End subscriptions of a client as if it had asked for that itself; those that there were."""
+        codes = self._unsubscribe(c, Unsubscribe(0, list(filters)))
+        return [text for text, code in zip(filters, codes, strict=True) if code == reason.SUCCESS]
+
+    def _unsubscribe(self, c: Connection, packet: Unsubscribe) -> list[int]:
+        removed: list[Subscription] = []
+        codes = [self._unsubscribe_one(c, asked, packet, removed) for asked in packet.filters]
+        if removed:
+            self._life.subscriptions_changed(c.session, removed)
+        return codes
+
+    def _unsubscribe_one(self, c: Connection, asked: str, packet: Unsubscribe, removed: list[Subscription]) -> int:
+        """End one subscription, which is added to ``removed``; the code to answer with."""
+        session, text = c.session, self._known(c, asked)
+        subscription = session.subscriptions.pop(text, None)
+        if subscription is None:
+            return self._why_unknown(c, text)
+        self._life.router.unsubscribe(session, subscription.filter)
+        self._life.replays.forget(session, text)
+        removed.append(subscription)
+        if "session.unsubscribed" in self._events.wanted:
+            self._session_events.subscription(
+                "session.unsubscribed", session, text, subscription.qos, packet.properties
+            )
+        return reason.SUCCESS
+
+    def _why_unknown(self, c: Connection, text: str) -> int:
+        """What to tell who unsubscribes from a filter that the session does not have."""
+        try:
+            TopicFilter.parse(text, self._state.settings.max_topic_levels, self._state.settings.max_topic_bytes)
+        except PeerError as error:
+            return error.reason_code
+        return reason.NO_SUBSCRIPTION_EXISTED
+
+    def _rewritten(self, c: Connection, text: str) -> str:
+        try:
+            return self._rewrites.filter_for(text, c.client)
+        except UnsafeName as error:
+            raise PeerError(reason.TOPIC_FILTER_INVALID, f"topic filter {text!r}: {error}") from None
+
+    def _known(self, c: Connection, text: str) -> str:
+        """The filter that the client means by this one."""
+        try:
+            return self._rewrites.filter_for(text, c.client)
+        except UnsafeName:
+            return text
+
+    def subscription(
+        self,
+        c: Connection,
+        request: SubscriptionRequest,
+        identifier: int,
+        begins: tuple[str, str | None] | None,
+        *,
+        checks_rules: bool = True,
+    ) -> Subscription:
+        subscriptions = c.session.subscriptions
+        text, settings = self._rewritten(c, request.filter), self._state.settings
+        topic_filter = TopicFilter.parse(text, settings.max_topic_levels, settings.max_topic_bytes)
+        if topic_filter.levels[0] in _INTERNAL_TREES:
+            raise PeerError(reason.NOT_AUTHORIZED, f"what begins with {topic_filter.levels[0]}/ is the broker's own")
+        if checks_rules:
+            self._permissions.check_filter(c, topic_filter, request.qos)
+        known = subscriptions.get(topic_filter.text)
+        if known is None:
+            self._check_room(c, topic_filter)
+        self._check_share(c, topic_filter)
+        if begins is not None:
+            starts.begin(self._life.shares, c.session, topic_filter, begins)
+        keeps_place = known is not None and known.qos > 0  # raised from QoS 0, it holds for the log from now on
+        return Subscription(
+            topic_filter,
+            min(request.qos, self._state.settings.maximum_qos),  # [MQTT-3.2.2-10]
+            request.no_local,
+            request.retain_as_published,
+            request.retain_handling,
+            identifier,
+            known.since_offset if known is not None and keeps_place else self._life.backlog.since_offset,
+            begins is not None and topic_filter.share_group is None,
+        )
+
+    def _check_room(self, c: Connection, topic_filter: TopicFilter) -> None:
+        """Refuse a further subscription that the session, or the broker, has no room for."""
+        settings, subscriptions = self._state.settings, c.session.subscriptions
+        size = size_of(topic_filter)
+        if len(subscriptions) >= settings.max_subscriptions:
+            limit = "max_subscriptions"
+        elif subscriptions.size_bytes + size > settings.max_subscription_bytes:
+            limit = "max_subscription_bytes"
+        elif self._subscribed.bytes + size > settings.max_subscription_bytes_total:
+            limit = "max_subscription_bytes_total"
+        else:
+            return
+        self._figures.limit_reached(limit)
+        raise PeerError(reason.QUOTA_EXCEEDED, f"no room for a further subscription; see mqtt.{limit}")
+
+    def _check_share(self, c: Connection, topic_filter: TopicFilter) -> None:
+        """Where no group keeps messages on disk, sessions that outlive their connection are told so."""
+        if (
+            topic_filter.share_group is not None
+            and c.session.is_durable
+            and self._life.shares.settings.durable == "off"
+        ):
+            raise PeerError(
+                reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
+                "sessions that outlive their connection may not share subscriptions here; "
+                "connect with expiry interval 0",
+            )
+
+    def brings_retained(self, c: Connection, subscription: Subscription) -> bool:
+        """Whether a subscription is sent retained messages. Share groups get none (section 4.8.2) or, where that is
+        set, whoever begins one; a stream that a subscription begins in has them among the others."""
+        if not subscription.is_membership:
+            return True
+        shares = self._life.shares
+        if subscription.is_replayed or shares.settings.retained == "none":
+            return False
+        return not shares.is_there(c.session, subscription.filter)
+
+    def put(self, c: Connection, subscription: Subscription, is_new: bool, packet: Subscribe) -> None:
+        session, text = c.session, subscription.filter.text
+        session.subscriptions[text] = subscription
+        self._life.router.subscribe(session, subscription, is_new)
+        if "session.subscribed" in self._events.wanted:
+            self._session_events.subscription("session.subscribed", session, text, subscription.qos, packet.properties)
+
+    def _send_retained(self, c: Connection, granted: Sequence[_Granted]) -> None:
+        """Retained messages, before any newer live one; once for a filter that one packet repeats."""
+        asking = {
+            subscription.filter.text: (subscription, brings_retained)
+            for subscription, is_new, brings_retained in granted
+            if subscription.retain_handling == _ALWAYS or (subscription.retain_handling == _IF_NEW and is_new)
+        }
+        for subscription, brings_retained in asking.values():
+            if subscription.filter.levels[0] == SYSTEM_LEVEL:
+                self._sys_topics.show(c.session, subscription)
+            if brings_retained and c.terms.retain_available:
+                self._life.replays.start(c.session, subscription)
+
+    def note_refusal(self, error: PeerError) -> None:
+        """Count a filter that was not subscribed."""
+        self._figures.refused_subscription(reason.name_of(error.reason_code))
+
+    def changed(self, c: Connection, lowered: Sequence[Subscription]) -> None:
+        """Have the subscriptions of a client written; ``lowered`` asked for QoS 1 or 2 before."""
+        self._life.subscriptions_changed(c.session, lowered)
+
+
+class _Request:
     """A SUBSCRIBE that takes effect. Each filter is a request of its own with its own code [MQTT-3.8.4-5]; the SUBACK
     waits until they are stored."""
 
-    __slots__ = ("_begins", "_c", "_codes", "_is_granted", "_lowered", "_packet", "_told")
+    __slots__ = ("_begins", "_c", "_codes", "_is_granted", "_lowered", "_packet", "_subscribing", "_told")
 
-    def __init__(self, c: Connection, packet: Subscribe) -> None:
-        self._c, self._packet = c, packet
+    def __init__(self, subscribing: Subscribing, c: Connection, packet: Subscribe) -> None:
+        self._subscribing, self._c, self._packet = subscribing, c, packet
         self._begins = starts.asked_start(packet.properties)
         self._codes: list[int] = []
         self._told: dict[str, Any] = {}
@@ -62,299 +353,33 @@ class _Subscribing:
 
     def take(self, request: SubscriptionRequest) -> _Granted | None:
         """Subscribe to one filter, or have its refusal among the codes."""
-        c, packet = self._c, self._packet
+        subscribing, c, packet = self._subscribing, self._c, self._packet
         identifier = packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0)
         try:
-            check_subscription(c, request, identifier)
-            subscription = _subscription(c, request, identifier, self._begins)
+            check_subscription(c.terms, request, identifier)
+            subscription = subscribing.subscription(c, request, identifier, self._begins)
         except starts.NoStart as error:
             self._told = {"Reason-String": str(error)} if c.wants_reasons else {}
             self._codes.append(error.reason_code)
             return None
         except PeerError as error:
-            c.hub.figures.refused_subscription(reason.name_of(error.reason_code))
-            self._codes.append(_refusal(c, request, error))
+            subscribing.note_refusal(error)
+            self._codes.append(subscribing.refusal(c, request, error))
             return None
         known = c.session.subscriptions.get(subscription.filter.text)
         if known is not None and known.qos and not subscription.qos:
             self._lowered.append(known)
-        granted = subscription, known is None, _brings_retained(c, subscription)
+        granted = subscription, known is None, subscribing.brings_retained(c, subscription)
         self._codes.append(subscription.qos)
         self._is_granted = True
-        _subscribe(c, subscription, known is None, packet)
+        subscribing.put(c, subscription, known is None, packet)
         return granted
 
     def store(self) -> None:
         """Have what was granted written."""
         if self._is_granted:
-            self._c.hub.subscriptions_changed(self._c.session, self._lowered)
+            self._subscribing.changed(self._c, self._lowered)
 
     def answer(self, *, waits: bool) -> None:
         """The SUBACK."""
-        answer_fitting(self._c, SubAck(self._packet.packet_id, self._codes, self._told), waits=waits)
-
-
-def take_subscribe(c: Connection, packet: Subscribe) -> None:
-    """A SUBSCRIBE of a few filters."""
-    check_user_properties(c, packet.properties)
-    if c.is_v5:
-        check_subscribe(c, packet)
-    before, work = c.hub.writer.appended, _Subscribing(c, packet)
-    try:
-        granted = [one for request in packet.requests if (one := work.take(request)) is not None]
-    finally:
-        work.store()
-    work.answer(waits=c.hub.writer.appended != before)
-    _send_retained(c, granted)
-
-
-def take_long_subscribe(c: Connection, data: bytes, start: int, stop: int) -> None:
-    """A SUBSCRIBE of any number of filters, whose body is ``data[start:stop]``."""
-    listing = open_subscribe(data, start, stop, c.version)
-    check_user_properties(c, listing.packet.properties)
-    c.hub.turns.work_off(c, _subscribe_long(c, listing))
-
-
-def _subscribe_long(c: Connection, listing: Listing[Subscribe, SubscriptionRequest]) -> Steps:
-    """Retained messages go with each filter, since newer ones may come before the next: they may leave before the
-    SUBACK (section 3.8.4)."""
-    before, work = c.hub.writer.appended, _Subscribing(c, listing.packet)
-    identifier = listing.packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0)
-    for request in listing.items():
-        if c.is_v5:
-            check_subscription(c, request, identifier)
-        yield
-    try:
-        for request in listing.items():
-            granted = work.take(request)
-            if granted is not None:
-                c.session.subscriptions_changed(())
-                _send_retained(c, (granted,))
-            yield
-    finally:
-        work.store()
-    return partial(work.answer, waits=c.hub.writer.appended != before)
-
-
-def _refusal(c: Connection, request: SubscriptionRequest, error: PeerError) -> int:
-    """The code for a filter that is not subscribed. MQTT 3.1 has none: there, "it must make a positive acknowledgement"
-    (section 3.8 of 3.1), and what is not even a filter ends the connection."""
-    if error.reason_code == reason.NOT_AUTHORIZED and closes_on_denial(c):
-        raise error
-    if c.is_v5:
-        return error.reason_code
-    if c.version > _MQTT_3_1:
-        return _FAILURE
-    if error.reason_code == reason.TOPIC_FILTER_INVALID:
-        raise error
-    return request.qos
-
-
-def subscribe_for(
-    c: Connection, requests: Sequence[SubscriptionRequest], *, checks_rules: bool = True
-) -> list[SubscriptionRequest | PeerError]:
-    """Subscribe a connected client to what the broker or an administrator has for it, as if it had asked for it itself.
-
-    One that it cannot have, by its access rules or its number of subscriptions, is left out, counted and logged.
-    Returns each request with the QoS granted, or why it was refused.
-    """
-    granted: list[_Granted] = []
-    outcome: list[SubscriptionRequest | PeerError] = []
-    is_changed = False
-    for request in requests:
-        try:
-            subscription = _subscription(c, request, 0, None, checks_rules=checks_rules)
-        except PeerError as error:
-            why = reason.name_of(error.reason_code)
-            c.hub.figures.refused_subscription(why)
-            _log.warning(
-                "subscription.refused client_id=%.200s filter=%.300s reason=%s detail=%.300s",
-                c.client.client_id, request.filter, why, error,
-            )  # fmt: skip
-            outcome.append(error)
-            continue
-        outcome.append(replace(request, qos=subscription.qos))
-        known = c.session.subscriptions.get(subscription.filter.text)
-        if known != replace(subscription, since_offset=known.since_offset if known else 0):
-            _subscribe(c, subscription, known is None, Subscribe(0, [request]))
-            is_changed = True
-        granted.append((subscription, known is None, not subscription.is_membership))
-    if is_changed:
-        c.hub.subscriptions_changed(c.session)
-    _send_retained(c, granted)
-    return outcome
-
-
-def take_unsubscribe(c: Connection, packet: Unsubscribe) -> None:
-    """An UNSUBSCRIBE of a few filters, compared as text, character by character [MQTT-3.10.4-1]."""
-    check_user_properties(c, packet.properties)
-    before = c.hub.writer.appended
-    codes = _unsubscribe(c, packet)
-    answer_fitting(c, UnsubAck(packet.packet_id, codes), waits=c.hub.writer.appended != before)
-
-
-def take_long_unsubscribe(c: Connection, data: bytes, start: int, stop: int) -> None:
-    """An UNSUBSCRIBE of any number of filters, whose body is ``data[start:stop]``."""
-    listing = open_unsubscribe(data, start, stop, c.version)
-    check_user_properties(c, listing.packet.properties)
-    c.hub.turns.work_off(c, _unsubscribe_long(c, listing))
-
-
-def _unsubscribe_long(c: Connection, listing: Listing[Unsubscribe, str]) -> Steps:
-    before, codes, removed = c.hub.writer.appended, list[int](), list[Subscription]()
-    for _ in listing.items():
-        yield
-    try:
-        for asked in listing.items():
-            codes.append(_unsubscribe_one(c, asked, listing.packet, removed))
-            c.session.subscriptions_changed(())
-            yield
-    finally:
-        if removed:
-            c.hub.subscriptions_changed(c.session, removed)
-    answered = UnsubAck(listing.packet.packet_id, codes)
-    return partial(answer_fitting, c, answered, waits=c.hub.writer.appended != before)
-
-
-def unsubscribe_for(c: Connection, filters: Sequence[str]) -> list[str]:
-    """End subscriptions of a client as if it had asked for that itself; those that there were."""
-    codes = _unsubscribe(c, Unsubscribe(0, list(filters)))
-    return [text for text, code in zip(filters, codes, strict=True) if code == reason.SUCCESS]
-
-
-def _unsubscribe(c: Connection, packet: Unsubscribe) -> list[int]:
-    removed: list[Subscription] = []
-    codes = [_unsubscribe_one(c, asked, packet, removed) for asked in packet.filters]
-    if removed:
-        c.hub.subscriptions_changed(c.session, removed)
-    return codes
-
-
-def _unsubscribe_one(c: Connection, asked: str, packet: Unsubscribe, removed: list[Subscription]) -> int:
-    """End one subscription, which is added to ``removed``; the code to answer with."""
-    session, text = c.session, _known(c, asked)
-    subscription = session.subscriptions.pop(text, None)
-    if subscription is None:
-        return _why_unknown(c, text)
-    c.hub.router.unsubscribe(session, subscription.filter)
-    c.hub.replays.forget(session, text)
-    removed.append(subscription)
-    if "session.unsubscribed" in c.hub.events.wanted:
-        c.hub.session_events.subscription("session.unsubscribed", session, text, subscription.qos, packet.properties)
-    return reason.SUCCESS
-
-
-def _why_unknown(c: Connection, text: str) -> int:
-    """What to tell who unsubscribes from a filter that the session does not have."""
-    try:
-        TopicFilter.parse(text, c.hub.settings.max_topic_levels, c.hub.settings.max_topic_bytes)
-    except PeerError as error:
-        return error.reason_code
-    return reason.NO_SUBSCRIPTION_EXISTED
-
-
-def _rewritten(c: Connection, text: str) -> str:
-    try:
-        return c.hub.rewrites.filter_for(text, c.client)
-    except UnsafeName as error:
-        raise PeerError(reason.TOPIC_FILTER_INVALID, f"topic filter {text!r}: {error}") from None
-
-
-def _known(c: Connection, text: str) -> str:
-    """The filter that the client means by this one."""
-    try:
-        return c.hub.rewrites.filter_for(text, c.client)
-    except UnsafeName:
-        return text
-
-
-def _subscription(
-    c: Connection,
-    request: SubscriptionRequest,
-    identifier: int,
-    begins: tuple[str, str | None] | None,
-    *,
-    checks_rules: bool = True,
-) -> Subscription:
-    hub, subscriptions = c.hub, c.session.subscriptions
-    text, settings = _rewritten(c, request.filter), hub.settings
-    topic_filter = TopicFilter.parse(text, settings.max_topic_levels, settings.max_topic_bytes)
-    if topic_filter.levels[0] in _INTERNAL_TREES:
-        raise PeerError(reason.NOT_AUTHORIZED, f"what begins with {topic_filter.levels[0]}/ is the broker's own")
-    if checks_rules:
-        check_filter(c, topic_filter, request.qos)
-    known = subscriptions.get(topic_filter.text)
-    if known is None:
-        _check_room(c, topic_filter)
-    _check_share(c, topic_filter)
-    if begins is not None:
-        starts.begin(c, topic_filter, begins)
-    keeps_place = known is not None and known.qos > 0  # raised from QoS 0, it holds for the log from now on
-    return Subscription(
-        topic_filter,
-        min(request.qos, hub.settings.maximum_qos),  # [MQTT-3.2.2-10]
-        request.no_local,
-        request.retain_as_published,
-        request.retain_handling,
-        identifier,
-        known.since_offset if known is not None and keeps_place else hub.backlog.since_offset,
-        begins is not None and topic_filter.share_group is None,
-    )
-
-
-def _check_room(c: Connection, topic_filter: TopicFilter) -> None:
-    """Refuse a further subscription that the session, or the broker, has no room for."""
-    hub, settings, subscriptions = c.hub, c.hub.settings, c.session.subscriptions
-    size = size_of(topic_filter)
-    if len(subscriptions) >= settings.max_subscriptions:
-        limit = "max_subscriptions"
-    elif subscriptions.size_bytes + size > settings.max_subscription_bytes:
-        limit = "max_subscription_bytes"
-    elif hub.subscribed.bytes + size > settings.max_subscription_bytes_total:
-        limit = "max_subscription_bytes_total"
-    else:
-        return
-    hub.figures.limit_reached(limit)
-    raise PeerError(reason.QUOTA_EXCEEDED, f"no room for a further subscription; see mqtt.{limit}")
-
-
-def _check_share(c: Connection, topic_filter: TopicFilter) -> None:
-    """Where no group keeps messages on disk, sessions that outlive their connection are told so."""
-    if topic_filter.share_group is not None and c.session.is_durable and c.hub.shares.settings.durable == "off":
-        raise PeerError(
-            reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
-            "sessions that outlive their connection may not share subscriptions here; connect with expiry interval 0",
-        )
-
-
-def _brings_retained(c: Connection, subscription: Subscription) -> bool:
-    """Whether a subscription is sent retained messages. Share groups get none (section 4.8.2) or, where that is set,
-    whoever begins one; a stream that a subscription begins in has them among the others."""
-    if not subscription.is_membership:
-        return True
-    shares = c.hub.shares
-    if subscription.is_replayed or shares.settings.retained == "none":
-        return False
-    return not shares.is_there(c.session, subscription.filter)
-
-
-def _subscribe(c: Connection, subscription: Subscription, is_new: bool, packet: Subscribe) -> None:
-    session, text = c.session, subscription.filter.text
-    session.subscriptions[text] = subscription
-    c.hub.router.subscribe(session, subscription, is_new)
-    if "session.subscribed" in c.hub.events.wanted:
-        c.hub.session_events.subscription("session.subscribed", session, text, subscription.qos, packet.properties)
-
-
-def _send_retained(c: Connection, granted: Sequence[_Granted]) -> None:
-    """Retained messages, before any newer live one; once for a filter that one packet repeats."""
-    asking = {
-        subscription.filter.text: (subscription, brings_retained)
-        for subscription, is_new, brings_retained in granted
-        if subscription.retain_handling == _ALWAYS or (subscription.retain_handling == _IF_NEW and is_new)
-    }
-    for subscription, brings_retained in asking.values():
-        if subscription.filter.levels[0] == SYSTEM_LEVEL:
-            c.hub.sys_topics.show(c, subscription)
-        if brings_retained and c.terms.retain_available:
-            c.hub.replays.start(c.session, subscription)
+        self._c.answer_fitting(SubAck(self._packet.packet_id, self._codes, self._told), waits=waits)

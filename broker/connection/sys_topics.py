@@ -8,32 +8,37 @@ it; only the load averages go on while nobody looks.
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from os import sysconf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic import Field
 
 from broker.codec.outgoing import Outgoing
 from broker.config.model import Settings
 from broker.config.units import Duration
-from broker.connection.figures import PACKET_TYPES
+from broker.connection.figures import PACKET_TYPES, Figures
+from broker.connection.greeting import Greeting
+from broker.connection.link import Peer
+from broker.connection.session_life import SessionLife
+from broker.connection.state import NodeState
 from broker.core import jsontext
 from broker.core.client import BROKER, Client
+from broker.core.clock import Clock
 from broker.core.errors import PeerError
 from broker.core.message import Message
+from broker.core.stage import Publisher
 from broker.core.subscription import Subscription
 from broker.core.topic import SYS_PREFIX
 from broker.observe.load_averages import LoadAverages
 from broker.observe.metrics import Counter, Metrics
-from broker.storage.store import LogShard
-
-if TYPE_CHECKING:
-    from broker.connection.connection import Connection
-    from broker.connection.hub import Hub
+from broker.pipeline.plan import Plans
+from broker.routing.retained import Retained
+from broker.routing.router import Routes
+from broker.session.session import Session
 
 _BROKER: Final = f"{SYS_PREFIX}broker/"
 _PAGE_BYTES: Final = sysconf("SC_PAGE_SIZE")
@@ -70,12 +75,31 @@ class SysTopicSettings(Settings):
 class SysTopics:
     """Publishes ``$SYS/...``. ``node`` and ``version`` are set after it is built."""
 
-    def __init__(self, hub: Hub, metrics: Metrics, session_log: LogShard) -> None:
-        self._hub, self._metrics, self._session_log = hub, metrics, session_log
+    def __init__(
+        self,
+        *,
+        publisher: Publisher,
+        plans: Plans[Routes[Session]],
+        life: SessionLife,
+        connections: Collection[Peer],
+        retained: Retained,
+        figures: Figures,
+        metrics: Metrics,
+        clock: Clock,
+        state: NodeState,
+    ) -> None:
+        self._publisher, self._plans, self._life, self._connections = publisher, plans, life, connections
+        self._retained, self._figures, self._metrics, self._clock, self._state = (
+            retained,
+            figures,
+            metrics,
+            clock,
+            state,
+        )
         self.settings = SysTopicSettings()
         self.node, self.version = "sluice", "unknown"
         self._sums_at_s, self._sums_then = -1.0, dict[str, int]()
-        self._started_s = hub.clock.monotonic_s()
+        self._started_s = clock.monotonic_s()
         self._due_s = self._started_s
         self._most_connected = 0
         self._loads = LoadAverages()
@@ -84,9 +108,9 @@ class SysTopics:
         self._states: dict[str, str] = {}
 
     def tick(self) -> None:
-        """Called with the hub's tick: tells what has changed when the interval is over."""
-        self._most_connected = max(self._most_connected, len(self._hub.connections))
-        now_s = self._hub.clock.monotonic_s()
+        """Called with each tick: tells what has changed when the interval is over."""
+        self._most_connected = max(self._most_connected, len(self._connections))
+        now_s = self._clock.monotonic_s()
         if not self.settings.interval or now_s < self._due_s:
             return
         self._due_s = now_s + self.settings.interval
@@ -98,15 +122,15 @@ class SysTopics:
             else:
                 self._told.pop(topic, None)
 
-    def show(self, c: Connection, subscription: Subscription) -> None:
+    def show(self, session: Session, subscription: Subscription) -> None:
         """Give a new subscription to ``$SYS/...`` what there is to see of it."""
         if not self.settings.interval or subscription.filter.share_group is not None:
             return
-        identifiers, may_have = (subscription.identifier,) if subscription.identifier else (), c.session.may_have
+        identifiers, may_have = (subscription.identifier,) if subscription.identifier else (), session.may_have
         for topic, read in self._all():
             if subscription.filter.matches(topic) and (may_have is None or may_have(topic, subscription.qos)):
                 outgoing = Outgoing(self._message(topic, read().encode(), retain=True))
-                c.session.deliver(outgoing, 0, True, identifiers)
+                session.deliver(outgoing, 0, True, identifiers)
 
     def set_state(self, name: str, value: str | None) -> None:
         """Show something that others know, as ``connection/NAME/state`` of a bridge; None takes it away."""
@@ -118,22 +142,21 @@ class SysTopics:
             if self.settings.interval and self._is_wanted(topic):
                 self._tell_change(topic, value)
 
-    def connected(self, c: Connection) -> None:
+    def connected(self, client: Client, greeting: Greeting, connected_ns: int) -> None:
         """A client has come."""
         if self.settings.client_events and self.settings.interval:
-            client = c.client
-            more = {"connack": 0, "keepalive": c.greeting.keep_alive_s, "clean_start": c.greeting.clean_start,
-                    "expiry_interval": c.greeting.expiry_s}  # fmt: skip
-            self._tell_client(client, "connected", c.connected_ns, c, more)
+            more = {"connack": 0, "keepalive": greeting.keep_alive_s, "clean_start": greeting.clean_start,
+                    "expiry_interval": greeting.expiry_s}  # fmt: skip
+            self._tell_client(client, "connected", connected_ns, connected_ns, more)
 
-    def disconnected(self, c: Connection, why: str) -> None:
+    def disconnected(self, client: Client, connected_ns: int, why: str) -> None:
         """A client has gone."""
         if self.settings.client_events and self.settings.interval:
-            now_ns = self._hub.clock.now_ns()
+            now_ns = self._clock.now_ns()
             more = {"reason": why, "disconnected_at": now_ns // _NS_PER_MS}
-            self._tell_client(c.client, "disconnected", now_ns, c, more)
+            self._tell_client(client, "disconnected", now_ns, connected_ns, more)
 
-    def _tell_client(self, client: Client, what: str, now_ns: int, c: Connection, more: dict[str, Any]) -> None:
+    def _tell_client(self, client: Client, what: str, now_ns: int, connected_ns: int, more: dict[str, Any]) -> None:
         topic = f"{SYS_PREFIX}brokers/{self.node}/clients/{client.client_id}/{what}"
         if not {"+", "#", "\0"}.isdisjoint(client.client_id) or not self._is_wanted(topic):
             return
@@ -142,7 +165,7 @@ class SysTopics:
             "username": client.username,
             "ipaddress": client.peer_host,
             "proto_ver": client.protocol_version,
-            "connected_at": c.connected_ns // _NS_PER_MS,
+            "connected_at": connected_ns // _NS_PER_MS,
             "ts": now_ns // _NS_PER_MS,
             **more,
         }
@@ -158,30 +181,30 @@ class SysTopics:
             yield topic, lambda text=text: text  # type: ignore[misc]
 
     def _made(self) -> dict[str, Read]:
-        hub = self._hub
+        connections, life, retained = self._connections, self._life, self._retained
         numbers: dict[str, Callable[[], float]] = {
-            "clients/connected": lambda: len(hub.connections),
-            "clients/active": lambda: len(hub.connections),
+            "clients/connected": lambda: len(connections),
+            "clients/active": lambda: len(connections),
             "clients/disconnected": self._away,
             "clients/inactive": self._away,
-            "clients/maximum": lambda: max(self._most_connected, len(hub.connections)),
-            "clients/total": lambda: len(hub.sessions),
+            "clients/maximum": lambda: max(self._most_connected, len(connections)),
+            "clients/total": lambda: len(life.sessions),
             "clients/expired": lambda: self._sum("sessions_expired"),
             "messages/received": lambda: self._sum("packets_received"),
             "messages/sent": lambda: self._sum("messages_sent"),
             "publish/messages/received": lambda: self._sum("messages_received"),
             "publish/messages/sent": lambda: self._sum("messages_sent"),
-            "publish/bytes/received": lambda: hub.figures.published_bytes_received.value,
-            "publish/bytes/sent": lambda: hub.figures.published_bytes_sent,
+            "publish/bytes/received": lambda: self._figures.published_bytes_received.value,
+            "publish/bytes/sent": lambda: self._figures.published_bytes_sent,
             "publish/messages/dropped": lambda: self._sum("messages_dropped", "deliveries_dropped"),
             "bytes/received": lambda: self._sum("bytes_received"),
             "bytes/sent": lambda: self._sum("bytes_sent"),
-            "packet/out/bytes": lambda: sum(c.link.unsent_bytes() for c in hub.connections),
-            "retained messages/count": lambda: hub.retained.count,
-            "store/messages/count": lambda: hub.retained.count + self._logged(),
-            "store/messages/bytes": lambda: hub.retained.size_bytes + hub.writer.store.size_of(self._session_log),
-            "subscriptions/count": lambda: hub.router.subscription_count,
-            "shared_subscriptions/count": lambda: hub.router.shared_subscription_count,
+            "packet/out/bytes": lambda: sum(c.link.unsent_bytes() for c in connections),
+            "retained messages/count": lambda: retained.count,
+            "store/messages/count": lambda: retained.count + life.backlog.records,
+            "store/messages/bytes": lambda: retained.size_bytes + life.backlog.size_bytes,
+            "subscriptions/count": lambda: life.router.subscription_count,
+            "shared_subscriptions/count": lambda: life.router.shared_subscription_count,
             "heap/current": _resident_bytes,
             "heap/maximum": _most_resident_bytes,
         }
@@ -194,7 +217,7 @@ class SysTopics:
 
     def _by_type(self) -> dict[str, Callable[[], float]]:
         """``mqtt/TYPE/received`` and ``.../sent``, of the packet types that go that way."""
-        figures = self._hub.figures
+        figures = self._figures
         numbers: dict[str, Callable[[], float]] = {
             "mqtt/publish/received": lambda: sum(counter.value for counter in figures.received),
             "mqtt/publish/sent": lambda: sum(counter.value for counter in figures.sent),
@@ -217,37 +240,33 @@ class SysTopics:
         }
 
     def _datetime(self) -> str:
-        return datetime.fromtimestamp(self._hub.clock.now_ns() / 1e9, UTC).isoformat("T", "seconds")
+        return datetime.fromtimestamp(self._clock.now_ns() / 1e9, UTC).isoformat("T", "seconds")
 
     def _uptime_s(self) -> int:
-        return int(self._hub.clock.monotonic_s() - self._started_s)
+        return int(self._clock.monotonic_s() - self._started_s)
 
     def _away(self) -> int:
-        return max(len(self._hub.sessions) - len(self._hub.connections), 0)
+        return max(len(self._life.sessions) - len(self._connections), 0)
 
     def _sum(self, *names: str) -> int:
         sums = self._sums()
         return sum(sums.get(name, 0) for name in names)
 
-    def _logged(self) -> int:
-        held = self._hub.writer.store.range_of(self._session_log)
-        return held.next_offset - held.first_offset
-
     def _sums(self) -> dict[str, int]:
         """Of all counters by name, worked out at most once a tick."""
-        if self._sums_at_s != self._hub.now_s:
+        if self._sums_at_s != self._state.now_s:
             sums: dict[str, int] = {}
             for metric in self._metrics:
                 if isinstance(metric, Counter):
                     sums[metric.name] = sums.get(metric.name, 0) + metric.value
-            self._sums_at_s, self._sums_then = self._hub.now_s, sums
+            self._sums_at_s, self._sums_then = self._state.now_s, sums
         return self._sums_then
 
     # -- telling --
 
     def _is_wanted(self, topic: str) -> bool:
         try:
-            plan = self._hub.plans.final(topic.encode())
+            plan = self._plans.final(topic.encode())
         except PeerError:  # where topics may be no longer than this one is
             return False
         return bool(plan.taps) or not plan.routes.is_empty
@@ -258,10 +277,10 @@ class SysTopics:
             self._publish(topic, text.encode())
 
     def _publish(self, topic: str, payload: bytes) -> None:
-        self._hub.pipeline.publish(self._message(topic, payload, retain=False))
+        self._publisher.publish(self._message(topic, payload, retain=False))
 
     def _message(self, topic: str, payload: bytes, *, retain: bool) -> Message:
-        return Message(topic, payload, 0, retain, BROKER, self._hub.clock.now_ns())
+        return Message(topic, payload, 0, retain, BROKER, self._clock.now_ns())
 
 
 def _as_text(read: Callable[[], float]) -> Read:

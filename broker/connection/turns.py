@@ -14,13 +14,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from broker.connection.backlog import Defer
-from broker.core.clock import Clock
-
-if TYPE_CHECKING:
-    from broker.connection.connection import Connection
+from broker.connection.link import Peer
+from broker.core.clock import Clock, Defer
 
 TURN_S: Final = 0.02
 """Seconds of one turn of the loop that clients' packets may take together; the packet or step at hand is finished."""
@@ -48,7 +45,7 @@ class Turns:
 
     def __init__(self, clock: Clock, defer: Defer) -> None:
         self._clock, self._defer = clock, defer
-        self._waiting: dict[Connection, Steps | None] = {}
+        self._waiting: dict[Peer, Steps | None] = {}
         """In the order in which they are taken up again; with what is still to be done of the packet at hand."""
         self._chores: deque[Iterator[None]] = deque()
         self._is_awaited = self._is_renewed = False
@@ -78,11 +75,11 @@ class Turns:
         if self._waiting:
             self._await()
 
-    def give_way(self, c: Connection) -> None:
+    def give_way(self, c: Peer) -> None:
         """Read on in another turn of the loop; nothing is taken from the socket until then."""
         self._wait(c, None)
 
-    def work_off(self, c: Connection, steps: Steps) -> None:
+    def work_off(self, c: Peer, steps: Steps) -> None:
         """Do this in the turns to come, before the connection's next packet is read."""
         self._wait(c, steps)
 
@@ -94,13 +91,13 @@ class Turns:
         if self._chores:
             self._await()
 
-    def abandon(self, c: Connection) -> None:
+    def abandon(self, c: Peer) -> None:
         """The connection has ended: what is left is not done."""
         steps = self._waiting.pop(c, None)
         if steps is not None:
             steps.close()
 
-    def _wait(self, c: Connection, steps: Steps | None) -> None:
+    def _wait(self, c: Peer, steps: Steps | None) -> None:
         c.is_parked = True
         c.hold(self)
         self._waiting[c] = steps
@@ -135,7 +132,7 @@ class Turns:
             self._chores.popleft()
             finish()
 
-    def _take_up(self, c: Connection) -> None:
+    def _take_up(self, c: Peer) -> None:
         steps = self._waiting.pop(c)
         finish = _nothing if steps is None else self._work(steps)
         if finish is None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from broker.connection.figures import Figures
+from broker.connection.settings import MqttSettings
 from broker.core import reason
 from broker.core.errors import PeerError
-
-if TYPE_CHECKING:
-    from broker.connection.connection import Connection
-
 
 _PAIR_BYTES: Final = 64
 
@@ -21,7 +19,7 @@ def memory_of(properties: dict[str, Any]) -> int:
     return sum(_PAIR_BYTES + getsizeof(name) + getsizeof(value) for name, value in pairs)
 
 
-def check_user_properties(c: Connection, *properties: dict[str, Any]) -> None:
+def check_user_properties(settings: MqttSettings, figures: Figures, *properties: dict[str, Any]) -> None:
     """Refuse a packet with more user properties than the settings allow, those of all its parts together.
 
     Raises:
@@ -33,14 +31,14 @@ def check_user_properties(c: Connection, *properties: dict[str, Any]) -> None:
             count += len(part["User-Property"])
     if not count:
         return
-    if count > (most := c.hub.settings.max_user_properties):
-        c.hub.figures.limit_reached("max_user_properties")
+    if count > (most := settings.max_user_properties):
+        figures.limit_reached("max_user_properties")
         raise PeerError(reason.QUOTA_EXCEEDED, f"a packet may have {most} user properties, this one has {count}")
     size = sum(
         len(name.encode()) + len(value.encode()) for part in properties for name, value in part.get("User-Property", ())
     )
-    if size > (most := c.hub.settings.max_user_property_bytes):
-        c.hub.figures.limit_reached("max_user_property_bytes")
+    if size > (most := settings.max_user_property_bytes):
+        figures.limit_reached("max_user_property_bytes")
         raise PeerError(
             reason.QUOTA_EXCEEDED, f"user properties may have {most} bytes, those of this packet have {size}"
         )

@@ -10,7 +10,7 @@ from broker.config.model import Settings
 from broker.config.units import Duration, Size
 from broker.connection.settings import MqttSettings
 from broker.session.limits import WhenFull
-from broker.session.session import DEFAULT_ZONE
+from broker.session.state import DEFAULT_ZONE
 
 _AS: Final = "As in `mqtt`."
 

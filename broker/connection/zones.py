@@ -10,23 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from logging import getLogger
-from typing import TYPE_CHECKING
 
-from broker.codec.outgoing import Outgoing
 from broker.connection.settings import MqttSettings
 from broker.connection.zone_settings import ZoneSettings, ZonesSettings
-from broker.routing.router import Target
-from broker.session import in_log
-from broker.session.delivery import Delivery
 from broker.session.limits import QueueLimits
-from broker.session.services import SessionServices
-from broker.session.session import DEFAULT_ZONE, Session
-
-if TYPE_CHECKING:
-    from broker.connection.hub import Hub
-
-_log = getLogger(__name__)
+from broker.session.session import SessionServices
+from broker.session.state import DEFAULT_ZONE
 
 
 @dataclass(slots=True)
@@ -86,43 +75,3 @@ def limit_queues(services: SessionServices, settings: MqttSettings) -> None:
         settings.max_stored_bytes,
         settings.queue_qos0,
     )
-
-
-def settle(hub: Hub, session: Session, zone: Zone, *, is_to_last: bool) -> None:
-    """A session goes on with a connection in this zone; one in memory that ``is_to_last`` goes to disk with it where
-    the zone keeps its sessions there."""
-    session.enter_zone(zone.name, zone.services)
-    if zone.keeps_on_disk and is_to_last and not session.is_durable and hub.shares.may_be_durable(session):
-        _to_disk(hub, session)
-
-
-def _to_disk(hub: Hub, session: Session) -> None:
-    """Write all of a session in memory with the commit group at hand; when that fails it is in memory as before."""
-    backlog = hub.backlog
-    log = "session.moved_to_disk client_id=%s zone=%s inflight=%d queued=%d"
-    _log.info(log, session.client_id, session.zone, len(session.window.inflight), len(session.queue))
-    hub.shares.part_with(session)
-    flying, waiting = in_log.enter(session, backlog.since_offset)
-    for delivery in [*flying, *waiting]:
-        backlog.keep(_addressed(delivery), [_target(session, delivery)], True)
-
-    def stored(error: BaseException | None) -> None:
-        if error is not None and not session.is_ended:
-            in_log.leave(session, waiting)
-
-    hub.writer.when_committed(stored)
-    hub.shares.member_is_durable(session)
-    hub.records.subscriptions_changed(session)
-    if session.inbound is not None:
-        hub.records.inbound_changed(session.client_id, session.inbound)
-
-
-def _addressed(delivery: Delivery) -> Outgoing:
-    """As the session is to get it, since a record with an addressee is sent as it stands."""
-    assert delivery.outgoing is not None
-    message = delivery.outgoing.message
-    return Outgoing(message.changed(message.topic, message.payload, delivery.qos, delivery.retain, message.properties))
-
-
-def _target(session: Session, delivery: Delivery) -> Target[Session]:
-    return Target(session, delivery.qos, delivery.retain, delivery.identifiers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -23,3 +24,15 @@ class SystemClock:
 
     now_ns = staticmethod(time.time_ns)
     monotonic_s = staticmethod(time.monotonic)
+
+
+class Later(Protocol):
+    """Runs a callable when so many seconds have passed."""
+
+    def __call__(self, delay_s: float, callback: Callable[..., object], /, *arguments: object) -> object: ...
+
+
+class Defer(Protocol):
+    """Runs a callable in a later turn of the loop."""
+
+    def __call__(self, callback: Callable[..., object], *arguments: object) -> object: ...

@@ -94,7 +94,7 @@ class LinkOwner:
         self._knows_address_early = settings.proxy_protocol == "off"
         hub.zones.place(self.name, settings.zone)
         hub.publish_rates.add_listener(self.name, settings.max_publish_rate, settings.max_publish_bytes_rate)
-        hub.renew_meters()
+        hub.registry.renew_meters()
 
     def dismiss(self, code: int, why: str) -> None:
         """Tell all clients a reason code, and close their connections."""

@@ -10,13 +10,12 @@ from math import inf
 from typing import Final
 
 from broker.auth.access import Access
-from broker.connection import close
 from broker.connection.connection import Connection
 from broker.connection.dead_letters import DeadLetterSettings
-from broker.connection.due import TICK_S
 from broker.connection.hub import Hub
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.settings import SharedSettings
+from broker.connection.state import TICK_S
 from broker.connection.zone_settings import ZonesSettings
 from broker.core import reason
 from broker.core.clock import Clock
@@ -180,7 +179,7 @@ class Server:
         if self._timer is not None:
             self._timer.cancel()
         ends_at = self._loop.time() + deadline_s
-        self.hub.is_stopping = True
+        self.hub.state.is_stopping = True
         for connection in self.hub.connections:
             connection.hold(self)
         halfway = self._loop.time() + deadline_s / 2
@@ -188,7 +187,7 @@ class Server:
         await self.hub.pipeline.lanes.close(halfway - self._loop.time())
         await self._until(lambda: not any(c.batches for c in self.hub.connections), ends_at)
         for connection in list(self.hub.connections):
-            close.disconnect(connection, reason.SERVER_SHUTTING_DOWN, "server_shutdown", is_will_due=publishes_wills)
+            connection.disconnect(reason.SERVER_SHUTTING_DOWN, "server_shutdown", is_will_due=publishes_wills)
         await self._until(lambda: not self.listeners.links, ends_at)
 
     def clients(self) -> Iterator[ClientStatus]:
@@ -200,7 +199,7 @@ class Server:
         session = self.hub.sessions.get(client_id)
         if session is None or not isinstance(session.owner, Connection):
             return False
-        close.disconnect(session.owner, reason.ADMINISTRATIVE_ACTION, "kicked")
+        session.owner.disconnect(reason.ADMINISTRATIVE_ACTION, "kicked")
         return True
 
     def delete_session(self, client_id: str) -> bool:
@@ -208,7 +207,7 @@ class Server:
         self.kick(client_id)
         session = self.hub.sessions.get(client_id)
         if session is not None:
-            self.hub.end_session(session)
+            self.hub.life.end_session(session)
         return session is not None
 
     async def _load(self) -> None:

@@ -13,7 +13,7 @@ from broker.config.model import Settings
 from broker.config.secrets import Secret
 from broker.config.units import Duration, Size
 from broker.core.hosts import checked_hosts, is_loopback
-from broker.session.session import DEFAULT_ZONE
+from broker.session.state import DEFAULT_ZONE
 
 Kind = Literal["tcp", "ssl", "ws", "wss"]
 ProxyMode = Literal["off", "v1", "v2", "auto"]

@@ -7,8 +7,6 @@ import asyncio
 from typing import Final, cast
 
 from broker.auth.attempt import Certificate
-from broker.connection.close import disconnect
-from broker.connection.connection import Connection
 from broker.connection.hub import Hub
 from broker.net.certificate import certificate_of
 from broker.net.limits import ANSWER_TIMEOUT_S, LinkOwner
@@ -65,7 +63,7 @@ class TcpLink(asyncio.Protocol):
         self.certificate: Certificate | None = None
         self.refusal = 0
         self._is_tls = False
-        self._connection = Connection(hub, self)
+        self._connection = hub.connect(self)
         # uvloop binds the method before connection_made; so each read goes to the connection without a call between
         self.data_received = self._connection.data_received  # type: ignore[method-assign]
 
@@ -78,10 +76,10 @@ class TcpLink(asyncio.Protocol):
         if not self._owner.admit(self, has_knocked=self._origin is not None):
             self._transport.abort()
             return
-        self._transport.set_write_buffer_limits(high=self._hub.settings.max_unsent_bytes // _EARLY)
+        self._transport.set_write_buffer_limits(high=self._hub.state.settings.max_unsent_bytes // _EARLY)
         self._connection.opened()
         if self.refusal:
-            self._connection.deadline_s = self._hub.now_s + ANSWER_TIMEOUT_S
+            self._connection.deadline_s = self._hub.state.now_s + ANSWER_TIMEOUT_S
 
     @property
     def sock_name(self) -> str | None:
@@ -115,7 +113,7 @@ class TcpLink(asyncio.Protocol):
 
     def dismiss(self, code: int, why: str) -> None:
         """Tell the client a reason code (MQTT 5), and close."""
-        disconnect(self._connection, code, why)
+        self._connection.disconnect(code, why)
 
     def pause_writing(self) -> None:
         """The client reads too slowly."""

@@ -40,7 +40,9 @@ R = TypeVar("R", bound=Routes)
 class Pipeline(Generic[R]):
     """Runs the stages; a ``broker.core.stage.Publisher`` for messages made inside the broker.
 
-    A stage that raises harms its own message only: a gate then refuses it (fail closed), a tap is skipped.
+    ``may_retain`` is asked before a retained message goes any further whether there is room for it, ``on_unwanted``
+    told of messages that nobody was to get, but for those that went the short way. A stage that raises harms its own
+    message only: a gate then refuses it (fail closed), a tap is skipped.
     """
 
     def __init__(
@@ -50,17 +52,16 @@ class Pipeline(Generic[R]):
         metrics: Metrics,
         events: Events,
         bounds: LaneBounds | None = None,
+        may_retain: Callable[[Message], Refusal | None] = lambda message: None,
+        on_unwanted: Callable[[Message], None] = lambda message: None,
     ) -> None:
         self._plans, self._retain, self._metrics, self._events = plans, retain, metrics, events
         self._passed = metrics.counter("messages_passed", "messages that passed all gates")
         self._internal = metrics.counter("messages_internal", "messages made inside the broker: rules, API, bridges")
         self._dropped: dict[str, Counter] = {}
-        self.may_retain: Callable[[Message], Refusal | None] = lambda message: None
-        """Asked before a retained message goes any further whether there is room for it."""
+        self._may_retain, self._on_unwanted = may_retain, on_unwanted
         self.on_refusal: Callable[[Message, Refusal], None] = lambda message, refusal: None
         """Told of every message that a gate stopped."""
-        self.on_unwanted: Callable[[Message], None] = lambda message: None
-        """Told of messages that nobody was to get, but for those that went the short way."""
         self.lanes = Lanes(self._decide_and_conclude, self._not_taken, bounds or LaneBounds(), metrics)
 
     def publish(self, message: Message) -> Outcome:
@@ -139,7 +140,7 @@ class Pipeline(Generic[R]):
                     plan = self._plan_of(message)
                 except (PeerError, UnicodeEncodeError) as error:
                     return Outcome(0, self._refused(message, _bad_topic(message, error)))
-        if message.retain and (full := self.may_retain(message)) is not None:
+        if message.retain and (full := self._may_retain(message)) is not None:
             return self._stopped(message, full)
         for name, tap in plan.taps:
             try:
@@ -190,7 +191,7 @@ class Pipeline(Generic[R]):
 
     def _unwanted(self, message: Message) -> None:
         self.no_subscribers(1)
-        self.on_unwanted(message)
+        self._on_unwanted(message)
         self._emit_dropped(message, "no_subscribers")
 
     def _stopped(self, message: Message, refusal: Refusal) -> Outcome:

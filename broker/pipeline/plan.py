@@ -8,7 +8,7 @@ is made. The cache is bounded by plans and by bytes: when full, the oldest quart
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from broker.codec.wire import decode_text
 from broker.core.client import Client
@@ -61,6 +61,20 @@ Kind = tuple[R, int]
 """Routes and size of packets."""
 
 
+class Meanings(Protocol[R]):
+    """What topics mean to the clients that publish to them."""
+
+    def for_clients(self, topic: str, final: Callable[[bytes], TopicPlan[R]], /) -> Resolve[R] | None:
+        """How clients that publish to a topic get their plan, None for the topic's own; asked once a topic. ``final``
+        is ``Plans.final``."""
+
+    def meaning(self, topic: str, client: Client, /) -> str:
+        """The topic on which a message is published that a client publishes to another."""
+
+    def special(self, topic: str, topic_bytes: bytes, /) -> TopicPlan[R] | None:
+        """A plan without stages and subscribers, as of what is kept to be published later; asked once a topic."""
+
+
 class Plans(Generic[R]):
     """The cache of plans; ``broker.core.stage.Plans`` for features. ``by_topic`` is read by the hot path.
 
@@ -72,12 +86,13 @@ class Plans(Generic[R]):
         self,
         routes: Callable[[str], R],
         forget_routes: Callable[[], None],
+        meanings: Meanings[R],
         max_plans: int,
         max_levels: int,
         max_topic_bytes: int = MAX_TOPIC_BYTES,
         max_bytes: int = 64 * 1024 * 1024,
     ) -> None:
-        self._routes, self._forget_routes = routes, forget_routes
+        self._routes, self._forget_routes, self._meanings = routes, forget_routes, meanings
         self._max_bytes, self._plans_bytes, self._heads_bytes = max_bytes // 2, 0, 0  # half for each
         self._max_plans, self._max_levels, self._max_topic_bytes = max_plans, max_levels, max_topic_bytes
         self._gates: Sequence[Gate] = ()
@@ -90,12 +105,6 @@ class Plans(Generic[R]):
         self._final: dict[bytes, TopicPlan[R]] = {}
         """Of topics whose plan in ``by_topic`` has ``resolve``; few."""
         self.generation = 0
-        self.for_clients: Callable[[str], Resolve[R] | None] = lambda topic: None
-        """Asked once a topic how clients that publish there get their plan, None for the topic's own."""
-        self.meaning: Callable[[str, Client], str] = lambda topic, client: topic
-        """The topic on which a message is published that a client publishes to another."""
-        self.special: Callable[[str, bytes], TopicPlan[R] | None] = lambda topic, topic_bytes: None
-        """Asked once a topic for a plan without stages and subscribers, as of what is kept to be published later."""
 
     def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
         """Use these gates and taps, in this order, from the next message on."""
@@ -182,7 +191,7 @@ class Plans(Generic[R]):
             PeerError: as ``plan``.
         """
         found = self.by_topic.get(topic_bytes)
-        return self.meaning(self._checked(topic_bytes) if found is None else found.topic, client)
+        return self._meanings.meaning(self._checked(topic_bytes) if found is None else found.topic, client)
 
     def _checked(self, topic_bytes: bytes) -> str:
         topic = decode_text(topic_bytes, "the topic of a PUBLISH")
@@ -191,7 +200,7 @@ class Plans(Generic[R]):
 
     def _make(self, topic_bytes: bytes) -> TopicPlan[R]:
         topic = self._checked(topic_bytes)
-        resolve = self.for_clients(topic)
+        resolve = self._meanings.for_clients(topic, self.final)
         if resolve is None:
             plan = self._planned(topic, topic_bytes)
         else:
@@ -199,7 +208,7 @@ class Plans(Generic[R]):
         return self._keep(self.by_topic, plan)
 
     def _planned(self, topic: str, topic_bytes: bytes) -> TopicPlan[R]:
-        if topic.startswith("$") and (special := self.special(topic, topic_bytes)) is not None:
+        if topic.startswith("$") and (special := self._meanings.special(topic, topic_bytes)) is not None:
             return special
         if not (self._gates or self._taps):
             return TopicPlan(topic, topic_bytes, (), (), self._routes(topic))

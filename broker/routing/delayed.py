@@ -28,7 +28,7 @@ from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.errors import NotFound
 from broker.core.message import Message
-from broker.core.stage import Outcome, Refusal
+from broker.core.stage import Outcome, Publisher, Refusal
 from broker.core.topic import DELAYED_PREFIX
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
@@ -123,10 +123,6 @@ class KeyWriter(Protocol):
     def when_committed(self, done: Callable[[BaseException | None], None]) -> None: ...
 
 
-Publish = Callable[[Message], Outcome]
-OutcomeOfLast = Callable[[str], Awaitable[Outcome]]
-
-
 class Delayed:
     """The delayed messages of a node. Used on the event loop only."""
 
@@ -137,12 +133,9 @@ class Delayed:
         writer: KeyWriter,
         clock: Clock,
         metrics: Metrics,
-        publish: Publish,
-        outcome_of_last: OutcomeOfLast,
     ) -> None:
         self.settings = settings
-        self._writer, self._clock, self._publish = writer, clock, publish
-        self._outcome_of_last = outcome_of_last
+        self._writer, self._clock = writer, clock
         self._due: list[bytes] = []
         """A heap; keys sort by when they are due. May hold some that are no more in ``_sizes``."""
         self._sizes: dict[bytes, int] = {}
@@ -195,7 +188,7 @@ class Delayed:
         self._accepted.value += 1
         return message.changed(message.topic, b"", message.qos, False, None)
 
-    def run(self) -> float:
+    def run(self, publisher: Publisher) -> float:
         """Publish what is due, some of it; returns how many seconds are left until the next is, 0 when it is now.
 
         Nothing is published while the store takes nothing: it could not be taken out of it.
@@ -214,7 +207,7 @@ class Delayed:
             if not left:
                 return 0.0
             heappop(self._due)
-            self._publish_due(key)
+            self._publish_due(key, publisher)
             left -= 1
         return inf
 
@@ -282,23 +275,23 @@ class Delayed:
         self._drop(key)
         self._writer.put(PREFIX + key, None)
 
-    def _publish_due(self, key: bytes) -> None:
+    def _publish_due(self, key: bytes, publisher: Publisher) -> None:
         kept = self._find(key)
         if kept is None:
             self._drop(key)
             _log.error("delayed.lost", key=key.hex(), effect="the store no longer has this delayed message")
             return
-        outcome = self._publish(kept.message)
+        outcome = publisher.publish(kept.message)
         self._published.value += 1
         if outcome.is_waiting:
-            task = asyncio.create_task(self._settle(key, kept.message.topic), name="delayed message")
+            task = asyncio.create_task(self._settle(key, publisher.decided(kept.message.topic)), name="delayed message")
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
         else:
             self._finish(key)
 
-    async def _settle(self, key: bytes, topic: str) -> None:
-        await self._outcome_of_last(topic)
+    async def _settle(self, key: bytes, decided: Awaitable[Outcome]) -> None:
+        await decided
         self._finish(key)
 
     def _finish(self, key: bytes) -> None:

@@ -15,7 +15,7 @@ from broker.codec.outgoing import Outgoing
 from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.routing.shared import Memberships, ShareGroup
+from broker.routing.shared import Memberships, ShareGroup, ShareGroups
 from broker.routing.trie import FilterTrie
 
 
@@ -190,14 +190,19 @@ def _target(entry: Entry[S], message: Message) -> Target[S]:
 class Router(Generic[S]):
     """All subscriptions of the node. ``on_change`` is told the filter whose topics' routes are no longer right.
 
-    Shared subscriptions, and those that begin in the past, are memberships of groups: ``memberships`` keeps these and
-    calls ``add_group`` and ``remove_group``.
+    Shared subscriptions, and those that begin in the past, are memberships of groups: ``memberships`` keeps these,
+    ``groups`` are those that get messages.
     """
 
-    def __init__(self, keep: Keep[S], on_change: Callable[[TopicFilter], None], memberships: Memberships[S]) -> None:
-        self._keep, self._on_change, self._memberships = keep, on_change, memberships
+    def __init__(
+        self,
+        keep: Keep[S],
+        on_change: Callable[[TopicFilter], None],
+        memberships: Memberships[S],
+        groups: ShareGroups,
+    ) -> None:
+        self._keep, self._on_change, self._memberships, self._groups = keep, on_change, memberships, groups
         self._plain: FilterTrie[tuple[S, Subscription]] = FilterTrie()
-        self._shared: FilterTrie[ShareGroup] = FilterTrie()
         self._interned: WeakValueDictionary[tuple[object, ...], Routes[S]] = WeakValueDictionary()
         self._by_match: WeakValueDictionary[tuple[int, ...], Routes[S]] = WeakValueDictionary()
         """By the identities of what a topic's filters hold: a new topic of known subscribers needs no entries."""
@@ -261,20 +266,10 @@ class Router(Generic[S]):
         """How many have left of whom something is still there."""
         return len(self._leaving)
 
-    def add_group(self, topic_filter: TopicFilter, key: str, group: ShareGroup) -> None:
-        """Let a group have the messages on topics that match."""
-        self._shared.put(topic_filter.levels, key, group)
-        self._on_change(topic_filter)
-
-    def remove_group(self, topic_filter: TopicFilter, key: str) -> None:
-        """The group is no more."""
-        self._shared.remove(topic_filter.levels, key)
-        self._on_change(topic_filter)
-
     def routes(self, topic: str) -> Routes[S]:
         """The routes of a topic name, shared with other topics that have the same subscribers."""
         matched = self._match(topic)
-        groups = [] if self._shared.is_empty else [group for _, group in self._shared.match(topic)]
+        groups = [group for _, group in self._groups.match(topic)]
         ids = tuple([id(value) for _, value in matched] + [id(group) for group in groups])
         known_routes = self._by_match.get(ids)
         if known_routes is not None:
@@ -313,7 +308,7 @@ class Router(Generic[S]):
 
     def matching_groups(self, topic: str) -> list[str]:
         """The keys of the groups that get messages on a topic name."""
-        return [key for key, _ in self._shared.match(topic)]
+        return [key for key, _ in self._groups.match(topic)]
 
     def forget_routes(self) -> None:
         """Make routes anew from now on, since a subscriber changed its version or durability."""

@@ -6,11 +6,14 @@ What a group does with a message stands in ``broker.connection.sharing.group``; 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from broker.codec.outgoing import Outgoing
 from broker.core.client import Client
 from broker.core.subscription import Subscription
+from broker.core.topic import TopicFilter
+from broker.routing.trie import FilterTrie
 
 S_contra = TypeVar("S_contra", contravariant=True)
 
@@ -63,3 +66,26 @@ class Memberships(Protocol[S_contra]):
     def leave(self, subscriber: S_contra, text: str) -> bool:
         """End a membership by the text of its subscription; False when there was none."""
         ...
+
+
+class ShareGroups:
+    """The share groups that get messages, by topic filter. ``on_change`` is told the filter whose topics' routes are no
+    longer right."""
+
+    def __init__(self, on_change: Callable[[TopicFilter], None]) -> None:
+        self._on_change = on_change
+        self._by_filter: FilterTrie[ShareGroup] = FilterTrie()
+
+    def add(self, topic_filter: TopicFilter, key: str, group: ShareGroup) -> None:
+        """Let a group have the messages on topics that match."""
+        self._by_filter.put(topic_filter.levels, key, group)
+        self._on_change(topic_filter)
+
+    def remove(self, topic_filter: TopicFilter, key: str) -> None:
+        """The group is no more."""
+        self._by_filter.remove(topic_filter.levels, key)
+        self._on_change(topic_filter)
+
+    def match(self, topic: str) -> Sequence[tuple[str, ShareGroup]]:
+        """The groups that get messages on a topic name, by key."""
+        return () if self._by_filter.is_empty else self._by_filter.match(topic)

@@ -6,14 +6,12 @@ There may be as many as the broker retains, so they are drawn a part in each tur
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from broker.session import qos0, sending
 from broker.session.delivery import Delivery
-
-if TYPE_CHECKING:
-    from broker.session.session import Session
+from broker.session.state import SessionState
 
 _AT_ONCE: Final = 256
 """Sent in one turn of the loop; the end of those of a subscription counts as ``_LOOK_UP`` of them, since the next one's
@@ -30,10 +28,10 @@ class Ahead:
     more there are before it.
     """
 
-    __slots__ = ("_is_awaited", "_session", "_sources")
+    __slots__ = ("_is_awaited", "_pump", "_session", "_sources")
 
-    def __init__(self, session: Session) -> None:
-        self._session, self._is_awaited = session, False
+    def __init__(self, session: SessionState, pump: Callable[[], None]) -> None:
+        self._session, self._pump, self._is_awaited = session, pump, False
         self._sources: OrderedDict[str, Iterator[Delivery]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -58,7 +56,7 @@ class Ahead:
     def _go_on(self) -> None:
         self._is_awaited = False
         if self._session.ahead is self:
-            self._session.pump()
+            self._pump()
 
     def send_some(self) -> bool:
         """Send a turn's part, in which the session is connected; whether that was the last of it. Else ``pump`` is

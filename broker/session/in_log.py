@@ -5,18 +5,14 @@ Of a session in memory there is nothing in the log; all but ``enter`` leave it a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from broker.core.nothing import NOTHING
 from broker.session.delivery import Delivery
 from broker.session.foretelling import Foretelling
 from broker.session.share import LogShare, Shed
-
-if TYPE_CHECKING:
-    from broker.session.session import Session
+from broker.session.state import SessionState
 
 
-def wait(session: Session, share: LogShare, offset: int, size_bytes: int, messages: int = 1) -> None:
+def wait(session: SessionState, share: LogShare, offset: int, size_bytes: int, messages: int = 1) -> None:
     """A message waits in the log, or several; when there are too many the oldest are passed over."""
     share.add(offset, size_bytes, messages)
     limits = session.services.limits
@@ -24,32 +20,21 @@ def wait(session: Session, share: LogShare, offset: int, size_bytes: int, messag
         _pass_over(session, share.shed(limits.stored_messages, limits.stored_bytes))
 
 
-def take_backlog(session: Session, deliveries: list[Delivery], next_offset: int, *, is_end: bool) -> None:
-    """Take what a refill read from the log below ``next_offset``; ``is_end`` tells that there is no more."""
-    share = session.log
-    if share is None:
-        return
-    wanted = share.read_on(deliveries, next_offset, is_end=is_end)
-    for delivery in wanted:
-        session.push(delivery)
-    session.pump()
-
-
-def count(session: Session, offset: int, messages: int, size_bytes: int) -> None:
+def count(session: SessionState, offset: int, messages: int, size_bytes: int) -> None:
     """So many messages from ``offset`` on were found to wait in the log, when what waits is counted anew."""
     share = session.log
     if share is not None and share.is_behind:
         wait(session, share, offset, size_bytes, messages)
 
 
-def shed_below(session: Session, offset: int) -> None:
+def shed_below(session: SessionState, offset: int) -> None:
     """Pass over what waits in the log below ``offset``: all sessions together have too much waiting there."""
     share = session.log
     if share is not None and share.is_behind:
         _pass_over(session, share.shed_below(offset))
 
 
-def _pass_over(session: Session, shed: Shed) -> None:
+def _pass_over(session: SessionState, shed: Shed) -> None:
     if not shed.messages:
         return
     services = session.services
@@ -60,7 +45,7 @@ def _pass_over(session: Session, shed: Shed) -> None:
         services.changed(session)
 
 
-def put_back(session: Session, share: LogShare, log_next: int) -> None:
+def put_back(session: SessionState, share: LogShare, log_next: int) -> None:
     """The connection is gone: what waited in memory is in the log, whose next offset is ``log_next``."""
     queue = session.queue
     if queue and share.to_skip:  # later ones were passed over since too many wait: these are older
@@ -75,7 +60,7 @@ def put_back(session: Session, share: LogShare, log_next: int) -> None:
     session.queue, session.queue_bytes = NOTHING, 0
 
 
-def drop(session: Session, why: str) -> None:
+def drop(session: SessionState, why: str) -> None:
     """Count all that waits there as dropped: the session is over."""
     share, services = session.log, session.services
     if share is None:
@@ -87,7 +72,7 @@ def drop(session: Session, why: str) -> None:
     share.clear()
 
 
-def low_offset(session: Session, log_next: int) -> int:
+def low_offset(session: SessionState, log_next: int) -> int:
     """The lowest offset of the log that the session still needs; ``log_next`` is the log's next one."""
     share, low = session.log, log_next
     if share is not None and share.is_behind:
@@ -98,7 +83,7 @@ def low_offset(session: Session, log_next: int) -> int:
     return min((delivery.offset for delivery in flying if delivery.offset >= 0), default=low)
 
 
-def position(session: Session, log_next: int) -> int:
+def position(session: SessionState, log_next: int) -> int:
     """Where to go on reading after a restart: all before it is in flight or done."""
     if session.queue:
         return session.queue[0].offset
@@ -108,7 +93,7 @@ def position(session: Session, log_next: int) -> int:
     return share.next_offset if share.is_behind else max(share.next_offset, log_next)
 
 
-def take_back_offsets(session: Session, next_offset: int) -> None:
+def take_back_offsets(session: SessionState, next_offset: int) -> None:
     """The log's next record gets this offset after all: what was to begin behind it begins with it."""
     share = session.log
     if share is not None:
@@ -116,7 +101,7 @@ def take_back_offsets(session: Session, next_offset: int) -> None:
         session.subscriptions.take_back_offsets(next_offset)
 
 
-def enter(session: Session, next_offset: int) -> tuple[list[Delivery], list[Delivery]]:
+def enter(session: SessionState, next_offset: int) -> tuple[list[Delivery], list[Delivery]]:
     """Have a session in memory be durable from now on, while it is away. Returns what is in flight and what waits:
     both are to be appended to the log in this order, addressed to it, from ``next_offset`` on. What waits comes back
     from there.
@@ -135,7 +120,7 @@ def enter(session: Session, next_offset: int) -> tuple[list[Delivery], list[Deli
     return flying, waiting
 
 
-def leave(session: Session, waiting: list[Delivery]) -> None:
+def leave(session: SessionState, waiting: list[Delivery]) -> None:
     """As before ``enter``: what it had could not be stored, and is in memory still."""
     session.is_durable, session.log, session.foretelling = False, None, None
     for delivery in session.window.inflight.values():

@@ -6,15 +6,11 @@ publishers are held back, as far as the settings allow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from broker.session.delivery import Delivery
-
-if TYPE_CHECKING:
-    from broker.session.session import Session
+from broker.session.state import SessionState
 
 
-def enqueue(session: Session, delivery: Delivery) -> None:
+def enqueue(session: SessionState, delivery: Delivery) -> None:
     """Queue for a session in memory; when it is full the settings say which message goes, and it is counted."""
     if not _takes_more(session, delivery):
         return
@@ -29,7 +25,7 @@ def enqueue(session: Session, delivery: Delivery) -> None:
             session.drop_delivery(oldest, "queue_full")
 
 
-def _takes_more(session: Session, delivery: Delivery) -> bool:
+def _takes_more(session: SessionState, delivery: Delivery) -> bool:
     """Whether there is room, or will be made; else the new message is dropped."""
     services, queue = session.services, session.queue
     if not queue or services.limits.when_full == "drop_oldest":
@@ -42,7 +38,7 @@ def _takes_more(session: Session, delivery: Delivery) -> bool:
     return False
 
 
-def check_relief(session: Session) -> None:
+def check_relief(session: SessionState) -> None:
     """Something left the queue, or the connection takes more: publishers need not be held back where there is room."""
     services = session.services
     has_room = len(session.queue) * 4 <= services.max_queue and session.queue_bytes * 4 <= services.max_queue_bytes

@@ -10,15 +10,19 @@ from collections.abc import Callable
 
 
 class Turn:
-    """The outboxes with something to write. ``wake`` is called when the first one is added; it must cause ``flush``."""
+    """The outboxes with something to write. ``defer`` is to call ``flush`` once the first one is added."""
 
-    __slots__ = ("dirty", "read_bytes", "wake")
+    __slots__ = ("_defer", "dirty", "read_bytes")
 
-    def __init__(self, wake: Callable[[], object]) -> None:
-        self.wake = wake
+    def __init__(self, defer: Callable[[Callable[[], None]], object]) -> None:
+        self._defer = defer
         self.dirty: list[Outbox] = []
         self.read_bytes = 0
         """Read since the last flush, by all connections."""
+
+    def wake(self) -> None:
+        """Have everything written soon."""
+        self._defer(self.flush)
 
     def flush(self) -> None:
         """Write everything that waits."""

@@ -7,19 +7,16 @@ wait, the oldest are lost when there are too many; see ``broker.session.late``.
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
 
 from broker.codec.outgoing import Outgoing
 from broker.session import sending
 from broker.session.delivery import DENIED, MayHave
 from broker.session.late import Late
 from broker.session.outbox import Outbox
-
-if TYPE_CHECKING:
-    from broker.session.session import Session
+from broker.session.state import SessionState
 
 
-def send(session: Session, outgoing: Outgoing, retain: bool, identifiers: tuple[int, ...]) -> None:
+def send(session: SessionState, outgoing: Outgoing, retain: bool, identifiers: tuple[int, ...]) -> None:
     """Send one to a client that is connected."""
     box, services = session.box, session.services
     assert box is not None
@@ -38,7 +35,7 @@ def send(session: Session, outgoing: Outgoing, retain: bool, identifiers: tuple[
         services.on_event("message.delivered", session, outgoing.message, "")
 
 
-def keep(session: Session, item: Late) -> None:
+def keep(session: SessionState, item: Late) -> None:
     """Keep some until the connection takes them, behind the messages that wait now; the oldest go when there are too
     many. Publishers are held back where the connection is slow, or before many wait for older messages."""
     services, late, log = session.services, session.late, session.log
@@ -50,7 +47,7 @@ def keep(session: Session, item: Late) -> None:
         services.crowded(session)
 
 
-def send_kept(session: Session) -> None:
+def send_kept(session: SessionState) -> None:
     """Send those that had to wait, as far as it is their turn: what is older has left the queue."""
     if session.is_slow:
         return
@@ -64,26 +61,26 @@ def send_kept(session: Session) -> None:
             session.services.sent[0].value += item.packets
 
 
-def withhold(session: Session, may_have: MayHave) -> None:
+def withhold(session: SessionState, may_have: MayHave) -> None:
     """Lose those of them that the client may not have."""
     for item in session.late.remove(lambda topic: not may_have(topic, 0)):
         _drop(session, item, DENIED)
 
 
-def _write(session: Session, box: Outbox, data: bytes) -> None:
+def _write(session: SessionState, box: Outbox, data: bytes) -> None:
     if session.foretelling is not None and session.foretelling.is_holding:
         sending.write_recorded(session, data)
     else:
         box.add(data)
 
 
-def drop_kept(session: Session, why: str) -> None:
+def drop_kept(session: SessionState, why: str) -> None:
     """Lose those that had to wait."""
     for item in session.late.take():
         _drop(session, item, why)
 
 
-def _drop(session: Session, item: Late, why: str) -> None:
+def _drop(session: SessionState, item: Late, why: str) -> None:
     if item.outgoing is not None:
         session.drop(item.outgoing, why)
     else:

@@ -11,9 +11,10 @@ from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.session import in_log
 from broker.session.delivery import Delivery
-from broker.session.session import DEFAULT_ZONE, Session
+from broker.session.session import Session
 from broker.session.share import LogShare
 from broker.session.shared_delivery import Claim, SharedDelivery
+from broker.session.state import DEFAULT_ZONE, SessionState
 from broker.session.will import Will
 
 SESSION_PREFIX: Final = b"session/"
@@ -94,7 +95,7 @@ _decode_session = msgspec.msgpack.Decoder(_Session).decode
 _decode_subscriptions = msgspec.msgpack.Decoder(_Subscriptions).decode
 
 
-def encode_session(session: Session, log_next: int) -> bytes:
+def encode_session(session: SessionState, log_next: int) -> bytes:
     """All of a session but its subscriptions and its will; ``log_next`` is the session log's next offset."""
     return _encode(
         _Session(
@@ -125,7 +126,7 @@ def _claim_of(delivery: Delivery) -> Claim | None:
     return delivery.claim if isinstance(delivery, SharedDelivery) else None
 
 
-def encode_subscriptions(session: Session) -> bytes:
+def encode_subscriptions(session: SessionState) -> bytes:
     """The subscriptions of a session."""
     return _encode(
         _Subscriptions(

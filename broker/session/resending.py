@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from broker.session import sending
 from broker.session.delivery import DENIED, RAW, Delivery, MayHave
-
-if TYPE_CHECKING:
-    from broker.session.session import Session
+from broker.session.state import SessionState
 
 
-def resume(session: Session, may_have: MayHave | None = None) -> None:
-    """Send what is in flight again, in its order and with its identifiers [MQTT-4.4.0-1], then what waits.
+def resume(session: SessionState, may_have: MayHave | None = None) -> None:
+    """Send what is in flight again, in its order and with its identifiers [MQTT-4.4.0-1].
 
     Not more at once than the client's receive maximum, which may be smaller than before [MQTT-4.9.0-2]. What the client
     may not have any more is dropped; ``may_have`` is None where it may have everything.
@@ -29,10 +25,9 @@ def resume(session: Session, may_have: MayHave | None = None) -> None:
         elif _send_again(session, packet_id, delivery, now_ns):
             left -= 1
     window.quota = left
-    session.pump()
 
 
-def go_on(session: Session) -> None:
+def go_on(session: SessionState) -> None:
     """Send more of what ``resume`` had to put off, as there is quota."""
     window, now_ns = session.window, session.services.clock.now_ns()
     while window.unsent and window.quota > 0:
@@ -40,7 +35,7 @@ def go_on(session: Session) -> None:
         window.quota -= _send_again(session, packet_id, window.inflight[packet_id], now_ns)
 
 
-def resend(session: Session, sent_before_ns: int) -> None:
+def resend(session: SessionState, sent_before_ns: int) -> None:
     """Send again, in order, what the client of an older version has left unacknowledged since then."""
     if session.is_slow or session.is_v5 or not session.window.is_open:  # [MQTT-4.4.0-1]: never in version 5
         return
@@ -50,7 +45,7 @@ def resend(session: Session, sent_before_ns: int) -> None:
             sending.emit(session, packet_id, delivery, now_ns, dup=True)
 
 
-def _send_again(session: Session, packet_id: int, delivery: Delivery, now_ns: int) -> bool:
+def _send_again(session: SessionState, packet_id: int, delivery: Delivery, now_ns: int) -> bool:
     """Send on a new connection what the one before was sent; False when this client takes no packet so large."""
     if sending.emit(session, packet_id, delivery, now_ns, dup=True):
         return True
@@ -63,7 +58,7 @@ def _is_withheld(delivery: Delivery, may_have: MayHave) -> bool:
     return outgoing is not None and not delivery.is_released and not may_have(outgoing.message.topic, delivery.qos)
 
 
-def _give_up(session: Session, packet_id: int, delivery: Delivery, why: str) -> None:
+def _give_up(session: SessionState, packet_id: int, delivery: Delivery, why: str) -> None:
     del session.window.inflight[packet_id]
     session.drop_delivery(delivery, why)
     if delivery.holder is not None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from broker.codec.wire import PACKET_ID_BYTES
 from broker.session.delivery import Delivery
-
-if TYPE_CHECKING:
-    from broker.session.session import Session
+from broker.session.state import SessionState
 
 
-def send(session: Session, delivery: Delivery, now_ns: int) -> None:
+def send(session: SessionState, delivery: Delivery, now_ns: int) -> None:
     """Send a message for which the window has room, or drop it: it has expired, or is too large for the client."""
     outgoing = delivery.outgoing
     assert outgoing is not None
@@ -28,7 +24,7 @@ def send(session: Session, delivery: Delivery, now_ns: int) -> None:
     _sent(session, packet_id, delivery)
 
 
-def send_shared(session: Session, delivery: Delivery, *, dup: bool) -> bool:
+def send_shared(session: SessionState, delivery: Delivery, *, dup: bool) -> bool:
     """Send a message of a share group, for which the window has room; False when the packet is too large."""
     packet_id = session.window.next_packet_id()
     if not emit(session, packet_id, delivery, session.services.clock.now_ns(), dup=dup):
@@ -37,7 +33,7 @@ def send_shared(session: Session, delivery: Delivery, *, dup: bool) -> bool:
     return True
 
 
-def fits(session: Session, delivery: Delivery) -> bool:
+def fits(session: SessionState, delivery: Delivery) -> bool:
     """Whether the client takes packets as large as this one."""
     outgoing, now_ns = delivery.outgoing, session.services.clock.now_ns()
     if outgoing is None:
@@ -46,7 +42,7 @@ def fits(session: Session, delivery: Delivery) -> bool:
     return len(head) + len(tail) + 2 <= session.max_packet_bytes
 
 
-def emit(session: Session, packet_id: int, delivery: Delivery, now_ns: int, *, dup: bool = False) -> bool:
+def emit(session: SessionState, packet_id: int, delivery: Delivery, now_ns: int, *, dup: bool = False) -> bool:
     """Write the packet of a delivery, as soon as it may leave; False when the client takes no packet so large."""
     delivery.sent_ns = now_ns
     if delivery.is_released:
@@ -70,7 +66,7 @@ def emit(session: Session, packet_id: int, delivery: Delivery, now_ns: int, *, d
     return True
 
 
-def write_recorded(session: Session, data: bytes) -> None:
+def write_recorded(session: SessionState, data: bytes) -> None:
     """Write a packet; where the session is durable, once a record says so."""
     if session.foretelling is not None:
         session.foretelling.hold(data)
@@ -79,7 +75,7 @@ def write_recorded(session: Session, data: bytes) -> None:
         session.box.add(data)
 
 
-def _sent(session: Session, packet_id: int, delivery: Delivery) -> None:
+def _sent(session: SessionState, packet_id: int, delivery: Delivery) -> None:
     window, services, box = session.window, session.services, session.box
     window.inflight[packet_id] = delivery
     window.quota -= 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from broker.connection import close
 from broker.core import reason
 from tests.support.mqtt_server import on_loop, running
 from tests.support.raw import (
@@ -178,7 +177,7 @@ async def test_a_goodbye_of_the_broker_has_its_code(version: int, code: int) -> 
     async with running() as node:
         client = await RawClient.connected(node.port, connect(version))
         [connection] = node.server.hub.connections
-        close.disconnect(connection, code, "test")
+        connection.disconnect(code, "test")
         assert await client.closed() == ([packet(DISCONNECT, bytes((code,)))] if version == 5 else [])
 
 

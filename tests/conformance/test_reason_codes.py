@@ -19,7 +19,7 @@ from broker.codec.packets import (
     SubAck,
     UnsubAck,
 )
-from broker.connection.close import RETURN_CODES
+from broker.connection.connection import RETURN_CODES
 from broker.core import reason
 from broker.core.message import Message
 from broker.core.stage import Gate, GateCall, Refusal

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.auth.attempt import Certificate
 from broker.codec.encode import encode_packet
 from broker.codec.framing import Decoder
 from broker.codec.packets import (
@@ -28,6 +26,7 @@ from broker.codec.packets import (
     Unsubscribe,
 )
 from broker.connection.connection import Connection
+from tests.support.memory_link import MemoryLink
 from tests.support.mqtt_server import Node, running
 from tests.support.strategies import VERSIONS, packets
 
@@ -37,37 +36,6 @@ TOPICS = st.sampled_from(("t", "t/u", "$SYS/x", "r"))
 FILTERS = st.sampled_from(("t", "t/#", "#", "+/u", "$share/g/t/#", "r"))
 IDS = st.integers(1, 4)
 QOS = st.integers(0, 2)
-
-
-@dataclass
-class MemoryLink:
-    """The byte stream under a connection, without a socket."""
-
-    peer_host: str | None = "127.0.0.1"
-    peer_port: int | None = 1
-    sock_name: str | None = None
-    listener: str = "tcp:default"
-    server_name: str | None = None
-    tls_version: str | None = None
-    certificate: Certificate | None = None
-    refusal: int = 0
-    is_closed: bool = False
-    said: bytearray = field(default_factory=bytearray)
-
-    def write(self, data: bytes) -> None:
-        self.said += data
-
-    def close(self, *, lingers: bool = False) -> None:
-        self.is_closed = True
-
-    def pause_reading(self) -> None:
-        """Nothing is read from it anyway."""
-
-    def resume_reading(self) -> None:
-        """Nothing is read from it anyway."""
-
-    def unsent_bytes(self) -> int:
-        return 0
 
 
 class Peer:
@@ -83,7 +51,7 @@ class Peer:
     def connect(self, version: int, is_clean: bool) -> None:
         """A new connection, which takes over from the one before."""
         self._link, self.version = MemoryLink(), version
-        self._connection = Connection(self._node.server.hub, self._link)
+        self._connection = self._node.server.hub.connect(self._link)
         self._connection.opened()
         self._decoder, self._open = Decoder(version), set()
         properties = {"Session-Expiry-Interval": 60} if version == 5 and not is_clean else {}

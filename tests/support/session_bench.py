@@ -9,11 +9,9 @@ from broker.core.client import Client
 from broker.core.events import Events
 from broker.core.message import Message, Properties
 from broker.observe.metrics import Metrics
-from broker.session import resending
 from broker.session.foretelling import Foretelling
 from broker.session.outbox import Outbox, Turn
-from broker.session.services import SessionServices
-from broker.session.session import Session
+from broker.session.session import Session, SessionServices
 from tests.support.mqtt_server import MovedClock
 
 
@@ -25,7 +23,7 @@ class SessionBench:
         sent = tuple(metrics.counter("sent", qos=str(qos)) for qos in range(3))
         self.metrics, self.refills, self.records = metrics, 0, 0
         self.asked: list[str] = []
-        self.turn = Turn(lambda: None)
+        self.turn = Turn(lambda flush: None)
         self.clock = MovedClock()
         self._written = b""
         self.services = SessionServices(
@@ -54,7 +52,7 @@ class SessionBench:
         """A connection takes the session, and its CONNACK has left."""
         box = Outbox(self.turn, self._write)
         self.session.attach(self, Client("s", protocol_version=4), box, 65_535, max_packet_bytes)
-        resending.resume(self.session)
+        self.session.resume()
 
     def fail(self, error: BaseException) -> None:
         raise error

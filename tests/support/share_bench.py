@@ -20,7 +20,7 @@ from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Metrics
-from broker.session import answers, resending
+from broker.session import answers
 from broker.session.outbox import Outbox
 from broker.session.session import Session
 from broker.storage.memory import MemoryStore
@@ -42,7 +42,7 @@ class Player:
         box = Outbox(hub.turn, self._take)
         found = hub.sessions.get(client_id)
         if found is None or not is_durable:
-            found = hub.new_session(client_id, is_durable=is_durable)
+            found = hub.life.new_session(client_id, is_durable=is_durable)
         self.session: Session = found
         found.expiry_s = NEVER_S if is_durable else 0
         found.attach(self, Client(client_id, protocol_version=5), box, window, max_bytes)
@@ -50,7 +50,7 @@ class Player:
             hub.records.changed(found)
         hub.backlog.load_inflight(found)
         hub.shares.here(found)
-        resending.resume(found)
+        found.resume()
 
     def fail(self, error: BaseException) -> None:
         raise AssertionError(error)
@@ -125,7 +125,7 @@ class ShareBench:
         return player
 
     def disconnect(self, player: Player) -> None:
-        self.hub.detached(player.session, is_will_due=False)
+        self.hub.life.detached(player.session, is_will_due=False)
         self.settle()
 
     def subscribe(self, player: Player, text: str, qos: int = 1, **options: Any) -> None:
@@ -135,13 +135,13 @@ class ShareBench:
         is_new = text not in session.subscriptions
         session.subscriptions[text] = subscription
         self.hub.router.subscribe(session, subscription, is_new)
-        self.hub.subscriptions_changed(session)
+        self.hub.life.subscriptions_changed(session)
         self.settle()
 
     def unsubscribe(self, player: Player, text: str) -> None:
         subscription = player.session.subscriptions.pop(text)
         self.hub.router.unsubscribe(player.session, subscription.filter)
-        self.hub.subscriptions_changed(player.session)
+        self.hub.life.subscriptions_changed(player.session)
         self.settle()
 
     def publish(self, topic: str, payload: str | bytes, qos: int = 1, client_id: str = "p", expiry_s: int = 0) -> None:

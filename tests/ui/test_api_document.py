@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from tests.ui.api_node import Node
 from ui.api.application import create_app
 
-METHODS = ("get", "post", "put", "delete")
+METHODS = ("get", "post", "put", "patch", "delete")
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,20 @@ def test_the_document_is_whole() -> None:
     for operation in OPERATIONS:
         assert operation.description["tags"]
         assert operation.description["summary"]
+        assert re.fullmatch(r"[A-Z`].+\.", operation.description.get("description", ""), re.S), operation.id
         assert "application/problem+json" in operation.description["responses"]["401"]["content"]
+
+
+def test_every_body_is_closed() -> None:
+    document = create_app(Node().context).openapi()
+    open_ones = [
+        operation.id
+        for operation in OPERATIONS
+        for content in operation.description.get("requestBody", {}).get("content", {}).values()
+        for body in _bodies(document, content["schema"])
+        if body.get("additionalProperties") is not False
+    ]
+    assert open_ones == []
 
 
 def test_a_server_without_a_feature_has_no_paths_for_it() -> None:
@@ -120,6 +134,16 @@ def _check_problem(answer: httpx.Response) -> None:
     assert set(problem) >= {"type", "title", "status", "detail", "instance", "code", "errors"}
     assert problem["status"] == answer.status_code
     assert problem["instance"] == answer.headers["x-request-id"]
+
+
+def _bodies(document: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What a body may be: the schema that a reference leads to, or each of several."""
+    while "$ref" in schema:
+        schema = document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[-1]]
+    for one in schema.get("anyOf", ()):
+        yield from _bodies(document, one)
+    if "anyOf" not in schema:
+        yield schema
 
 
 def _references(part: Any) -> Iterator[str]:

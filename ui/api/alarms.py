@@ -21,30 +21,33 @@ def add_alarms(router: APIRouter, alarms: Alarms) -> None:
         "/alarms",
         operation_id="listAlarms",
         tags=["System"],
-        summary="What is wrong now, newest first",
+        summary="List active alarms",
         **described(answer=AlarmList),
     )
     async def list_alarms() -> Response:
+        """Returns the alarms that are active, newest first."""
         return _page(alarms.active())
 
     @router.get(
         "/alarms/history",
         operation_id="listPastAlarms",
         tags=["System"],
-        summary="What was wrong lately and is over, newest first",
+        summary="List past alarms",
         **described(answer=AlarmList),
     )
     async def list_past_alarms() -> Response:
+        """Returns alarms that ended, newest first, for as long as `alarms` settings keep them."""
         return _page(alarms.history())
 
     @router.delete(
         "/alarms/history",
         operation_id="forgetPastAlarms",
         tags=["System"],
-        summary="Forget the alarms that are over",
+        summary="Delete past alarms",
         **described(status=204),
     )
     async def forget() -> Response:
+        """Deletes the history of alarms that ended. Active alarms stay."""
         alarms.forget_history()
         return Response(status_code=204)
 

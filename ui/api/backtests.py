@@ -40,10 +40,13 @@ def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls
         "/rules:backtest",
         operation_id="backtestRule",
         tags=_TAGS,
-        summary="Run SQL over a range of a stream, beside the rule that runs now; Location is the job",
+        summary="Back-test SQL or a rule",
         **described(body=Backtest, answer=Anything, status=202, problems=(404,)),
     )
     async def start(request: Request) -> Response:
+        """Runs SQL or a rule over a range of a stream and compares the rows with those of the running rule. Starts a
+        job; `Location` is its address.
+        """
         body = await read_object(request)
         wish = await calls.run("compiling the rule", lambda: service.backtest_wish(body))
         job = service.backtest(wish)
@@ -55,10 +58,11 @@ def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls
         "/backtests",
         operation_id="listBacktests",
         tags=_TAGS,
-        summary="The back-tests that run or are over, newest first",
+        summary="List back-tests",
         **described(answer=ObjectList),
     )
     async def list_backtests() -> Response:
+        """Returns running back-tests and those that ended, newest first."""
         jobs = service.backtests()
         return answer({"items": jobs, "next": None, "total": len(jobs), "total_is_estimate": False})
 
@@ -66,18 +70,20 @@ def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls
         "/backtests/{id}",
         operation_id="getBacktest",
         tags=_TAGS,
-        summary="State, progress and result of a back-test",
+        summary="Show a back-test",
         **described(answer=Anything, problems=(404, 422)),
     )
     async def get_backtest(id: JobPath) -> Response:
+        """Returns the state, the progress and, once it ended, the result."""
         return answer(service.backtest_of(id))
 
     @router.post(
         "/backtests/{id}:cancel",
         operation_id="cancelBacktest",
         tags=_TAGS,
-        summary="End a back-test",
+        summary="Cancel a back-test",
         **described(answer=Anything, problems=(404, 422)),
     )
     async def cancel_backtest(id: JobPath) -> Response:
+        """Stops the job. Results so far are kept."""
         return answer(service.cancel_backtest(id))

@@ -1,7 +1,7 @@
 """Members of a body that its operation does not have: refused, so that a misspelt one is not silently ignored.
 
-The models that describe bodies in OpenAPI decide, also inside bodies. Those with ``extra="allow"`` leave it to the
-service: objects of a kind, whose members depend on their type, and patches.
+The models that describe bodies in OpenAPI decide, also inside bodies. Bodies of kinds and those
+of ``CheckedBody`` are checked by the service, with the models that the document shows.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from broker.admin.named_files import check_files
 from broker.core.errors import Invalid, Problem
+from ui.api.models.shapes import CheckedBody
 from ui.api.operation import MODELS
 
 _LIKENESS: Final = 0.3
@@ -60,15 +61,10 @@ def _unknown(value: Any, model: type[BaseModel], pointer: str) -> Iterator[Probl
             for at, one in enumerate(item) if isinstance(item, list) else ((None, item),):
                 if inner is not None:
                     yield from _unknown(one, inner, f"{pointer}/{name}" if at is None else f"{pointer}/{name}/{at}")
-        elif not _is_open(model):
+        elif not issubclass(model, CheckedBody):
             near = get_close_matches(name, known, n=1, cutoff=_LIKENESS)
             message = f"expected one of {', '.join(sorted(known))}; got {name[:100]!r}"
             yield Problem(message, f"{pointer}/{name}", suggestion=f"did you mean {near[0]!r}?" if near else None)
-
-
-def _is_open(model: type[BaseModel]) -> bool:
-    """Whether it describes an object or a patch of one, of whose members the service knows more."""
-    return model.model_config.get("extra") == "allow"
 
 
 @cache

@@ -43,10 +43,11 @@ def add_types(router: APIRouter, types: Callable[[], Sequence[Spec]]) -> None:
         "/connector-types",
         operation_id="listConnectorTypes",
         tags=["Bridges"],
-        summary="The types of connectors, with the JSON Schemas of their settings",
+        summary="List the types of connectors",
         **described(answer=ObjectList),
     )
     async def list_types() -> Response:
+        """Returns each type with the JSON Schemas of its settings, and what is missing where it cannot be used here."""
         return answer(whole_list(types()))
 
 
@@ -57,10 +58,13 @@ def add_drain(router: APIRouter, kind: Kind, drain: Callable[[str, float], Await
         f"/{kind.path}/{{name}}:drain",
         operation_id="drainAction",
         tags=[kind.tag],
-        summary="Take no more rows, send those that wait, then stop; answers when it is done, or timeout_s are over",
+        summary="Drain an action",
         **described(body=Drain, answer=Anything, problems=(404, 422)),
     )
     async def drained(name: NamePath, request: Request) -> Response:
+        """Accepts no more rows, sends those in the buffer, then stops. Returns when the buffer is empty or `timeout_s`
+        is over.
+        """
         timeout_s = (await read_object(request)).get("timeout_s", 30)
         is_number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)
         if not is_number or not 0 <= timeout_s <= _LONGEST_DRAIN_S:
@@ -78,22 +82,24 @@ def add_dead_letters(router: APIRouter, kind: Kind, service: Any) -> None:
         path,
         operation_id="listDeadLetters",
         tags=tags,
-        summary="Rows that an action gave up and kept, oldest first, with the reasons",
+        summary="List the dead letters of an action",
         **described(answer=Anything, problems=(404, 422)),
     )
     async def show(
         name: NamePath, limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 20
     ) -> Response:
+        """Returns rows that the action gave up, oldest first, each with the reason and its attempts."""
         return answer(await service.dead_letters(checked_name(name), limit))
 
     @router.post(
         f"{path}:redrive",
         operation_id="redriveDeadLetters",
         tags=tags,
-        summary="Hand dead letters to the action once more, oldest first",
+        summary="Send dead letters again",
         **described(body=TakeAgain, answer=Anything, problems=(404,)),
     )
     async def redrive(name: NamePath, request: Request) -> Response:
+        """Sends dead letters again, oldest first. One that fails again becomes a new dead letter."""
         limit = (await read_object(request)).get("limit", 10_000)
         if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= _MOST_LETTERS:
             raise Invalid("nothing was sent", [Problem(f"limit is a number from 1 to {_MOST_LETTERS}", "/limit")])
@@ -103,8 +109,9 @@ def add_dead_letters(router: APIRouter, kind: Kind, service: Any) -> None:
         f"{path}:purge",
         operation_id="purgeDeadLetters",
         tags=tags,
-        summary="Forget all dead letters of an action",
+        summary="Delete the dead letters of an action",
         **described(answer=Anything, problems=(404, 422)),
     )
     async def purge(name: NamePath) -> Response:
+        """Deletes all dead letters of the action. This cannot be undone."""
         return answer(service.purge(checked_name(name)))

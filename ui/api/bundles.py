@@ -21,6 +21,7 @@ from ui.api.wire import answer, read_bytes
 _MEMBERS = ("name", "root_proto_file", "description", "bundle")
 _FORM: dict[str, Any] = {
     "type": "object",
+    "additionalProperties": False,
     "required": ["name", "root_proto_file"],
     "properties": {
         "name": {"type": "string"},
@@ -56,6 +57,7 @@ def add_bundles(router: APIRouter, service: Bundles, compiling: BoundedCalls) ->
         **_described(201),
     )
     async def create_bundle(request: Request) -> Response:
+        """Takes a gzipped tar of `.proto` files as a form. `root_proto_file` names the file that is the schema."""
         form = await _form(request, _MEMBERS)
         unpack = lambda: service.bundle_files(form["bundle"], _text(form, "root_proto_file"))  # noqa: E731
         spec = _spec(form, await compiling.run("unpacking the bundle", unpack))
@@ -66,10 +68,13 @@ def add_bundles(router: APIRouter, service: Bundles, compiling: BoundedCalls) ->
         "/schemas:bundle",
         operation_id="putSchemaBundle",
         tags=["Schemas"],
-        summary="Change a protobuf schema of several files; without a bundle its root file and description",
+        summary="Change a protobuf schema of several files",
         **_described(200),
     )
     async def put_bundle(request: Request) -> Response:
+        """Adds a version from a gzipped tar of `.proto` files. Without a bundle only the root file or the description
+        changes.
+        """
         form = await _form(request, ("name", "root_proto_file"))
         name, root = checked_name(_text(form, "name")), _text(form, "root_proto_file")
         current = service.get(name)

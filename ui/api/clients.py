@@ -37,7 +37,7 @@ def _add_list(router: APIRouter, desk: ClientDesk) -> None:
         "/clients",
         operation_id="listClients",
         tags=_TAGS,
-        summary="Clients that are connected, or have a session that waits for them",
+        summary="List clients",
         **described(answer=Page, problems=(422,)),
     )
     async def list_clients(
@@ -52,6 +52,7 @@ def _add_list(router: APIRouter, desk: ClientDesk) -> None:
         ] = "client_id",
         wanted: Selection = Depends(session_filter),  # noqa: B008 # the way FastAPI wants it
     ) -> Response:
+        """Returns clients that are connected or have a session. Filters combine."""
         after = decode_cursor(cursor) if cursor is not None else None
         return answer(with_cursor(await desk.page(wanted, sort, limit, after)))
 
@@ -61,10 +62,11 @@ def _add_kick(router: APIRouter, desk: ClientDesk) -> None:
         "/clients:kick",
         operation_id="kickClients",
         tags=_TAGS,
-        summary="Disconnect clients (0x98); their sessions stay as their expiry says",
+        summary="Disconnect clients",
         **described(body=KickClients, answer=Anything),
     )
     async def kick(request: Request) -> Response:
+        """Disconnects the clients with reason code 0x98. Their sessions expire as usual."""
         members = Members(await read_object(request))
         client_ids = members.texts("client_ids")
         members.done("nobody was disconnected")
@@ -76,10 +78,11 @@ def _add_subscribing(router: APIRouter, desk: ClientDesk) -> None:
         "/clients:subscribe",
         operation_id="subscribeClient",
         tags=_TAGS,
-        summary="Subscribe a connected client, as if it had asked for that itself",
+        summary="Subscribe a client",
         **described(body=SubscribeClient, answer=Subscribed, problems=(404, 409)),
     )
     async def subscribe(request: Request) -> Response:
+        """Adds subscriptions to a connected client, as if it had sent SUBSCRIBE."""
         members = Members(await read_object(request))
         client_id, items = members.needed_text("client_id"), members.objects("subscriptions")
         requests = [
@@ -102,10 +105,11 @@ def _add_subscribing(router: APIRouter, desk: ClientDesk) -> None:
         "/clients:unsubscribe",
         operation_id="unsubscribeClient",
         tags=_TAGS,
-        summary="End subscriptions of a connected client",
+        summary="Unsubscribe a client",
         **described(body=UnsubscribeClient, answer=Anything, problems=(404, 409)),
     )
     async def unsubscribe(request: Request) -> Response:
+        """Removes subscriptions of a connected client, as if it had sent UNSUBSCRIBE."""
         members = Members(await read_object(request))
         client_id, filters = members.needed_text("client_id"), members.texts("filters")
         members.done("nothing was unsubscribed")
@@ -119,8 +123,9 @@ def _add_show(router: APIRouter, desk: ClientDesk) -> None:
         "/clients/{client_id:path}",
         operation_id="getClient",
         tags=_TAGS,
-        summary="A client with everything that is known of it",
+        summary="Show a client",
         **described(answer=Anything, problems=(404,)),
     )
     async def show(client_id: ClientIdPath) -> Response:
+        """Returns the connection, its properties and its session."""
         return answer(desk.show(client_id))

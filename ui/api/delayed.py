@@ -22,32 +22,35 @@ def add_delayed(router: APIRouter, delayed: Delayed) -> None:
         "/delayed",
         operation_id="listDelayed",
         tags=["Delayed"],
-        summary="Delayed messages in the order in which they are due, without their payloads",
+        summary="List delayed messages",
         **described(answer=ObjectList, problems=(422,)),
     )
     async def list_delayed(
         limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
         cursor: Annotated[str | None, Query(max_length=64, description="'next' of the page before.")] = None,
     ) -> Response:
+        """Returns delayed messages without payloads, those due first come first."""
         return answer(delayed.list(limit, cursor))
 
     @router.get(
         "/delayed/{id}",
         operation_id="getDelayed",
         tags=["Delayed"],
-        summary="A delayed message with its payload",
+        summary="Show a delayed message",
         **described(answer=Anything, problems=(404, 422)),
     )
     async def get_delayed(id: Id) -> Response:
+        """Returns the message with its payload."""
         return answer(delayed.get(id))
 
     @router.delete(
         "/delayed/{id}",
         operation_id="deleteDelayed",
         tags=["Delayed"],
-        summary="Delete a delayed message: it is not published",
+        summary="Delete a delayed message",
         **described(status=204, problems=(404, 422)),
     )
     async def delete_delayed(id: Id) -> Response:
+        """The message will not be published."""
         delayed.delete(id)
         return Response(status_code=204)

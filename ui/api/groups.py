@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
+from broker.admin.groups import GroupSpec
 from ui.api.context import Groups
 from ui.api.models.shapes import Anything, ObjectList
 from ui.api.operation import described
@@ -24,10 +25,11 @@ def add_groups(router: APIRouter, groups: Groups) -> None:
         "/groups",
         operation_id="listGroups",
         tags=["Share groups"],
-        summary="Share groups with their members, and what waits for them",
+        summary="List share groups",
         **described(answer=ObjectList),
     )
     async def list_groups() -> Response:
+        """Returns share groups with counts of members and waiting messages."""
         items = list(groups.overview())
         return answer({"items": items, "next": None, "total": len(items), "total_is_estimate": False})
 
@@ -35,29 +37,32 @@ def add_groups(router: APIRouter, groups: Groups) -> None:
         "/groups",
         operation_id="makeGroup",
         tags=["Share groups"],
-        summary="Make a share group that outlives its members",
-        **described(body=Anything, answer=Anything, status=201, problems=(409, 422)),
+        summary="Create a share group",
+        **described(body=GroupSpec, answer=Anything, status=201, problems=(409, 422)),
     )
     async def make(request: Request) -> Response:
+        """Creates a share group that exists without members and keeps messages for them."""
         return answer(groups.make(await read_object(request)), 201)
 
     @router.get(
         "/groups/{group:path}",
         operation_id="getGroup",
         tags=["Share groups"],
-        summary="One share group with its members and places",
+        summary="Show a share group",
         **described(answer=Anything, problems=(404,)),
     )
     async def show(group: GroupPath) -> Response:
+        """Returns the group with its members, and its position in a stream where it reads one."""
         return answer(groups.show(group))
 
     @router.delete(
         "/groups/{group:path}",
         operation_id="deleteGroup",
         tags=["Share groups"],
-        summary="Discard what waits for a share group; without members it is gone",
+        summary="Delete a share group",
         **described(status=204, problems=(404,)),
     )
     async def delete(group: GroupPath) -> Response:
+        """Discards the messages that wait for the group. A group without members is deleted."""
         groups.delete(group)
         return Response(status_code=204)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from ui.api.context import Lake
 from ui.api.models.shapes import Anything
-from ui.api.models.streams import Preview
+from ui.api.models.streams import Preview, TableReport
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name
 from ui.api.wire import Json, answer, read_object
@@ -57,10 +57,11 @@ def add_lake(router: APIRouter, lake: Lake) -> None:
         "/lake/tables/{name}/report",
         operation_id="reportTable",
         tags=["Lake"],
-        summary="The job's report on its progress",
-        **described(body=Anything, status=204, problems=(404,)),
+        summary="Report the progress of a table's job",
+        **described(body=TableReport, status=204, problems=(404,)),
     )
     async def report(name: NamePath, request: Request) -> Response:
+        """The lake job calls this to report its progress. The status page and the table show what was reported last."""
         lake.report(checked_name(name), await read_object(request))
         return Response(status_code=204)
 
@@ -68,18 +69,20 @@ def add_lake(router: APIRouter, lake: Lake) -> None:
         "/lake/tables/{name}/preview",
         operation_id="previewTable",
         tags=["Lake"],
-        summary="The newest rows of a table",
+        summary="Show the newest rows of a table",
         **described(answer=Preview, problems=(404, 422)),
     )
     async def preview(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> Response:
+        """Reads the newest rows from the files of the table, newest first."""
         return await reads.preview(checked_name(name), limit)
 
     @router.post(
         "/lake/tables/{name}:audit",
         operation_id="auditTable",
         tags=["Lake"],
-        summary="Prove by offset that every record is accounted for",
+        summary="Audit a table",
         **described(answer=Anything, problems=(404, 422)),
     )
     async def audit(name: NamePath) -> Response:
+        """Proves by offset that every record of the stream is a row, was filtered, or is a dead letter."""
         return await reads.audit(checked_name(name))

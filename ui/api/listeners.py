@@ -26,10 +26,11 @@ def add_listeners(router: APIRouter, listeners: Listeners) -> None:
         "/listeners",
         operation_id="listListeners",
         tags=_TAGS,
-        summary="Listeners for MQTT in the order in which they are opened, and what they do",
+        summary="List listeners",
         **described(answer=ObjectList),
     )
     async def list_listeners() -> Response:
+        """Returns MQTT listeners in the order in which they open, with their state and connections."""
         return answer(whole_list(listeners.list()))
 
     _add_switches(router, listeners)
@@ -38,40 +39,44 @@ def add_listeners(router: APIRouter, listeners: Listeners) -> None:
         "/listeners/{id}",
         operation_id="getListener",
         tags=_TAGS,
-        summary="A listener with its settings",
+        summary="Show a listener",
         **described(answer=Anything, problems=(404, 422)),
     )
     async def get_listener(id: Id) -> Response:
+        """Returns the settings and the state of the listener."""
         return answer(listeners.get(id))
 
     @router.post(
         "/listeners/{id}",
         operation_id="createListener",
         tags=_TAGS,
-        summary="Add a listener and open it; the body holds its settings",
+        summary="Create a listener",
         **described(body=ListenerSpec, answer=Anything, status=201, problems=(409,)),
     )
     async def create_listener(id: Id, request: Request) -> Response:
+        """Adds a listener and opens it. The identifier is its type and name: `tcp:plant`."""
         return answer(await listeners.create(id, await read_object(request)), 201)
 
     @router.patch(
         "/listeners/{id}",
         operation_id="patchListener",
         tags=_TAGS,
-        summary="Change settings of a listener, by JSON Merge Patch; its connections live on",
+        summary="Change settings of a listener",
         **described(body=ListenerSpec, answer=Anything, problems=(404, 409)),
     )
     async def patch_listener(id: Id, request: Request, drain: Drain = False) -> Response:
+        """JSON Merge Patch (RFC 7396) of its settings. Open connections stay."""
         return answer(await listeners.patch(id, await read_object(request), drain=drain))
 
     @router.delete(
         "/listeners/{id}",
         operation_id="deleteListener",
         tags=_TAGS,
-        summary="Close a listener and forget it; its connections are closed, unless they are to drain",
+        summary="Delete a listener",
         **described(status=204, problems=(404, 409, 422)),
     )
     async def delete_listener(id: Id, drain: Drain = False) -> Response:
+        """Closes the listener and its connections. With `drain` they get time to end."""
         await listeners.delete(id, drain=drain)
         return Response(status_code=204)
 
@@ -81,30 +86,35 @@ def _add_switches(router: APIRouter, listeners: Listeners) -> None:
         "/listeners/{id}:start",
         operation_id="startListener",
         tags=_TAGS,
-        summary="Open a listener that was stopped",
+        summary="Start a listener",
         **described(answer=Anything, problems=(404, 422)),
     )
     async def start_listener(id: Id) -> Response:
+        """Opens a listener that was stopped."""
         return answer(await listeners.start(id))
 
     @router.post(
         "/listeners/{id}:stop",
         operation_id="stopListener",
         tags=_TAGS,
-        summary="Close a listener until it, or the broker, is started again",
+        summary="Stop a listener",
         **described(answer=Anything, problems=(404, 422)),
     )
     async def stop_listener(id: Id, drain: Drain = False) -> Response:
+        """Closes the listener until it is started again or the broker restarts. With `drain` its connections stay open
+        for a while.
+        """
         return answer(await listeners.stop(id, drain=drain))
 
     @router.post(
         "/listeners/{id}:restart",
         operation_id="restartListener",
         tags=_TAGS,
-        summary="Close a listener and open it again",
+        summary="Restart a listener",
         **described(answer=Anything, problems=(404, 422)),
     )
     async def restart_listener(id: Id, drain: Drain = False) -> Response:
+        """Closes the listener and opens it again, with its settings."""
         return answer(await listeners.restart(id, drain=drain))
 
 
@@ -115,10 +125,13 @@ def add_settings(router: APIRouter, settings: ShowSettings) -> None:
         "/config",
         operation_id="getConfig",
         tags=["System"],
-        summary="Every setting in force, its source, and what the files say where that differs; secrets are masked",
+        summary="Show the settings in force",
         **described(answer=Anything),
     )
     async def get_config() -> Response:
+        """Returns every setting with its value and source, and the value in the files where that differs. Secrets are
+        masked.
+        """
         return answer(await settings())
 
 
@@ -129,8 +142,9 @@ def add_reload(router: APIRouter, reload: ReloadConfig) -> None:
         "/config:reload",
         operation_id="reloadConfig",
         tags=["System"],
-        summary="Read the configuration again and put in force what has changed; when something is wrong, nothing",
+        summary="Reload the configuration",
         **described(answer=Anything, problems=(422,)),
     )
     async def reload_config(drain: Drain = False) -> Response:
+        """Reads the configuration files again and applies what changed. Nothing changes when any of it is wrong."""
         return answer(await reload(drain=drain))

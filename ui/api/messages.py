@@ -44,6 +44,9 @@ def add_publishing(router: APIRouter, context: ApiContext) -> None:
         **described(body=PublishRequest, answer=Published),
     )
     async def publish(request: Request) -> Response:
+        """Runs the message through the whole pipeline, as if a client had published it. With QoS 1 and 2 the answer
+        comes once it is stored.
+        """
         body = await read_object(request)
         message = _message(body, _client(request), context.clock.now_ns())
         if body.get("check_acl"):

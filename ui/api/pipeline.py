@@ -33,10 +33,11 @@ def add_pipeline(router: APIRouter, pipeline: Pipeline, calls: BoundedCalls) -> 
         "/pipeline",
         operation_id="getPipeline",
         tags=["Pipeline"],
-        summary="Everything that acts on a topic, in the order a message meets it",
+        summary="Show what acts on a topic",
         **described(answer=Anything, problems=(422,)),
     )
     async def of_topic(topic: Annotated[str, Query(description="A topic name, without wildcards.")]) -> Response:
+        """Returns validations, transformations, rules and streams that act on the topic, in order."""
         return answer(pipeline.of_topic(topic))
 
     add_verb(router, _PREVIEW, pipeline, calls)

@@ -25,10 +25,11 @@ def add_quarantine(router: APIRouter, quarantine: Quarantine) -> None:
         "/quarantine",
         operation_id="listQuarantines",
         tags=["Quarantine"],
-        summary="The streams in which validations and transformations keep what they stop",
+        summary="List quarantines",
         **described(answer=ObjectList),
     )
     async def list_quarantines() -> Response:
+        """Returns the streams that keep messages stopped by validations and transformations."""
         items = list(quarantine.overview())
         return answer({"items": items, "next": None, "total": len(items), "total_is_estimate": False})
 
@@ -36,20 +37,24 @@ def add_quarantine(router: APIRouter, quarantine: Quarantine) -> None:
         "/quarantine/{name}",
         operation_id="getQuarantine",
         tags=["Quarantine"],
-        summary="What waits in a quarantine, oldest first",
+        summary="List the messages of a quarantine",
         **described(answer=Anything, problems=(404, 422)),
     )
     async def show(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> Response:
+        """Returns the stopped messages, oldest first, each with the reason."""
         return answer(quarantine.show(checked_name(name), limit))
 
     @router.post(
         "/quarantine/{name}:take-again",
         operation_id="takeQuarantineAgain",
         tags=["Quarantine"],
-        summary="Publish what waits, through all stages; what fails again goes to the end with its new reason",
+        summary="Publish quarantined messages again",
         **described(body=TakeAgain, answer=Anything, problems=(404,)),
     )
     async def take_again(name: NamePath, request: Request) -> Response:
+        """Publishes stopped messages again through all stages. One that fails again is stopped again, with its new
+        reason.
+        """
         limit = (await read_object(request)).get("limit", 10_000)
         if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= _MOST:
             raise Invalid("nothing was taken", [Problem(f"limit is a number from 1 to {_MOST}", "/limit")])

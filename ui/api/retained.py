@@ -27,12 +27,13 @@ def add_retained(router: APIRouter, desk: RetainedDesk) -> None:
         "/retained",
         operation_id="listRetained",
         tags=_TAGS,
-        summary="Retained messages whose topics match a filter, in the order of their topics; long payloads are cut",
+        summary="List retained messages",
         **described(answer=Page, problems=(422,)),
     )
     async def list_retained(
         filter: Annotated[str, Query(description="A topic filter.")] = "#", limit: Limit = 100, cursor: Cursor = None
     ) -> Response:
+        """Returns retained messages by topic. Long payloads are cut."""
         page = await desk.page(filter, limit, None if cursor is None else decode_cursor(cursor)[1])
         following = page["next"]
         shown = None if following is None else encode_cursor(0, following)
@@ -42,30 +43,33 @@ def add_retained(router: APIRouter, desk: RetainedDesk) -> None:
         "/retained:count",
         operation_id="countRetained",
         tags=_TAGS,
-        summary="How many retained messages there are, and their bytes",
+        summary="Count retained messages",
         **described(answer=RetainedCount),
     )
     async def count() -> Response:
+        """Returns the number of retained messages and their size."""
         return answer(desk.count())
 
     @router.get(
         "/retained:message",
         operation_id="getRetained",
         tags=_TAGS,
-        summary="The retained message of a topic, with its whole payload",
+        summary="Show a retained message",
         **described(answer=Anything, problems=(404,)),
     )
     async def show(topic: Topic) -> Response:
+        """Returns the retained message of one topic, with its whole payload."""
         return answer(desk.get(topic))
 
     @router.delete(
         "/retained:message",
         operation_id="deleteRetained",
         tags=_TAGS,
-        summary="Delete the retained message of a topic",
+        summary="Delete a retained message",
         **described(status=204, problems=(404,)),
     )
     async def delete(topic: Topic) -> Response:
+        """Deletes the retained message of one topic."""
         await desk.delete(topic)
         return Response(status_code=204)
 
@@ -73,10 +77,11 @@ def add_retained(router: APIRouter, desk: RetainedDesk) -> None:
         "/retained:clear",
         operation_id="clearRetained",
         tags=_TAGS,
-        summary="Delete retained messages by filter; with 'dry_run', tell how many that would be",
+        summary="Clear retained messages",
         **described(body=ClearRetained, answer=Cleared),
     )
     async def clear(request: Request) -> Response:
+        """Deletes the retained messages whose topics match a filter. `dry_run` only counts them."""
         members = Members(await read_object(request))
         topic_filter = members.needed_text("filter")
         only_expired, dry_run = members.flag("only_expired"), members.flag("dry_run")

@@ -172,32 +172,35 @@ def _add_versions(
         f"{_ONE}/versions/{{number}}",
         operation_id="getRuleVersion",
         tags=_TAGS,
-        summary="A version of a rule",
+        summary="Show a version of a rule",
         **described(answer=Anything, problems=(404, 422)),
     )
     async def get_version(name: NamePath, number: VersionPath) -> Response:
+        """Returns the rule as it was saved then."""
         return answer(service.version(checked_name(name), number))
 
     @router.get(
         f"{_ONE}/versions/{{number}}/diff",
         operation_id="compareRuleVersions",
         tags=_TAGS,
-        summary="What changed from this version to another",
+        summary="Compare two versions of a rule",
         **described(answer=Anything, problems=(404, 422)),
     )
     async def compare_versions(
         name: NamePath, number: VersionPath, to: Annotated[int, Query(ge=1, description="The other version.")]
     ) -> Response:
+        """Returns a unified diff of the two versions."""
         return answer(service.difference(checked_name(name), number, to))
 
     @router.post(
         f"{_ONE}/versions/{{number}}:restore",
         operation_id="restoreRuleVersion",
         tags=_TAGS,
-        summary="Make a rule again what it was, as a new version",
+        summary="Restore a version of a rule",
         **described(answer=Object, problems=(404, 409, 412, 422)),
     )
     async def restore_version(name: NamePath, number: VersionPath, request: Request, force: Force = False) -> Response:
+        """Saves the old version again, as the newest one. Its test cases run first."""
         options = await saving.options(service.version(checked_name(name), number)["rule"], force)
         preconditions.check(request, routes.etag(name))
         return routes.with_etag(request, answer(service.restore(name, number, **options)), name)
@@ -212,5 +215,6 @@ def _add_cases(router: APIRouter, service: RuleVerbs, calls: BoundedCalls) -> No
         **described(answer=Anything, problems=(404, 422)),
     )
     async def run_cases(name: NamePath) -> Response:
+        """Runs each saved test case and reports what differs from the expectation."""
         service.get(checked_name(name))
         return answer(await calls.run("running the test cases", lambda: service.run_cases(name)))

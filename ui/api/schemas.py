@@ -142,22 +142,26 @@ def _add_versions(router: APIRouter, one: ObjectRoutes, service: SchemaVerbs) ->
         _VERSION,
         operation_id="getSchemaVersion",
         tags=_TAGS,
-        summary="One version with its source",
+        summary="Show a version of a schema",
         **described(answer=Object, problems=(404, 422)),
     )
     async def get_version(name: NamePath, version: VersionPath) -> Response:
+        """Returns the version with its source."""
         return answer(service.version(checked_name(name), version))
 
     @router.delete(
         _VERSION,
         operation_id="deleteSchemaVersion",
         tags=_TAGS,
-        summary="Delete one version",
+        summary="Delete a version of a schema",
         **described(status=204, problems=(404, 409, 422)),
     )
     async def delete_version(
         name: NamePath, version: VersionPath, force: Force = False, permanent: Permanent = False
     ) -> Response:
+        """Payloads that name the version by its identifier can still be decoded, unless `permanent` is set. Deleting
+        the last version deletes the schema.
+        """
         service.delete_version(checked_name(name), _number(version), force=force, permanent=permanent)
         return Response(status_code=204)
 
@@ -165,10 +169,11 @@ def _add_versions(router: APIRouter, one: ObjectRoutes, service: SchemaVerbs) ->
         f"{_VERSION}:use",
         operation_id="useSchemaVersion",
         tags=_TAGS,
-        summary="Code payloads by another version, as to take a change back",
+        summary="Use another version of a schema",
         **described(answer=Object, problems=(404, 409, 422)),
     )
     async def use_version(name: NamePath, version: VersionPath, force: Force = False) -> Response:
+        """Payloads are encoded and decoded with this version from now on. Use it to roll back a change."""
         number = service.version(checked_name(name), version)["version"]
         return answer(service.use(name, number, force=force))
 
@@ -176,7 +181,7 @@ def _add_versions(router: APIRouter, one: ObjectRoutes, service: SchemaVerbs) ->
         f"{_ONE}/diff",
         operation_id="diffSchemaVersions",
         tags=_TAGS,
-        summary="What changed between two versions",
+        summary="Compare two versions of a schema",
         **described(answer=SchemaDifference, problems=(404, 422)),
     )
     async def diff(
@@ -184,6 +189,7 @@ def _add_versions(router: APIRouter, one: ObjectRoutes, service: SchemaVerbs) ->
         before: Annotated[str, Query(description="A version, as in the path of one.")],
         after: Annotated[str, Query(description="Another version.")] = "current",
     ) -> Response:
+        """Lists fields that were added, removed or changed, with their paths."""
         return answer(service.difference(checked_name(name), before, after))
 
 
@@ -193,20 +199,22 @@ def _add_modes(router: APIRouter, service: SchemaVerbs) -> None:
             path,
             operation_id=f"get{subject}Compatibility",
             tags=_TAGS,
-            summary=f"What a new version {what} must be able to do",
+            summary=f"Show the compatibility mode {what}",
             **described(answer=Compatibility, problems=(404, 422)),
         )
         async def get_mode(name: Any = Depends(mode_name)) -> Response:  # noqa: B008 # as FastAPI declares it
+            """The mode says what a new version of a schema must be compatible with."""
             return answer({"compatibility": service.mode_of(name)})
 
         @router.put(
             path,
             operation_id=f"put{subject}Compatibility",
             tags=_TAGS,
-            summary=f"Set what a new version {what} must be able to do",
+            summary=f"Set the compatibility mode {what}",
             **described(body=Compatibility, answer=Compatibility, problems=(404, 409)),
         )
         async def put_mode(request: Request, name: Any = Depends(mode_name)) -> Response:  # noqa: B008
+            """Versions that are saved from now on must be compatible as the mode says; saved ones stay."""
             mode = (await read_object(request)).get("compatibility")
             return answer({"compatibility": service.set_mode(name, str(mode))})
 
@@ -214,8 +222,8 @@ def _add_modes(router: APIRouter, service: SchemaVerbs) -> None:
         service.get(checked_name(name))
         return name
 
-    add("/schemas:compatibility", "Registry", "of schemas that do not say it", lambda: None)
-    add(f"{_ONE}/compatibility", "Schema", "of this schema", of_schema)
+    add("/schemas:compatibility", "Registry", "of schemas without one of their own", lambda: None)
+    add(f"{_ONE}/compatibility", "Schema", "of a schema", of_schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,28 +241,28 @@ _TRIES: Sequence[_Try] = (
     _Try(
         "check",
         "checkSchemaChange",
-        "What a new version would change and break, without saving it",
+        "Check a new version of a schema",
         SchemaSource,
         lambda service, body: service.prepare_check(body),
     ),
     _Try(
         "decode",
         "decodeWithRegisteredSchema",
-        "Decode a payload by a registered schema",
+        "Decode a payload with a registered schema",
         RegisteredDecode,
         lambda service, body: lambda: service.decode(body),
     ),
     _Try(
         "encode",
         "encodeWithRegisteredSchema",
-        "Encode a value by a registered schema",
+        "Encode a value with a registered schema",
         RegisteredEncode,
         lambda service, body: lambda: service.encode(body),
     ),
     _Try(
         "validate",
         "validateWithRegisteredSchema",
-        "Hold a value or payload against a registered schema",
+        "Validate a value or payload with a registered schema",
         RegisteredValidate,
         lambda service, body: lambda: service.validate(body),
     ),
@@ -269,10 +277,11 @@ def _add_trying(router: APIRouter, service: SchemaVerbs, calls: BoundedCalls) ->
         "/schemas:infer",
         operation_id="inferSchema",
         tags=["Try"],
-        summary="A schema that messages fit: samples, or what was published on topics, or a stream holds",
+        summary="Infer a schema from messages",
         **described(body=SchemaInference, answer=InferredSchema),
     )
     async def infer(request: Request) -> Response:
+        """Learns from samples in the body, or from messages on a topic or in a stream. Nothing is saved."""
         made = service.prepare_infer(await read_object(request))
         return Json(await calls.run("schemas:infer", lambda: jsontext.encode(plain(made()))))
 
@@ -286,6 +295,7 @@ def _add_try(router: APIRouter, service: SchemaVerbs, calls: BoundedCalls, item:
         **described(body=item.body, answer=Anything, problems=(404,)),
     )
     async def run(name: NamePath, request: Request) -> Response:
+        """Uses the version in use unless the body names another. Nothing is saved."""
         body = {**(await read_object(request)), "name": checked_name(name)}
         made = item.prepare(service, body)
         return Json(await calls.run(f"schemas/{name}:{item.verb}", lambda: jsontext.encode(plain(made()))))

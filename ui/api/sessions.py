@@ -36,7 +36,7 @@ def _add_lists(router: APIRouter, desk: SessionDesk) -> None:
         "/sessions",
         operation_id="listSessions",
         tags=_TAGS,
-        summary="Sessions, of clients that are connected or away",
+        summary="List sessions",
         **described(answer=Page, problems=(422,)),
     )
     async def list_sessions(
@@ -45,6 +45,7 @@ def _add_lists(router: APIRouter, desk: SessionDesk) -> None:
         sort: Annotated[str, Query(description="`client_id`, or a number, falling with `-`: `-queued`.")] = "client_id",
         wanted: Selection = Depends(session_filter),  # noqa: B008 # the way FastAPI wants it
     ) -> Response:
+        """Returns sessions of connected and disconnected clients. Filters combine."""
         after = decode_cursor(cursor) if cursor is not None else None
         return answer(with_cursor(await desk.page(wanted, sort, limit, after)))
 
@@ -52,13 +53,14 @@ def _add_lists(router: APIRouter, desk: SessionDesk) -> None:
         "/sessions:top",
         operation_id="topSessions",
         tags=_TAGS,
-        summary="The sessions with the longest queues, in memory and in the log",
+        summary="List the sessions with the longest queues",
         **described(answer=ObjectList, problems=(422,)),
     )
     async def top(
         count: Annotated[int, Query(ge=1, le=MAX_TOP, description="How many.")] = 10,
         by: Annotated[Literal["messages", "bytes"], Query(description="What makes a queue long.")] = "messages",
     ) -> Response:
+        """Returns the sessions with the longest queues, in memory and on disk."""
         return answer(await desk.top(count, by))
 
 
@@ -67,10 +69,11 @@ def _add_purge(router: APIRouter, desk: SessionDesk, clock: Clock) -> None:
         "/sessions:purge",
         operation_id="purgeSessions",
         tags=_TAGS,
-        summary="Delete the sessions that are meant, with what waits for them; with 'dry_run', tell what that would be",
+        summary="Purge sessions",
         **described(body=PurgeSessions, answer=Purged),
     )
     async def purge(request: Request) -> Response:
+        """Deletes all sessions that match, with their queued messages. `dry_run` only counts them."""
         members = Members(await read_object(request))
         wanted, dry_run = _to_purge(members, clock.now_ns()), members.flag("dry_run")
         members.done("nothing was purged")
@@ -82,20 +85,22 @@ def _add_one(router: APIRouter, desk: SessionDesk) -> None:
         "/sessions/{client_id:path}",
         operation_id="getSession",
         tags=_TAGS,
-        summary="A session, its subscriptions, and how much waits for it",
+        summary="Show a session",
         **described(answer=Anything, problems=(404,)),
     )
     async def show(client_id: ClientIdPath) -> Response:
+        """Returns the session with its subscriptions and the size of its queue."""
         return answer(desk.show(client_id))
 
     @router.delete(
         "/sessions/{client_id:path}",
         operation_id="deleteSession",
         tags=_TAGS,
-        summary="Delete a session, with what waits for it; its client is disconnected (0x98)",
+        summary="Delete a session",
         **described(status=204, problems=(404,)),
     )
     async def delete(client_id: ClientIdPath) -> Response:
+        """Deletes the session with its queued messages, and disconnects the client with reason code 0x98."""
         await desk.delete(client_id)
         return Response(status_code=204)
 

@@ -27,13 +27,16 @@ def add_streams(router: APIRouter, streams: Streams) -> None:
         "/streams/{name}/positions",
         operation_id="getStreamPositions",
         tags=["Streams"],
-        summary="Begin and end of every shard, and where to read",
+        summary="Show where a stream begins and ends",
         **described(answer=StreamPositions, problems=(404, 422)),
     )
     async def positions(
         name: NamePath,
         at: Annotated[str | None, Query(description="A time: RFC 3339 or milliseconds since 1970.")] = None,
     ) -> Response:
+        """Returns the first and next offset of each shard, and the address and ticket to read records with. With `at`
+        also the first offset at or after that time.
+        """
         at_us = None if at is None else microseconds(at, "at")
         found = streams.positions(checked_name(name), at_us)
         return answer({"stream": name, **_exact(found), **streams.stream_ranges(name)})
@@ -42,7 +45,7 @@ def add_streams(router: APIRouter, streams: Streams) -> None:
         "/streams/{name}/records",
         operation_id="readStreamRecords",
         tags=["Streams"],
-        summary="Redirects to the records of a range, as Arrow IPC",
+        summary="Read a range of a stream",
         **described(status=307, problems=(404, 422), description="Location has the range, with a ticket"),
     )
     async def records(
@@ -51,6 +54,7 @@ def add_streams(router: APIRouter, streams: Streams) -> None:
         to: Annotated[str, Query(description="The offset after the last.")],
         shard: Annotated[int, Query(ge=0)] = 0,
     ) -> Response:
+        """Redirects to the range server, which serves the records as Arrow IPC."""
         first, end = offset(from_, "from"), offset(to, "to")
         where = streams.stream_ranges(checked_name(name))
         query = urlencode({"from": first, "to": end, "ticket": where["ticket"]})

@@ -24,7 +24,7 @@ def add_subscriptions(router: APIRouter, desk: SubscriptionDesk) -> None:
         "/subscriptions",
         operation_id="listSubscriptions",
         tags=["Subscriptions"],
-        summary="Subscriptions in the order of clients and filters; 'match' finds who gets a topic",
+        summary="List subscriptions",
         **described(answer=Page, problems=(422,)),
     )
     async def list_subscriptions(
@@ -37,6 +37,7 @@ def add_subscriptions(router: APIRouter, desk: SubscriptionDesk) -> None:
         durable: Annotated[bool | None, Query(description="Only of sessions that are on disk.")] = None,
         qos: Annotated[int | None, Query(ge=0, le=2, description="The granted QoS.")] = None,
     ) -> Response:
+        """Returns subscriptions by client and filter. `match` finds those that receive a topic."""
         wanted = SubscriptionSelection(client_id, filter, match, share_group, durable, qos)
         page = await desk.page(wanted, limit, None if cursor is None else _decoded(cursor))
         following = page["next"]

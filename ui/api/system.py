@@ -88,10 +88,13 @@ def add_status(router: APIRouter, context: ApiContext) -> None:
         "/status",
         operation_id="getStatus",
         tags=["System"],
-        summary="What the node is doing",
+        summary="Show the state of the node",
         **described(answer=Status),
     )
     async def status() -> Response:
+        """Returns counters, rates, listeners, and the state of rules, streams, tables and bridges. `/metrics` has the
+        same for Prometheus.
+        """
         return answer(context.status())
 
     functions = context.functions
@@ -102,10 +105,11 @@ def add_status(router: APIRouter, context: ApiContext) -> None:
         "/functions",
         operation_id="listFunctions",
         tags=["Rules"],
-        summary="The functions of the rule language, and the plugins that brought some of them",
+        summary="List the functions of the rule language",
         **described(answer=FunctionList),
     )
     async def list_functions() -> Response:
+        """Returns the SQL functions with signatures and examples, and the plugins that provide some of them."""
         items = list(functions())
         page = {"items": items, "next": None, "total": len(items), "total_is_estimate": False}
         return answer({**page, "plugins": list(context.plugins())})

@@ -14,12 +14,12 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from broker.admin.rewrites import RewriteTrial
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.objects import Spec
 from ui.api.deadline import BoundedCalls
 from ui.api.models.gates import TransformPreview, ValidationTest, VariformEval
-from ui.api.models.messages import RewriteTest
 from ui.api.models.rules import RuleCheck, RuleExplain, RuleTest, TemplateRender
 from ui.api.models.schemas import SchemaDecode, SchemaEncode, SchemaSource, SchemaValidate
 from ui.api.models.shapes import Anything
@@ -114,7 +114,7 @@ VERBS: Sequence[Verb] = (
         "rewrites",
         "Rewrite a topic",
         "Returns what a topic or filter that a client names is rewritten to, and by which rewrite.",
-        RewriteTest,
+        RewriteTrial,
         lambda service, body: service.test(body),
     ),
     Verb(

@@ -7,17 +7,15 @@ its will is published.
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sortedcontainers import SortedDict
 
-from broker.connection import close
+from broker.connection.link import Peer
+from broker.connection.state import NodeState
 from broker.core import reason
+from broker.core.clock import Clock, Later
 from broker.observe.metrics import Metrics
-
-if TYPE_CHECKING:
-    from broker.connection.connection import Connection
-    from broker.connection.hub import Hub
 
 _NS: Final = 1_000_000_000
 _AT_ONCE: Final = 200
@@ -32,22 +30,23 @@ class Expiries:
     Holds one entry for each connection that has an end, and forgets it with the connection.
     """
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._by_second: SortedDict[int, set[Connection]] = SortedDict()
-        self._of: dict[Connection, int] = {}
+    def __init__(self, state: NodeState, clock: Clock, later: Later, metrics: Metrics) -> None:
+        self._state, self._clock, self._later = state, clock, later
+        self._by_second: SortedDict[int, set[Peer]] = SortedDict()
+        self._of: dict[Peer, int] = {}
         self._expired = metrics.counter("credentials_expired", "clients disconnected since their token had ended")
         metrics.gauge("credentials_watched", lambda: len(self._of), "clients that are disconnected when a token ends")
 
-    def watch(self, c: Connection, expires_s: float | None) -> None:
+    def watch(self, c: Peer, expires_s: float | None) -> None:
         """From now on the connection's credentials end at this Unix time, None for never."""
-        self.forget(c)
+        self.abandon(c)
         if expires_s is None or expires_s > _LATEST_S:
             return
         second = ceil(expires_s)
         self._by_second.setdefault(second, set()).add(c)
         self._of[c] = second
 
-    def forget(self, c: Connection) -> None:
+    def abandon(self, c: Peer) -> None:
         """The connection has ended, or its credentials do not."""
         second = self._of.pop(c, None)
         if second is None:
@@ -57,20 +56,20 @@ class Expiries:
         if not of_second:
             del self._by_second[second]
 
-    def tick(self, hub: Hub) -> None:
+    def tick(self) -> None:
         """End the connections whose time has come, a part in each turn of the loop."""
-        now_s = hub.clock.now_ns() / _NS
+        now_s = self._clock.now_ns() / _NS
         for _ in range(_AT_ONCE):
             if not self._by_second or self._by_second.peekitem(0)[0] > now_s:
                 return
             self._end(next(iter(self._by_second.peekitem(0)[1])))
-        if not hub.is_stopping:
-            hub.later(0, self.tick, hub)
+        if not self._state.is_stopping:
+            self._later(0, self.tick)
 
-    def _end(self, c: Connection) -> None:
-        self.forget(c)
+    def _end(self, c: Peer) -> None:
+        self.abandon(c)
         self._expired.value += 1
         if c.is_connected:
-            close.disconnect(c, reason.MAXIMUM_CONNECT_TIME, "token_expired", text="the token has ended")
+            c.disconnect(reason.MAXIMUM_CONNECT_TIME, "token_expired", text="the token has ended")
         else:
-            close.refuse_connect(c, reason.BAD_USER_NAME_OR_PASSWORD, "the token has ended")
+            c.refuse_connect(reason.BAD_USER_NAME_OR_PASSWORD, "the token has ended")

@@ -7,32 +7,23 @@ plan with a single gate, which refuses. So a denial is counted, answered and tol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable, Set
+from typing import Final
 
-from broker.auth.authorize import Ruling, Rulings, Withheld, is_wide
-from broker.auth.bans import Ban
+from broker.auth.authorize import AuthorizationSettings, Ruling, Rulings
 from broker.auth.rules import publish_kind
-from broker.connection import close
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import PeerError
+from broker.core.events import Events
 from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.topic import TopicFilter, undelayed
-from broker.observe.log import get_logger
 from broker.pipeline.plan import MAX_CACHED_TOPIC_BYTES, Kind, Plans, TopicPlan
 from broker.routing.router import Routes
 from broker.session.delivery import MayHave
 from broker.session.session import Session
 from broker.session.will import Will
-
-if TYPE_CHECKING:
-    from broker.connection.connection import Connection
-    from broker.connection.hub import Hub
-
-log = get_logger(__name__)
 
 SessionPlan = TopicPlan[Routes[Session]]
 SessionRoutes = Routes[Session]
@@ -65,21 +56,27 @@ class Permits:
         "rulings",
     )  # fmt: skip
 
-    def __init__(self, hub: Hub, client: Client, rulings: Rulings) -> None:
-        settings = hub.access.authorizer.settings
+    def __init__(
+        self,
+        client: Client,
+        rulings: Rulings,
+        settings: AuthorizationSettings,
+        plans: Plans[SessionRoutes],
+        events: Events,
+        now_s: float,
+    ) -> None:
         self.rulings = rulings
-        self._client, self._events = client, hub.events
-        self._plans: Plans[SessionRoutes] = hub.plans
+        self._client, self._events, self._plans = client, events, plans
         self._max_size, self._ttl_s = settings.cache.max_size, settings.cache.ttl
-        self._expires_s = hub.now_s + self._ttl_s
+        self._expires_s = now_s + self._ttl_s
         self._verdicts: list[dict[bytes, SessionPlan]] = [{} for _ in range(_KINDS)]
         """By kind of publish: the plan that refuses, ``_ALLOWED`` where the topic's own plan holds."""
         self._heads: set[bytes] = set()
         """Of QoS 0 publishes that are allowed."""
-        by_topic = hub.plans.by_topic.get
+        by_topic = plans.by_topic.get
         self.find = _finder(self._verdicts[0].get, by_topic)
         """The plan for a QoS 0 publish that is not retained, None when ``plan`` has to look."""
-        self.find_kind = _kind_finder(self._heads, hub.plans.by_head.get)
+        self.find_kind = _kind_finder(self._heads, plans.by_head.get)
         """The kind of such a publish by its head where nothing but routing is done with it, None when ``find`` has to
         look."""
         self.find_qos1 = _finder(self._verdicts[publish_kind(1, retain=False)].get, by_topic)
@@ -225,161 +222,3 @@ def _kind_finder(allowed: Set[bytes], kind_of: FindKind) -> FindKind:
         return kind_of(head) if head in allowed else None
 
     return find_kind
-
-
-def finders(c: Connection) -> tuple[FindPlan, FindPlan, FindKind]:
-    """How a connection's reads find the plans of QoS 0 and QoS 1 publishes by topic, and the kind of a QoS 0 publish by
-    its head."""
-    permits, plans = c.permits, c.hub.plans
-    if permits is None:
-        return plans.by_topic.get, plans.by_topic.get, plans.by_head.get
-    return permits.find, permits.find_qos1, permits.find_kind
-
-
-def remember_head(c: Connection, head: bytes, routes: SessionRoutes, size: int) -> SessionKind:
-    """QoS 0 publishes of a client that begin with these bytes have nothing to them but these routes and this size."""
-    if c.permits is not None:
-        c.permits.remember_head(head)
-    return c.hub.plans.remember_head(head, routes, size)
-
-
-def grant(c: Connection, client: Client) -> None:
-    """Give a connection its permits, by the rules of this moment."""
-    assert c.subject is not None  # it was let in
-    c.permits = _permits(c, client) if c.hub.access.authorizer.restricts(c.subject) else None
-
-
-def _permits(c: Connection, client: Client) -> Permits:
-    assert c.subject is not None
-    return Permits(c.hub, client, c.hub.access.authorizer.rulings(c.subject))
-
-
-def check_filter(c: Connection, topic_filter: TopicFilter, qos: int) -> None:
-    """Raise ``PeerError`` 0x87 when a client may not subscribe to this."""
-    permits = c.permits
-    if permits is None and is_wide(topic_filter):
-        permits = _permits(c, c.client)
-    if permits is not None and permits.check_subscribe(topic_filter, qos):
-        c.hub.figures.subscriptions_filtered.value += 1
-        _limit_deliveries(c, permits.rulings.withheld)
-
-
-def _limit_deliveries(c: Connection, withheld: Withheld | None) -> None:
-    """From now on a client gets no messages but what these rules leave it, None for all. Worked out with the routes of
-    a topic, so that others' messages cost nothing; where the rules are what they were, routes stay."""
-    session, hub = c.session, c.hub
-    if withheld == session.may_have:
-        return
-    session.may_have = withheld
-    hub.router.limit(session)
-    hub.plans.invalidate()
-    if session.foretelling is not None:
-        session.foretelling.upset()  # the record on disk foretells what goes by the rules of before
-        hub.records.changed(session)
-
-
-def closes_on_denial(c: Connection) -> bool:
-    """Whether a client that asks for what it may not have loses its connection."""
-    return c.hub.access.authorizer.settings.deny_action == "disconnect"
-
-
-def recheck(c: Connection) -> None:
-    """Take from a client what it may not have any more: subscriptions, its will."""
-    permits, session = c.permits, c.session
-    if permits is None:
-        if not any(is_wide(subscription.filter) for subscription in session.subscriptions.values()):
-            _limit_deliveries(c, None)
-            return
-        permits = _permits(c, c.client)
-    if session.will is not None and not permits.may_leave(session.will):
-        c.hub.wills.forget(session)
-    lost, is_part_withheld = [], False
-    for subscription in session.subscriptions.values():
-        ruling = permits.rulings.subscribe(subscription.filter, subscription.qos)
-        is_part_withheld = is_part_withheld or bool(ruling.withheld)
-        if not ruling.is_allowed:
-            lost.append(subscription)
-    _limit_deliveries(c, permits.rulings.withheld if is_part_withheld else None)
-    for subscription in lost:
-        del session.subscriptions[subscription.filter.text]
-        c.hub.router.unsubscribe(session, subscription.filter)
-        c.hub.replays.forget(session, subscription.filter.text)
-    if lost:
-        c.hub.subscriptions_changed(session, lost)
-    session.withhold(permits.may_have(session))
-    if not lost:
-        return
-    c.hub.figures.subscriptions_revoked.value += len(lost)
-    log.warning("subscriptions.revoked", client_id=session.client_id, filters=[one.filter.text for one in lost[:20]])
-    if closes_on_denial(c):
-        close.disconnect(c, reason.NOT_AUTHORIZED, "not_authorized")
-
-
-def apply_rules(hub: Hub) -> None:
-    """Rules have changed: let them count for everybody who is connected.
-
-    For what is published from now on they count at once. What clients have already, subscriptions and wills, is looked
-    at over some turns of the loop: 10,000 clients would hold it for a second.
-    """
-    connected = [c for c in hub.connections if c.is_connected and not c.is_closed]
-    for c in connected:
-        grant(c, c.client)
-    hub.turns.do(_recheck(connected))
-
-
-def _recheck(connected: Sequence[Connection]) -> Iterator[None]:
-    for c in connected:
-        if not c.is_closed:
-            recheck(c)
-        yield
-
-
-def apply_users(hub: Hub, names: Collection[str]) -> None:
-    """Users were deleted or changed: let that count for those who are connected as them."""
-    hub.turns.do(_apply_users([c for c in hub.connections if c.account is not None and c.account.name in names]))
-
-
-def _apply_users(connections: Sequence[Connection]) -> Iterator[None]:
-    for c in connections:
-        if c.is_connected and not c.is_closed:  # one that waits to be accepted is looked at then
-            _apply_user(c)
-        yield
-
-
-def _apply_user(c: Connection) -> None:
-    account, users = c.account, c.hub.access.users
-    assert account is not None
-    assert users is not None
-    assert c.subject is not None
-    user = users.find(account.name)
-    if user is None or not user.logs_in_like(account):
-        what = "was deleted" if user is None else "has another password or client identifier"
-        close.disconnect(c, reason.NOT_AUTHORIZED, "user_changed", text=f"the user {what}")
-        return
-    c.account = user
-    if c.subject.is_superuser != user.is_superuser:
-        c.subject = replace(c.subject, is_superuser=user.is_superuser)
-        grant(c, c.client)
-        recheck(c)
-
-
-def close_banned(hub: Hub, ban: Ban) -> None:
-    """Somebody was banned: close the connections that it is about. That of one client identifier at once, others are
-    looked for over some turns of the loop."""
-    if ban.kind != "clientid":
-        hub.turns.do(_close_banned(hub))
-        return
-    session = hub.sessions.get(ban.who)
-    if session is not None and session.owner is not None:
-        _close_if_banned(cast("Connection", session.owner))
-
-
-def _close_banned(hub: Hub) -> Iterator[None]:
-    for c in list(hub.connections):
-        _close_if_banned(c)
-        yield
-
-
-def _close_if_banned(c: Connection) -> None:
-    if c.is_connected and not c.is_closed and c.hub.access.bans.of(c.client) is not None:
-        close.disconnect(c, reason.ADMINISTRATIVE_ACTION, "banned")

@@ -8,24 +8,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from broker.auth.decision import Decision
 from broker.auth.flapping import Jail
-from broker.connection import close
+from broker.connection.link import Peer
 from broker.core import reason
 from broker.observe.metrics import Metrics
 
-if TYPE_CHECKING:
-    from broker.connection.connection import Connection
-
 _log = getLogger(__name__)
 
-_FAILED = Decision("deny", reason.SERVER_UNAVAILABLE)
+PARKED_LOGIN: Final = object()
+"""Why a connection is held whose login waits while much has come behind it."""
+_FAILED: Final = Decision("deny", reason.SERVER_UNAVAILABLE)
 
 
 class _Jailed(NamedTuple):
-    c: Connection
+    c: Peer
     finish: Callable[[], None]
 
 
@@ -33,37 +32,37 @@ class WaitingLogins:
     """The logins of a node that wait. Each connection has one at most."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._tasks: dict[Connection, asyncio.Task[None]] = {}
+        self._tasks: dict[Peer, asyncio.Task[None]] = {}
         self._jail = Jail()
         self._jailed: dict[str, _Jailed] = {}
         metrics.gauge("logins_waiting", lambda: len(self._tasks), "clients whose authenticator has not answered yet")
 
-    def wait(self, c: Connection, decision: Coroutine[Any, Any, Decision], finish: Callable[[Decision], None]) -> None:
+    def wait(self, c: Peer, decision: Coroutine[Any, Any, Decision], finish: Callable[[Decision], None]) -> None:
         """Take nothing more of a connection until it is decided over; then ``finish``."""
         self.park(c)
         self._tasks[c] = asyncio.create_task(self._decide(c, decision, finish), name="login")
 
-    def park(self, c: Connection) -> None:
+    def park(self, c: Peer) -> None:
         """Keep what a connection sends until ``go_on``. It is held when that is much; else it is read on, so that its
         end is noticed."""
         c.is_parked = True
 
-    def go_on(self, c: Connection, finish: Callable[[], None]) -> None:
+    def go_on(self, c: Peer, finish: Callable[[], None]) -> None:
         """Finish what a parked connection waits for, then take what it sent meanwhile."""
         c.go_on(finish)
         if not c.is_parked:
-            c.let_go(self)
+            c.let_go(PARKED_LOGIN)
 
-    def hold_in_jail(self, c: Connection, client_id: str, finish: Callable[[], None]) -> bool:
+    def hold_in_jail(self, c: Peer, client_id: str, now_s: float, finish: Callable[[], None]) -> bool:
         """Whether a connection has to wait for an identifier that was taken over a moment ago; then ``finish`` later.
 
         One waits for an identifier at most, the newest; one that waited is told that the broker is busy.
         """
-        if not self._jail.is_held(client_id, c.hub.clock.monotonic_s()):
+        if not self._jail.is_held(client_id, now_s):
             return False
         before = self._jailed.pop(client_id, None)
         if before is not None:
-            close.refuse_connect(before.c, reason.SERVER_BUSY)
+            before.c.refuse_connect(reason.SERVER_BUSY)
         self.park(c)
         self._jailed[client_id] = _Jailed(c, finish)
         return True
@@ -79,7 +78,7 @@ class WaitingLogins:
             jailed = self._jailed.pop(client_id)
             self.go_on(jailed.c, jailed.finish)
 
-    def abandon(self, c: Connection) -> None:
+    def abandon(self, c: Peer) -> None:
         """The connection has ended."""
         for client_id in [client_id for client_id, jailed in self._jailed.items() if jailed.c is c]:
             del self._jailed[client_id]
@@ -87,9 +86,7 @@ class WaitingLogins:
         if task is not None:
             task.cancel()
 
-    async def _decide(
-        self, c: Connection, waits: Coroutine[Any, Any, Decision], finish: Callable[[Decision], None]
-    ) -> None:
+    async def _decide(self, c: Peer, waits: Coroutine[Any, Any, Decision], finish: Callable[[Decision], None]) -> None:
         try:
             decision = await waits
         except Exception:  # noqa: BLE001  one authenticator's trouble refuses this client, and no other

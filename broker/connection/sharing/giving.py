@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.codec.framing import frame_at
 from broker.codec.outgoing import Outgoing
 from broker.connection.sharing.member import Member
 from broker.connection.sharing.places import Cursor, Places
 from broker.connection.sharing.services import NO_MESSAGE, GroupServices
+from broker.connection.sharing.state import GroupState
 from broker.connection.sharing.waiting import Waiting
 from broker.core.client import Client
 from broker.core.message import Message
@@ -18,9 +19,6 @@ from broker.routing.strategies import Keyed, Strategy
 from broker.session import sending
 from broker.session.delivery import DENIED
 from broker.session.shared_delivery import NO_PLACE, SharedDelivery
-
-if TYPE_CHECKING:
-    from broker.connection.sharing.group import ShareGroup
 
 _ONE_BYTE: Final = 128
 """A remaining length below this takes one byte."""
@@ -36,7 +34,7 @@ class Giving:
 
     def __init__(
         self,
-        group: ShareGroup,
+        group: GroupState,
         services: GroupServices,
         strategy: Strategy[Member],
         waiting: Waiting,
@@ -319,7 +317,7 @@ class Giving:
         """Count a message that nobody gets; who wants to know is told once the group is as it should be."""
         services = self._services
         services.dropped(why).value += 1
-        if services.losses is None or not services.losses.wants(why):
+        if not services.losses.wants(why):
             return
         message = find()
         if message is not NO_MESSAGE:

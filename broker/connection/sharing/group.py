@@ -22,6 +22,7 @@ from broker.connection.sharing.giving import Giving
 from broker.connection.sharing.member import Member
 from broker.connection.sharing.places import Cursor, Places
 from broker.connection.sharing.services import GroupServices
+from broker.connection.sharing.state import GroupState
 from broker.connection.sharing.waiting import Waiting
 from broker.core.client import Client
 from broker.core.message import Message
@@ -39,14 +40,8 @@ _FOREVER_S: Final = 1 << 33
 _NS: Final = 1_000_000_000
 
 
-class ShareGroup:
-    """One share group: its members, and what waits.
-
-    ``key`` is the text of the subscription, or stands for one that began in the past.
-
-    ``is_kept`` tells that it outlives its members. ``outstanding`` and ``outstanding_bytes`` are what is in the session
-    log for it and not settled. ``is_persistent`` tells that its place in a log is kept in the store.
-    """
+class ShareGroup(GroupState):
+    """One share group: its members, and what waits."""
 
     client_id: Final = ""
     owner: Final = None
@@ -54,14 +49,10 @@ class ShareGroup:
     def __init__(
         self, key: str, topic_filter: TopicFilter, services: GroupServices, strategy: StrategyName, created_ns: int
     ) -> None:
-        self.key, self.filter, self.created_ns = key, topic_filter, created_ns
+        super().__init__(key, topic_filter, created_ns)
         self.strategy_name: StrategyName = strategy
         self.members: dict[str, Member] = {}
-        self.is_durable = self.is_kept = self.is_over = False
-        self.is_private = self.is_persistent = False
         self.is_waited_for = True
-        self.in_flight = self.outstanding = self.outstanding_bytes = 0
-        self.given = self.redelivered = 0
         self._services = services
         self._strategy: Strategy[Member] = strategy_of(strategy)
         self._is_keyed = isinstance(self._strategy, Keyed)

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from broker.core.subscription import Subscription
 from broker.session.delivery import MayHave
 from broker.session.session import Session
 from broker.session.shared_delivery import SharedDelivery
 
-if TYPE_CHECKING:
-    from broker.connection.sharing.group import ShareGroup
-
 _NO_VERDICTS: Final[dict[str, bool]] = {}
 _REMEMBERED: Final = 64
 _REMEMBERED_CHARACTERS: Final = 256
 """Topics of which a member remembers whether it may have them, and how long they may be."""
+
+
+class Group(Protocol):
+    """The group that a session is a member of."""
+
+    key: str
+
+    def came(self, member: Member) -> None:
+        """A member has a connection."""
+        ...
+
+    def went_away(self, member: Member, *, for_good: bool) -> None:
+        """A member's connection is lost, and its session has ended where it is ``for_good``."""
+        ...
+
+    def has_room(self, member: Member) -> None:
+        """A member can take something."""
+        ...
+
+    def settled(self, member: Member, delivery: SharedDelivery) -> None:
+        """A member has acknowledged a message, or refused it."""
+        ...
+
+    def part_with(self, member: Member, delivery: SharedDelivery) -> None:
+        """Leave a message in flight to the member's session alone, where nobody else may get it."""
+        ...
 
 
 class Member:
@@ -25,7 +48,7 @@ class Member:
     __slots__ = ("_rules", "_verdicts", "group", "identifiers", "in_flight", "is_here", "is_member", "lane",
                  "leaves_at_ns", "no_local", "qos", "retain_as_published", "session")  # fmt: skip
 
-    def __init__(self, group: ShareGroup, session: Session) -> None:
+    def __init__(self, group: Group, session: Session) -> None:
         self.group, self.session = group, session
         self.in_flight = 0
         self.is_here, self.is_member = False, True

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
+from broker.connection.brake import Crowded
 from broker.connection.sharing.settings import SharedSettings
+from broker.connection.sharing.state import GroupState
 from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.message import Message
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Counter
 from broker.storage.store import LogShard
-
-if TYPE_CHECKING:
-    from broker.connection.sharing.group import ShareGroup
 
 NO_MESSAGE: Final = Message("", b"", 0, False, Client(""), 0)
 """Stands for one that is no more, and for any where its content does not matter."""
@@ -47,10 +46,10 @@ class GroupServices:
     next_offset: Callable[[LogShard], int]
     log_next: Callable[[], int]
     defer: Callable[[Callable[[], None]], object]
-    changed: Callable[[ShareGroup], None]
-    when_recorded: Callable[[ShareGroup, Callable[[BaseException | None], None]], None]
+    changed: Callable[[GroupState], None]
+    when_recorded: Callable[[GroupState, Callable[[BaseException | None], None]], None]
     dropped: Callable[[str], Counter]
     redelivered: Counter
-    crowded: Callable[[ShareGroup], None]
-    relieved: Callable[[ShareGroup], None]
-    losses: Losses | None = None
+    crowded: Callable[[Crowded], None]
+    relieved: Callable[[Crowded], None]
+    losses: Losses

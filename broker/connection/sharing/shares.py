@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 from broker.connection.backlog import Backlog, message_of
 from broker.connection.brake import Brake
@@ -13,12 +13,13 @@ from broker.connection.sharing.places import Cursor
 from broker.connection.sharing.record import PREFIX, decode_groups, encode_group, key_of, restore_group
 from broker.connection.sharing.services import Found, GroupServices, Losses
 from broker.connection.sharing.settings import SharedSettings
+from broker.connection.sharing.state import GroupState
 from broker.core.clock import Clock
 from broker.core.errors import AlreadyExists, NotFound
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Counter, Metrics
-from broker.routing.router import Router
+from broker.routing.shared import ShareGroups
 from broker.routing.strategies import StrategyName
 from broker.session.session import Session
 from broker.session.shared_delivery import SharedDelivery
@@ -56,7 +57,9 @@ class Shares:
         *,
         settings: SharedSettings,
         writer: Writer,
-        backlog: Callable[[], Backlog],
+        backlog: Backlog,
+        routed: ShareGroups,
+        losses: Losses,
         brake: Brake,
         clock: Clock,
         metrics: Metrics,
@@ -65,10 +68,9 @@ class Shares:
     ) -> None:
         self.settings = settings
         self.groups: dict[str, ShareGroup] = {}
-        self.router: Router[Session] | None = None
         self.starts: Starts | None = None
-        self._writer, self._backlog, self._clock = writer, backlog, clock
-        self._dirty: dict[ShareGroup, None] = {}
+        self._writer, self._backlog, self._routed, self._clock = writer, backlog, routed, clock
+        self._dirty: dict[GroupState, None] = {}
         self._starts: dict[tuple[str, str], Start] = {}
         self._listening: set[int] = set()
         self._ticks = 0
@@ -81,14 +83,15 @@ class Shares:
             read=self._read,
             first_offset=lambda shard: writer.store.range_of(shard).first_offset,
             next_offset=lambda shard: writer.store.range_of(shard).next_offset,
-            log_next=lambda: backlog().log_next,
+            log_next=lambda: backlog.log_next,
             defer=defer,
             changed=self._changed,
             when_recorded=self._when_recorded,
             dropped=dropped,
             redelivered=self._redelivered,
-            crowded=cast(Callable[[ShareGroup], None], brake.crowded),  # which asks of it what a group has too
-            relieved=cast(Callable[[ShareGroup], None], brake.relieved),
+            crowded=brake.crowded,
+            relieved=brake.relieved,
+            losses=losses,
         )
         metrics.gauge("shared_groups", lambda: len(self.groups), "share groups")
         metrics.gauge(
@@ -101,10 +104,6 @@ class Shares:
         )  # fmt: skip
 
     # -- memberships --
-
-    def tell_of_losses(self, losses: Losses) -> None:
-        """Tell of messages that nobody of a group gets."""
-        self._services.losses = losses
 
     def start_at(self, session: Session, text: str, start: Start) -> None:
         """Where the group that the session's next subscription with this text makes begins."""
@@ -135,7 +134,7 @@ class Shares:
         member = subscriber.memberships.pop(text, None)
         if not isinstance(member, Member):
             return False
-        group = member.group
+        group = self.groups[member.group.key]
         group.leave(member)
         if not group.members and not group.is_kept:
             self._end(group)
@@ -170,7 +169,7 @@ class Shares:
         """A session in memory has gone to disk: so do the groups that it is in."""
         for text, holder in session.memberships.items():
             if isinstance(holder, Member):
-                self._settle_durability(holder.group, session, session.subscriptions[text])
+                self._settle_durability(self.groups[holder.group.key], session, session.subscriptions[text])
 
     # -- what people do --
 
@@ -239,13 +238,14 @@ class Shares:
     def save(self) -> None:
         """Put what changed into the commit group that is being sealed."""
         dirty, self._dirty = self._dirty, {}
-        for group in dirty:
-            if not group.is_over:
+        for state in dirty:
+            group = self.groups.get(state.key)
+            if group is not None:
                 self._writer.put(key_of(group.key), encode_group(group))
 
     def kept_from(self) -> int:
         """The lowest offset of the session log that a group still needs."""
-        shard, log_next = self._backlog().shard, self._backlog().log_next
+        shard, log_next = self._backlog.shard, self._backlog.log_next
         lows = (group.low_offset(shard) for group in self.groups.values())
         return min((low for low in lows if low is not None), default=log_next)
 
@@ -266,7 +266,7 @@ class Shares:
         """Move what members have had for too long, drop what waits for too long."""
         self._ticks += 1
         is_old_due = self._ticks % _OLD_TICKS == 0
-        least_offset = self._backlog().offset_within_bound() if is_old_due and self.groups else 0
+        least_offset = self._backlog.offset_within_bound() if is_old_due and self.groups else 0
         for group in [group for group in self.groups.values() if group.is_timed]:
             group.tick(now_ns)
             group.drop_excess(now_ns, also_old=is_old_due, least_offset=least_offset)
@@ -296,8 +296,7 @@ class Shares:
 
     def _add(self, group: ShareGroup) -> None:
         self.groups[group.key] = group
-        assert self.router is not None
-        self.router.add_group(group.filter, group.key, group)
+        self._routed.add(group.filter, group.key, group)
         if group.stream is not None:
             for cursor in group.cursors:
                 self._listen(cursor.shard.log)
@@ -305,8 +304,7 @@ class Shares:
     def _end(self, group: ShareGroup) -> None:
         group.end()
         del self.groups[group.key]
-        assert self.router is not None
-        self.router.remove_group(group.filter, group.key)
+        self._routed.remove(group.filter, group.key)
         self._dirty.pop(group, None)
         if group.is_persistent:
             self._writer.put(key_of(group.key), None)
@@ -319,14 +317,14 @@ class Shares:
     def _make_durable(self, group: ShareGroup) -> None:
         group.is_persistent = True
         if group.stream is None and not group.cursors:
-            group.stand_on([Cursor(self._backlog().shard, self._backlog().since_offset, is_behind=False)])
+            group.stand_on([Cursor(self._backlog.shard, self._backlog.since_offset, is_behind=False)])
         self._changed(group)
 
-    def _changed(self, group: ShareGroup) -> None:
+    def _changed(self, group: GroupState) -> None:
         if group.is_persistent:
             self._dirty[group] = None
 
-    def _when_recorded(self, group: ShareGroup, done: Callable[[BaseException | None], None]) -> None:
+    def _when_recorded(self, group: GroupState, done: Callable[[BaseException | None], None]) -> None:
         self._changed(group)
         self._writer.touch()
         self._writer.when_committed(done)
@@ -345,7 +343,7 @@ class Shares:
 
     def _read(self, shard: LogShard, from_offset: int, limit: int) -> Found:
         """Records as messages; of the session log only what the loop has heard of, without what is addressed."""
-        backlog = self._backlog()
+        backlog = self._backlog
         is_session_log = shard == backlog.shard
         end = backlog.log_next if is_session_log else 1 << 62
         if from_offset >= end:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from broker.connection.sharing.shares import Start
+from broker.connection.sharing.shares import Shares, Start
 from broker.core import reason
 from broker.core.errors import Invalid, PeerError
 from broker.core.topic import TopicFilter
-
-if TYPE_CHECKING:
-    from broker.connection.connection import Connection
+from broker.session.session import Session
 
 OFFSET: Final = "stream-offset"
 """The user property: ``earliest``, ``latest``, a time, or ``offset:N``."""
@@ -34,14 +32,13 @@ def asked_start(properties: dict[str, Any]) -> tuple[str, str | None] | None:
     return (asked[OFFSET], asked.get(STREAM)) if OFFSET in asked else None
 
 
-def begin(c: Connection, topic_filter: TopicFilter, asked: tuple[str, str | None]) -> None:
+def begin(shares: Shares, session: Session, topic_filter: TopicFilter, asked: tuple[str, str | None]) -> None:
     """Have the subscription begin where it asks to. One that is there, or whose group is, goes on where it stands.
 
     Raises:
         NoStart: no stream has the topics, or the place is none.
     """
-    shares = c.hub.shares
-    if shares.is_there(c.session, topic_filter):
+    if shares.is_there(session, topic_filter):
         return
     if shares.starts is None:
         raise NoStart("this broker has no streams to begin in")
@@ -49,4 +46,4 @@ def begin(c: Connection, topic_filter: TopicFilter, asked: tuple[str, str | None
         stream, offsets = shares.starts.find(topic_filter, *asked)
     except Invalid as error:
         raise NoStart(str(error)) from error
-    shares.start_at(c.session, topic_filter.text, Start(stream, offsets))
+    shares.start_at(session, topic_filter.text, Start(stream, offsets))

@@ -27,12 +27,12 @@ async def test_the_loop_has_its_turns_while_sessions_are_restored() -> None:
     async with running(store) as node:
         hub = node.server.hub
         for number in range(_SESSIONS):
-            session = hub.new_session(f"s{number}", is_durable=True)
+            session = hub.life.new_session(f"s{number}", is_durable=True)
             session.expiry_s = 3600
             subscription = Subscription(TopicFilter.parse(f"dev/{number}/cmd"), 1)
             session.subscriptions[subscription.filter.text] = subscription
-            hub.subscriptions_changed(session)
-            hub.detached(session, is_will_due=False)
+            hub.life.subscriptions_changed(session)
+            hub.life.detached(session, is_will_due=False)
         await node.written()
     metrics = Metrics()
     server = Server(

@@ -14,7 +14,7 @@ from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.routing.router import Router, Target
-from broker.routing.shared import ShareGroup
+from broker.routing.shared import ShareGroup, ShareGroups
 from broker.routing.trie import FilterTrie
 from tests.support.strategies import filters, topics
 
@@ -100,13 +100,13 @@ class Groups:
     def __init__(self) -> None:
         self.by_text: dict[str, Group] = {}
         self.members: dict[str, set[str]] = {}
-        self.router: Router[Listener]
+        self.routed = ShareGroups(lambda _: None)
 
     def join(self, subscriber: Listener, subscription: Subscription) -> None:
         text = subscription.filter.text
         if text not in self.by_text:
             group = self.by_text[text] = Group(subscriber.is_durable)
-            self.router.add_group(subscription.filter, text, group)
+            self.routed.add(subscription.filter, text, group)
         self.members.setdefault(text, set()).add(subscriber.client_id)
 
     def leave(self, subscriber: Listener, text: str) -> bool:
@@ -116,7 +116,7 @@ class Groups:
         members.discard(subscriber.client_id)
         if not members:
             del self.by_text[text]
-            self.router.remove_group(TopicFilter.parse(text), text)
+            self.routed.remove(TopicFilter.parse(text), text)
         return True
 
 
@@ -127,9 +127,7 @@ def groups() -> Groups:
 
 @pytest.fixture
 def router(kept: Kept, groups: Groups) -> Router[Listener]:
-    made: Router[Listener] = Router(kept, lambda _: None, groups)
-    groups.router = made
-    return made
+    return Router(kept, lambda _: None, groups, groups.routed)
 
 
 @given(st.lists(filters, max_size=8, unique=True), topics)
@@ -264,7 +262,8 @@ def test_unsubscribing_ends_delivery(router: Router[Listener]) -> None:
 def test_who_has_left_gets_nothing_and_whoever_comes_in_its_name_keeps_what_it_has(
     old: list[str], new: list[str], topic: str, steps: int
 ) -> None:
-    router: Router[Listener] = Router(Kept(), lambda _: None, Groups())
+    groups = Groups()
+    router: Router[Listener] = Router(Kept(), lambda _: None, groups, groups.routed)
     before, other, after = Listener("a"), Listener("b"), Listener("a")
     for text in dict.fromkeys(old):
         router.subscribe(before, subscription(text), is_new=True)

@@ -14,7 +14,7 @@ class ProbeResult(BaseModel):
     steps: list[dict[str, Any]]
 
 
-class Drain(BaseModel):
+class Drain(BaseModel, extra="forbid"):
     """How long to wait for the rows that are left to be sent, in seconds."""
 
     timeout_s: float = 30

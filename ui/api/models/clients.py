@@ -7,13 +7,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 
-class KickClients(BaseModel):
+class KickClients(BaseModel, extra="forbid"):
     """The identifiers of the clients to disconnect."""
 
     client_ids: list[str]
 
 
-class SubscriptionOptions(BaseModel):
+class SubscriptionOptions(BaseModel, extra="forbid"):
     """A topic filter, or ``$share/GROUP/FILTER``, and the options of the subscription."""
 
     filter: str
@@ -23,7 +23,7 @@ class SubscriptionOptions(BaseModel):
     retain_handling: Literal[0, 1, 2] = 0
 
 
-class SubscribeClient(BaseModel):
+class SubscribeClient(BaseModel, extra="forbid"):
     """Which client to subscribe to what."""
 
     client_id: str
@@ -48,14 +48,14 @@ class Subscribed(BaseModel):
     subscriptions: list[dict[str, Any]]
 
 
-class UnsubscribeClient(BaseModel):
+class UnsubscribeClient(BaseModel, extra="forbid"):
     """Which subscriptions of which client to end, by their filters."""
 
     client_id: str
     filters: list[str]
 
 
-class PurgeSessions(BaseModel):
+class PurgeSessions(BaseModel, extra="forbid"):
     """Which sessions to delete. Without ``connected`` those whose client is away; what is left out does not matter."""
 
     client_id: str | None = Field(default=None, description="An identifier, or a pattern with `*`, `?` and `[abc]`.")

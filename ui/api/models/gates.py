@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from ui.api.models.messages import EncodedPayload
 
 
-class TestMessage(BaseModel):
+class TestMessage(BaseModel, extra="forbid"):
     """A message to try something on."""
 
     topic: str
@@ -24,7 +24,7 @@ class TestMessage(BaseModel):
     properties: dict[str, Any] = Field(default={}, description="Publish properties by their MQTT name.")
 
 
-class TransformPreview(BaseModel):
+class TransformPreview(BaseModel, extra="forbid"):
     """Transformations and the message to run them on; schemas are registered for this call only."""
 
     transformations: list[dict[str, Any]]
@@ -33,7 +33,7 @@ class TransformPreview(BaseModel):
     check_references: bool = True
 
 
-class ValidationTest(BaseModel):
+class ValidationTest(BaseModel, extra="forbid"):
     """Validations and the message to run them on; schemas are registered for this call only."""
 
     validations: list[dict[str, Any]]
@@ -42,7 +42,7 @@ class ValidationTest(BaseModel):
     check_references: bool = True
 
 
-class VariformEval(BaseModel):
+class VariformEval(BaseModel, extra="forbid"):
     """An expression and its variables."""
 
     expression: str
@@ -50,13 +50,13 @@ class VariformEval(BaseModel):
     raw: bool = False
 
 
-class PipelinePreview(BaseModel):
+class PipelinePreview(BaseModel, extra="forbid"):
     """A message to try everything on that is configured."""
 
     message: TestMessage
 
 
-class TakeAgain(BaseModel):
+class TakeAgain(BaseModel, extra="forbid"):
     """How many messages to take out of quarantine at most."""
 
     limit: int = Field(default=10_000, ge=1, le=100_000)

@@ -7,14 +7,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 
-class EncodedPayload(BaseModel):
+class EncodedPayload(BaseModel, extra="forbid"):
     """A payload with its encoding."""
 
     encoding: Literal["utf8", "base64", "json"] = "utf8"
     data: Any
 
 
-class PublishRequest(BaseModel):
+class PublishRequest(BaseModel, extra="forbid"):
     """A message to publish, as a client would."""
 
     topic: str = Field(examples=["meters/1/telemetry"])
@@ -50,7 +50,7 @@ class RetainedCount(BaseModel):
     bytes: int
 
 
-class ClearRetained(BaseModel):
+class ClearRetained(BaseModel, extra="forbid"):
     """Which retained messages to delete: those whose topics match."""
 
     filter: str
@@ -65,14 +65,3 @@ class Cleared(BaseModel):
     payload_bytes: int
     samples: list[str]
     dry_run: bool
-
-
-class RewriteTest(BaseModel, extra="allow"):
-    """A topic (`publish`) or filter (`subscribe`) to try; `rewrites` stand in place of those in force."""
-
-    topic: str
-    action: Literal["publish", "subscribe"] = "publish"
-    clientid: str = "client"
-    username: str | None = None
-    client_attrs: dict[str, str] = {}
-    rewrites: list[dict[str, Any]] | None = None

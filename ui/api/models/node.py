@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 
+from broker.core.kinds import load
+from ui.api.models.shapes import CheckedBody
 
-class ListenerSpec(BaseModel, extra="allow"):
-    """Settings of a listener, those of section `listeners` in the configuration; absent ones have their defaults."""
-
-    bind: str = "127.0.0.1:1883"
-    enable: bool = True
-    max_connections: int = 0
+ListenerSpec: Any = create_model(
+    "ListenerSpec",
+    __base__=(CheckedBody, load("broker.net.settings:WssListenerSettings")),
+    __doc__="Settings of a listener, as in section `listeners` of the configuration. "
+    "`ssl_options` is for `ssl` and `wss`, `websocket` for `ws` and `wss`.",
+)
 
 
 class Alarm(BaseModel):

@@ -16,7 +16,7 @@ class RuleCode(BaseModel):
     source: str
 
 
-class RuleTest(BaseModel):
+class RuleTest(BaseModel, extra="forbid"):
     """A rule's SQL and the columns of the event to run it on."""
 
     language: Literal["sql", "jq"] = "sql"
@@ -26,14 +26,21 @@ class RuleTest(BaseModel):
     event: dict[str, Any] = {}
 
 
-class RuleCheck(BaseModel, extra="allow"):
+class RuleCheck(BaseModel, extra="forbid"):
     """A rule, or its SQL alone, that need not be saved."""
 
-    sql: str = Field(examples=['SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20'])
+    name: str = "check"
+    language: Literal["sql", "jq"] = "sql"
+    sql: str | None = Field(None, examples=['SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20'])
+    jq: str | None = None
+    reads: list[str] | None = Field(None, alias="from")
     actions: list[dict[str, Any]] = []
+    tests: list[dict[str, Any]] = []
+    enable: bool = True
+    description: str = ""
 
 
-class RuleExplain(BaseModel):
+class RuleExplain(BaseModel, extra="forbid"):
     """SQL, or the name of a rule, and the columns of the event to run it on."""
 
     sql: str | None = None
@@ -78,7 +85,7 @@ class RuleLineage(BaseModel):
     conditions: list[LineageCondition]
 
 
-class Backtest(BaseModel):
+class Backtest(BaseModel, extra="forbid"):
     """New SQL for a rule, or a rule, and the messages to run it on.
 
     ``name`` and ``sql`` compare the SQL with the rule that runs; one alone is run beside nothing. ``from`` and ``to``
@@ -98,7 +105,7 @@ class Backtest(BaseModel):
     timeout_s: float = 300.0
 
 
-class TemplateRender(BaseModel):
+class TemplateRender(BaseModel, extra="forbid"):
     """A template with ``${...}`` and the row that fills it."""
 
     template: str

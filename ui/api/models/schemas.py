@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from ui.api.models.messages import EncodedPayload
 
 
-class SchemaSource(BaseModel):
+class SchemaSource(BaseModel, extra="forbid"):
     """A schema that is not saved, or with a ``name`` alone a registered one and its ``version``."""
 
     type: str
@@ -47,7 +47,7 @@ class SchemaValidate(SchemaSource):
     message_type: str | None = None
 
 
-class RegisteredDecode(BaseModel):
+class RegisteredDecode(BaseModel, extra="forbid"):
     """A payload to decode with a registered schema, by the version in use or another."""
 
     payload: str | EncodedPayload
@@ -55,7 +55,7 @@ class RegisteredDecode(BaseModel):
     version: int | None = None
 
 
-class RegisteredEncode(BaseModel):
+class RegisteredEncode(BaseModel, extra="forbid"):
     """A value to encode with a registered schema."""
 
     value: Any
@@ -63,7 +63,7 @@ class RegisteredEncode(BaseModel):
     version: int | None = None
 
 
-class RegisteredValidate(BaseModel):
+class RegisteredValidate(BaseModel, extra="forbid"):
     """A value or payload to hold against a registered schema."""
 
     value: Any = None
@@ -87,7 +87,7 @@ class SchemaDifference(BaseModel):
     changes: list[dict[str, Any]]
 
 
-class Compatibility(BaseModel):
+class Compatibility(BaseModel, extra="forbid"):
     """What a new version of a schema must be able to do."""
 
     compatibility: Literal[
@@ -102,7 +102,7 @@ class Compatibility(BaseModel):
     ]
 
 
-class SchemaInference(BaseModel):
+class SchemaInference(BaseModel, extra="forbid"):
     """Messages to learn a schema from: ``samples``, or a ``topic`` filter, or a ``stream``."""
 
     type: Literal["json", "avro"] = "json"

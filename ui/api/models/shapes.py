@@ -7,6 +7,10 @@ from typing import Any
 from pydantic import BaseModel
 
 
+class CheckedBody(BaseModel, extra="forbid"):
+    """A body whose members the service checks: it knows read-only ones, which may be sent back."""
+
+
 class Object(BaseModel, extra="allow"):
     """An object as it is shown: what was sent, defaults filled in, and read-only members such as ``state``."""
 
@@ -36,7 +40,7 @@ class Anything(BaseModel, extra="allow"):
     """An object whose members the feature describes."""
 
 
-class Order(BaseModel):
+class Order(BaseModel, extra="forbid"):
     """The names of all objects of a kind, in the order wanted."""
 
     order: list[str]

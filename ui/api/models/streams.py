@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
+
+from ui.api.models.shapes import CheckedBody
 
 
 class ShardPosition(BaseModel):
@@ -38,3 +40,21 @@ class Preview(BaseModel, extra="allow"):
 
     columns: list[str]
     rows: list[dict[str, Any]]
+
+
+class TableReport(CheckedBody):
+    """How the job of a table is doing."""
+
+    state: str = Field(examples=["running"])
+    job: Any = None
+    at: Any = None
+    last_batch: Any = None
+    last_commit_at: Any = None
+    last_commit_rows: Any = None
+    offsets: Any = None
+    rows: Any = None
+    dead_letters: Any = None
+    rows_per_s: Any = None
+    table_version: Any = None
+    last_error: Any = None
+    columns: Any = None

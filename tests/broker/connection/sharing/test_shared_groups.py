@@ -218,7 +218,7 @@ def test_with_its_last_member_a_group_and_what_waits_is_gone(bench: ShareBench, 
         one = bench.connect("m0", is_durable=True, window=1)
         bench.unsubscribe(one, TEXT)
     else:
-        bench.hub.end_session(one.session)
+        bench.hub.life.end_session(one.session)
         bench.settle()
     assert TEXT not in bench.hub.shares.groups
     assert list(bench.store.scan(b"share-group/")) == []

@@ -1,0 +1,194 @@
+"""What connections may do, by the rules of this moment: given when they log in, looked at again when rules, users or
+bans change."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import cast
+
+from broker.auth.access import Access
+from broker.auth.authorize import Withheld, is_wide
+from broker.auth.bans import Ban
+from broker.connection.authentication.permits import Permits, SessionRoutes
+from broker.connection.connection import Connection
+from broker.connection.figures import Figures
+from broker.connection.session_life import SessionLife
+from broker.connection.state import NodeState
+from broker.connection.turns import Turns
+from broker.core import reason
+from broker.core.client import Client
+from broker.core.events import Events
+from broker.core.topic import TopicFilter
+from broker.observe.log import get_logger
+from broker.pipeline.plan import Plans
+
+log = get_logger(__name__)
+
+
+class Permissions:
+    """Gives connections their permits, and takes from clients what they may not have any more."""
+
+    def __init__(
+        self,
+        access: Access,
+        plans: Plans[SessionRoutes],
+        life: SessionLife,
+        events: Events,
+        figures: Figures,
+        state: NodeState,
+    ) -> None:
+        self._access, self._plans, self._life = access, plans, life
+        self._events, self._figures, self._state = events, figures, state
+
+    def grant(self, c: Connection, client: Client) -> None:
+        """Give a connection its permits, by the rules of this moment."""
+        assert c.subject is not None  # it was let in
+        c.permits = self._permits(c, client) if self._access.authorizer.restricts(c.subject) else None
+
+    def _permits(self, c: Connection, client: Client) -> Permits:
+        assert c.subject is not None
+        authorizer = self._access.authorizer
+        rulings = authorizer.rulings(c.subject)
+        return Permits(client, rulings, authorizer.settings, self._plans, self._events, self._state.now_s)
+
+    def check_filter(self, c: Connection, topic_filter: TopicFilter, qos: int) -> None:
+        """Raise ``PeerError`` 0x87 when a client may not subscribe to this."""
+        permits = c.permits
+        if permits is None and is_wide(topic_filter):
+            permits = self._permits(c, c.client)
+        if permits is not None and permits.check_subscribe(topic_filter, qos):
+            self._figures.subscriptions_filtered.value += 1
+            self._limit_deliveries(c, permits.rulings.withheld)
+
+    def _limit_deliveries(self, c: Connection, withheld: Withheld | None) -> None:
+        """From now on a client gets no messages but what these rules leave it, None for all. Worked out with the routes
+        of a topic, so that others' messages cost nothing; where the rules are what they were, routes stay."""
+        session, life = c.session, self._life
+        if withheld == session.may_have:
+            return
+        session.may_have = withheld
+        life.router.limit(session)
+        self._plans.invalidate()
+        if session.foretelling is not None:
+            session.foretelling.upset()  # the record on disk foretells what goes by the rules of before
+            life.records.changed(session)
+
+    def closes_on_denial(self) -> bool:
+        """Whether a client that asks for what it may not have loses its connection."""
+        return self._access.authorizer.settings.deny_action == "disconnect"
+
+    def recheck(self, c: Connection) -> None:
+        """Take from a client what it may not have any more: subscriptions, its will."""
+        permits, session = c.permits, c.session
+        if permits is None:
+            if not any(is_wide(subscription.filter) for subscription in session.subscriptions.values()):
+                self._limit_deliveries(c, None)
+                return
+            permits = self._permits(c, c.client)
+        if session.will is not None and not permits.may_leave(session.will):
+            self._life.wills.forget(session)
+        lost, is_part_withheld = [], False
+        for subscription in session.subscriptions.values():
+            ruling = permits.rulings.subscribe(subscription.filter, subscription.qos)
+            is_part_withheld = is_part_withheld or bool(ruling.withheld)
+            if not ruling.is_allowed:
+                lost.append(subscription)
+        self._limit_deliveries(c, permits.rulings.withheld if is_part_withheld else None)
+        for subscription in lost:
+            del session.subscriptions[subscription.filter.text]
+            self._life.router.unsubscribe(session, subscription.filter)
+            self._life.replays.forget(session, subscription.filter.text)
+        if lost:
+            self._life.subscriptions_changed(session, lost)
+        session.withhold(permits.may_have(session))
+        if not lost:
+            return
+        self._figures.subscriptions_revoked.value += len(lost)
+        log.warning(
+            "subscriptions.revoked", client_id=session.client_id, filters=[one.filter.text for one in lost[:20]]
+        )
+        if self.closes_on_denial():
+            c.disconnect(reason.NOT_AUTHORIZED, "not_authorized")
+
+
+class AccessChanges:
+    """Lets changes of rules, users and bans count for those who are connected. ``connections`` are all there are."""
+
+    def __init__(
+        self,
+        access: Access,
+        permissions: Permissions,
+        connections: Collection[Connection],
+        life: SessionLife,
+        turns: Turns,
+    ) -> None:
+        self._access, self._permissions, self._connections = access, permissions, connections
+        self._life, self._turns = life, turns
+        access.authorizer.on_change, access.bans.on_ban = self.rules_changed, self.banned
+        if access.users is not None:
+            access.users.on_change = self.users_changed
+
+    def rules_changed(self) -> None:
+        """Rules have changed: let them count for everybody who is connected.
+
+        For what is published from now on they count at once. What clients have already, subscriptions and wills, is
+        looked at over some turns of the loop: 10,000 clients would hold it for a second.
+        """
+        connected = [c for c in self._connections if c.is_connected and not c.is_closed]
+        for c in connected:
+            self._permissions.grant(c, c.client)
+        self._turns.do(self._recheck(connected))
+
+    def _recheck(self, connected: Sequence[Connection]) -> Iterator[None]:
+        for c in connected:
+            if not c.is_closed:
+                self._permissions.recheck(c)
+            yield
+
+    def users_changed(self, names: Collection[str]) -> None:
+        """Users were deleted or changed: let that count for those who are connected as them."""
+        self._turns.do(
+            self._users_changed([c for c in self._connections if c.account is not None and c.account.name in names])
+        )
+
+    def _users_changed(self, connections: Sequence[Connection]) -> Iterator[None]:
+        for c in connections:
+            if c.is_connected and not c.is_closed:  # one that waits to be accepted is looked at then
+                self._user_changed(c)
+            yield
+
+    def _user_changed(self, c: Connection) -> None:
+        account, users = c.account, self._access.users
+        assert account is not None
+        assert users is not None
+        assert c.subject is not None
+        user = users.find(account.name)
+        if user is None or not user.logs_in_like(account):
+            what = "was deleted" if user is None else "has another password or client identifier"
+            c.disconnect(reason.NOT_AUTHORIZED, "user_changed", text=f"the user {what}")
+            return
+        c.account = user
+        if c.subject.is_superuser != user.is_superuser:
+            c.subject = replace(c.subject, is_superuser=user.is_superuser)
+            self._permissions.grant(c, c.client)
+            self._permissions.recheck(c)
+
+    def banned(self, ban: Ban) -> None:
+        """Somebody was banned: close the connections that it is about. That of one client identifier at once, others
+        are looked for over some turns of the loop."""
+        if ban.kind != "clientid":
+            self._turns.do(self._close_banned())
+            return
+        session = self._life.sessions.get(ban.who)
+        if session is not None and session.owner is not None:
+            self._close_if_banned(cast("Connection", session.owner))
+
+    def _close_banned(self) -> Iterator[None]:
+        for c in list(self._connections):
+            self._close_if_banned(c)
+            yield
+
+    def _close_if_banned(self, c: Connection) -> None:
+        if c.is_connected and not c.is_closed and self._access.bans.of(c.client) is not None:
+            c.disconnect(reason.ADMINISTRATIVE_ACTION, "banned")

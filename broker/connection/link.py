@@ -1,0 +1,85 @@
+"""The byte stream under a connection, and a connection as its collaborators see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.auth.attempt import Certificate
+from broker.core.client import Client
+
+
+class Link(Protocol):
+    """The byte stream under a connection (``broker.net.tcp``)."""
+
+    peer_host: str | None
+    peer_port: int | None
+    listener: str
+    server_name: str | None
+    """What the client asked for in the TLS handshake (SNI)."""
+    tls_version: str | None
+    """Of the connection's TLS, None without."""
+    certificate: Certificate | None
+    """What it showed there and was found good."""
+    refusal: int
+    """Reason code to refuse its CONNECT with, 0 when its listener takes it."""
+
+    @property
+    def sock_name(self) -> str | None:
+        """``address:port`` of our end, None when it has none."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Send; never waits."""
+        ...
+
+    def close(self, *, lingers: bool = False) -> None:
+        """Send what waits, then close; cut off when the peer does not take it within a deadline.
+
+        ``lingers``: what the peer is still sending is read and thrown away for a while, since closing on it would
+        reset the connection and take from the peer what it was told last.
+        """
+        ...
+
+    def pause_reading(self) -> None:
+        """Read no more until ``resume_reading``."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        ...
+
+    def unsent_bytes(self) -> int:
+        """Bytes that the system has not taken yet."""
+        ...
+
+
+class Peer(Protocol):
+    """A client's connection for those that make it wait or end: limits, turns of the loop, logins."""
+
+    client: Client
+    link: Link
+    is_connected: bool
+    is_closed: bool
+    is_parked: bool
+    """Whether what it sends is kept until ``go_on``."""
+
+    def hold(self, cause: object) -> None:
+        """Read nothing until ``let_go`` was called for every cause."""
+        ...
+
+    def let_go(self, cause: object) -> None:
+        """A cause to hold back is over."""
+        ...
+
+    def go_on(self, finish: Callable[[], None]) -> None:
+        """What this was parked for is decided: finish it, then take what was read behind it."""
+        ...
+
+    def disconnect(self, code: int, why: str, *, text: str = "", is_will_due: bool = True) -> None:
+        """DISCONNECT with a reason code to version 5 clients, then the end."""
+        ...
+
+    def refuse_connect(self, code: int, text: str = "", client_id: str = "", *, detail: str = "") -> None:
+        """CONNACK with the reason, then the end."""
+        ...

@@ -1,0 +1,246 @@
+"""What is known and kept of one client, and what its messages on their way ask of what is around."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from broker.codec.outgoing import Outgoing
+from broker.core.client import Client
+from broker.core.clock import Clock
+from broker.core.events import Events
+from broker.core.message import Message, Properties
+from broker.core.nothing import NOTHING
+from broker.core.tally import Tally
+from broker.observe.metrics import Counter
+from broker.session.delivery import Delivery, MayHave
+from broker.session.foretelling import Foretelling
+from broker.session.holder import Holder
+from broker.session.inbound import Inbound
+from broker.session.late import LateQueue
+from broker.session.limits import QueueLimits
+from broker.session.outbox import Outbox
+from broker.session.share import LogShare
+from broker.session.subscriptions import Subscriptions
+from broker.session.will import Will
+from broker.session.window import Window
+
+NEVER_S: Final = 0xFFFFFFFF
+UNLIMITED_BYTES: Final = 1 << 32
+DEFAULT_ZONE: Final = "default"
+"""The zone of listeners that name none."""
+
+
+class Owner(Protocol):
+    """The connection that a session is attached to."""
+
+    def fail(self, error: BaseException) -> None:
+        """Close: what the session must send cannot be stored."""
+        ...
+
+    def overrun(self) -> None:
+        """Close, soon: more waits than may, and the settings say so."""
+        ...
+
+
+class OnEvent(Protocol):
+    """Told of a delivery's event by name, with a reason or the properties of the client's answer."""
+
+    def __call__(
+        self, name: str, session: SessionState, message: Message, why: str, properties: Properties | None = None, /
+    ) -> None: ...
+
+
+@dataclass(slots=True)
+class DeliveryServices:
+    """What all sessions of a node share on the way of a message to a client.
+
+    ``changed`` is told of a durable session whose record has to be written, ``moved`` of one for whose record there is
+    time, since the one on disk foretells what is sent; ``defer`` runs a callable in another turn of the loop,
+    ``crowded`` is told of a session whose queue or connection fills up, ``relieved`` when it has room again.
+    ``on_event`` is told of what somebody wants to know. ``max_late_bytes`` bounds what waits of QoS 0. ``resends``
+    tells that 3.1.1 clients are sent on a timer what they do not acknowledge. ``shed`` is told of messages in the log
+    that a session passes over: why, the offset from which it would have read, how many of its messages after that to
+    leave out of account, and how many follow that it passes over. ``on_dropped`` is told of every other message that a
+    session does not get, and why.
+    """
+
+    clock: Clock
+    changed: Callable[[SessionState], None]
+    moved: Callable[[SessionState], None]
+    defer: Callable[[Callable[[], None]], object]
+    crowded: Callable[[SessionState], None]
+    relieved: Callable[[SessionState], None]
+    on_event: OnEvent
+    events: Events
+    sent: tuple[Counter, Counter, Counter]
+    dropped: Callable[[str], Counter]
+    max_queue: int
+    max_queue_bytes: int
+    max_late_bytes: int
+    window: int
+    resends: bool = False
+    limits: QueueLimits = field(default_factory=QueueLimits)
+    subscribed: Tally = field(default_factory=Tally)
+    """Of the subscriptions of all sessions."""
+    shed: Callable[[SessionState, str, int, int, int], None] | None = None
+    on_dropped: Callable[[SessionState, Message, str], None] | None = None
+
+
+class SessionState:
+    """What is known and kept of one client. ``box`` is None while away; ``fast`` is ``box`` unless something of each
+    message has to be looked at: the connection is slow, older messages or retained ones go before, the client limits
+    the size of packets or takes topic aliases. ``log`` and ``foretelling`` are there when it is durable."""
+
+    __slots__ = (
+        "ahead",
+        "away_since_ns",
+        "box",
+        "client",
+        "client_id",
+        "connected_ns",
+        "dropped",
+        "ends_at_ns",
+        "expiry_s",
+        "fast",
+        "foretelling",
+        "inbound",
+        "is_blocked",
+        "is_crowded",
+        "is_durable",
+        "is_ended",
+        "is_slow",
+        "is_v5",
+        "is_waited_for",
+        "late",
+        "log",
+        "max_packet_bytes",
+        "may_have",
+        "maybe_sent_below",
+        "memberships",
+        "owner",
+        "pushed",
+        "queue",
+        "queue_bytes",
+        "services",
+        "subscriptions",
+        "will",
+        "will_at_ns",
+        "window",
+        "zone",
+    )
+
+    def __init__(self, client_id: str, services: DeliveryServices, *, is_durable: bool, next_offset: int = 0) -> None:
+        self.client_id, self.services, self.is_durable = client_id, services, is_durable
+        self.client = Client(client_id)
+        self.is_v5 = False
+        self.is_ended = False
+        self.zone = DEFAULT_ZONE
+        self.expiry_s = 0
+        self.ends_at_ns = 0
+        self.connected_ns = self.away_since_ns = 0
+        self.dropped: dict[str, int] | None = None
+        """Messages that it did not get, by reason; None when there were none."""
+        self.subscriptions = Subscriptions(services.subscribed)
+        self.memberships: dict[str, Holder] = {}
+        self.inbound: Inbound | None = None
+        self.will: Will | None = None
+        self.will_at_ns = 0
+        self.owner: Owner | None = None
+        self.box: Outbox | None = None
+        self.fast: Outbox | None = None
+        self.is_slow = self.is_blocked = False
+        self.is_waited_for = True
+        self.is_crowded = False
+        self.max_packet_bytes = UNLIMITED_BYTES
+        self.may_have: MayHave | None = None
+        """What it may have of what it subscribed to, by QoS of the subscription; None for all. While it is away, by the
+        rules of before; what waits is looked at once more when it is back."""
+        self.window = Window(services.window)
+        self.queue: deque[Delivery] = NOTHING
+        self.queue_bytes = 0
+        """Of the messages that wait in memory, topics and payloads."""
+        self.pushed = 0
+        """Messages added to the queue so far."""
+        self.late = LateQueue()
+        self.ahead: object | None = None
+        self.log = LogShare(next_offset) if is_durable else None
+        self.foretelling = Foretelling(self.window) if is_durable else None
+        self.maybe_sent_below = 0
+        """Below this offset of the log a broker that crashed may have sent what no record tells of."""
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it has no connection."""
+        return self.box is None
+
+    @property
+    def outlives(self) -> bool:
+        """Whether it goes on without a connection: on disk when it is durable, else in memory."""
+        return self.is_durable or self.expiry_s > 0
+
+    @property
+    def keeps_qos0(self) -> bool:
+        """Whether QoS 0 messages wait for it while it is away."""
+        return self.outlives and self.services.limits.keeps_qos0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages wait for it in the log that are not in its queue."""
+        return self.log is not None and self.log.is_behind
+
+    @property
+    def next_offset(self) -> int:
+        """Where it reads on in the log; 0 for one in memory."""
+        return self.log.next_offset if self.log is not None else 0
+
+    @property
+    def waiting_messages(self) -> int:
+        """How many messages wait for it: in memory, in the log, and QoS 0 ones for a slow connection."""
+        return len(self.queue) + self.late.messages + (self.log.messages if self.log is not None else 0)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the messages that wait for it, topics and payloads, wherever they wait."""
+        return self.queue_bytes + self.late.size_bytes + (self.log.size_bytes if self.log is not None else 0)
+
+    @property
+    def has_to_wait(self) -> bool:
+        """Whether QoS 0 messages have to wait while it is connected."""
+        return self.is_slow or self.is_blocked or self.ahead is not None
+
+    def push(self, delivery: Delivery) -> None:
+        """Add to the queue, whatever is in it."""
+        if self.queue is NOTHING:
+            self.queue = deque()
+        self.queue.append(delivery)
+        self.pushed += 1
+        if (outgoing := delivery.outgoing) is not None:
+            self.queue_bytes += outgoing.size_bytes
+
+    def drop(self, outgoing: Outgoing, why: str) -> None:
+        """Count a message that this session does not get, by reason, and tell who wants to know."""
+        services = self.services
+        self.count_dropped(why, 1)
+        if "delivery.dropped" in services.events.wanted:
+            services.on_event("delivery.dropped", self, outgoing.message, why)
+        if services.on_dropped is not None:
+            services.on_dropped(self, outgoing.message, why)
+
+    def drop_delivery(self, delivery: Delivery, why: str) -> None:
+        """As ``drop``, also where the message is not known."""
+        if delivery.outgoing is not None:
+            self.drop(delivery.outgoing, why)
+        else:
+            self.count_dropped(why, 1)
+
+    def count_dropped(self, why: str, count: int) -> None:
+        """Count messages that this session does not get, by reason."""
+        self.services.dropped(why).value += count
+        if self.foretelling is not None:
+            self.foretelling.upset()  # what is passed over gets no identifier
+        if self.dropped is None:
+            self.dropped = {}
+        self.dropped[why] = self.dropped.get(why, 0) + count
