@@ -23,8 +23,8 @@ from typing import Any, Final
 from broker.core.clock import Clock
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.objects import Spec
+from broker.core.times import MILLISECONDS, rfc3339_or_none
 from rules.settings import RulesSettings
-from rules.versions import rfc3339
 
 MAX_RUNNING: Final = 2
 MAX_KEPT: Final = 20
@@ -72,8 +72,8 @@ class Backtest:
             "progress": {"done": self.done, "total": self.total, "unit": "messages"},
             "rate": None if rate is None else round(rate),
             "eta_s": round((self.total - self.done) / rate, 1) if rate else None,
-            "started_at": rfc3339(self.started_ms),
-            "ended_at": rfc3339(self.ended_ms),
+            "started_at": rfc3339_or_none(self.started_ms, MILLISECONDS),
+            "ended_at": rfc3339_or_none(self.ended_ms, MILLISECONDS),
             "error": self.error,
             "result": self.result,
         }

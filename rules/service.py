@@ -19,6 +19,7 @@ from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
 from broker.core.path import Trial
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
+from broker.core.times import MILLISECONDS, rfc3339_or_none
 from rules import path, tester
 from rules.actions.spec import BridgeAction, StreamAction, all_actions
 from rules.backtest import Backtests, Wish, wish
@@ -39,7 +40,7 @@ from rules.sql.inference import Inferred
 from rules.sql.types import unified
 from rules.totals import Totals
 from rules.type_check import TypeChecker
-from rules.versions import Versions, difference, rfc3339
+from rules.versions import Versions, difference
 
 
 class RuleService:
@@ -523,8 +524,8 @@ class RuleService:
             **spec,
             "tests": spec.get("tests", []),
             "version": version.number,
-            "created_at": rfc3339(self._versions.created_ms(name)),
-            "last_modified_at": rfc3339(version.saved_ms),
+            "created_at": rfc3339_or_none(self._versions.created_ms(name), MILLISECONDS),
+            "updated_at": rfc3339_or_none(version.saved_ms, MILLISECONDS),
             "state": "failed" if name in self._outcasts else "running" if rule.is_enabled else "disabled",
             "problem": self._outcasts.get(name),
             "from": [*rule.statement.sources.texts],
@@ -541,8 +542,8 @@ class RuleService:
         return {
             **saved.stored,
             "version": version.number,
-            "created_at": rfc3339(self._versions.created_ms(saved.name)),
-            "last_modified_at": rfc3339(version.saved_ms),
+            "created_at": rfc3339_or_none(self._versions.created_ms(saved.name), MILLISECONDS),
+            "updated_at": rfc3339_or_none(version.saved_ms, MILLISECONDS),
             "state": "failed",
             "problem": saved.sentence,
             "from": [],

@@ -94,7 +94,7 @@ READ_ONLY = (
     "action_details",
     "version",
     "created_at",
-    "last_modified_at",
+    "updated_at",
 )
 """Members of a shown rule that are left out when it is sent back."""
 

@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from broker.config.sections import replace_file
 from broker.core import jsontext
 from broker.core.errors import NotFound
 from broker.core.objects import Spec
+from broker.core.times import MILLISECONDS, rfc3339_or_none
 from broker.observe.log import get_logger
 
 MAX_VERSIONS: Final = 100
@@ -40,7 +40,7 @@ class Version:
 
     def as_dict(self) -> dict[str, Any]:
         """As the API shows it in a list."""
-        return {"version": self.number, "saved_at": rfc3339(self.saved_ms), "change": self.change}
+        return {"version": self.number, "saved_at": rfc3339_or_none(self.saved_ms, MILLISECONDS), "change": self.change}
 
 
 @dataclass(slots=True)
@@ -178,13 +178,6 @@ def difference(before: Version, after: Version) -> dict[str, Any]:
         ],
         "text": "\n".join(lines),
     }
-
-
-def rfc3339(at_ms: int | None) -> str | None:
-    """Milliseconds since 1970 as people and programs read them."""
-    if at_ms is None:
-        return None
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _kept_members(spec: Spec) -> Spec:

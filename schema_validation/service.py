@@ -10,6 +10,7 @@ from broker.core.errors import AlreadyExists, InUse, Invalid, NotFound, Problem
 from broker.core.feature import Services
 from broker.core.objects import MemorySection, ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
+from broker.core.times import MILLISECONDS, rfc3339_or_none
 from schema_validation.compatibility.verdict import MODES, Mode
 from schema_validation.external_http.spec import TYPE as EXTERNAL_HTTP
 from schema_validation.impact import Impact
@@ -351,6 +352,7 @@ class SchemaService:
         current = schema.current
         return {
             **schema.as_spec(with_secrets=False),
+            "created_at": rfc3339_or_none(current.created_ms, MILLISECONDS),
             "fingerprints": dict(current.fingerprints),
             "compatibility": self.mode_of(schema.name).value,
             "latest": schema.latest.number,
@@ -380,7 +382,7 @@ def _shown_version(schema: Schema, version: SchemaVersion) -> Spec:
         "id": version.id,
         "description": version.description,
         "fingerprints": dict(version.fingerprints),
-        "created_at": version.created_ms,
+        "created_at": rfc3339_or_none(version.created_ms, MILLISECONDS),
         "in_use": version.number == schema.in_use,
         "references": [reference.as_spec() for reference in version.references],
     }

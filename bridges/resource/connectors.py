@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from bridges.resource.probe import run_probe
@@ -11,6 +10,7 @@ from bridges.resource.secret import hider
 from bridges.resource.specs import ConnectorSpec, connector_spec, shown
 from bridges.resource.verbs import ResourceService
 from broker.core.objects import Spec
+from broker.core.times import rfc3339
 
 
 class ConnectorService(ResourceService[ConnectorSpec]):
@@ -41,13 +41,12 @@ class ConnectorService(ResourceService[ConnectorSpec]):
     def _shown(self, name: str) -> Spec:
         owner, spec = self._hub.owners[name], self._hub.connector_specs[name]
         status, reason = owner.state
-        since = datetime.fromtimestamp(owner.since_ns / 1e9, UTC).isoformat(timespec="milliseconds")
         return {
             **shown(spec),
             "id": spec.id,
             "status": status if spec.enable else "disabled",
             "status_reason": reason if spec.enable else "",
-            "since": since.replace("+00:00", "Z"),
+            "since": rfc3339(owner.since_ns),
             **self._hub.users_of(spec.name),
         }
 

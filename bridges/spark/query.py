@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from bridges.spark.batch import Outcome, TableSpec, TableWriter, spark_tasks
 from bridges.spark.ledger import Ledger
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from broker.core.errors import SluiceError
+from broker.core.times import rfc3339
 from pyspark_sluice.errors import SourceError
 
 log = logging.getLogger("sluice.lake")
@@ -104,7 +104,7 @@ class TableQuery:
         return {
             "state": self._state,
             "job": self._settings.job,
-            "at": _now(),
+            "at": rfc3339(time.time_ns()),
             "last_batch": progress.batch,
             "last_commit_at": progress.committed_at,
             "last_commit_rows": progress.committed_rows,
@@ -179,11 +179,11 @@ class TableQuery:
         progress.rows_per_s = read / max(now - progress.batch_ended, 0.001)
         progress.batch_ended, progress.batch = now, batch_id
         if outcome.ranges:
-            progress.committed_at, progress.committed_rows = _now(), outcome.written
+            progress.committed_at, progress.committed_rows = rfc3339(time.time_ns()), outcome.written
 
     def _failed(self, reason: str) -> None:
         log.error("lake.failed table=%s retry_in_s=%s reason=%s", self.spec["name"], self._back_off_s, reason)
-        self._state, self._error = "failed", {"message": reason, "at": _now()}
+        self._state, self._error = "failed", {"message": reason, "at": rfc3339(time.time_ns())}
         self._start_at = self._clock() + self._back_off_s
         self._back_off_s = min(self._back_off_s * 2, _LONGEST_BACK_OFF_S)
 
@@ -222,10 +222,6 @@ def _source_of(session: Any, table: str) -> str:
 def _offsets(ends: dict[int, int], epoch: str) -> str:
     shards = ",".join(f'"{shard}":{ends[shard]}' for shard in sorted(ends))
     return f'{{"epoch":"{epoch}","s":{{{shards}}},"v":1}}'
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def sentence_of(trace: str) -> str:

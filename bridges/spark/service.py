@@ -17,6 +17,7 @@ from broker.core.errors import Invalid, MissingDependency, NotFound, Problem, Sl
 from broker.core.feature import Services
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
+from broker.core.times import rfc3339_of
 
 ColumnsOf = Callable[[str], Sequence[Mapping[str, str]]]
 """Name and type of the columns that rules write to a stream."""
@@ -288,7 +289,7 @@ def _readable(positions: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """A value as JSON can say it."""
     if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
+        return rfc3339_of(value)
     if isinstance(value, bytes):
         try:
             return value.decode()

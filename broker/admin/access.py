@@ -33,6 +33,7 @@ from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.errors import ConfigError, Invalid, PeerError, Problem
 from broker.core.objects import ObjectService, Spec
+from broker.core.times import rfc3339
 from broker.core.topic import TopicFilter, check_topic_name
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
@@ -290,7 +291,7 @@ def _shown_decision(decision: Decision) -> Spec:
         "is_superuser": decision.is_superuser,
         "verified": sorted(decision.verified),
         **({"why": decision.why} if decision.why else {}),
-        **({} if decision.expires_s is None else {"expires_at": int(decision.expires_s * 1000)}),
+        **({} if decision.expires_s is None else {"expires_at": rfc3339(int(decision.expires_s * 1e9))}),
     }
 
 

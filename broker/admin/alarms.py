@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from broker.core.clock import Clock
+from broker.core.times import rfc3339
 from broker.observe.alarms import Alarm, Alarms
 
 Answer = dict[str, Any]
@@ -36,11 +36,7 @@ class AlarmDesk:
             "name": alarm.name,
             "message": alarm.message,
             "details": dict(alarm.details),
-            "activated_at": _time(alarm.activated_ns),
-            "deactivated_at": None if alarm.is_active else _time(alarm.deactivated_ns),
+            "activated_at": rfc3339(alarm.activated_ns),
+            "deactivated_at": None if alarm.is_active else rfc3339(alarm.deactivated_ns),
             "lasted_s": round((until_ns - alarm.activated_ns) / 1e9, 3),
         }
-
-
-def _time(ns: int) -> str:
-    return datetime.fromtimestamp(ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

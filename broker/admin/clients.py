@@ -9,13 +9,13 @@ from typing import Any, Final
 from broker.admin import listing
 from broker.admin.listing import Cursor, Selection
 from broker.admin.session_rows import session_row, subscription_row
-from broker.admin.times import moment
 from broker.codec.packets import SubscriptionRequest
 from broker.connection.connection import Connection
 from broker.connection.hub import Hub
 from broker.core import reason
 from broker.core.errors import Conflict, Invalid, NotFound, PeerError, Problem
 from broker.core.objects import Spec
+from broker.core.times import rfc3339_or_none
 from broker.observe.rates import Sampler
 from broker.session.session import Session
 
@@ -139,7 +139,7 @@ def client_row(session: Session) -> Spec:
         "keep_alive_s": None,
         "clean_start": None,
         "connected_at": None,
-        "disconnected_at": moment(session.away_since_ns),
+        "disconnected_at": rfc3339_or_none(session.away_since_ns),
         "expiry_s": session.expiry_s,
         "attributes": dict(client.attributes),
         "subscriptions_count": len(session.subscriptions),
@@ -151,7 +151,7 @@ def client_row(session: Session) -> Spec:
     if connection is not None:
         row["keep_alive_s"] = connection.greeting.keep_alive_s
         row["clean_start"] = connection.greeting.clean_start
-        row["connected_at"] = moment(connection.connected_ns)
+        row["connected_at"] = rfc3339_or_none(connection.connected_ns)
     return row
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Final
 
 from broker.core.clock import Clock
 from broker.core.objects import Spec
+from broker.core.times import rfc3339
 from broker.core.wire import message_to_wire
 from broker.routing.delayed import Delayed, Kept
 
@@ -45,11 +45,7 @@ class DelayedDesk:
             "qos": message.qos,
             "retain": message.retain,
             "payload_bytes": len(message.payload),
-            "published_at": _time(message.received_ns),
-            "due_at": _time(kept.due_ns),
+            "published_at": rfc3339(message.received_ns),
+            "due_at": rfc3339(kept.due_ns),
             "due_in_s": round(max(kept.due_ns - self._clock.now_ns(), 0) / 1e9, 3),
         }
-
-
-def _time(ns: int) -> str:
-    return datetime.fromtimestamp(ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -17,6 +17,7 @@ from broker.core.errors import AlreadyExists, Invalid, NotFound, Problem, ReadOn
 from broker.core.merge_patch import merged
 from broker.core.objects import Spec
 from broker.core.ordered import name_problem
+from broker.core.times import rfc3339_of
 from broker.net.listeners import Listeners, ListenerStatus
 from broker.net.settings import (
     PROTOCOLS,
@@ -198,7 +199,7 @@ def _shown(named: NamedListener, status: ListenerStatus | None) -> Spec:
         "connections": 0 if status is None else status.connections,
         "max_connections": settings.max_connections,
         "zone": settings.zone,
-        "certificate_expires": None if expires is None else expires.isoformat().replace("+00:00", "Z"),
+        "certificate_expires": None if expires is None else rfc3339_of(expires),
     }
 
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
-from broker.admin.times import moment
 from broker.connection.hub import Hub
 from broker.core.errors import NotFound
 from broker.core.message import Message
 from broker.core.objects import Spec
+from broker.core.times import rfc3339_or_none
 from broker.core.topic import TopicFilter
 from broker.core.wire import payload_to_wire
 from broker.routing.retained import Entry
@@ -119,8 +119,8 @@ class RetainedDesk:
             "truncated": most is not None and len(payload) > most,
             "client_id": message.client.client_id,
             "username": message.client.username,
-            "received_at": moment(message.received_ns),
-            "expires_at": moment(expires_ns),
+            "received_at": rfc3339_or_none(message.received_ns),
+            "expires_at": rfc3339_or_none(expires_ns),
             "expired": 0 < expires_ns <= self._clock.now_ns(),
             "user_properties": [list(pair) for pair in user_properties],
             "properties": properties,

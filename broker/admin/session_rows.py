@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.admin.times import moment
 from broker.core.objects import Spec
 from broker.core.subscription import Subscription
+from broker.core.times import rfc3339_or_none
 from broker.session.delivery import Delivery
 from broker.session.session import Session
 from broker.session.state import NEVER_S
@@ -25,10 +25,10 @@ def session_row(session: Session) -> Spec:
         "connected": not session.is_away,
         "durable": session.is_durable,
         "zone": session.zone,
-        "connected_at": None if session.is_away else moment(session.connected_ns),
-        "disconnected_at": moment(session.away_since_ns),
+        "connected_at": None if session.is_away else rfc3339_or_none(session.connected_ns),
+        "disconnected_at": rfc3339_or_none(session.away_since_ns),
         "expiry_s": None if session.expiry_s >= NEVER_S else session.expiry_s,
-        "expires_at": moment(session.ends_at_ns),
+        "expires_at": rfc3339_or_none(session.ends_at_ns),
         "protocol_version": session.client.protocol_version,
         "subscriptions_count": len(session.subscriptions),
         "inflight": len(session.window.inflight),
@@ -46,7 +46,7 @@ def session_row(session: Session) -> Spec:
             "retain": will.retain,
             "delay_s": will.delay_s,
             "payload_bytes": len(will.payload),
-            "due_at": moment(session.will_at_ns),
+            "due_at": rfc3339_or_none(session.will_at_ns),
         },
         "dropped_by_reason": dict(session.dropped or {}),
     }

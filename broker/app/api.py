@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from datetime import UTC, datetime
 from typing import Any
 
 from broker.admin.alarms import AlarmDesk
@@ -22,6 +21,7 @@ from broker.app.reload import ConfigReload
 from broker.app.status import NodeStatus
 from broker.app.version import product_version
 from broker.core import later
+from broker.core.times import rfc3339
 from broker.observe.log import get_logger
 from broker.observe.prometheus import exposition
 from broker.streams.ranges_process import TICKET_LIFE_S
@@ -126,11 +126,10 @@ class StreamsOfNode:
     def stream_ranges(self, name: str) -> dict[str, Any]:
         """The address of the range server with a new ticket for this stream."""
         found = self._node.streams.positions(name)
-        expires = datetime.fromtimestamp(self._node.clock.now_ns() // 1_000_000_000 + TICKET_LIFE_S, UTC)
         return {
             "ranges_url": found["ranges_url"],
             "ticket": found["ticket"],
-            "expires_at": expires.isoformat().replace("+00:00", "Z"),
+            "expires_at": rfc3339(self._node.clock.now_ns() + int(TICKET_LIFE_S * 1e9)),
             "epoch": found["epoch"],
             "log": found["log"],
         }

@@ -38,6 +38,7 @@ from broker.core.kinds import kinds
 from broker.core.objects import ObjectService
 from broker.core.origin import origin_of
 from broker.core.schema import NoSchemas
+from broker.core.times import rfc3339_of
 from broker.net.files import api_limit
 from broker.net.listener import check_zones
 from broker.net.listeners import ListenerStatus
@@ -338,4 +339,4 @@ def _listener(status: ListenerStatus, host: str, port: int) -> dict[str, Any]:
         "zone": status.zone,
     }
     expires = status.certificate_expires
-    return shown if expires is None else shown | {"certificate_expires": expires.isoformat().replace("+00:00", "Z")}
+    return shown if expires is None else shown | {"certificate_expires": rfc3339_of(expires)}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from datetime import UTC, datetime
 from typing import Any
 
 from broker.core.message import Message
 from broker.core.stage import Refusal
+from broker.core.times import rfc3339
 
 _KEPT = 50
 
@@ -26,7 +26,7 @@ class Refusals:
         """As the API shows them."""
         return [
             {
-                "at": datetime.fromtimestamp(message.received_ns / 1e9, UTC).isoformat(timespec="milliseconds"),
+                "at": rfc3339(message.received_ns),
                 "topic": message.topic,
                 "client_id": message.client.client_id,
                 "stage": refusal.stage,

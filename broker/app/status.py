@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker.app.version import product_version
+from broker.core.times import rfc3339
 from broker.observe.ledger import ledger
 from broker.observe.metrics import Counter, Metrics
 from broker.observe.rates import Sampler
@@ -48,7 +48,7 @@ class NodeStatus:
         return {
             "node": node.name,
             "version": product_version(),
-            "started_at": _time(node.started_ns),
+            "started_at": rfc3339(node.started_ns),
             "uptime_s": round((node.clock.now_ns() - node.started_ns) / 1e9, 1),
             "listeners": node.listeners,
             "counters": counters,
@@ -99,10 +99,6 @@ def _stream(shown: dict[str, Any]) -> dict[str, Any]:
         "shards": shown["positions"],
         "size_bytes": shown["bytes"],
     }
-
-
-def _time(ns: int) -> str:
-    return datetime.fromtimestamp(ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _next_steps(

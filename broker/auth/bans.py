@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, Final, Literal, Protocol, get_args
 
@@ -20,6 +20,7 @@ from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.objects import Spec
+from broker.core.times import rfc3339
 
 PREFIX: Final = b"bans/"
 MAX_BANS: Final = 100_000
@@ -27,7 +28,7 @@ MAX_PATTERNS: Final = 1000
 """Of bans by pattern and network, which are looked at one by one."""
 _NS: Final = 1_000_000_000
 _MOST_BYTES: Final = 65_535
-_MEMBERS: Final = frozenset(("as", "who", "by", "reason", "until", "at"))
+_MEMBERS: Final = frozenset(("as", "who", "by", "reason", "until", "created_at"))
 
 Kind = Literal["clientid", "username", "peerhost", "clientid_re", "username_re", "peerhost_net"]
 Problems = list[Problem]
@@ -52,13 +53,13 @@ class Ban(msgspec.Struct, frozen=True):
 
     def as_shown(self) -> Spec:
         """As people see it."""
-        until = _shown(self.until_ns) if self.until_ns else "infinity"
+        until = rfc3339(self.until_ns) if self.until_ns else "infinity"
         return {
             "as": self.kind,
             "who": self.who,
             "by": self.by,
             "reason": self.reason,
-            "at": _shown(self.at_ns),
+            "created_at": rfc3339(self.at_ns),
             "until": until,
         }
 
@@ -227,10 +228,6 @@ _decode = msgspec.msgpack.Decoder(Ban).decode
 
 def _is_over(ban: Ban, now_ns: int) -> bool:
     return 0 < ban.until_ns <= now_ns
-
-
-def _shown(at_ns: int) -> str:
-    return datetime.fromtimestamp(at_ns // _NS, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _address(text: str) -> str | None:

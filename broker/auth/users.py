@@ -11,7 +11,6 @@ import hmac
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import islice
 from typing import Any, Final
@@ -22,6 +21,7 @@ from broker.auth.passwords import MAX_NAME_BYTES, MAX_PASSWORD_BYTES, SCRAM_METH
 from broker.core.clock import Clock
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Problem, ReadOnly
 from broker.core.objects import ObjectSection, Spec, unusable
+from broker.core.times import rfc3339
 
 KIND: Final = "user"
 MAX_USERS: Final = 200_000
@@ -258,7 +258,7 @@ class Users:
         self.on_change({name for name, user in before.items() if users.get(name) is not user})
 
     def _now(self) -> str:
-        return datetime.fromtimestamp(self._clock.now_ns() // 1_000_000_000, UTC).isoformat().replace("+00:00", "Z")
+        return rfc3339(self._clock.now_ns())
 
 
 def _kinds(algorithm: Algorithm, scram: bool) -> list[Algorithm]:

@@ -11,6 +11,7 @@ import typer
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError, hinting
 from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.core.times import rfc3339_of
 
 KindArgument = Annotated[
     str,
@@ -89,4 +90,4 @@ def _until(last: str | None) -> str:
         end = datetime.now(UTC) + timedelta(**{_UNITS[match[2]]: int(match[1])})
     except OverflowError:
         return "infinity"
-    return end.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return rfc3339_of(end)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from broker.core.times import MILLISECONDS, rfc3339
 
 _TIMES = ("time_ms", "ts_ms")
 """Members that are milliseconds since 1970, which people see as times."""
@@ -48,7 +49,7 @@ def print_members(members: Mapping[str, Any]) -> None:
 def _lines(members: Mapping[str, Any], indent: str) -> Iterator[tuple[str, str]]:
     for name, value in members.items():
         if name in _TIMES and isinstance(value, int):
-            yield f"{indent}{name.removesuffix('_ms')}", _time(value)
+            yield f"{indent}{name.removesuffix('_ms')}", rfc3339(value * MILLISECONDS)
         elif isinstance(value, Mapping) and value:
             yield f"{indent}{name}", ""
             yield from _lines(value, f"{indent}  ")
@@ -61,10 +62,6 @@ def _lines(members: Mapping[str, Any], indent: str) -> Iterator[tuple[str, str]]
             yield f"{indent}{name}", ", ".join(map(shown, value)) or "–"
         else:
             yield f"{indent}{name}", shown(value)
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def print_line(text: str, *, style: str = "") -> None:

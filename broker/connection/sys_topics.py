@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Collection, Iterator
-from datetime import UTC, datetime
 from functools import partial
 from os import sysconf
 from pathlib import Path
@@ -32,6 +31,7 @@ from broker.core.errors import PeerError
 from broker.core.message import Message
 from broker.core.stage import Publisher
 from broker.core.subscription import Subscription
+from broker.core.times import rfc3339
 from broker.core.topic import SYS_PREFIX
 from broker.observe.load_averages import LoadAverages
 from broker.observe.metrics import Counter, Metrics
@@ -240,7 +240,7 @@ class SysTopics:
         }
 
     def _datetime(self) -> str:
-        return datetime.fromtimestamp(self._clock.now_ns() / 1e9, UTC).isoformat("T", "seconds")
+        return rfc3339(self._clock.now_ns())
 
     def _uptime_s(self) -> int:
         return int(self._clock.monotonic_s() - self._started_s)

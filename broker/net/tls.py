@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from broker.config.stamp import stamp_of
 from broker.core.errors import ConfigError
+from broker.core.times import rfc3339_of
 from broker.net.settings import SniCertificate, TlsSettings
 from broker.observe.log import get_logger
 
@@ -110,12 +111,12 @@ class TlsContexts:
             for problem in error.problems:
                 _log.error("listener.certificate_not_reloaded", listener=self.listener, reason=problem)
             return
-        _log.info("listener.certificate_reloaded", listener=self.listener, expires=self.expires.isoformat())
+        _log.info("listener.certificate_reloaded", listener=self.listener, expires=rfc3339_of(self.expires))
         self._warn()
 
     def _warn(self) -> None:
         if self.expires - self.now() < _EXPIRES_SOON:
-            _log.warning("listener.certificate_expires", listener=self.listener, expires=self.expires.isoformat())
+            _log.warning("listener.certificate_expires", listener=self.listener, expires=rfc3339_of(self.expires))
 
     def _fingerprint(self) -> tuple[object, ...]:
         return tuple(stamp_of(Path(name)) for name in _files(self.settings))
@@ -242,9 +243,9 @@ def _validity(file: str, now: datetime, prefix: str) -> tuple[datetime | None, s
         return None, f"{prefix}certfile {file!r} holds no certificate in PEM form"
     leaf = chain[0]
     if leaf.not_valid_after_utc < now:
-        return None, f"{prefix}certfile {file!r} expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+        return None, f"{prefix}certfile {file!r} expired on {rfc3339_of(leaf.not_valid_after_utc)}"
     if leaf.not_valid_before_utc > now:
-        return None, f"{prefix}certfile {file!r} is not valid before {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
+        return None, f"{prefix}certfile {file!r} is not valid before {rfc3339_of(leaf.not_valid_before_utc)}"
     return leaf.not_valid_after_utc, None
 
 

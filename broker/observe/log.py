@@ -19,10 +19,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
 from broker.config.secrets import MASK, Secret
+from broker.core.times import rfc3339
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["text", "json"]
@@ -162,7 +162,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_as_word(value)}" for name, value in _fields(record).items())
-        line = f"{_time(record)} {record.levelname} {_as_line(_text(record))}{fields}"
+        line = f"{rfc3339(int(record.created * 1e9))} {record.levelname} {_as_line(_text(record))}{fields}"
         return line + (f"\n{self.formatException(record.exc_info)}" if record.exc_info else "")
 
 
@@ -171,7 +171,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
-            "time": _time(record),
+            "time": rfc3339(int(record.created * 1e9)),
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": _text(record),
@@ -219,10 +219,6 @@ def _event(record: logging.LogRecord) -> str:
 
 def _text(record: logging.LogRecord) -> str:
     return record.getMessage()
-
-
-def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _as_line(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -15,6 +14,7 @@ from broker.core.clock import Clock, SystemClock
 from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, Problem, ReadOnly, SluiceError
 from broker.core.objects import ObjectSection, Spec, unusable
 from broker.core.stage import Plans
+from broker.core.times import MICROSECONDS, rfc3339_or_none
 from broker.observe.metrics import Metrics
 from broker.storage.writer import Writer
 from broker.streams.capture import CaptureTap, RowAppender
@@ -274,12 +274,6 @@ def _shown_extent(shards: int, extent: Extent) -> Spec:
         "positions": ranges,
         "records": extent.records,
         "bytes": extent.size_bytes,
-        "oldest": _shown_time(extent.oldest_us),
-        "newest": _shown_time(extent.newest_us),
+        "oldest": rfc3339_or_none(extent.oldest_us, MICROSECONDS),
+        "newest": rfc3339_or_none(extent.newest_us, MICROSECONDS),
     }
-
-
-def _shown_time(ts_us: int | None) -> str | None:
-    if ts_us is None:
-        return None
-    return datetime.fromtimestamp(ts_us / 1_000_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -33,6 +33,7 @@ FOUND: Final = {"/api/v1/delayed/{id}": "delayed", "/api/v1/backtests/{id}": "ba
 """Paths with an identifier that the broker gives: it is read from this list."""
 ANSWERS: Final[Mapping[str, int]] = {"deleteAuthenticator": 422}
 """Operations whose example is not answered with success, and what with: the last authenticator stays."""
+TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
 PROTO: Final = b'syntax = "proto3"; message Frame { double t = 1; }'
 
 
@@ -65,6 +66,11 @@ def test_every_operation_takes_its_example(node: Node) -> None:
             declared = operation["responses"].get(str(answer.status_code))
             if not is_right or declared is None or not _is_of_type(answer, declared):
                 wrong.append(f"{operation['operationId']}: {answer.status_code} {answer.text[:300]}")
+            wrong += [
+                f"{operation['operationId']}: {name} is {text}"
+                for name, text in _times(answer)
+                if not TIME.match(str(text))
+            ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -87,6 +93,16 @@ def test_kinds_that_have_no_name_are_refused_by_the_member_that_names_them(node:
     assert [(one["pointer"], one["message"]) for one in problem["errors"]] == [
         (f"/{member}", "expected a string, got nothing")
     ]
+
+
+def _times(answer: httpx.Response) -> Iterator[tuple[str, str]]:
+    """The members of an answer that are times, by their names."""
+    todo = [answer.json()] if answer.headers.get("content-type") == "application/json" else []
+    while todo:
+        value = todo.pop()
+        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        todo += [one for _, one in inner]
+        yield from ((name, one) for name, one in inner if str(name).endswith("_at") and isinstance(one, (str, int)))
 
 
 def _is_of_type(answer: httpx.Response, declared: Mapping[str, Any]) -> bool:

@@ -122,7 +122,7 @@ def test_versions_are_listed_compared_and_restored(api: httpx.Client) -> None:
     assert compared["changes"] == [{"member": "sql", "before": SQL, "after": SQL.replace("20", "25")}]
     restored = api.post("/rules/r1/versions/1:restore").json()
     assert (restored["version"], restored["sql"]) == (3, SQL)
-    assert restored["created_at"] <= restored["last_modified_at"]
+    assert restored["created_at"] <= restored["updated_at"]
     assert api.get("/rules/r1/versions/9").status_code == 404
     assert api.get("/rules/r1/versions/none").status_code == 422
 

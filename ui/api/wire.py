@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import Any
 
 from fastapi import Request
@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from broker.core import jsontext
 from broker.core.errors import Invalid
+from broker.core.times import rfc3339_of
 from broker.core.wire import to_wire
 from ui.api.body_members import check_members
 from ui.api.problems import ApiProblem
@@ -78,7 +79,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return to_wire(bytes(value))
     if isinstance(value, datetime):
-        return _rfc3339(value)
+        return rfc3339_of(value)
     if isinstance(value, date):
         return value.isoformat()
     return value
@@ -86,11 +87,6 @@ def plain(value: Any) -> Any:
 
 def _key(key: Any) -> str:
     return key.decode(errors="replace") if isinstance(key, bytes) else str(key)
-
-
-def _rfc3339(moment: datetime) -> str:
-    in_utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    return in_utc.isoformat().replace("+00:00", "Z")
 
 
 def _kind(value: Any) -> str:
