@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from pydantic import ValidationError
-
 from broker.admin.access_settings import KindsInOrder, StoredSettings
 from broker.admin.spec_objects import SpecObjects
 from broker.auth.access import Access
@@ -27,7 +25,6 @@ from broker.auth.users import Users
 from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.sections import Sections
-from broker.config.spec_problems import spec_problems
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core import reason
 from broker.core.clock import Clock
@@ -66,14 +63,6 @@ class AccessRules(SpecObjects[NamedRuleSettings]):
     """The rules that are made through API and command line, in their order."""
 
     read_only = frozenset(("number",))
-
-    def parsed(self, spec: Spec) -> NamedRuleSettings:
-        """The rule of a spec; raises ``Invalid`` with all problems."""
-        try:
-            return NamedRuleSettings.model_validate({key: spec[key] for key in spec if key not in self.read_only})
-        except ValidationError as error:
-            problems = spec_problems(error, NamedRuleSettings)
-            raise Invalid(f"the {self.kind} cannot be saved", problems) from None
 
 
 class AccessDesk:

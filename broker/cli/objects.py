@@ -98,19 +98,30 @@ def _add_apply(group: typer.Typer, kind: Kind) -> None:
 
 
 def save(
-    client: ApiClient, kind: Kind, objects: Sequence[Mapping[str, Any]], *, query: str = "", as_json: bool
+    client: ApiClient,
+    kind: Kind,
+    objects: Sequence[Mapping[str, Any]],
+    *,
+    query: str = "",
+    as_json: bool,
+    only_new: bool = False,
 ) -> None:
-    """Create or replace objects, and print what was done."""
+    """Create or replace objects, or only create them, and print what was done, with warnings."""
     from broker.cli.client import name_path
-    from broker.cli.output import print_json, print_line
+    from broker.cli.output import print_json, print_line, problem_text, say
 
     applied = []
     for spec in objects:
         with _about(kind, spec["name"]):
-            saved, is_new = client.put(name_path(path_of(kind), spec["name"]) + query, spec)
+            if only_new:
+                saved, is_new = client.post(path_of(kind) + query, spec), True
+            else:
+                saved, is_new = client.put(name_path(path_of(kind), spec["name"]) + query, spec)
         applied.append(saved)
         if not as_json:
             print_line(f"{kind.short} {spec['name']} {'created' if is_new else 'replaced'}")
+            for warning in saved.get("warnings", ()):
+                say(f"warning: {problem_text(warning)}")
     if as_json:
         print_json({"items": applied})
 

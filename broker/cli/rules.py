@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +12,9 @@ from broker.cli import exit_codes
 from broker.cli.asking import confirm
 from broker.cli.errors import CommandError, hinting
 from broker.cli.files import read_objects
+from broker.cli.objects import save
 from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.core.kinds import kind_at
 
 Name = Annotated[str, typer.Argument(help="The name of a rule.")]
 Names = Annotated[list[str], typer.Argument(help="Names of rules.")]
@@ -110,25 +111,9 @@ def apply(
 
 
 def _save(file: str, url: str | None, data_dir: Path, *, as_json: bool, force: bool, only_new: bool) -> None:
-    from broker.cli.client import name_path
-    from broker.cli.output import print_json, print_line, problem_text, say
-
-    query, saved = "?force=true" if force else "", []
+    query = "?force=true" if force else ""
     with api_client(url, data_dir) as client:
-        for spec in read_objects(file):
-            name = spec["name"]
-            with about(name):
-                if only_new:
-                    rule, is_new = client.post(f"/rules{query}", spec), True
-                else:
-                    rule, is_new = client.put(name_path("/rules", name) + query, spec)
-            saved.append(rule)
-            if not as_json:
-                print_line(f"rule {name} {'created' if is_new else 'replaced'}")
-                for warning in rule.get("warnings", ()):
-                    say(f"warning: {problem_text(warning)}")
-    if as_json:
-        print_json({"items": saved})
+        save(client, kind_at("rules"), read_objects(file), query=query, as_json=as_json, only_new=only_new)
 
 
 def delete(
@@ -267,17 +252,6 @@ def _get(name: str, part: str, url: str | None, data_dir: Path) -> Any:
 
     with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, KNOWN):
         return client.get(name_path("/rules", name) + part)
-
-
-@contextmanager
-def about(name: str) -> Iterator[None]:
-    """Says which rule an error is about."""
-    try:
-        yield
-    except CommandError as error:
-        if error.document is not None and repr(name) not in str(error):
-            error.args = (f"rule {name!r}: {error}",)
-        raise
 
 
 def add_to(group: typer.Typer) -> None:

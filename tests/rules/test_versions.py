@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.core.errors import NotFound
-from rules.versions import MAX_VERSIONS, Versions, difference, rfc3339
+from rules.versions import MAX_VERSIONS, Versions, difference
 
 FIRST = {"name": "r", "enable": True, "sql": "SELECT 1 AS a FROM 't'", "actions": []}
 
@@ -120,8 +120,3 @@ def test_a_difference_is_told_by_member_and_by_line() -> None:
         "--- version 1", "+++ version 2", "@@ -1,2 +1,4 @@", "-sql: SELECT 1 AS a FROM 't'", "+sql: SELECT 1 AS a",
         "+  FROM 'u'", " actions: []", "+description: d",
     ]  # fmt: skip
-
-
-def test_times_are_rfc_3339() -> None:
-    assert rfc3339(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
-    assert rfc3339(None) is None

@@ -74,7 +74,7 @@ def test_bytes_in_an_answer_are_base64_and_times_are_rfc_3339(api: httpx.Client,
     assert answer.json() == {
         "bytes": {"$base64": "/w=="},
         "list": [{"$base64": ""}],
-        "time": "2026-01-01T00:00:00Z",
+        "time": "2026-01-01T00:00:00.000Z",
         "7": None,
     }
 

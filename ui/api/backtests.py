@@ -12,6 +12,7 @@ from broker.core.objects import Spec
 from ui.api.deadline import BoundedCalls
 from ui.api.models.rules import Backtest
 from ui.api.models.shapes import Anything, ObjectList
+from ui.api.objects import whole_list
 from ui.api.operation import described
 from ui.api.wire import answer, read_object
 
@@ -63,8 +64,7 @@ def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls
     )
     async def list_backtests() -> Response:
         """Returns running back-tests and those that ended, newest first."""
-        jobs = service.backtests()
-        return answer({"items": jobs, "next": None, "total": len(jobs), "total_is_estimate": False})
+        return answer(whole_list(service.backtests()))
 
     @router.get(
         "/backtests/{id}",

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from broker.core.errors import Invalid, Problem
 from broker.core.kinds import Kind
 from broker.core.objects import Spec
 from ui.api.models.bridges import Drain
@@ -17,10 +16,7 @@ from ui.api.models.shapes import Anything, ObjectList
 from ui.api.objects import KindRoutes, whole_list
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name
-from ui.api.wire import answer, read_object
-
-_MOST_LETTERS = 100_000
-_LONGEST_DRAIN_S = 3600.0
+from ui.api.wire import answer, read_model
 
 
 def add_connectors(router: APIRouter, kind: Kind, service: Any) -> None:
@@ -65,12 +61,7 @@ def add_drain(router: APIRouter, kind: Kind, drain: Callable[[str, float], Await
         """Accepts no more rows, sends those in the buffer, then stops. Returns when the buffer is empty or `timeout_s`
         is over.
         """
-        timeout_s = (await read_object(request)).get("timeout_s", 30)
-        is_number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)
-        if not is_number or not 0 <= timeout_s <= _LONGEST_DRAIN_S:
-            problem = Problem(f"timeout_s is a number of seconds up to {_LONGEST_DRAIN_S:g}", "/timeout_s")
-            raise Invalid("nothing was drained", [problem])
-        return answer(await drain(checked_name(name), float(timeout_s)))
+        return answer(await drain(checked_name(name), (await read_model(request, Drain)).timeout_s))
 
 
 def add_dead_letters(router: APIRouter, kind: Kind, service: Any) -> None:
@@ -100,10 +91,7 @@ def add_dead_letters(router: APIRouter, kind: Kind, service: Any) -> None:
     )
     async def redrive(name: NamePath, request: Request) -> Response:
         """Sends dead letters again, oldest first. One that fails again becomes a new dead letter."""
-        limit = (await read_object(request)).get("limit", 10_000)
-        if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= _MOST_LETTERS:
-            raise Invalid("nothing was sent", [Problem(f"limit is a number from 1 to {_MOST_LETTERS}", "/limit")])
-        return answer(await service.redrive(checked_name(name), limit))
+        return answer(await service.redrive(checked_name(name), (await read_model(request, TakeAgain)).limit))
 
     @router.post(
         f"{path}:purge",

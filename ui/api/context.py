@@ -194,8 +194,7 @@ class Logins(Protocol):
 class ApiContext:
     """All that the API knows of the server.
 
-    ``services`` are found by their plural path: ``schemas``, ``validations``, ``transforms``, ``rules``, ``streams``,
-    ``lake/tables``; paths exist for those that are given, and the verbs (``rules:test``) for the methods they have.
+    ``services`` are those of kinds by their path (``broker.core.kinds``); routes exist for those that are given.
     ``metrics_text`` is Prometheus' text format. ``not_ready`` gives the reason why the node should get no traffic
     yet, or None. ``functions`` is the catalogue of SQL functions, ``plugins`` the packages that brought some of them.
     """

@@ -1,26 +1,28 @@
 """Which validations or transformations a list is to hold."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
-from pydantic import BaseModel
 
 from broker.core.objects import Spec
 from broker.core.topic import levels_match
 
 
-class GateFilter(BaseModel):
-    """All that are given must hold."""
+@dataclass(frozen=True, slots=True)
+class GateFilter:
+    """The filters as parameters of an operation; all that are given must hold."""
 
-    topic: str | None = None
-    schema_name: str | None = None
-    schema_type: str | None = None
-    enable: bool | None = None
-    mode: str | None = None
-    like_name: str | None = None
+    topic: Annotated[str | None, Query(description="A topic that is matched, or a filter that matches one.")] = None
+    schema_name: Annotated[str | None, Query(description="A schema that a check, decoder or encoder names.")] = None
+    schema_type: Annotated[
+        Literal["sql", "json", "avro", "protobuf", "external_http", "none"] | None,
+        Query(description="The type of a check, decoder or encoder; with schema_name, of the one that names it."),
+    ] = None
+    enable: Annotated[bool | None, Query(description="Those switched on, or those switched off.")] = None
+    mode: Annotated[Literal["enforce", "shadow"] | None, Query(description="enforce, or shadow.")] = None
+    like_name: Annotated[str | None, Query(description="Part of the name.")] = None
 
     def select(self, objects: Iterable[Spec]) -> Sequence[Spec]:
         """The objects that pass, in their order."""
@@ -39,28 +41,6 @@ class GateFilter(BaseModel):
         return (self.schema_name is None or coding.get("schema") == self.schema_name) and (
             self.schema_type is None or coding.get("type") == self.schema_type
         )
-
-
-def gate_filter(
-    topic: Annotated[str | None, Query(description="A topic that is matched, or a filter that matches one.")] = None,
-    schema_name: Annotated[str | None, Query(description="A schema that a check, decoder or encoder names.")] = None,
-    schema_type: Annotated[
-        Literal["sql", "json", "avro", "protobuf", "external_http", "none"] | None,
-        Query(description="The type of a check, decoder or encoder; with schema_name, of the one that names it."),
-    ] = None,
-    enable: Annotated[bool | None, Query(description="Those switched on, or those switched off.")] = None,
-    mode: Annotated[Literal["enforce", "shadow"] | None, Query(description="enforce, or shadow.")] = None,
-    like_name: Annotated[str | None, Query(description="Part of the name.")] = None,
-) -> GateFilter:
-    """The filters as parameters of an operation."""
-    return GateFilter(
-        topic=topic,
-        schema_name=schema_name,
-        schema_type=schema_type,
-        enable=enable,
-        mode=mode,
-        like_name=like_name,
-    )
 
 
 def _match(given: str, own: str) -> bool:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from broker.admin.groups import GroupSpec
 from ui.api.context import Groups
 from ui.api.models.shapes import Anything, ObjectList
+from ui.api.objects import whole_list
 from ui.api.operation import described
 from ui.api.wire import answer, read_object
 
@@ -30,8 +31,7 @@ def add_groups(router: APIRouter, groups: Groups) -> None:
     )
     async def list_groups() -> Response:
         """Returns share groups with counts of members and waiting messages."""
-        items = list(groups.overview())
-        return answer({"items": items, "next": None, "total": len(items), "total_is_estimate": False})
+        return answer(whole_list(groups.overview()))
 
     @router.post(
         "/groups",

@@ -14,14 +14,14 @@ from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.kinds import Kind, Switch
 from broker.core.objects import ObjectService, Spec
 from ui.api import preconditions
-from ui.api.gate_filters import gate_filter
+from ui.api.gate_filters import GateFilter
 from ui.api.models.bridges import ProbeResult
 from ui.api.models.shapes import Object, ObjectList, Order
 from ui.api.object_routes import ObjectRoutes
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name, decode_cursor, encode_cursor
-from ui.api.rule_filters import rule_filter
-from ui.api.wire import answer, read_object
+from ui.api.rule_filters import RuleFilter
+from ui.api.wire import answer, read_model, read_object
 
 
 class Selection(Protocol):
@@ -57,9 +57,9 @@ class Objects(ObjectService, Protocol):
 
 
 _FILTERS: Final[dict[str, Callable[..., Selection]]] = {
-    "validations": gate_filter,
-    "transforms": gate_filter,
-    "rules": rule_filter,
+    "validations": GateFilter,
+    "transforms": GateFilter,
+    "rules": RuleFilter,
 }
 """Query parameters that choose the objects of a list, by the path of the kind."""
 _READ_ONLY: Final = "Read-only members of an answer may be sent back; they are ignored."
@@ -291,10 +291,7 @@ class KindRoutes:
             **described(body=Order, answer=ObjectList, problems=(409,)),
         )
         async def reorder_objects(request: Request) -> Response:
-            order = (await read_object(request)).get("order")
-            if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
-                raise Invalid("the order cannot be used", [Problem("expected an array of names", "/order")])
-            service.reorder(order)
+            service.reorder((await read_model(request, Order)).order)
             return answer(page_of(service.list(), 1000, None))
 
 

@@ -7,15 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from broker.core.errors import Invalid, Problem
 from ui.api.context import Quarantine
 from ui.api.models.gates import TakeAgain
 from ui.api.models.shapes import Anything, ObjectList
+from ui.api.objects import whole_list
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name
-from ui.api.wire import answer, read_object
-
-_MOST = 100_000
+from ui.api.wire import answer, read_model
 
 
 def add_quarantine(router: APIRouter, quarantine: Quarantine) -> None:
@@ -30,8 +28,7 @@ def add_quarantine(router: APIRouter, quarantine: Quarantine) -> None:
     )
     async def list_quarantines() -> Response:
         """Returns the streams that keep messages stopped by validations and transformations."""
-        items = list(quarantine.overview())
-        return answer({"items": items, "next": None, "total": len(items), "total_is_estimate": False})
+        return answer(whole_list(quarantine.overview()))
 
     @router.get(
         "/quarantine/{name}",
@@ -55,7 +52,4 @@ def add_quarantine(router: APIRouter, quarantine: Quarantine) -> None:
         """Publishes stopped messages again through all stages. One that fails again is stopped again, with its new
         reason.
         """
-        limit = (await read_object(request)).get("limit", 10_000)
-        if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= _MOST:
-            raise Invalid("nothing was taken", [Problem(f"limit is a number from 1 to {_MOST}", "/limit")])
-        return answer(await quarantine.take_again(checked_name(name), limit))
+        return answer(await quarantine.take_again(checked_name(name), (await read_model(request, TakeAgain)).limit))

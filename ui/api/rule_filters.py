@@ -1,28 +1,29 @@
 """Which rules a list is to hold: the filters of ``GET /rules``, by the names that EMQX's have."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Query
-from pydantic import BaseModel, Field
 
 from broker.core.objects import Spec
 from broker.core.topic import levels_match
 
 
-class RuleFilter(BaseModel):
-    """All that are given must hold; of those that may be repeated, one."""
+@dataclass(frozen=True, slots=True)
+class RuleFilter:
+    """The filters as parameters of an operation. All that are given must hold; of those that may be repeated, one."""
 
-    enable: bool | None = None
-    sources: list[str] = Field(default_factory=list)
-    like_id: str | None = None
-    like_from: str | None = None
-    match_from: str | None = None
-    like_description: str | None = None
-    action: list[str] = Field(default_factory=list)
-    source: list[str] = Field(default_factory=list)
+    enable: Annotated[bool | None, Query(description="Enabled rules, or disabled ones.")] = None
+    sources: Annotated[list[str] | None, Query(alias="from", description="A source as FROM has it.")] = None
+    like_id: Annotated[str | None, Query(description="Part of the name.")] = None
+    like_from: Annotated[str | None, Query(description="Part of a source.")] = None
+    match_from: Annotated[
+        str | None, Query(description="A topic that FROM matches, or a filter that matches FROM.")
+    ] = None
+    like_description: Annotated[str | None, Query(description="Part of the description.")] = None
+    action: Annotated[list[str] | None, Query(description="An action: `republish`, `stream:hot`, `kafka:x`.")] = None
+    source: Annotated[list[str] | None, Query(description="An ingress connector of FROM: `mqtt:plant`.")] = None
 
     def select(self, rules: Iterable[Spec]) -> Sequence[Spec]:
         """The rules that pass, in their order."""
@@ -40,31 +41,6 @@ class RuleFilter(BaseModel):
             and (not self.action or any(one in self.action for one in _actions(rule.get("actions", []))))
             and (not self.source or any(one.partition("/")[2] in self.source for one in sources if one[0] == "$"))
         )
-
-
-def rule_filter(
-    enable: Annotated[bool | None, Query(description="Enabled rules, or disabled ones.")] = None,
-    from_: Annotated[list[str] | None, Query(alias="from", description="A source as FROM has it.")] = None,
-    like_id: Annotated[str | None, Query(description="Part of the name.")] = None,
-    like_from: Annotated[str | None, Query(description="Part of a source.")] = None,
-    match_from: Annotated[
-        str | None, Query(description="A topic that FROM matches, or a filter that matches FROM.")
-    ] = None,
-    like_description: Annotated[str | None, Query(description="Part of the description.")] = None,
-    action: Annotated[list[str] | None, Query(description="An action: `republish`, `stream:hot`, `kafka:x`.")] = None,
-    source: Annotated[list[str] | None, Query(description="An ingress connector of FROM: `mqtt:plant`.")] = None,
-) -> RuleFilter:
-    """The filters as parameters of an operation."""
-    return RuleFilter(
-        enable=enable,
-        sources=from_ or [],
-        like_id=like_id,
-        like_from=like_from,
-        match_from=match_from,
-        like_description=like_description,
-        action=action or [],
-        source=source or [],
-    )
 
 
 def _holds(part: str | None, text: str) -> bool:

@@ -36,7 +36,7 @@ from ui.api.object_routes import ObjectRoutes
 from ui.api.objects import KindRoutes, created_answer, exists, named, page_of
 from ui.api.operation import described
 from ui.api.parameters import NamePath, checked_name
-from ui.api.wire import Json, answer, plain, read_object
+from ui.api.wire import Json, answer, plain, read_model, read_object
 
 SCHEMAS = "schemas"
 """The path of the kind."""
@@ -215,8 +215,8 @@ def _add_modes(router: APIRouter, service: SchemaVerbs) -> None:
         )
         async def put_mode(request: Request, name: Any = Depends(mode_name)) -> Response:  # noqa: B008
             """Versions that are saved from now on must be compatible as the mode says; saved ones stay."""
-            mode = (await read_object(request)).get("compatibility")
-            return answer({"compatibility": service.set_mode(name, str(mode))})
+            mode = (await read_model(request, Compatibility)).compatibility
+            return answer({"compatibility": service.set_mode(name, mode)})
 
     def of_schema(name: NamePath) -> str:
         service.get(checked_name(name))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from datetime import date, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request
+from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
+from broker.config.spec_problems import spec_problems
 from broker.core import jsontext
 from broker.core.errors import Invalid
 from broker.core.times import rfc3339_of
 from broker.core.wire import to_wire
 from ui.api.body_members import check_members
 from ui.api.problems import ApiProblem
+
+M = TypeVar("M", bound=BaseModel)
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_JSON_BYTES = 2 * 1024 * 1024
@@ -47,6 +51,20 @@ async def read_object(request: Request, most_bytes: int = MAX_JSON_BYTES) -> dic
         raise Invalid(f"the body must be a JSON object, and is {_kind(body)}")
     check_members(request, body)
     return body
+
+
+async def read_model(request: Request, model: type[M]) -> M:
+    """The body as the operation's model.
+
+    Raises:
+        ApiProblem: as ``read_object``.
+        broker.core.errors.Invalid: with every member that is wrong.
+    """
+    body = await read_object(request)
+    try:
+        return model.model_validate(body, strict=True)
+    except ValidationError as error:
+        raise Invalid("the body cannot be used", spec_problems(error, model)) from None
 
 
 async def read_bytes(request: Request, most_bytes: int = MAX_BODY_BYTES) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class ProbeResult(BaseModel):
@@ -17,4 +17,4 @@ class ProbeResult(BaseModel):
 class Drain(BaseModel, extra="forbid"):
     """How long to wait for the rows that are left to be sent, in seconds."""
 
-    timeout_s: float = 30
+    timeout_s: float = Field(default=30, ge=0, le=3600)
