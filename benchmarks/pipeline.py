@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.bare import MOSQUITTO, ROOT, Case, compare, mosquitto
 
-TOKEN = "benchmark"
+TOKEN = "benchmark-token"
 CASES = (
     Case("pipeline on, QoS 0, 1 to 1", {MOSQUITTO: 1}, "deliver_per_s", ("--count", "300000")),
     # A publisher that waits for 20 acknowledgements at a time waits for a commit each time; mosquitto stores nothing.

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from broker.auth.authorize import AuthorizationSettings, Authorizer
-from broker.auth.bans import Bans, KeyStore
+from broker.auth.bans import Ban, Bans, KeyStore
 from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
 from broker.auth.decision import Decision
 from broker.auth.flapping import Flapping, FlappingSettings
 from broker.auth.users import Users
 from broker.core.clock import Clock
 from broker.observe.metrics import Metrics
+
+
+class AccessWatcher(Protocol):
+    """Lets changes count for those who are connected."""
+
+    def rules_changed(self) -> None:
+        """Access rules are others now."""
+        ...
+
+    def users_changed(self, names: Collection[str], /) -> None:
+        """Users were deleted or changed."""
+        ...
+
+    def banned(self, ban: Ban, /) -> None:
+        """Somebody was banned."""
+        ...
 
 
 @dataclass(slots=True)
@@ -59,6 +76,12 @@ class Access:
             return True
         user = self.users.find(account.name)
         return user is not None and user.logs_in_like(account) and user.is_superuser == account.is_superuser
+
+    def announce_to(self, watcher: AccessWatcher) -> None:
+        """Tell of changes that count for those who are connected."""
+        self.authorizer.on_change, self.bans.on_ban = watcher.rules_changed, watcher.banned
+        if self.users is not None:
+            self.users.on_change = watcher.users_changed
 
     def forget_old(self) -> None:
         """Forget what has ended: bans, and clients that have long not disconnected."""

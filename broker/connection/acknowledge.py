@@ -19,7 +19,7 @@ _PUBREL: Final = b"\x62\x02\0\0"
 
 
 class Acknowledgements:
-    """See the module."""
+    """Takes PUBACK, PUBREC, PUBREL and PUBCOMP."""
 
     def __init__(self, life: SessionLife, figures: Figures) -> None:
         self._life, self._figures = life, figures

@@ -20,7 +20,7 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class Announcements:
-    """See the module; ``$SYS`` topics tell of clients that come and go as well."""
+    """Raises events about connections; ``$SYS`` topics tell of clients that come and go as well."""
 
     def __init__(self, events: Events, sys_topics: SysTopics, clock: Clock) -> None:
         self._events, self._sys_topics, self._clock = events, sys_topics, clock

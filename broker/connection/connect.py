@@ -59,7 +59,7 @@ _VERSION_BYTES: Final = 9
 
 
 class Connecting:
-    """See the module."""
+    """Takes CONNECT and DISCONNECT."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from logging import getLogger
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from broker.auth.subject import Subject
 from broker.auth.users import User
@@ -25,7 +25,6 @@ from broker.connection.authentication.waiting import PARKED_LOGIN
 from broker.connection.brake import Brake, StoreBrake
 from broker.connection.figures import Figures
 from broker.connection.greeting import Greeting
-from broker.connection.kept import Kept, Waiting
 from broker.connection.link import Link
 from broker.connection.order import Phase
 from broker.connection.publish_rate import PublishMeter
@@ -69,6 +68,20 @@ _LARGE_READ_BYTES: Final = 64 * 1024
 before the loop's turn ends, and many sockets; only what is written shows that a subscriber is slow."""
 _ANSWERS_FACTOR: Final = 4
 """A client that reads none of its answers is not read from, once so many times ``max_unsent_bytes`` wait for it."""
+
+
+Waiting = bytes | Callable[[], None]
+"""An answer that waits for a commit, or what is to be done then."""
+
+
+class Kept(NamedTuple):
+    """A publish that left something in the commit group, and what is lost with it when that cannot be written."""
+
+    packet_id: int
+    is_wanted: bool
+    """Somebody was to get it."""
+    is_refused: bool = False
+    """Its answer says so whatever becomes of the group."""
 
 
 class Reader(Protocol):

@@ -23,7 +23,7 @@ class Holder(Protocol):
 
 
 class Connections:
-    """See the module; implements ``broker.connection.connection.Registry``.
+    """All connections of a node; implements ``broker.connection.connection.Registry``.
 
     ``parked_by`` are those that park connections, ``held_by`` those that know them otherwise.
     """

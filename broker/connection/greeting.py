@@ -10,7 +10,7 @@ _CREDENTIALS: Final = "Authentication-Data"
 
 
 class Greeting(NamedTuple):
-    """See the module; ``properties`` is None when there were none."""
+    """What later events repeat of a CONNECT; ``properties`` is None when there were none."""
 
     clean_start: bool
     keep_alive_s: int

@@ -141,9 +141,17 @@ class Hub:
             self.dead_letters.take_unwanted,
         )
         self.records = SessionRecords(writer, self.backlog, self.shares.save, later)
-        self.replays = Replays(self.retained, self.backlog, writer, clock, defer, later, settings.max_queued_messages)
-        if self.access.authorizer.settings.check_retain_source:
-            self.replays.is_wanted = self.access.authorizer.may_retain
+        authorizer = self.access.authorizer
+        self.replays = Replays(
+            self.retained,
+            self.backlog,
+            writer,
+            clock,
+            defer,
+            later,
+            settings.max_queued_messages,
+            authorizer.may_retain if authorizer.settings.check_retain_source else None,
+        )
         subscribed, session_events = Tally(), SessionEvents(events)
         self.zones = Zones(zones, settings, self._make_services(settings, events, session_events, subscribed, defer))
         self.life = life = SessionLife(
@@ -175,7 +183,7 @@ class Hub:
         )
         self.publish_rates = PublishRates(settings, figures, clock, later, metrics)
         permissions = Permissions(self.access, self.plans, life, events, figures, state)
-        self._access_changes = AccessChanges(self.access, permissions, self.connections, life, self.turns)
+        self.access.announce_to(AccessChanges(self.access, permissions, self.connections, life, self.turns))
         parking, waiting_logins = Parking(self.pipeline, metrics), WaitingLogins(metrics)
         expiries, store_brake = Expiries(state, clock, later, metrics), StoreBrake(writer)
         self.client_attributes = _client_attributes(settings, metrics)

@@ -11,9 +11,8 @@ from broker.codec.properties import decode_properties
 from broker.codec.wire import PACKET_ID_BYTES, Reader, malformed, protocol_error
 from broker.connection.admission import Admission
 from broker.connection.capabilities import check_publish, is_as_claimed
-from broker.connection.connection import Connection
+from broker.connection.connection import Connection, Kept
 from broker.connection.figures import Figures
-from broker.connection.kept import Kept
 from broker.connection.parking import Decided, Parking
 from broker.connection.session_life import SessionLife
 from broker.connection.state import NodeState
@@ -36,7 +35,7 @@ _RUN: Final = 64
 
 
 class Publishing:
-    """See the module."""
+    """Takes PUBLISH through the pipeline, and answers it."""
 
     def __init__(
         self,

@@ -64,7 +64,7 @@ _PUBACK_5_NO_SUBSCRIBERS: Final = b"\x40\x03"
 
 
 class PacketReader:
-    """See the module; implements ``broker.connection.connection.Reader``."""
+    """Finds the packets in what was read, and hands them on; implements ``broker.connection.connection.Reader``."""
 
     def __init__(
         self,

@@ -77,7 +77,8 @@ class Replay:
 
 
 class Replays:
-    """Those of the node. ``max_queue`` is what a session may have waiting in memory."""
+    """Those of the node. ``max_queue`` is what a session may have waiting in memory, ``may_send`` tells whether a
+    retained message is still to be handed out."""
 
     def __init__(
         self,
@@ -88,11 +89,10 @@ class Replays:
         defer: Defer,
         later: Later,
         max_queue: int,
+        may_send: Callable[[Message], bool] | None = None,
     ) -> None:
         self._retained, self._backlog, self._writer, self._clock = retained, backlog, writer, clock
-        self._defer, self._later, self._max_queue = defer, later, max_queue
-        self.is_wanted: Callable[[Message], bool] = lambda message: True
-        """Whether a retained message is still to be handed out."""
+        self._defer, self._later, self._max_queue, self._may_send = defer, later, max_queue, may_send
         self._of: dict[Session, dict[str, Replay]] = {}
         """Those under way, by topic filter."""
         self._turns: OrderedDict[Replay, None] = OrderedDict()
@@ -242,7 +242,9 @@ class Replays:
             subscription = session.subscriptions.get(topic_filter)
             if subscription is None:  # unsubscribed, or taken from the client
                 return
-            if stamp > since or outgoing.is_expired(now_ns) or not self.is_wanted(message):
+            if stamp > since or outgoing.is_expired(now_ns):
+                continue
+            if self._may_send is not None and not self._may_send(message):
                 continue
             if session.may_have is None or session.may_have(message.topic, subscription.qos):
                 identifiers = (subscription.identifier,) if subscription.identifier else ()

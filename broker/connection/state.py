@@ -14,7 +14,7 @@ _MOST_QOS: Final = 2
 
 
 class NodeState:
-    """See the module. ``settings`` are those of the default zone."""
+    """What all connections of a node go by. ``settings`` are those of the default zone."""
 
     __slots__ = ("aliased", "greeted", "is_stopping", "now_s", "origin", "restricts_publish", "settings")
 

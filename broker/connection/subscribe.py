@@ -52,7 +52,7 @@ _Granted = tuple[Subscription, bool, bool]
 
 
 class Subscribing:
-    """See the module. ``subscribed`` sums up the subscriptions of all sessions."""
+    """Takes SUBSCRIBE and UNSUBSCRIBE. ``subscribed`` sums up the subscriptions of all sessions."""
 
     def __init__(
         self,
@@ -245,6 +245,11 @@ class Subscribing:
         *,
         checks_rules: bool = True,
     ) -> Subscription:
+        """What is granted of a request; ``begins`` is where it asks to begin in the past.
+
+        Raises:
+            PeerError: why it is refused.
+        """
         subscriptions = c.session.subscriptions
         text, settings = self._rewritten(c, request.filter), self._state.settings
         topic_filter = TopicFilter.parse(text, settings.max_topic_levels, settings.max_topic_bytes)
@@ -309,6 +314,7 @@ class Subscribing:
         return not shares.is_there(c.session, subscription.filter)
 
     def put(self, c: Connection, subscription: Subscription, is_new: bool, packet: Subscribe) -> None:
+        """Add a subscription to the session, or replace it."""
         session, text = c.session, subscription.filter.text
         session.subscriptions[text] = subscription
         self._life.router.subscribe(session, subscription, is_new)

@@ -32,7 +32,7 @@ _AT_ONCE: Final = 200
 
 
 class Upkeep:
-    """See the module. ``expired`` counts sessions whose time has come."""
+    """Acts when time passes. ``expired`` counts sessions whose time has come."""
 
     def __init__(
         self,

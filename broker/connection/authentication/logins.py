@@ -37,7 +37,7 @@ DATA: Final = "Authentication-Data"
 
 
 class Logins:
-    """See the module."""
+    """Logs clients in, and takes AUTH."""
 
     def __init__(
         self,

@@ -125,9 +125,6 @@ class AccessChanges:
     ) -> None:
         self._access, self._permissions, self._connections = access, permissions, connections
         self._life, self._turns = life, turns
-        access.authorizer.on_change, access.bans.on_ban = self.rules_changed, self.banned
-        if access.users is not None:
-            access.users.on_change = self.users_changed
 
     def rules_changed(self) -> None:
         """Rules have changed: let them count for everybody who is connected.
