@@ -95,14 +95,14 @@ def test_kinds_that_have_no_name_are_refused_by_the_member_that_names_them(node:
     ]
 
 
-def _times(answer: httpx.Response) -> Iterator[tuple[str, str]]:
+def _times(answer: httpx.Response) -> Iterator[tuple[str, str | int]]:
     """The members of an answer that are times, by their names."""
     todo = [answer.json()] if answer.headers.get("content-type") == "application/json" else []
     while todo:
         value = todo.pop()
-        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        todo += [one for _, one in inner]
-        yield from ((name, one) for name, one in inner if str(name).endswith("_at") and isinstance(one, (str, int)))
+        inner: dict[str, Any] = value if isinstance(value, dict) else {}
+        todo += value if isinstance(value, list) else inner.values()
+        yield from ((name, one) for name, one in inner.items() if name.endswith("_at") and isinstance(one, (str, int)))
 
 
 def _is_of_type(answer: httpx.Response, declared: Mapping[str, Any]) -> bool:
