@@ -234,7 +234,7 @@ def test_who_acts_by_the_published_topic_and_who_by_the_new_one(node: Node) -> N
         [kept] = late.take(1)
     seen = {
         "validations": topic_of(counted("validations", "before") > 0, counted("validations", "behind") > 0),
-        "transformations": topic_of(counted("transforms", "move") > old["move"], counted("transforms", "behind") > 0),
+        "transforms": topic_of(counted("transforms", "move") > old["move"], counted("transforms", "behind") > 0),
         "rules": topic_of(counted("rules", "before") > 0, counted("rules", "after") > old["after"]),
         "streams": topic_of(appended("before") > 0, appended("after") > old["stream"]),
         "retained store": topic_of(kept.startswith("from/"), kept.startswith("to/")),

@@ -167,7 +167,7 @@ def test_expressions_are_evaluated_from_the_command_line(node: Node, tmp_path: P
         (["validations", "try", "gate", "-t", "a/#"], exit_codes.FAILED, "a/#"),
         (["validations", "enable", "nobody"], exit_codes.NOT_FOUND, "there is no validation 'nobody'"),
         (["validations", "ls", "--type", "xml"], exit_codes.FAILED, "external_http"),
-        (["validations", "reorder", "gate"], exit_codes.FAILED, "'watch' is missing"),
+        (["validations", "reorder", "gate"], exit_codes.CONFLICT, "the order must begin with 'watch', 'gate'"),
         (["quarantine", "show", "nothing"], exit_codes.NOT_FOUND, "there is no stream 'nothing'"),
     ],
 )
