@@ -51,7 +51,10 @@ def parse_size_bytes(value: object) -> object:
     match = _QUANTITY.fullmatch(value)
     if match is None or match[2].lower() not in _SIZE_UNITS:
         raise ValueError(f"{value!r} is not a size; write a number with KB, MB or GB, as '64KB'")
-    return int(float(match[1]) * _SIZE_UNITS[match[2].lower()])
+    size = float(match[1]) * _SIZE_UNITS[match[2].lower()]
+    if size == float("inf"):
+        raise ValueError(f"a size of {len(match[1])} digits is too large")
+    return int(size)
 
 
 def duration_text(seconds: float) -> str:

@@ -30,8 +30,8 @@ INLINE_WORK: Final = 20_000
 """The same in expressions: items times what DO and INCASE evaluate for each; and in rows times actions, in tenths."""
 INLINE_BYTES: Final = 8 * 1024 * 1024
 """The same in bytes: items times the size of the payload, which each row may hold or work on."""
-MAX_CHAIN_S: Final = 0.02
-"""Seconds that the rows of a list may take, with all the rules that they feed, before lists of those are put off."""
+MAX_CHAIN_MS: Final = 20
+"""Milliseconds that the rows of a list may take, with all rules that they feed, before lists of those are put off."""
 ROWS_IN_A_TURN: Final = 64
 """Items of a long array that are evaluated before others get their turn."""
 LARGE: Final = 4096

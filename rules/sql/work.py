@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from rules.sql.errors import EvaluationError
-from rules.sql.limits import LARGE, MAX_CHAIN_S, MAX_WORK_NS
+from rules.sql.limits import LARGE, MAX_CHAIN_MS, MAX_WORK_NS
 
 
 class _Work:
@@ -44,7 +44,7 @@ class _Chain:
         """Whether this list is the first one of a chain, which is to call ``end``."""
         if self._ends_s:
             return False
-        self._ends_s = perf_counter() + MAX_CHAIN_S
+        self._ends_s = perf_counter() + MAX_CHAIN_MS / 1000
         return True
 
     def end(self) -> None:

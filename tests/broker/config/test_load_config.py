@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from broker.config.model import Settings
 from broker.config.root import Config, load_config
 from broker.config.secrets import Secret
-from broker.config.units import Duration, Size
+from broker.config.units import Duration, Size, parse_size_bytes
 from broker.core.errors import ConfigError, NotFound
 
 
@@ -255,3 +255,8 @@ def test_a_section_may_be_a_list_where_its_model_takes_one(tmp_path: Path) -> No
     (tmp_path / "sluice.conf").write_text("chain = [a, b]\n")
     found = load_config({**MODELS, "chain": Chain}, data_dir=tmp_path, environ={}).get("chain", Chain)
     assert found.links == ["a", "b"]
+
+
+def test_a_size_of_any_number_of_digits_is_a_number_or_refused() -> None:
+    with pytest.raises(ValueError, match="a size of 400 digits is too large"):
+        parse_size_bytes("9" * 400 + "MB")

@@ -38,11 +38,16 @@ def _repeated(item: bytes, most: int) -> bytes:
     ids=lambda text: bytes(text[:24]).decode(),
 )
 def test_no_text_of_2_mib_takes_100_ms(text: bytes) -> None:
-    gc.disable()  # as in a broker, which collects between turns of its loop
-    try:
+    """The best of three, since other programs slow the processor's caches down."""
+
+    def decoded_s() -> float:
         begun_s = time.thread_time()
         jsontext.decode(text)
-        assert time.thread_time() - begun_s < 0.1
+        return time.thread_time() - begun_s
+
+    gc.disable()  # as in a broker, which collects between turns of its loop
+    try:
+        assert min(decoded_s() for _ in range(3)) < 0.1
     finally:
         gc.enable()
 
