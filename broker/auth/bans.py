@@ -80,7 +80,7 @@ class _Pattern:
 
 
 class Bans:
-    """The bans of a node. Used on the event loop. ``on_ban`` is told of every new one."""
+    """The bans of a node. Used on the event loop. ``on_ban`` is called with each new one."""
 
     def __init__(self, store: KeyStore, clock: Clock) -> None:
         self._store, self._clock = store, clock

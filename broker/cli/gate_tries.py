@@ -276,9 +276,9 @@ would be stopped."""
 
 try_transforms = _command(
     _Trial("/transforms", "preview", "transformations", "message", _show_preview),
-    "Run transformations on a message that nobody published, with the value after every operation." + _MORE,
+    "Run transformations on a trial message, with the value after every operation." + _MORE,
 )
 try_validations = _command(
     _Trial("/validations", "test", "validations", "pass", _show_checks),
-    "Run validations on a message that nobody published, and say what failed where." + _MORE,
+    "Run validations on a trial message, and show what failed where." + _MORE,
 )

@@ -191,7 +191,7 @@ def _add_metrics(group: typer.Typer, kind: Kind) -> None:
 
 
 def metrics_of(kind: Kind, name: str, url: str | None, data_dir: Path, *, reset: bool, part: str = "/metrics") -> Any:
-    """The counters of an object, from zero where that is wanted; ``part`` is what of the object is read."""
+    """The counters of an object, reset first with ``--reset``; ``part`` is the part of the object to read."""
     from broker.cli.client import name_path
 
     path = name_path(path_of(kind), name)

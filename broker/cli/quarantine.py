@@ -12,7 +12,7 @@ from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption
 
 NameArgument = Annotated[str, typer.Argument(help="The stream in which they are kept.")]
 
-group = typer.Typer(help="Messages that gates stopped and kept: see them, and take them again.", no_args_is_help=True)
+group = typer.Typer(help="Messages that gates stopped and kept: list and reprocess them.", no_args_is_help=True)
 _WAITING = ("offset", "topic", "clientid", "stage", "name", "path", "reason", "payload")
 
 

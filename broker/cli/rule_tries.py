@@ -19,7 +19,7 @@ Event = Annotated[
     str | None, typer.Option("--event", help="File with the columns of the event, a JSON object; - is stdin.")
 ]
 Topic = Annotated[str | None, typer.Option("--topic", help="Column topic; the event is a published message.")]
-Payload = Annotated[str | None, typer.Option("--payload", help="Column payload, a text.")]
+Payload = Annotated[str | None, typer.Option("--payload", help="Column payload, a string.")]
 
 
 def run_cases(

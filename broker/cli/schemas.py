@@ -207,11 +207,11 @@ def remove(
     name: NameArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     force: ForceOption = False,
-    permanent: Annotated[bool, typer.Option("--permanent", help="Forget its versions and ids for good.")] = False,
+    permanent: Annotated[bool, typer.Option("--permanent", help="Forget its versions and ids permanently.")] = False,
     url: UrlOption = None,
     data_dir: DataDirOption = DATA_DIR,
 ) -> None:
-    """Remove a schema. Its versions are still found by their ids, unless it is forgotten for good."""
+    """Remove a schema. Its versions are still found by their ids, unless it is forgotten permanently."""
     from broker.cli.output import print_line
 
     confirm(f"Remove schema {name!r}?", yes=yes, command=f"sluice schemas rm {name} --yes")

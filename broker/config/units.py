@@ -69,7 +69,7 @@ def duration_text(seconds: float) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """A size as one writes it, in the largest unit that tells it exactly: ``64KB``; else the number of bytes."""
+    """A size as one writes it, in the largest unit that is exact: ``64KB``; else the number of bytes."""
     for unit in ("TB", "GB", "MB", "KB"):
         if size_bytes and size_bytes % _SIZE_UNITS[unit.lower()] == 0:
             return f"{size_bytes // _SIZE_UNITS[unit.lower()]}{unit}"

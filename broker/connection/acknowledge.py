@@ -35,7 +35,7 @@ class Acknowledgements:
             self.unfit(c, "PUBACK", packet.packet_id)
 
     def take_pubrec(self, c: Connection, packet: PubRec) -> None:
-        """A QoS 2 delivery is owned by the client; an identifier that is not in flight is told so."""
+        """The client has taken over a QoS 2 delivery; the answer says so when the identifier is not in flight."""
         if packet.reason_code >= reason.UNSPECIFIED_ERROR:
             if not answers.refusal(c.session, packet.packet_id, 2):
                 self.unfit(c, "PUBREC", packet.packet_id)

@@ -515,7 +515,7 @@ class Connection:
         self, why: str, *, is_will_due: bool, properties: dict[str, Any] | None = None, lingers: bool = False
     ) -> None:
         """Close the link and let the session go; nothing that comes after is heeded. ``lingers`` where the client may
-        be in the middle of sending: it must be able to read what it is told."""
+        be in the middle of sending: it must be able to read the answer."""
         self.is_closed = True
         self.box.flush()
         self.link.close(lingers=lingers)

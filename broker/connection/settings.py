@@ -177,6 +177,9 @@ class MqttSettings(Settings):
         default=65_535, ge=1, le=65_535, description="Longest topic name or filter, in bytes of UTF-8."
     )
     max_subscriptions: int = Field(default=10_000, ge=1, description="Maximum subscriptions of one session.")
+    max_shared_subscriptions: int = Field(
+        default=1000, ge=1, description="Maximum shared subscriptions of one session; SUBACK 0x97 above it."
+    )
     max_subscription_bytes: Size = Field(
         default=16 * 1024 * 1024, ge=1024, description="Memory of the subscriptions of one session, in bytes: 300 "
         "each, with 2 for each character of the filter and 100 for each level. SUBACK 0x97 above it."

@@ -27,7 +27,7 @@ class NodeState:
         """The monotonic clock at the last tick."""
         self.is_stopping = False
         self.origin = ""
-        """What the node is told apart from others by (``broker.core.origin``)."""
+        """Identifies the node among others (``broker.core.origin``)."""
         self.aliased, self.greeted = Tally(), Tally()
         """What clients have the broker keep: topics of aliases, user properties of their CONNECTs."""
         self.use(settings)

@@ -216,7 +216,7 @@ class Subscribing:
         return reason.SUCCESS
 
     def _why_unknown(self, c: Connection, text: str) -> int:
-        """What to tell who unsubscribes from a filter that the session does not have."""
+        """The code for an UNSUBSCRIBE of a filter that the session does not have."""
         try:
             TopicFilter.parse(text, self._state.settings.max_topic_levels, self._state.settings.max_topic_bytes)
         except PeerError as error:
@@ -281,6 +281,8 @@ class Subscribing:
         size = size_of(topic_filter)
         if len(subscriptions) >= settings.max_subscriptions:
             limit = "max_subscriptions"
+        elif topic_filter.share_group is not None and len(c.session.memberships) >= settings.max_shared_subscriptions:
+            limit = "max_shared_subscriptions"  # a session leaves all its groups at once, at some 20 microseconds each
         elif subscriptions.size_bytes + size > settings.max_subscription_bytes:
             limit = "max_subscription_bytes"
         elif self._subscribed.bytes + size > settings.max_subscription_bytes_total:
@@ -291,7 +293,7 @@ class Subscribing:
         raise PeerError(reason.QUOTA_EXCEEDED, f"no room for a further subscription; see mqtt.{limit}")
 
     def _check_share(self, c: Connection, topic_filter: TopicFilter) -> None:
-        """Where no group keeps messages on disk, sessions that outlive their connection are told so."""
+        """Refuse sessions that outlive their connection where no group keeps messages on disk."""
         if (
             topic_filter.share_group is not None
             and c.session.is_durable
@@ -305,7 +307,7 @@ class Subscribing:
 
     def brings_retained(self, c: Connection, subscription: Subscription) -> bool:
         """Whether a subscription is sent retained messages. Share groups get none (section 4.8.2) or, where that is
-        set, whoever begins one; a stream that a subscription begins in has them among the others."""
+        set, only its first member; a stream that a subscription begins in has them among the others."""
         if not subscription.is_membership:
             return True
         shares = self._life.shares

@@ -78,8 +78,8 @@ class Kind:
 
     ``name`` is one of them in a sentence, ``word`` what commands and operations call it. ``path`` is below
     ``/api/v1/``, ``section`` the place in configuration files (None where settings hold the objects). ``models`` are
-    the specs that validate one, as ``module:Class``, or a function that gives them; several where a member tells them
-    apart. ``named_by`` is the member that names an object. ``columns`` are what lists show: heading to member.
+    the specs that validate one, as ``module:Class``, or a function that gives them; several where a member decides
+    which. ``named_by`` is the member that names an object. ``columns`` are what lists show: heading to member.
     ``command`` are the words behind ``sluice``. ``none_left`` is a sentence for the command that removes the last one.
     """
 

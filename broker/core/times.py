@@ -17,7 +17,7 @@ def rfc3339(ns: int) -> str:
 
 
 def rfc3339_or_none(time: int | None, unit_ns: int = 1) -> str | None:
-    """The same for a time in other units; None where there is no time, or 0, which stands for none."""
+    """The same for a time in other units; None where there is no time, or 0, which means none."""
     return rfc3339(time * unit_ns) if time else None
 
 

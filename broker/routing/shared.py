@@ -69,8 +69,8 @@ class Memberships(Protocol[S_contra]):
 
 
 class ShareGroups:
-    """The share groups that get messages, by topic filter. ``on_change`` is told the filter whose topics' routes are no
-    longer right."""
+    """The share groups that get messages, by topic filter. ``on_change`` is called with the
+    filter whose topics' routes are no longer right."""
 
     def __init__(self, on_change: Callable[[TopicFilter], None]) -> None:
         self._on_change = on_change

@@ -32,7 +32,7 @@ from broker.session.state import UNLIMITED_BYTES, DeliveryServices, Owner, Sessi
 
 @dataclass(slots=True, kw_only=True)
 class SessionServices(DeliveryServices):
-    """What all sessions of a node share. ``refill`` is told of one that has room and is behind."""
+    """What all sessions of a node share. ``refill`` is called with one that has room and is behind."""
 
     refill: Callable[[Session], None]
 

@@ -736,7 +736,7 @@ class _Compiler:
         if found.column is not None:
             column = self._payload_json() if name == "payload" and codes else self._column(found.column)
             codes.insert(0, column.code)
-        global_name = "fn_" + re.sub(r"\W", "·", name)  # a middle dot may stand in a name of Python
+        global_name = "fn_" + re.sub(r"\W", "·", name)  # a middle dot is valid in a Python name
         self._out.namespace[global_name] = found.call
         return self._out.let("v", f"{global_name}({', '.join(codes)})", _KIND_OF_TYPE.get(found.returns.name, "any"))
 

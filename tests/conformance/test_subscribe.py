@@ -174,6 +174,16 @@ async def test_what_is_forbidden_and_what_is_too_much_have_codes_of_their_own(ve
         await client.expect(packet(SUBACK, b"\0\x09", props(version), codes))
 
 
+@on_loop
+async def test_shared_subscriptions_of_a_session_have_a_bound_of_their_own() -> None:
+    async with running(max_shared_subscriptions=2) as node:
+        client = await RawClient.connected(node.port, connect(5))
+        asked = ("$share/g/a", "$share/g/b", "$share/g/c", "c", "$share/g/a")
+        client.send(subscribe(5, 9, *((text, 1) for text in asked)))
+        await client.expect(packet(SUBACK, b"\0\x09", props(5), b"\1\1\x97\1\1"))
+        assert node.metrics.value("limits_reached", limit="max_shared_subscriptions") == 1
+
+
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("sent", [0, 1, 2])
 @pytest.mark.parametrize("is_retained", [False, True])

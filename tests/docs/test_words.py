@@ -5,16 +5,10 @@ from __future__ import annotations
 import pytest
 
 from docs import words
-from docs.reference_pages.cli import cli
 
 
 def test_pages_and_help_texts_are_plain_english() -> None:
     assert list(words.everything()) == []
-
-
-def test_a_phrase_that_is_gone_leaves_the_list() -> None:
-    helps = cli()
-    assert [phrase for phrase in words.NOT_YET if phrase not in helps] == []
 
 
 def test_a_finding_names_the_line_the_word_and_what_to_write() -> None:

@@ -276,6 +276,7 @@ def check(broker: BrokerThread, sent: Sent) -> None:
 @example(many(0x82, "w/+/{}/#", 60_000))
 @example(many(0x82, "a/" * 120 + "{}", 4000))
 @example(many(0xA2, "{}", 100_000))
+@example(many(0x82, "$share/g/{}", 50_000))
 @example(Sent(3, subscribe(3, 1, *[("#", 0)] * 3000)))
 @example(Sent(3, subscribe(3, 1, *[("+/#", 0)] * 1000)))
 @example(Sent(5, publish(5, "t", b"", b"\x26\0\0\0\0" * 200_000)))
