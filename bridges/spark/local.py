@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from bridges.spark.orphan import PARENT_VARIABLE
 from bridges.spark.rotating import RotatingFile
 from bridges.spark.settings import LakeSettings
 from broker.core.errors import MissingDependency, SluiceError
+from broker.observe.log import get_logger
 
+_log = get_logger(__name__)
 _ROOT = str(Path(__file__).resolve().parents[2])
 _PACKAGES = ("pyspark", "pandas", "deltalake", "pyarrow")
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 1.0, 60.0
@@ -81,6 +83,9 @@ class LocalSpark:
                 self._ended(status)
             except (SluiceError, OSError) as error:
                 self._state, self._reason = "failed", str(error)
+            except Exception as error:  # noqa: BLE001 - a supervisor that ends leaves tables that never start
+                _log.exception("lake.job_not_started")
+                self._state, self._reason = "failed", f"the lake job did not start: {type(error).__name__}: {error}"
             if not self._wanted.is_set():
                 self._state, self._reason = "stopped", None
                 continue
@@ -153,7 +158,8 @@ class LocalSpark:
             MissingDependency: a package or Java is not there; says what to install.
         """
         for package in _PACKAGES:
-            if find_spec(package) is None:
+            # Not importlib.util.find_spec: that one asks sys.modules first, where another thread may just be importing.
+            if PathFinder.find_spec(package) is None:
                 raise MissingDependency(
                     f"lake tables need Spark, and the package {package!r} is not installed; install it with "
                     f"pip install 'sluicemq[spark]'"

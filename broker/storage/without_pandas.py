@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 _is_asked_for = False
@@ -33,6 +34,7 @@ def let_pyarrow_look() -> None:
 
     too_old = ModuleType("pandas")
     too_old.__dict__["__version__"] = "0"
+    too_old.__spec__ = ModuleSpec("pandas", None)  # other threads may ask importlib for it just now
     sys.modules["pandas"] = too_old
     try:
         with warnings.catch_warnings():

@@ -45,8 +45,12 @@ def test_the_data_directory_is_closed_to_others(tmp_path: Path) -> None:
             ):  # fmt: skip
                 assert client.post(path, json=body).status_code == 201
             publish(node, "kept/a", '{"n": 1}', "-q", "1", "-r")
-            eventually(
-                lambda: client.get("/lake/tables/kept/preview").json()["rows"], timeout_s=180, what="a row in the table"
-            )
+
+            def rows() -> list[object]:
+                found: list[object] = client.get("/lake/tables/kept/preview").json()["rows"]
+                assert found, client.get("/lake/tables/kept").text
+                return found
+
+            eventually(rows, timeout_s=180, what="a row in the table")
         assert (directory / "lake").is_dir()
         assert _open_to_others(directory) == []

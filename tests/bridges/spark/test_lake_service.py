@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 import pytest
@@ -201,10 +202,11 @@ def test_preview_and_audit_read_the_table(service: LakeTableService, table_forma
 def test_without_spark_the_broker_works_and_the_table_says_what_to_install(tmp_path: Path) -> None:
     assert "pyarrow" not in _imports_of("bridges.spark.feature")
     code = (
-        "import asyncio, sys, importlib.util\n"
+        "import asyncio, sys\n"
+        "from importlib.machinery import PathFinder\n"
         "from pathlib import Path\n"
-        "real = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *rest: None if name == 'pyspark' else real(name, *rest)\n"
+        "real = PathFinder.find_spec\n"
+        "PathFinder.find_spec = lambda name, *rest: None if name == 'pyspark' else real(name, *rest)\n"
         "from bridges.spark.local import LocalSpark\n"
         "from bridges.spark.settings import LakeSettings\n"
         "async def live():\n"
@@ -236,6 +238,35 @@ def test_a_job_that_cannot_start_fails_with_its_last_words(tmp_path: Path) -> No
         return str(reason)
 
     assert "in-the-way" in asyncio.run(live())
+
+
+def test_a_package_that_is_just_being_imported_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While pyarrow takes its look at pandas, another thread asks whether pandas is installed."""
+    monkeypatch.setitem(sys.modules, "pandas", ModuleType("pandas"))
+    test_a_job_that_cannot_start_fails_with_its_last_words(tmp_path)
+
+
+def test_a_job_that_fails_in_an_unforeseen_way_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def environment(self: LocalSpark, token: str) -> dict[str, str]:
+        tries.append(token)
+        raise ValueError("pandas.__spec__ is None")
+
+    monkeypatch.setattr(LocalSpark, "_environment", environment)
+    local = LocalSpark(LakeSettings(), tmp_path, tmp_path / "lake.log")
+
+    async def live() -> str:
+        local.want(True)
+        await local.start("http://127.0.0.1:1", "token")
+        await until(lambda: len(tries) == 2)
+        reason = local.state()["reason"]
+        await local.stop()
+        return str(reason)
+
+    assert asyncio.run(live()) == "the lake job did not start: ValueError: pandas.__spec__ is None"
 
 
 def test_the_log_is_bounded(tmp_path: Path) -> None:
