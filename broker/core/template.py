@@ -2,17 +2,21 @@
 
 ``${a.b}`` and ``${.a.b}`` stand for the value at that path of a row, ``${.}`` and ``${}`` for the whole row as JSON,
 ``${$}`` for a plain ``$``. Letters, digits, ``.`` and ``_`` are allowed inside; anything else is literal text. What is
-missing renders ``undefined``, unless the template was told what to do then. One JSON text on the way is decoded; array
-elements cannot be addressed. Rendering never fails of itself.
+missing renders ``undefined``, unless the template was given something else to do. One JSON text on the way is decoded;
+array elements cannot be addressed. Rendering fails only above ``MAX_RENDERED``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from broker.core import jsontext
+from broker.core.errors import Invalid
+
+MAX_RENDERED: Final = 16 * 1024 * 1024
+"""Longest rendered text, in bytes or characters: a template may repeat a large value any number of times."""
 
 TextOf = Callable[[Any], "str | bytes"]
 """The text of a value, as the language that made the row gives it."""
@@ -22,6 +26,13 @@ WhenUndefined = Callable[[str], str]
 
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z0-9._]*|\$)\}")
 _MISSING: Any = object()
+
+
+class TemplateTooLong(Invalid):
+    """The text of a template for a row is longer than ``MAX_RENDERED``."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the template's text for this row is longer than {MAX_RENDERED:,} bytes")
 
 
 def as_undefined(_path: str) -> str:
@@ -120,16 +131,22 @@ def _joiner(
     steps = [(part, part.encode(), None) if isinstance(part, str) else ("", b"", part) for part in parts]
 
     def render(row: Mapping[str, Any]) -> str:
-        texts = []
+        texts, size = [], 0
         for text, _, read in steps:
             found = text if read is None else read(row)
+            size += len(found)
+            if size > MAX_RENDERED:
+                raise TemplateTooLong
             texts.append(found if isinstance(found, str) else found.decode(errors="replace"))
         return "".join(texts)
 
     def render_bytes(row: Mapping[str, Any]) -> bytes:
-        texts = []
+        texts, size = [], 0
         for _, data, read in steps:
             found = data if read is None else read(row)
+            size += len(found)
+            if size > MAX_RENDERED:
+                raise TemplateTooLong
             texts.append(found.encode() if isinstance(found, str) else found)
         return b"".join(texts)
 

@@ -22,6 +22,10 @@ MAX_QUESTIONS: Final = 1000
 """The most questions of one computation, those that it put in vain included, unless a question says otherwise."""
 
 
+MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
+"""Most that the answers to one computation take together, in characters or bytes of those that are text."""
+
+
 class Question(Protocol):
     """Something to ask another process."""
 
@@ -54,11 +58,11 @@ class Waits(BaseException):
 class Answers:
     """The answers to the questions of one computation, in the order in which it puts them."""
 
-    __slots__ = ("_asked", "_given", "_next")
+    __slots__ = ("_asked", "_given", "_next", "_size")
 
     def __init__(self) -> None:
         self._given: list[tuple[Hashable, Any, Exception | None]] = []
-        self._next = self._asked = 0
+        self._next = self._asked = self._size = 0
 
     @property
     def place(self) -> int:
@@ -87,6 +91,10 @@ class Answers:
     def keep(self, question: Question, answer: Any, failure: Exception | None) -> None:
         """Take the answer or the error to a question as the next one."""
         self._asked += 1
+        self._size += len(answer) if isinstance(answer, (str, bytes)) else 0
+        if self._size > MAX_ANSWER_BYTES:
+            answer = None
+            failure = Unavailable(f"more than {MAX_ANSWER_BYTES:,} bytes of answers from other processes")
         self._given.append((question.about, answer, failure))
 
     def to(self, question: Question) -> Any:

@@ -12,6 +12,7 @@ import pytest
 from broker.core.errors import Unavailable
 from broker.core.schema import SchemaError
 from broker.core.waiting import (
+    MAX_ANSWER_BYTES,
     MAX_QUESTIONS,
     Waits,
     answer_to,
@@ -118,3 +119,14 @@ def test_a_thread_waits_for_answers_from_the_loop(answer: Any, expected: str) ->
         return await asyncio.to_thread(settled_on_thread, compute, asyncio.get_running_loop(), 0.1)
 
     assert expected in asyncio.run(on_loop())
+
+
+def test_answers_to_one_computation_have_a_bound_in_bytes() -> None:
+    asked: list[Hashable] = []
+
+    def compute() -> int:
+        return sum(len(answer_to(Ask(number, "x" * (MAX_ANSWER_BYTES // 4), asked))) for number in range(100))
+
+    with pytest.raises(Unavailable, match="more than 16,777,216 bytes of answers from other processes"):
+        asyncio.run(settled(compute))
+    assert len(asked) == 5
