@@ -73,8 +73,8 @@ servers: $(DEV) ## the servers that tests run against: mosquitto, NATS, PostgreS
 	@sh tests/support/fetch-servers.sh
 	@$(BIN)/python -m tests.support.kafka_server
 
-test: $(DEV) servers check ## all tests but the minutes-long ones
-	@$(PYTEST) -m "not heavy"
+test: $(DEV) servers check ## all tests but the minutes-long ones, with branch coverage
+	@$(PYTEST) -p tests.support.branch_coverage -m "not heavy"
 
 test-all: $(DEV) servers check ## all tests
 	@$(PYTEST)
