@@ -90,7 +90,7 @@ class Trials:
             "is_new_version": known is None,
             "changes": [change.as_dict() for change in difference(base.kind, base.current.flat, candidate.flat)],
             "compatibility": compatibility if known is None else {**compatibility, "compatible": True, "reasons": []},
-            "impact": [{"user": item.user, "breaks": item.breaks, "why": item.why} for item in effects],
+            "impact": [{"user": str(item.user), "breaks": item.breaks, "why": item.why} for item in effects],
             "messages": replayed(base.current.serde, candidate.serde, bindings, samples),
         }
 

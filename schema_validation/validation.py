@@ -48,9 +48,9 @@ class Validation:
         strategy: Callable[[Sequence[Check]], Check] = all_pass if self.spec.strategy == "all_pass" else any_pass
         return strategy(checks)
 
-    def names_schema(self, schema: str) -> bool:
-        """Whether one of its checks names a schema."""
-        return any(getattr(check, "schema_name", None) == schema for check in self.spec.checks)
+    def schemas(self) -> set[str]:
+        """The schemas that its checks name."""
+        return {check.schema_name for check in self.spec.checks if not isinstance(check, SqlCheckSpec)}
 
 
 def compile_validation(

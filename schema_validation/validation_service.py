@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from broker.core import wire
+from broker.core.contributor import Trial
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.message import Message
 from broker.core.objects import ObjectSection
-from broker.core.path import Trial
 from broker.core.quarantine import quarantine_problems
-from broker.core.schema import FieldType, SchemaEffect, SchemaLookup, TrialSchemas
+from broker.core.schema import FieldType, SchemaLookup, TrialSchemas
 from broker.core.topic import TopicFilter
 from broker.observe.gate_objects import GateObjects
 from rules.sql.compiler import Surroundings
@@ -32,16 +32,15 @@ class ValidationService(GateObjects[Validation]):
     kind = "validation"
     metric = "schema_validation"
     label = "validation_name"
+    follows_schema = "its messages are checked by the new version"
 
     def __init__(self, services: Services, section: ObjectSection, gate: ValidationGate) -> None:
         super().__init__(services, section, gate)
         self._functions = check_functions(lambda: services.schemas)
-        self._surroundings = Surroundings(services.node, {}, lambda: services.clock.now_ns() // 1_000_000)
+        self._surroundings = Surroundings(services.node.name, {}, lambda: services.node.clock.now_ns() // 1_000_000)
 
-    def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
-        """The validations that name a schema, and which of them would fail every message with such schemas."""
-        users = [item for item in self._objects if item.names_schema(schema)]
-        return [_effect(item, missing_schemas(item, schemas)) for item in users]
+    def _missing(self, item: Validation, schemas: SchemaLookup) -> Sequence[Problem]:
+        return missing_schemas(item, schemas)
 
     def bound_filters(self) -> Sequence[TopicFilter]:
         """The topics whose payloads a schema checks."""
@@ -64,8 +63,8 @@ class ValidationService(GateObjects[Validation]):
         registered ones.
         """
         found = payload_type(list(self._objects), topic_filter, schemas or self._services.schemas)
-        for change in self._services.payload_changes:
-            found = None if found is None else change(topic_filter, found)
+        for later in self._services.contributors:
+            found = None if found is None else later.payload_type_after(topic_filter, found)
         return found
 
     def try_on(self, message: Message) -> Trial:
@@ -86,7 +85,7 @@ class ValidationService(GateObjects[Validation]):
         """
         schemas = _schemas(body.get("schemas"), self._services.schemas)
         validations = self._all_compiled(body.get("validations"), schemas, body.get("check_references", True) is True)
-        message = wire.message_from_wire(body.get("message"), self._services.clock.now_ns())
+        message = wire.message_from_wire(body.get("message"), self._services.node.clock.now_ns())
         return _tried(validations, schemas, message)
 
     def _all_compiled(self, specs: Any, schemas: SchemaLookup, check_references: bool) -> Sequence[Validation]:
@@ -114,7 +113,7 @@ class ValidationService(GateObjects[Validation]):
     def _compiled(self, spec: Mapping[str, Any]) -> Validation:
         made = compile_validation(spec, self._functions, self._surroundings)
         problems = missing_schemas(made, self._services.schemas)
-        problems += quarantine_problems(made.spec.quarantine, self._services.streams)
+        problems += quarantine_problems(made.spec.quarantine, self._services.storage.streams)
         if problems:
             names = names_of_missing(made, self._services.schemas)
             members = {"missing_schemas": names} if names else None
@@ -131,13 +130,6 @@ def _told(check: CheckSpec) -> str:
 
 def _schema_checks(item: Validation) -> Sequence[SchemaCheckSpec]:
     return [check for check in item.spec.checks if not isinstance(check, SqlCheckSpec)]
-
-
-def _effect(item: Validation, problems: Sequence[Problem]) -> SchemaEffect:
-    why = "; ".join(problem.message for problem in problems)
-    return SchemaEffect(
-        f"validation '{item.name}'", bool(problems), why or "its messages are checked by the new version"
-    )
 
 
 def _schemas(specs: Any, known: SchemaLookup) -> SchemaLookup:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from broker.core.contributor import Trial
 from broker.core.errors import Invalid, PeerError, Problem
 from broker.core.filters import overlaps
 from broker.core.message import Message
-from broker.core.path import Trial
 from broker.core.quarantine import quarantine_problems
-from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
+from broker.core.schema import FieldType, SchemaLookup
 from broker.core.topic import TopicFilter
 from broker.core.wire import from_wire, to_wire
 from broker.observe.gate_objects import GateObjects
@@ -32,16 +32,10 @@ class TransformService(GateObjects[Transformation]):
     kind = "transformation"
     metric = "message_transformation"
     label = "transformation_name"
+    follows_schema = "its payloads are coded by the new version"
 
-    def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
-        """The transformations that name a schema, and which of them would fail every message with such schemas."""
-        found = []
-        for item in self._objects:
-            if item.names_schema(schema):
-                why = "; ".join(problem.message for problem in missing_schemas(item, schemas))
-                text = why or "its payloads are coded by the new version"
-                found.append(SchemaEffect(f"transformation '{item.name}'", bool(why), text))
-        return found
+    def _missing(self, item: Transformation, schemas: SchemaLookup) -> Sequence[Problem]:
+        return missing_schemas(item, schemas)
 
     def payload_type_after(self, topic_filter: str, before: FieldType) -> FieldType | None:
         """The type of the payloads on a filter's topics after all transformations, given the type before them.
@@ -94,7 +88,7 @@ class TransformService(GateObjects[Transformation]):
     def _compiled(self, spec: Mapping[str, Any]) -> Transformation:
         made = compile_transformation(spec)
         problems = missing_schemas(made, self._services.schemas)
-        problems += quarantine_problems(made.spec.quarantine, self._services.streams)
+        problems += quarantine_problems(made.spec.quarantine, self._services.storage.streams)
         if problems:
             names = names_of_missing(made, self._services.schemas)
             members = {"missing_schemas": names} if names else None

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from broker.config.gate_spec import READ_ONLY, GateSpec
 from broker.core import jsontext
+from broker.core.contributor import Contributor, Uses
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.merge_patch import merged
-from broker.core.objects import ObjectSection, Spec
+from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import OrderedObjects
-from broker.core.quarantine import quarantine
-from broker.core.schema import SchemaLookup
+from broker.core.quarantine import COLUMNS, quarantine
+from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from broker.core.topic import TopicFilter
 from broker.observe.counter_rates import Ticks
 from broker.observe.gate_counters import GateBook, GateCounters
@@ -36,7 +37,7 @@ class GateObject(Protocol):
 
     def matches(self, topic: str) -> bool: ...
 
-    def names_schema(self, schema: str) -> bool: ...
+    def schemas(self) -> Iterable[str]: ...
 
 
 T = TypeVar("T", bound=GateObject)
@@ -51,7 +52,7 @@ class RunningGate(Protocol[_Taken]):
     def use(self, objects: Iterable[tuple[_Taken, GateBook]], /) -> None: ...
 
 
-class GateObjects(ABC, Generic[T]):
+class GateObjects(Contributor, ABC, Generic[T]):
     """A ``broker.core.objects.ObjectService``, and what gates have beside."""
 
     kind: ClassVar[str]
@@ -60,6 +61,8 @@ class GateObjects(ABC, Generic[T]):
     """What the names of its metrics begin with."""
     label: ClassVar[str]
     """The label of its metrics."""
+    follows_schema: ClassVar[str]
+    """What a change of a schema does to an object that goes on working."""
 
     def __init__(self, services: Services, section: ObjectSection, gate: RunningGate[T]) -> None:
         self._services, self._gate = services, gate
@@ -117,7 +120,7 @@ class GateObjects(ABC, Generic[T]):
 
     def delete(self, name: str) -> None:
         self._objects.remove(name)
-        self._services.metrics.remove(**{self.label: name})
+        self._services.monitoring.metrics.remove(**{self.label: name})
         self._books.pop(name, None)
         self._changed()
 
@@ -145,7 +148,7 @@ class GateObjects(ABC, Generic[T]):
 
     def tick(self) -> None:
         """Sample the rates; called every ``counter_rates.STEP_S``."""
-        now_s = self._services.clock.monotonic_s()
+        now_s = self._services.node.clock.monotonic_s()
         for book in self._books.values():
             book.sample(now_s)
 
@@ -153,13 +156,29 @@ class GateObjects(ABC, Generic[T]):
         """The streams in which what is stopped is kept."""
         return [item.spec.quarantine for item in self._objects if item.spec.quarantine is not None]
 
-    def users_of_stream(self, stream: str) -> Sequence[str]:
-        """The objects that keep what they stop in a stream, as texts."""
-        return [self._called(item) for item in self._objects if item.spec.quarantine == stream]
+    def uses(self) -> Uses:
+        """Streams that keep what is stopped, and schemas."""
+        for item in self._objects:
+            user = Reference(self.kind, item.name)
+            if item.spec.quarantine is not None:
+                yield user, Reference("stream", item.spec.quarantine)
+            for schema in item.schemas():
+                yield user, Reference("schema", schema)
 
-    def users_of_schema(self, schema: str) -> Sequence[str]:
-        """The objects that name a schema, as texts."""
-        return [self._called(item) for item in self._objects if item.names_schema(schema)]
+    def columns_of_stream(self, stream: str) -> Mapping[str, FieldType]:
+        return COLUMNS if stream in self.quarantines() else {}
+
+    def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
+        found = []
+        for item in self._objects:
+            if schema in item.schemas():
+                why = "; ".join(problem.message for problem in self._missing(item, schemas))
+                found.append(SchemaEffect(Reference(self.kind, item.name), bool(why), why or self.follows_schema))
+        return found
+
+    @abstractmethod
+    def _missing(self, item: T, schemas: SchemaLookup) -> Sequence[Problem]:
+        """The problems with the schemas that an object names."""
 
     def on_topic(self, topic: str) -> Sequence[Spec]:
         """What runs on messages published on a topic, in order, those switched off among them."""
@@ -181,9 +200,6 @@ class GateObjects(ABC, Generic[T]):
             "does": self._does(item),
         }
 
-    def _called(self, item: T) -> str:
-        return f"{self.kind} '{item.name}'"
-
     def _put(self, made: T) -> Spec:
         self._objects.put(made.name, made)
         self._changed()
@@ -194,21 +210,21 @@ class GateObjects(ABC, Generic[T]):
 
     def _book(self, item: T) -> GateBook:
         """The book of an object, kept over changes."""
-        metrics, name = self._services.metrics, item.name
+        metrics, name = self._services.monitoring.metrics, item.name
         book = self._books.get(name)
         if book is None:
             book = self._books[name] = GateBook(GateCounters.of(metrics, self.metric, self.label, name))
         enabled = item.spec.enable
         metrics.gauge(f"{self.metric}_enable", lambda: enabled, "1 where it is switched on", **{self.label: name})
         stream = item.spec.quarantine
-        append = None if stream is None else self._services.streams.appender(stream)
+        append = None if stream is None else self._services.storage.streams.appender(stream)
         book.keep = None if append is None else quarantine(append, self.kind, name)
         return book
 
     def _changed(self) -> None:
         self._gate.schemas = self._services.schemas
         self._gate.use([(item, self._book(item)) for item in self._objects])
-        self._services.plans.invalidate()
+        self._services.messaging.plans.invalidate()
 
 
 def _saved(item: GateObject) -> Spec:

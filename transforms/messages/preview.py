@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from broker.core.contributor import Trial
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.message import Message
-from broker.core.path import Trial
 from broker.core.schema import SchemaLookup, TrialSchemas
 from broker.core.wire import message_from_wire, message_to_wire, to_wire
 from transforms.messages.failure import TransformationFailed
@@ -35,7 +35,7 @@ def preview(body: Mapping[str, Any], services: Services) -> Answer:
     """
     schemas = _schemas(body.get("schemas"), services.schemas)
     transformations = _compiled(body.get("transformations"), schemas, check=body.get("check_references", True) is True)
-    message = message_from_wire(body.get("message"), services.clock.now_ns())
+    message = message_from_wire(body.get("message"), services.node.clock.now_ns())
     return _trial(transformations, message, schemas, services).answer()
 
 
@@ -58,7 +58,7 @@ def _trial(
 ) -> _Trial:
     trial = _Trial(message)
     matching = [item for item in transformations if item.spec.enable and item.matches(message.topic)]
-    trial.run([BoundTransformation(item, schemas, services.node, services.clock) for item in matching])
+    trial.run([BoundTransformation(item, schemas, services.node.name, services.node.clock) for item in matching])
     return trial
 
 

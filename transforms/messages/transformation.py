@@ -56,10 +56,10 @@ class Transformation:
         """Whether any of its filters matches the topic."""
         return any(topic_filter.matches(topic) for topic_filter in self.filters)
 
-    def names_schema(self, schema: str) -> bool:
-        """Whether its decoder or encoder names a schema."""
+    def schemas(self) -> set[str]:
+        """The schemas that its decoder and encoder name."""
         codecs = (self.spec.payload_decoder, self.spec.payload_encoder)
-        return any(getattr(codec, "schema_name", None) == schema for codec in codecs)
+        return {codec.schema_name for codec in codecs if isinstance(codec, SchemaCodec)}
 
 
 def compile_transformation(spec: Mapping[str, Any], pointer: str = "") -> Transformation:
