@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import cast
 
 from broker.core.errors import NotFound, PeerError
 from broker.core.filters import covers
-from broker.core.schema import FieldType, SchemaLookup, TypedSerde
+from broker.core.schema import FieldType, SchemaLookup
 from broker.core.topic import TopicFilter
 from rules.sql.types import unified_all
 from schema_validation.serdes.base import SchemaSerde
@@ -63,8 +62,7 @@ def _type_by(check: CheckSpec, schemas: SchemaLookup) -> FieldType | None:
         serde = schemas.serde(check.schema_name)
     except NotFound:
         return None
-    if not isinstance(serde, TypedSerde) or serde.kind != check.type:
+    if not isinstance(serde, SchemaSerde) or serde.kind != check.type:
         return None
-    typed = cast(SchemaSerde, serde)
-    kind = typed.field_type(check.message_type if isinstance(check, ProtobufCheckSpec) else None)
-    return replace(kind, coding=typed.kind)
+    kind = serde.field_type(check.message_type if isinstance(check, ProtobufCheckSpec) else None)
+    return replace(kind, coding=serde.kind)

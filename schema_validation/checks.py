@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from broker.core.errors import NotFound
 from broker.core.jsontext import JsonError
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup, TaggedSchemas
-from schema_validation.serdes.base import Misfit, SchemaSerde
+from schema_validation.serdes.base import SchemaSerde
 from schema_validation.spec import ExternalHttpCheckSpec, ProtobufCheckSpec, SchemaCheckSpec
 
 if TYPE_CHECKING:
@@ -38,13 +38,6 @@ class CheckFailure:
 Check = Callable[[Message], CheckFailure | None]
 
 
-@runtime_checkable
-class Explaining(Protocol):
-    """A serde that says why a payload does not fit it."""
-
-    def misfit(self, data: bytes, message_type: str | None = None) -> Misfit | None: ...
-
-
 def schema_check(index: int, spec: SchemaCheckSpec, schemas: SchemaLookup) -> Check:
     """The check of a payload by a schema. A schema that is not there, or is of another type, fails every message."""
     from schema_validation.serdes.json_schema import JsonSchemaSerde
@@ -60,7 +53,7 @@ def schema_check(index: int, spec: SchemaCheckSpec, schemas: SchemaLookup) -> Ch
         return _always(CheckFailure(index, spec.type, spec.schema_name, "", str(error), True))
     if isinstance(serde, JsonSchemaSerde) and spec.type == "json":
         return _json_check(index, spec.schema_name, serde)
-    if not isinstance(serde, Explaining) or getattr(serde, "kind", None) != spec.type:
+    if not isinstance(serde, SchemaSerde) or serde.kind != spec.type:
         reason = f"schema '{spec.schema_name}' is not of type {spec.type}"
         return _always(CheckFailure(index, spec.type, spec.schema_name, "", reason, True))
     return _decoding_check(index, spec, serde, message_type)
@@ -83,7 +76,7 @@ def _json_check(index: int, schema: str, serde: JsonSchemaSerde) -> Check:
     return check
 
 
-def _decoding_check(index: int, spec: SchemaCheckSpec, serde: Explaining, message_type: str | None) -> Check:
+def _decoding_check(index: int, spec: SchemaCheckSpec, serde: SchemaSerde, message_type: str | None) -> Check:
     misfit, kind, schema = serde.misfit, spec.type, spec.schema_name
 
     def check(message: Message) -> CheckFailure | None:
