@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.config.schema_use import message_type_of, serde_of
 from broker.core.errors import NotFound
 from broker.core.jsontext import JsonError
 from broker.core.message import Message
-from broker.core.schema import SchemaLookup, TaggedSchemas
+from broker.core.schema import SchemaLookup
 from schema_validation.serdes.base import SchemaSerde
-from schema_validation.spec import ExternalHttpCheckSpec, ProtobufCheckSpec, SchemaCheckSpec
+from schema_validation.spec import SchemaCheckSpec
 
 if TYPE_CHECKING:
     from schema_validation.serdes.json_schema import JsonSchemaSerde
@@ -42,13 +43,8 @@ def schema_check(index: int, spec: SchemaCheckSpec, schemas: SchemaLookup) -> Ch
     """The check of a payload by a schema. A schema that is not there, or is of another type, fails every message."""
     from schema_validation.serdes.json_schema import JsonSchemaSerde
 
-    message_type = spec.message_type if isinstance(spec, ProtobufCheckSpec) else None
     try:
-        is_tagged = not isinstance(spec, ExternalHttpCheckSpec) and spec.wire_format == "confluent"
-        if is_tagged and isinstance(schemas, TaggedSchemas):
-            serde = schemas.tagged(spec.schema_name)
-        else:
-            serde = schemas.serde(spec.schema_name)
+        serde = serde_of(spec, schemas)
     except NotFound as error:
         return _always(CheckFailure(index, spec.type, spec.schema_name, "", str(error), True))
     if isinstance(serde, JsonSchemaSerde) and spec.type == "json":
@@ -56,7 +52,7 @@ def schema_check(index: int, spec: SchemaCheckSpec, schemas: SchemaLookup) -> Ch
     if not isinstance(serde, SchemaSerde) or serde.kind != spec.type:
         reason = f"schema '{spec.schema_name}' is not of type {spec.type}"
         return _always(CheckFailure(index, spec.type, spec.schema_name, "", reason, True))
-    return _decoding_check(index, spec, serde, message_type)
+    return _decoding_check(index, spec, serde)
 
 
 def _json_check(index: int, schema: str, serde: JsonSchemaSerde) -> Check:
@@ -76,8 +72,8 @@ def _json_check(index: int, schema: str, serde: JsonSchemaSerde) -> Check:
     return check
 
 
-def _decoding_check(index: int, spec: SchemaCheckSpec, serde: SchemaSerde, message_type: str | None) -> Check:
-    misfit, kind, schema = serde.misfit, spec.type, spec.schema_name
+def _decoding_check(index: int, spec: SchemaCheckSpec, serde: SchemaSerde) -> Check:
+    misfit, kind, schema, message_type = serde.misfit, spec.type, spec.schema_name, message_type_of(spec)
 
     def check(message: Message) -> CheckFailure | None:
         found = misfit(message.payload, message_type)
@@ -124,17 +120,3 @@ def any_pass(checks: Sequence[Check]) -> Check:
         return first
 
     return run
-
-
-def missing_schema(spec: SchemaCheckSpec, schemas: SchemaLookup) -> str | None:
-    """Why the schema a check names cannot be used, or None when it can."""
-    try:
-        serde: SchemaSerde | object = schemas.serde(spec.schema_name)
-    except NotFound as error:
-        return str(error)
-    kind = getattr(serde, "kind", spec.type)
-    if kind != spec.type:
-        return f"schema {spec.schema_name!r} is of type {kind}, not {spec.type}"
-    if isinstance(spec, ProtobufCheckSpec) and not serde.has_message_type(spec.message_type):  # type: ignore[union-attr] # a protobuf serde, by its kind
-        return f"schema {spec.schema_name!r} has no message type {spec.message_type!r}"
-    return None

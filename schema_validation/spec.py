@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from broker.config.gate_spec import READ_ONLY, GateSpec
 from broker.config.model import Settings
-from broker.config.spec_problems import spec_problems
-from broker.core.errors import Invalid, Problem
+from broker.config.schema_use import AvroUse, ExternalHttpUse, JsonUse, ProtobufUse, message_type_of
+from broker.config.spec_problems import parsed
 from schema_validation.external_http.spec import Parameters
 
 _CHECKS = ("sql", "json", "avro", "protobuf", "external_http")
@@ -44,31 +44,7 @@ class SqlCheckSpec(Settings):
     sql: str = Field(min_length=1)
 
 
-class JsonCheckSpec(Settings):
-    type: Literal["json"]
-    schema_name: str = Field(alias="schema", min_length=1)
-    wire_format: Literal["none", "confluent"] = "none"
-
-
-class AvroCheckSpec(Settings):
-    type: Literal["avro"]
-    schema_name: str = Field(alias="schema", min_length=1)
-    wire_format: Literal["none", "confluent"] = "none"
-
-
-class ProtobufCheckSpec(Settings):
-    type: Literal["protobuf"]
-    schema_name: str = Field(alias="schema", min_length=1)
-    message_type: str = Field(min_length=1)
-    wire_format: Literal["none", "confluent"] = "none"
-
-
-class ExternalHttpCheckSpec(Settings):
-    type: Literal["external_http"]
-    schema_name: str = Field(alias="schema", min_length=1)
-
-
-SchemaCheckSpec = JsonCheckSpec | AvroCheckSpec | ProtobufCheckSpec | ExternalHttpCheckSpec
+SchemaCheckSpec = JsonUse | AvroUse | ProtobufUse | ExternalHttpUse
 CheckSpec = Annotated[SqlCheckSpec | SchemaCheckSpec, Field(discriminator="type")]
 
 
@@ -90,8 +66,7 @@ class ValidationSpec(GateSpec):
 
 def key_of(check: SchemaCheckSpec) -> str:
     """What makes two schema checks the same."""
-    message_type = f":{check.message_type}" if isinstance(check, ProtobufCheckSpec) else ""
-    return f"{check.type}:{check.schema_name}{message_type}"
+    return ":".join(filter(None, (check.type, check.schema_name, message_type_of(check))))
 
 
 def parse_spec(spec: Mapping[str, Any], pointer: str = "") -> ValidationSpec:
@@ -100,10 +75,5 @@ def parse_spec(spec: Mapping[str, Any], pointer: str = "") -> ValidationSpec:
     Raises:
         Invalid: with every problem of its shape.
     """
-    if not isinstance(spec, Mapping):
-        raise Invalid("a validation is an object", [Problem("an object is wanted", pointer)])
-    try:
-        return ValidationSpec.model_validate({k: v for k, v in spec.items() if k not in READ_ONLY})
-    except ValidationError as error:
-        problems = spec_problems(error, ValidationSpec, _CHECKS, pointer)
-        raise Invalid("the validation cannot be saved", problems) from None
+    what = "the validation cannot be saved"
+    return parsed(ValidationSpec, spec, what, ignored=READ_ONLY, tags=_CHECKS, pointer=pointer)

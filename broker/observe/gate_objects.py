@@ -9,16 +9,19 @@ from hashlib import sha256
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from broker.config.gate_spec import READ_ONLY, GateSpec
+from broker.config.schema_use import SchemaUse, missing_schemas, names_of_missing
 from broker.core import jsontext
 from broker.core.contributor import Contributor, Uses
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.merge_patch import merged
+from broker.core.message import Message
 from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import OrderedObjects
-from broker.core.quarantine import COLUMNS, quarantine
-from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
+from broker.core.quarantine import COLUMNS, quarantine, quarantine_problems
+from broker.core.schema import FieldType, SchemaEffect, SchemaLookup, TrialSchemas
 from broker.core.topic import TopicFilter
+from broker.core.wire import message_from_wire
 from broker.observe.counter_rates import Ticks
 from broker.observe.gate_counters import GateBook, GateCounters
 
@@ -37,7 +40,7 @@ class GateObject(Protocol):
 
     def matches(self, topic: str) -> bool: ...
 
-    def schemas(self) -> Iterable[str]: ...
+    def schema_uses(self) -> Iterable[tuple[str, SchemaUse]]: ...
 
 
 T = TypeVar("T", bound=GateObject)
@@ -71,8 +74,49 @@ class GateObjects(Contributor, ABC, Generic[T]):
         self.ticks = Ticks(self.tick)
 
     @abstractmethod
+    def _compile(self, spec: Spec, pointer: str = "", schemas: SchemaLookup | None = None) -> T:
+        """Check and compile what was sent, with ``schemas`` for a trial. Raises ``Invalid`` with every problem."""
+
     def _compiled(self, spec: Spec) -> T:
-        """Check and compile what was sent, and what it refers to. Raises ``Invalid`` with every problem."""
+        """The same, with what it refers to."""
+        made, schemas = self._compile(spec), self._services.schemas
+        problems = missing_schemas(made.schema_uses(), schemas)
+        problems += quarantine_problems(made.spec.quarantine, self._services.storage.streams)
+        if problems:
+            names = names_of_missing(made.schema_uses(), schemas)
+            members = {"missing_schemas": names} if names else None
+            raise Invalid(f"{self.kind} {made.name!r} cannot be saved", problems, members=members)
+        return made
+
+    def _for_trial(self, body: Mapping[str, Any], member: str) -> tuple[list[T], SchemaLookup, Message]:
+        """Objects that need not be saved, what they use of schemas, and the message of a trial.
+
+        Raises:
+            Invalid: something in it cannot be used.
+        """
+        schemas = _schemas_of_trial(body.get("schemas"), self._services.schemas)
+        specs, checks = body.get(member), body.get("check_references", True) is True
+        what = f"the {member} cannot be saved"
+        if not isinstance(specs, list):
+            raise Invalid(what, [Problem("expected a list", f"/{member}")])
+        made: dict[str, T] = {}
+        problems: list[Problem] = []
+        for index, spec in enumerate(specs):
+            pointer = f"/{member}/{index}"
+            try:
+                item = self._compile(spec, pointer, schemas)
+            except Invalid as error:
+                problems += error.problems
+                continue
+            if item.name in made:
+                problems.append(Problem(f"the name {item.name!r} is taken", f"{pointer}/name"))
+            if checks:
+                problems += missing_schemas(item.schema_uses(), schemas, pointer)
+            made[item.name] = item
+        if problems:
+            raise Invalid(what, problems)
+        message = message_from_wire(body.get("message"), self._services.node.clock.now_ns())
+        return list(made.values()), schemas, message
 
     def load(self, specs: Sequence[Spec]) -> list[str]:
         """Take the objects of the configuration; gives a sentence for each that cannot be used."""
@@ -162,8 +206,8 @@ class GateObjects(Contributor, ABC, Generic[T]):
             user = Reference(self.kind, item.name)
             if item.spec.quarantine is not None:
                 yield user, Reference("stream", item.spec.quarantine)
-            for schema in item.schemas():
-                yield user, Reference("schema", schema)
+            for _, use in item.schema_uses():
+                yield user, Reference("schema", use.schema_name)
 
     def columns_of_stream(self, stream: str) -> Mapping[str, FieldType]:
         return COLUMNS if stream in self.quarantines() else {}
@@ -171,14 +215,10 @@ class GateObjects(Contributor, ABC, Generic[T]):
     def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
         found = []
         for item in self._objects:
-            if schema in item.schemas():
-                why = "; ".join(problem.message for problem in self._missing(item, schemas))
+            if any(use.schema_name == schema for _, use in item.schema_uses()):
+                why = "; ".join(problem.message for problem in missing_schemas(item.schema_uses(), schemas))
                 found.append(SchemaEffect(Reference(self.kind, item.name), bool(why), why or self.follows_schema))
         return found
-
-    @abstractmethod
-    def _missing(self, item: T, schemas: SchemaLookup) -> Sequence[Problem]:
-        """The problems with the schemas that an object names."""
 
     def on_topic(self, topic: str) -> Sequence[Spec]:
         """What runs on messages published on a topic, in order, those switched off among them."""
@@ -225,6 +265,14 @@ class GateObjects(Contributor, ABC, Generic[T]):
         self._gate.schemas = self._services.schemas
         self._gate.use([(item, self._book(item)) for item in self._objects])
         self._services.messaging.plans.invalidate()
+
+
+def _schemas_of_trial(specs: Any, known: SchemaLookup) -> SchemaLookup:
+    if not specs:
+        return known
+    if not isinstance(specs, list) or not isinstance(known, TrialSchemas):
+        raise Invalid("the schemas cannot be used", [Problem("expected a list of schemas", "/schemas")])
+    return known.with_schemas(specs)
 
 
 def _saved(item: GateObject) -> Spec:

@@ -99,7 +99,7 @@ def without(spec: dict[str, Any], member: str) -> dict[str, Any]:
         (validation("v", {"type": "json", "schema": "reading", "message_type": "x"}), "/checks/0/message_type", ""),
         (validation("v", {"type": "json", "schema": "gone"}), "/checks/0/schema", "gone"),
         (validation("v", {"type": "avro", "schema": "reading"}), "/checks/0/schema", "of type json"),
-        (validation("v", {**PROTO, "message_type": "Nobody"}), "/checks/0/schema", "Nobody"),
+        (validation("v", {**PROTO, "message_type": "Nobody"}), "/checks/0/message_type", "Nobody"),
         (validation("v", {"type": "sql", "sql": "SELECT * FROM 't'"}), "/checks/0/sql", "no FROM"),
         (validation("v", {"type": "sql", "sql": "FOREACH payload.a"}), "/checks/0/sql", "no FOREACH"),
         (validation("v", {"type": "sql", "sql": "SELEC 1"}), "/checks/0/sql", ""),
