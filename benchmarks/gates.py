@@ -18,10 +18,9 @@ from typing import Any, cast
 from broker.core.client import Client
 from broker.core.clock import SystemClock
 from broker.core.events import Events
-from broker.core.feature import Services
+from broker.core.feature import MessagingPort, MonitoringPort, NodePort, Services, StoragePort
 from broker.core.message import Message
 from broker.core.objects import MemorySection
-from broker.core.schema import NoSchemas
 from broker.observe.metrics import Metrics
 from schema_validation.feature import SchemaValidationFeature
 from transforms.feature import TransformsFeature
@@ -108,9 +107,11 @@ class _Unused:
 
 def _services() -> Services:
     return Services(
-        "bench", SystemClock(), Events(), _NoPlans(), _Unused(), _Unused(), NoSchemas(), lambda path: MemorySection(),
-        Metrics(),
-    )  # fmt: skip
+        NodePort("bench", SystemClock()),
+        MessagingPort(Events(), _NoPlans(), _Unused()),
+        StoragePort(lambda path: MemorySection(), _Unused()),
+        MonitoringPort(Metrics()),
+    )
 
 
 def _validating(kind: str, others: int = 0) -> tuple[Call, bytes]:

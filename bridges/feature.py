@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from bridges.resource import specs
@@ -15,9 +14,7 @@ from bridges.resource.watch import LOOK_S, BridgeWatch
 from broker.config.model import Settings
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.errors import ConfigError
-from broker.core.feature import Services
-from broker.core.objects import ObjectService
-from broker.core.stage import Gate, Tap
+from broker.core.feature import Feature, Services
 from broker.observe.counter_rates import Ticks
 
 BUILT_IN: Final = {
@@ -46,8 +43,8 @@ def source_models() -> list[type[Settings]]:
     return specs.source_models(Registry(BUILT_IN))
 
 
-class BridgesFeature:
-    """A ``broker.core.feature.Feature``. ``begin`` when clients may come, ``end`` when none is there any more."""
+class BridgesFeature(Feature):
+    """Connectors, actions and sources."""
 
     name = "bridges"
 
@@ -55,48 +52,43 @@ class BridgesFeature:
         self.registry = Registry(BUILT_IN)
         self._services = services
         self.hub = Hub(services, self.registry, AddressGuard(ssrf or SsrfSettings()))
-        self.connectors = ConnectorService(services.section("connectors"), self.hub)
-        self.actions = ActionService(services.section("actions"), self.hub)
-        self.sources = SourceService(services.section("sources"), self.hub)
-        self.gates: Sequence[Gate] = ()
-        self.taps: Sequence[Tap] = ()
-        self.services: Sequence[ObjectService] = (self.connectors, self.actions, self.sources)
-        self._watch = BridgeWatch(self.hub.actions, self.hub.sources, services.alarms, services.clock)
-        self._ticks = Ticks(self._tick), Ticks(self._watch.look, LOOK_S)
+        self.connectors = ConnectorService(services.storage.section("connectors"), self.hub)
+        self.actions = ActionService(services.storage.section("actions"), self.hub)
+        self.sources = SourceService(services.storage.section("sources"), self.hub)
+        self.services = (self.connectors, self.actions, self.sources)
+        self._watch = BridgeWatch(self.hub.actions, self.hub.sources, services.monitoring.alarms, services.node.clock)
+        self.ticks = Ticks(self._tick), Ticks(self._watch.look, LOOK_S)
 
     def start(self) -> None:
-        """Take the objects of the configuration; rows wait in their buffers until ``begin``."""
+        """Load the objects of the configuration; rows wait in their buffers until ``connect``."""
         refused = []
         loading: dict[str, Any] = {"connectors": self.connectors, "actions": self.actions, "sources": self.sources}
         for section, service in loading.items():
-            refused += service.load(self._services.section(section).load())
+            refused += service.load(self._services.storage.section(section).load())
         if refused:
             raise ConfigError(refused)
-        for ticks in self._ticks:
+        for ticks in self.ticks:
             ticks.start()
 
-    def stop(self) -> None:
-        """Sample rates and raise alarms no more."""
-        for ticks in self._ticks:
-            ticks.stop()
-
-    def begin(self) -> None:
+    async def connect(self, api_url: str, token: str) -> None:
         """Connect everything."""
         self.hub.begin()
 
-    async def end_sources(self) -> None:
-        """Bring nothing in any more; before clients are sent away."""
+    async def disconnect(self) -> None:
+        """Stop the sources."""
         await self.hub.end_sources()
 
-    async def end(self) -> None:
+    async def close(self) -> None:
         """Send what can be sent in a few seconds, and disconnect."""
         await self.hub.end()
+        for ticks in self.ticks:
+            ticks.stop()
 
     def lost_rows(self) -> dict[str, int]:
         """Rows that actions gave up and that no fallback or dead letter holds, by reason; since start."""
         return self.hub.lost_rows()
 
     def _tick(self) -> None:
-        now_s = self._services.clock.monotonic_s()
+        now_s = self._services.node.clock.monotonic_s()
         self.actions.tick(now_s)
         self.sources.tick(now_s)

@@ -20,8 +20,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from broker.core.clock import Clock
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
+from broker.core.feature import Services
 from broker.core.objects import Spec
 from broker.core.times import MILLISECONDS, rfc3339_or_none
 from rules.settings import RulesSettings
@@ -35,9 +35,6 @@ _GRACE_S: Final = 10.0
 """The process ends by itself when its time is over; so long later it is killed."""
 _MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 _WHAT: Final = "this cannot be back-tested"
-
-Positions = Callable[[str, int | None], Mapping[str, Any]]
-"""Where a stream stands and how its ranges are read (``broker.streams.service``)."""
 
 
 @dataclass(slots=True)
@@ -98,16 +95,14 @@ class Backtests:
 
     def __init__(
         self,
-        node: str,
-        clock: Clock,
+        services: Services,
         settings: RulesSettings,
-        positions: Positions,
-        command: Sequence[str],
         schemas: Callable[[], Sequence[Spec]],
     ) -> None:
-        """``command`` starts the process; ``schemas`` gives the specs of the schemas that functions may name."""
-        self._node, self._clock, self._settings = node, clock, settings
-        self._positions, self._command, self._schemas = positions, command, schemas
+        """``schemas`` gives the specs of the schemas that functions may name."""
+        node = services.node
+        self._node, self._clock, self._command, self._settings = node.name, node.clock, node.backtest, settings
+        self._positions, self._schemas = services.storage.positions, schemas
         self._jobs: dict[str, Backtest] = {}
 
     def start(self, wish: Wish) -> dict[str, Any]:

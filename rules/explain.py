@@ -124,7 +124,7 @@ class Explainer:
         return self._explain(spec["sql"], event, name, rehearsal)
 
     def _explain(self, sql: str, event: Mapping[str, Any], name: str, rehearsal: Rehearsal) -> dict[str, Any]:
-        node, now_ms = self._services.node, self._services.clock.now_ns() // 1_000_000
+        node, now_ms = self._services.node.name, self._services.node.clock.now_ns() // 1_000_000
         functions, surroundings = self._functions.trial(), Surroundings(node, {"rule_id": name}, lambda: now_ms)
         compile_statement(sql, functions, surroundings)  # tells all that is wrong, which a trace alone would not
         columns = tester.columns_of(event, node, now_ms, name)

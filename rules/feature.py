@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from broker.core.errors import ConfigError
-from broker.core.feature import Services
-from broker.core.objects import ObjectService
+from broker.core.feature import Feature, Services
 from broker.core.schema import SchemaLookup
-from broker.core.stage import Gate, Tap
 from broker.observe.log import get_logger
-from rules.backtest import Backtests, Positions
+from rules.backtest import Backtests
 from rules.deferred import Bounds, Deferrals
 from rules.engine import RuleEngine
 from rules.functions.external_schemas import external_schema_functions
@@ -33,8 +30,8 @@ SCHEMAS = "schema_registry.schemas"
 _log = get_logger(__name__)
 
 
-class RulesFeature:
-    """A ``broker.core.feature.Feature``. Start it after the feature that gives ``services.schemas``."""
+class RulesFeature(Feature):
+    """Rules. Start it after the feature that sets ``services.schemas``."""
 
     name = "rules"
 
@@ -50,26 +47,20 @@ class RulesFeature:
             _log.error("functions.plugin", problem=problem)
         self._deferrals = _deferrals(services, self.settings)
         engine = RuleEngine(
-            services.node,
-            services.events,
-            services.clock.now_ns,
+            services.node.name,
+            services.messaging.events,
+            services.node.clock.now_ns,
             ignores_sys_messages=self.settings.ignore_sys_message,
             deferrals=self._deferrals,
         )
-        self._services = services
         self._next_tick: asyncio.TimerHandle | None = None
-        self._section = services.section(SECTION)
+        self._section = services.storage.section(SECTION)
         self.service = RuleService(services, self._section, engine, self.functions, self.settings)
-        self.gates: Sequence[Gate] = ()
-        self.taps: Sequence[Tap] = (SparkplugTap(aliases, lambda: services.schemas), RulesTap(engine))
-        self.services: Sequence[ObjectService] = (self.service,)
-        services.users_of_stream.append(self.service.users_of_stream)
-        services.path.append(self.service)
-        services.users_of_schema.append(self.service.users_of_schema)
-        services.users_of_sink.append(self.service.users_of_sink)
-        services.users_of_source.append(self.service.users_of_source)
-        services.columns_of_sink.append(self.service.columns_of_sink)
-        services.effects_of_schema.append(self.service.effects_of_schema)
+        self.taps = (SparkplugTap(aliases, lambda: services.schemas), RulesTap(engine))
+        self.services = (self.service,)
+        services.contributors.append(self.service)
+        if services.node.backtest:
+            self.service.jobs = Backtests(services, self.settings, services.storage.section(SCHEMAS).load)
 
     def start(self) -> None:
         """Load the rules of the configuration.
@@ -89,28 +80,13 @@ class RulesFeature:
         if loop is not None:
             self._tick_on(loop)
 
-    def offer_backtests(self, positions: Positions, command: Sequence[str]) -> None:
-        """Let rules be run over what streams hold.
-
-        Args:
-            positions: where a stream stands and how its ranges are read.
-            command: starts the process of a back-test.
-        """
-        schemas = self._services.section(SCHEMAS).load
-        self.service.jobs = Backtests(
-            self._services.node, self._services.clock, self.settings, positions, command, schemas
-        )
-
-    def begin_deferred(self) -> None:
-        """Go on with what rules had put off, and put off from now on. On the loop, once all features are started."""
+    def open(self) -> None:
+        """Resume the deferred work of rules."""
         self._deferrals.begin()
 
-    async def end_deferred(self) -> None:
-        """Stop evaluating what rules put off, and the worker processes; before the store is closed."""
+    async def close(self) -> None:
+        """Stop deferred work with its worker processes, the sampling of rates, and back-tests."""
         await self._deferrals.end()
-
-    def stop(self) -> None:
-        """End the sampling of rates, and back-tests."""
         if self.service.jobs is not None:
             self.service.jobs.stop()
         if self._next_tick is not None:
@@ -136,13 +112,13 @@ def _of_schemas(services: Services, aliases: Aliases) -> list[Function]:
 
 def _deferrals(services: Services, settings: RulesSettings) -> Deferrals:
     """What evaluates rules beside the publish path, and what jq does in this process, as the settings say."""
-    metrics = services.metrics
+    metrics = services.monitoring.metrics
     JqDefaults.timeout_s = settings.jq_function_default_timeout
     metrics.gauge("jq_inline_evaluations", lambda: Counts.inline, "jq programs run on the publish path")
     metrics.gauge("jq_programs_cached", lambda: len(PROGRAMS), "compiled jq programs kept")
     pool = WorkerPool(settings.jq_workers, settings.jq_worker_memory, metrics)
     bounds = Bounds(settings.jq_queue_records, settings.jq_queue_bytes)
-    return Deferrals(services.node, services.queues, pool, bounds, metrics)
+    return Deferrals(services.node.name, services.storage.queues, pool, bounds, metrics)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

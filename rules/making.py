@@ -95,10 +95,14 @@ class RuleMaker:
         counts = Counts(checked.name)
         counts.actions += [step.counts for step in steps]
         program = self._program_for_templates(checked, statement)
-        rule = Rule(checked.name, statement, steps, counts, self._services.clock.now_ns, checked.enable, program)
+        rule = Rule(checked.name, statement, steps, counts, self._services.node.clock.now_ns, checked.enable, program)
         rule.decides = checked.decides
         if calls_jq(statement.tree):
-            node, metadata, now_ns = self._services.node, {"rule_id": checked.name}, self._services.clock.now_ns
+            node, metadata, now_ns = (
+                self._services.node.name,
+                {"rule_id": checked.name},
+                self._services.node.clock.now_ns,
+            )
             rule.variables = lambda message: all_columns(message, node, metadata, lambda: now_ns() // 1_000_000)
         if asked := asked_by(statement.tree, self._functions):
             rule.may_wait = lambda: asked.waits(self._services.schemas)
@@ -139,8 +143,8 @@ class RuleMaker:
         return compile_for_templates(statement.tree, self._functions, surroundings, frozenset(names))
 
     def _surroundings(self, name: str) -> Surroundings:
-        now_ns = self._services.clock.now_ns
-        return Surroundings(self._services.node, {"rule_id": name}, lambda: now_ns() // 1_000_000)
+        now_ns = self._services.node.clock.now_ns
+        return Surroundings(self._services.node.name, {"rule_id": name}, lambda: now_ns() // 1_000_000)
 
     def _step(self, action: Any, rule: str, position: str) -> Step:
         """The action at a position (``0``, or ``0.1`` for a fallback), bound to what it acts on."""
@@ -151,9 +155,9 @@ class RuleMaker:
         counts = ActionCounts(rule, position, action.type, [fallback.counts for fallback in fallbacks])
         services = self._services
         if isinstance(action, BridgeAction):
-            state = partial(services.sinks.state_of, action.bridge)
+            state = partial(services.endpoints.sinks.state_of, action.bridge)
             step = Step("bridge", action.bridge, counts, fallbacks, state=state)
-            return step.hands_to(hand_to_sink(services.sinks, action.bridge))
+            return step.hands_to(hand_to_sink(services.endpoints.sinks, action.bridge))
         target = action.stream if isinstance(action, StreamAction) else ""
         return Step(action.type, target, counts, fallbacks).does(self._action(action, rule))
 
@@ -162,13 +166,15 @@ class RuleMaker:
             return self._stream_action(action, rule)
         if isinstance(action, RepublishAction):
             services, max_depth = self._services, self._settings.max_republish_depth
-            return republish(_republish(action), rule, services.publisher, max_depth, services.clock.now_ns)
+            return republish(
+                _republish(action), rule, services.messaging.publisher, max_depth, services.node.clock.now_ns
+            )
         if isinstance(action, Effect):
             return stop_message(rule, disconnect=action.type == "disconnect")
         return console(rule)
 
     def _stream_action(self, action: StreamAction, rule: str) -> Action:
-        streams = self._services.streams
+        streams = self._services.storage.streams
         if problem := rows_problem(action.stream, streams, "/stream"):
             raise Invalid("the action cannot be used", [problem])
         return append_to_stream(streams.appender(action.stream), rule)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from broker.core.contributor import Trial
 from broker.core.events import message_columns
 from broker.core.message import Message
 from broker.core.objects import Spec
-from broker.core.path import Trial
 from broker.core.wire import payload_to_wire, to_wire
 from rules import tester
 from rules.making import MadeRule

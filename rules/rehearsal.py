@@ -26,10 +26,10 @@ def rehearsing(services: Services, effects: Effects) -> Services:
     """Services with which actions are made that only note in ``effects`` what they would do."""
     return replace(
         services,
-        publisher=_Publisher(effects),
-        streams=_Streams(services.streams, effects),
-        sinks=_sinks(services.sinks, effects),
-        metrics=Metrics(),
+        messaging=replace(services.messaging, publisher=_Publisher(effects)),
+        storage=replace(services.storage, streams=_Streams(services.storage.streams, effects)),
+        endpoints=replace(services.endpoints, sinks=_sinks(services.endpoints.sinks, effects)),
+        monitoring=replace(services.monitoring, metrics=Metrics()),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from broker.core.objects import Reference
 from broker.core.schema import FieldType, SchemaEffect
 from rules.rule import Statement
 from rules.sql.inference import Inferred
@@ -30,7 +31,9 @@ def effects(rules: Iterable[TypedRule], now: TypeChecker, then: TypeChecker) -> 
         why = [*sorted(mistakes), *columns]
         if why:
             breaks = bool(mistakes) or any(columns.values())
-            found.append(SchemaEffect(f"rule '{rule.name}'", breaks, "; ".join(why), rule.streams if columns else ()))
+            found.append(
+                SchemaEffect(Reference("rule", rule.name), breaks, "; ".join(why), rule.streams if columns else ())
+            )
     return found
 
 

@@ -10,14 +10,13 @@ from typing import Any
 from sqlglot import exp
 
 from broker.core import jsontext
+from broker.core.contributor import Contributor, Trial, Uses
 from broker.core.errors import Conflict, InUse, Invalid, Problem, SluiceError, Unavailable
-from broker.core.events import SOURCE_PREFIXES
 from broker.core.feature import Services
 from broker.core.merge_patch import merged
 from broker.core.message import Message
-from broker.core.objects import ObjectSection, Spec
+from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import OrderedObjects
-from broker.core.path import Trial
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from broker.core.times import MILLISECONDS, rfc3339_or_none
 from rules import path, tester
@@ -43,7 +42,7 @@ from rules.type_check import TypeChecker
 from rules.versions import Versions, difference
 
 
-class RuleService:
+class RuleService(Contributor):
     """A ``broker.core.objects.ObjectService`` for rules, and what is asked of them."""
 
     kind = "rule"
@@ -69,9 +68,9 @@ class RuleService:
         """Rules that cannot be used, with why: rules the configuration holds, and readers of rules that are gone."""
         self._rates = MatchRates()
         self._totals = Totals(lambda: (saved.rule.counts for saved in self._made()))
-        self._totals.register(services.metrics)
-        directory = None if services.data_dir is None else services.data_dir / "versions" / "rules"
-        self._versions = Versions(directory, services.clock.now_ns)
+        self._totals.register(services.monitoring.metrics)
+        directory = None if services.node.data_dir is None else services.node.data_dir / "versions" / "rules"
+        self._versions = Versions(directory, services.node.clock.now_ns)
 
     # The five verbs
 
@@ -154,7 +153,7 @@ class RuleService:
         if isinstance(before, MadeRule):
             self._totals.retire(before.rule.counts)
         self._rates.forget(name)
-        self._services.metrics.remove(rule=name)
+        self._services.monitoring.metrics.remove(rule=name)
         self._changed()
 
     def etag(self, name: str) -> str:
@@ -180,7 +179,7 @@ class RuleService:
     def tick(self) -> None:
         """Sample the rates; called every ``rates.STEP_S``."""
         counts = ((saved.name, saved.rule.counts.matched.value) for saved in self._made())
-        self._rates.tick(counts, self._services.clock.monotonic_s())
+        self._rates.tick(counts, self._services.node.clock.monotonic_s())
 
     # Versions
 
@@ -281,22 +280,18 @@ class RuleService:
 
     # Who uses what
 
-    def users_of_stream(self, stream: str) -> Sequence[str]:
-        """The rules that write to a stream, as texts."""
-        return [f"rule '{saved.spec.name}'" for saved in self._made() if stream in _streams(saved.spec)]
-
-    def users_of_sink(self, sink: str) -> Sequence[str]:
-        """The rules that hand rows to a bridge, ``<type>:<name>``, as texts."""
-        return [f"rule '{saved.spec.name}'" for saved in self._made() if sink in _sinks(saved.spec)]
-
-    def users_of_source(self, source: str) -> Sequence[str]:
-        """The rules that read what a connector brings in, ``<type>:<name>``, as texts."""
-        names = [prefix + source for prefix in SOURCE_PREFIXES]
-        return [f"rule '{one.spec.name}'" for one in self._made() if set(names) & one.rule.statement.sources.ingress]
-
-    def users_of_schema(self, schema: str) -> Sequence[str]:
-        """The rules whose functions name a schema, as texts."""
-        return [f"rule '{saved.spec.name}'" for saved in self._made() if schema in _schemas(saved.rule.statement)]
+    def uses(self) -> Uses:
+        """Streams and actions that rules write to, sources that they read, schemas that their functions name."""
+        for saved in self._made():
+            sources = (name.partition("/")[2] for name in saved.rule.statement.sources.ingress)
+            used = {
+                "stream": _streams(saved.spec),
+                "action": _sinks(saved.spec),
+                "source": sources,
+                "schema": _schemas(saved.rule.statement),
+            }
+            user = Reference(self.kind, saved.spec.name)
+            yield from ((user, Reference(kind, name)) for kind, names in used.items() for name in names)
 
     def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
         """The rules that would be touched if schemas were as ``schemas`` has them."""
@@ -319,7 +314,7 @@ class RuleService:
         Raises:
             Invalid: the SQL does not parse or check, or the event cannot be read.
         """
-        return tester.test(body, self._functions.trial(), self._services.node, self._services.clock.now_ns)
+        return tester.test(body, self._functions.trial(), self._services.node.name, self._services.node.clock.now_ns)
 
     def check(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Types of a rule that need not be saved, or of mere ``sql``.
@@ -361,22 +356,21 @@ class RuleService:
         """``sql`` and ``columns`` of a rule as Spark SQL, or the ``problem`` that keeps it from being that."""
         statement = self._usable(name).rule.statement
         payload = self._types.payload(statement)
-        return spark_form(statement, payload, self._functions, rule=name, node=self._services.node)
+        return spark_form(statement, payload, self._functions, rule=name, node=self._services.node.name)
 
-    def for_spark(self, name: str) -> dict[str, Any]:
+    def rule_for_spark(self, name: str) -> dict[str, Any]:
         """What the lake needs to run a rule on its own: ``name``, ``sql``, ``node`` and ``columns``."""
         statement = self._usable(name).rule.statement
         columns = [{"name": column, "type": kind.name} for column, kind in self._types.inferred(statement).columns]
-        return {"name": name, "sql": statement.sql, "node": self._services.node, "columns": columns}
+        return {"name": name, "sql": statement.sql, "node": self._services.node.name, "columns": columns}
 
     def inferred(self, name: str) -> Inferred:
         """Types of a rule's columns, and warnings."""
         return self._types.inferred(self._usable(name).rule.statement)
 
-    def output_columns_of_stream(self, stream: str) -> Sequence[dict[str, str]]:
-        """Name and type of all columns that rules write to a stream; ``unknown`` where they disagree."""
-        columns = self._columns(saved for saved in self._made() if stream in _streams(saved.spec))
-        return [{"name": name, "type": kind.name} for name, kind in columns.items()]
+    def columns_of_stream(self, stream: str) -> Mapping[str, FieldType]:
+        """The types of the columns that rules write to a stream."""
+        return self._columns(saved for saved in self._made() if stream in _streams(saved.spec))
 
     def columns_of_sink(self, sink: str) -> Mapping[str, FieldType]:
         """The types of the columns in the rows that a bridge ``<type>:<name>`` is handed."""
@@ -396,12 +390,14 @@ class RuleService:
     # The path of a message
 
     def on_topic(self, topic: str) -> Sequence[Spec]:
-        """The rules that run on messages on a topic; see ``broker.core.path``."""
+        """The rules that run on messages on a topic; see ``broker.core.contributor``."""
         return path.on_topic(self._made(), topic)
 
     def try_on(self, message: Message) -> Trial:
         """What the rules would make of a message."""
-        return path.try_on(self._made(), message, self._services.node, self._services.clock.now_ns() // 1_000_000)
+        return path.try_on(
+            self._made(), message, self._services.node.name, self._services.node.clock.now_ns() // 1_000_000
+        )
 
     # Keeping and showing
 
@@ -428,7 +424,7 @@ class RuleService:
 
     def _put(self, saved: MadeRule, change: str | None = None) -> Spec:
         if saved.name in self._objects:
-            self._services.metrics.remove(rule=saved.name)
+            self._services.monitoring.metrics.remove(rule=saved.name)
         self._objects.put(saved.spec.name, saved)
         self._register(saved)
         self._versions.note(saved.spec.name, _version_of(saved), change)
@@ -440,7 +436,7 @@ class RuleService:
             refuse_failures(saved.spec.name, self._run_cases(saved.spec, saved.rule.statement))
 
     def _run_cases(self, spec: RuleSpec, statement: Statement) -> Sequence[dict[str, Any]]:
-        node, now_ms = self._services.node, self._services.clock.now_ns() // 1_000_000
+        node, now_ms = self._services.node.name, self._services.node.clock.now_ns() // 1_000_000
         return run_cases(spec.tests, lambda event: tester.run(statement, event, node, now_ms, spec.name))
 
     def _metrics(self, saved: MadeRule) -> dict[str, Any]:
@@ -455,7 +451,7 @@ class RuleService:
 
     def _register(self, saved: MadeRule) -> None:
         """Show the counters of a rule with the node's metrics."""
-        metrics, name, timing = self._services.metrics, saved.name, saved.rule.counts.timing
+        metrics, name, timing = self._services.monitoring.metrics, saved.name, saved.rule.counts.timing
         saved.rule.counts.register(metrics)
         metrics.gauge(
             "rule_matched_rate", lambda: self._rates.of(name).last, "Matches a second, of the last 5 s.", rule=name
@@ -477,7 +473,7 @@ class RuleService:
                 self._outcasts[one.name] = "; ".join(map(str, problems))
         running = [saved.rule for saved in self._made() if saved.name not in self._outcasts]
         self._engine.use(running, [saved.name for saved in self._objects])
-        self._services.plans.invalidate()
+        self._services.messaging.plans.invalidate()
 
     def _made_or_unusable(self, spec: Spec) -> MadeRule | UnusableRule:
         try:

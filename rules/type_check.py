@@ -74,7 +74,7 @@ class TypeChecker:
         warnings = tuple(report.problem for report in inferred.reports if not report.is_mistake)
         templates = (
             *unset_placeholders(actions, inferred, payload_of(inputs)),
-            *missing_bridges(actions, self._services.sinks),
+            *missing_bridges(actions, self._services.endpoints.sinks),
         )
         if level == "error":
             return Checked(inferred, mistakes, (*warnings, *templates))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import cast
 
+from broker.config.schema_use import TaggedUse, message_type_of
 from broker.core.errors import NotFound, PeerError
 from broker.core.filters import covers
-from broker.core.schema import FieldType, SchemaLookup, TypedSerde
+from broker.core.schema import FieldType, SchemaLookup
 from broker.core.topic import TopicFilter
 from rules.sql.types import unified_all
 from schema_validation.serdes.base import SchemaSerde
 from schema_validation.serdes.json_types import meet
-from schema_validation.spec import CheckSpec, ExternalHttpCheckSpec, ProtobufCheckSpec, SqlCheckSpec
+from schema_validation.spec import CheckSpec
 from schema_validation.validation import Validation
 
 
@@ -57,14 +57,13 @@ def _type_of(validation: Validation, schemas: SchemaLookup) -> FieldType | None:
 
 
 def _type_by(check: CheckSpec, schemas: SchemaLookup) -> FieldType | None:
-    if isinstance(check, (SqlCheckSpec, ExternalHttpCheckSpec)) or check.wire_format != "none":
+    if not isinstance(check, TaggedUse) or check.wire_format != "none":
         return None
     try:
         serde = schemas.serde(check.schema_name)
     except NotFound:
         return None
-    if not isinstance(serde, TypedSerde) or serde.kind != check.type:
+    if not isinstance(serde, SchemaSerde) or serde.kind != check.type:
         return None
-    typed = cast(SchemaSerde, serde)
-    kind = typed.field_type(check.message_type if isinstance(check, ProtobufCheckSpec) else None)
-    return replace(kind, coding=typed.kind)
+    kind = serde.field_type(message_type_of(check))
+    return replace(kind, coding=serde.kind)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
+from broker.config.schema_use import message_type_of, serde_of
 from broker.core.errors import NotFound
 from broker.core.jsontext import JsonError
 from broker.core.message import Message
-from broker.core.schema import SchemaLookup, TaggedSchemas
-from schema_validation.serdes.base import Misfit, SchemaSerde
-from schema_validation.spec import ExternalHttpCheckSpec, ProtobufCheckSpec, SchemaCheckSpec
+from broker.core.schema import SchemaLookup
+from schema_validation.serdes.base import SchemaSerde
+from schema_validation.spec import SchemaCheckSpec
 
 if TYPE_CHECKING:
     from schema_validation.serdes.json_schema import JsonSchemaSerde
@@ -38,32 +39,20 @@ class CheckFailure:
 Check = Callable[[Message], CheckFailure | None]
 
 
-@runtime_checkable
-class Explaining(Protocol):
-    """A serde that says why a payload does not fit it."""
-
-    def misfit(self, data: bytes, message_type: str | None = None) -> Misfit | None: ...
-
-
 def schema_check(index: int, spec: SchemaCheckSpec, schemas: SchemaLookup) -> Check:
     """The check of a payload by a schema. A schema that is not there, or is of another type, fails every message."""
     from schema_validation.serdes.json_schema import JsonSchemaSerde
 
-    message_type = spec.message_type if isinstance(spec, ProtobufCheckSpec) else None
     try:
-        is_tagged = not isinstance(spec, ExternalHttpCheckSpec) and spec.wire_format == "confluent"
-        if is_tagged and isinstance(schemas, TaggedSchemas):
-            serde = schemas.tagged(spec.schema_name)
-        else:
-            serde = schemas.serde(spec.schema_name)
+        serde = serde_of(spec, schemas)
     except NotFound as error:
         return _always(CheckFailure(index, spec.type, spec.schema_name, "", str(error), True))
     if isinstance(serde, JsonSchemaSerde) and spec.type == "json":
         return _json_check(index, spec.schema_name, serde)
-    if not isinstance(serde, Explaining) or getattr(serde, "kind", None) != spec.type:
+    if not isinstance(serde, SchemaSerde) or serde.kind != spec.type:
         reason = f"schema '{spec.schema_name}' is not of type {spec.type}"
         return _always(CheckFailure(index, spec.type, spec.schema_name, "", reason, True))
-    return _decoding_check(index, spec, serde, message_type)
+    return _decoding_check(index, spec, serde)
 
 
 def _json_check(index: int, schema: str, serde: JsonSchemaSerde) -> Check:
@@ -83,8 +72,8 @@ def _json_check(index: int, schema: str, serde: JsonSchemaSerde) -> Check:
     return check
 
 
-def _decoding_check(index: int, spec: SchemaCheckSpec, serde: Explaining, message_type: str | None) -> Check:
-    misfit, kind, schema = serde.misfit, spec.type, spec.schema_name
+def _decoding_check(index: int, spec: SchemaCheckSpec, serde: SchemaSerde) -> Check:
+    misfit, kind, schema, message_type = serde.misfit, spec.type, spec.schema_name, message_type_of(spec)
 
     def check(message: Message) -> CheckFailure | None:
         found = misfit(message.payload, message_type)
@@ -131,17 +120,3 @@ def any_pass(checks: Sequence[Check]) -> Check:
         return first
 
     return run
-
-
-def missing_schema(spec: SchemaCheckSpec, schemas: SchemaLookup) -> str | None:
-    """Why the schema a check names cannot be used, or None when it can."""
-    try:
-        serde: SchemaSerde | object = schemas.serde(spec.schema_name)
-    except NotFound as error:
-        return str(error)
-    kind = getattr(serde, "kind", spec.type)
-    if kind != spec.type:
-        return f"schema {spec.schema_name!r} is of type {kind}, not {spec.type}"
-    if isinstance(spec, ProtobufCheckSpec) and not serde.has_message_type(spec.message_type):  # type: ignore[union-attr] # a protobuf serde, by its kind
-        return f"schema {spec.schema_name!r} has no message type {spec.message_type!r}"
-    return None

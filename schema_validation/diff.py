@@ -9,8 +9,10 @@ from typing import Any
 
 from broker.core import jsontext
 from schema_validation.compatibility import avro, json_schema, protobuf
-from schema_validation.compatibility.protobuf import field_type_name, is_repeated, is_required
+from schema_validation.compatibility.protobuf import field_type_name
 from schema_validation.fingerprints import Source
+from schema_validation.serdes.avro_schema import MISSING, AvroType
+from schema_validation.serdes.proto_types import is_repeated, is_required
 
 MAX_FIELDS = 5_000
 MAX_DEPTH = 16
@@ -97,7 +99,7 @@ def _outline(kind: str, source: Source) -> Iterator[Entry]:
 
 
 def _avro(
-    found: avro.Type, path: str, is_optional: bool, details: Mapping[str, Any], within: tuple[str, ...]
+    found: AvroType, path: str, is_optional: bool, details: Mapping[str, Any], within: tuple[str, ...]
 ) -> Iterator[Entry]:
     others = [branch for branch in found.branches if branch.kind != "null"]
     if found.kind == "union" and len(others) < len(found.branches) and len(others) == 1:
@@ -115,7 +117,7 @@ def _avro(
         return
     inside = (*within, found.name) if found.name else within
     for item in found.fields:
-        own = {"default": True} if item.has_default else {}
+        own = {"default": True} if item.default is not MISSING else {}
         yield from _avro(item.type, _below(path, item.name), False, own, inside)
     if found.items is not None:
         yield from _avro(found.items, f"{path}[]" if found.kind == "array" else f"{path}{{}}", False, {}, inside)
@@ -124,7 +126,7 @@ def _avro(
             yield from _avro(branch, f"{path}<{branch.name}>", False, {}, inside)
 
 
-def _avro_words(found: avro.Type) -> str:
+def _avro_words(found: AvroType) -> str:
     if found.kind == "union":
         return " or ".join(branch.text for branch in found.branches)
     return found.text

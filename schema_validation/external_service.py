@@ -6,11 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
-from broker.config.secret_text import has_stars, moved_problem
+from broker.config.secret_text import has_stars, moved_problem, with_stored
 from broker.config.secrets import MASK
-from broker.config.spec_problems import spec_problems
+from broker.config.spec_problems import parsed
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects, name_problem
@@ -83,17 +81,14 @@ class ExternalService:
 
 
 def _parsed(spec: Mapping[str, Any]) -> ConfluentSpec:
-    members = {key: value for key, value in spec.items() if key not in _SHOWN}
-    try:
-        parsed = ConfluentSpec.model_validate(members)
-    except ValidationError as error:
-        raise Invalid("the schema registry cannot be saved", spec_problems(error, ConfluentSpec)) from None
-    if why := name_problem(parsed.name) or (f"{LOCAL!r} is the broker's own" if parsed.name == LOCAL else None):
-        raise Invalid("the schema registry cannot be saved", [Problem(why, "/name")])
-    if MASK in _secrets(parsed.auth).values():
+    what = "the schema registry cannot be saved"
+    made = parsed(ConfluentSpec, spec, what, ignored=_SHOWN)
+    if why := name_problem(made.name) or (f"{LOCAL!r} is the broker's own" if made.name == LOCAL else None):
+        raise Invalid(what, [Problem(why, "/name")])
+    if MASK in _secrets(made.auth).values():
         text = "the stars stand for a secret that is not stored; send the secret itself"
-        raise Invalid("the schema registry cannot be saved", [Problem(text, "/auth")])
-    return parsed
+        raise Invalid(what, [Problem(text, "/auth")])
+    return made
 
 
 def _secrets(auth: Any) -> dict[str, str]:
@@ -116,8 +111,5 @@ def _with_secrets(spec: Spec, stored: Spec) -> Spec:
     """What was sent, with stored secrets in place of stars. Raises ``Invalid`` where they would go elsewhere."""
     if has_stars(spec) and str(spec.get("url")).rstrip("/") != stored["url"]:
         raise Invalid("the schema registry cannot be saved", [moved_problem()])
-    auth, known = spec.get("auth"), stored["auth"]
-    if not isinstance(auth, dict) or not isinstance(known, dict):
-        return spec
-    kept = {name: known[name] for name, value in auth.items() if value == MASK and name in known}
-    return {**spec, "auth": {**auth, **kept}}
+    kept: Spec = with_stored(spec, stored)
+    return kept

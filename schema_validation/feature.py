@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.errors import ConfigError
-from broker.core.feature import Services
-from broker.core.objects import ObjectService
-from broker.core.stage import Gate, Tap
+from broker.core.feature import Feature, Services
 from schema_validation.confluent import LocalRegistry
 from schema_validation.external_http.caller import Outside
 from schema_validation.external_service import ExternalService
@@ -24,8 +20,8 @@ MODES = "schema_registry.modes"
 VALIDATIONS = "schema_validation.validations"
 
 
-class SchemaValidationFeature:
-    """A ``broker.core.feature.Feature``. Making it sets ``services.schemas``, which others use from their start on."""
+class SchemaValidationFeature(Feature):
+    """Schemas, validations and external registries. Making it sets ``services.schemas``."""
 
     name = "schema_validation"
 
@@ -39,13 +35,13 @@ class SchemaValidationFeature:
     ) -> None:
         self.settings = settings or SchemaValidationSettings()
         registry = registry_settings or SchemaRegistrySettings()
-        Outside.guard, Outside.metrics = AddressGuard(ssrf or SsrfSettings()), services.metrics
-        self._schema_section = services.section(SCHEMAS)
-        self._validation_section = services.section(VALIDATIONS)
-        gate = ValidationGate(services.events, services.metrics)
-        self.schemas = SchemaService(services, self._schema_section, services.section(MODES), registry)
+        Outside.guard, Outside.metrics = AddressGuard(ssrf or SsrfSettings()), services.monitoring.metrics
+        self._schema_section = services.storage.section(SCHEMAS)
+        self._validation_section = services.storage.section(VALIDATIONS)
+        gate = ValidationGate(services.messaging.events, services.monitoring.metrics)
+        self.schemas = SchemaService(services, self._schema_section, services.storage.section(MODES), registry)
         services.schemas = self.schemas.registry
-        self._external_section = services.section(EXTERNAL)
+        self._external_section = services.storage.section(EXTERNAL)
         local = LocalRegistry(self.schemas.serde_of_id, self.schemas.id_of_source)
         self.external = ExternalService(self._external_section, local)
         self.schemas.registry.externals = self.external.registries
@@ -53,13 +49,9 @@ class SchemaValidationFeature:
         self.schemas.registry.payload_type_of = self.validations.payload_type
         sampler = Sampler(self.validations.bound_filters, registry.sample_messages, registry.sample_bytes)
         self.schemas.trials.recent = Recent(services, sampler, self.validations.bindings)
-        self.gates: Sequence[Gate] = (sampler, gate)
-        self.taps: Sequence[Tap] = ()
-        self.services: Sequence[ObjectService] = (self.schemas, self.validations, self.external)
-        services.path.append(self.validations)
-        services.users_of_schema.append(self.validations.users_of_schema)
-        services.effects_of_schema.append(self.validations.effects_of_schema)
-        services.users_of_stream.append(self.validations.users_of_stream)
+        self.gates = (sampler, gate)
+        self.services = (self.schemas, self.validations, self.external)
+        services.contributors.append(self.validations)
 
     def start(self) -> None:
         """Load schemas, then validations, of the configuration."""
@@ -70,7 +62,7 @@ class SchemaValidationFeature:
             raise ConfigError(problems)
         self.validations.ticks.start()
 
-    def stop(self) -> None:
-        """Give up the connections to registries elsewhere, and end the sampling of rates."""
+    async def close(self) -> None:
+        """Close the connections to external registries, and stop the sampling of rates."""
         self.validations.ticks.stop()
         self.external.close()

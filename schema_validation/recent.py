@@ -147,7 +147,7 @@ class Recent:
         found = self._of_filter(wanted.filter)
         if not found and self.sampler is not None and self.services is not None:
             self.sampler.watch(wanted)
-            self.services.plans.invalidate()
+            self.services.messaging.plans.invalidate()
             hint = "publish some and ask again: they are kept from now on"
             raise Invalid("no messages are known", [Problem(f"none were kept of {text!r}", "/topic", suggestion=hint)])
         return found
@@ -176,7 +176,7 @@ class Recent:
         wanted = TopicFilter.parse(text).levels
         return [
             spec["name"]
-            for spec in self.services.section("streams").load()
+            for spec in self.services.storage.section("streams").load()
             if any(covers(TopicFilter.parse(own).levels, wanted) for own in spec.get("topics") or ())
         ]
 
@@ -185,7 +185,7 @@ class Recent:
             return ()
         matches = TopicFilter.parse(text).matches if text is not None else None
         found: list[tuple[int, Sample]] = []
-        history = self.services.history
+        history = self.services.storage.history
         for held in history.ranges(stream):
             start = max(held.first_offset, held.next_offset - MAX_SAMPLES)
             for _, record in history.read(stream, held.shard, start, MAX_SAMPLES):

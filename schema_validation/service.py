@@ -8,7 +8,7 @@ from typing import Any
 
 from broker.core.errors import AlreadyExists, InUse, Invalid, NotFound, Problem
 from broker.core.feature import Services
-from broker.core.objects import MemorySection, ObjectSection, Spec
+from broker.core.objects import MemorySection, ObjectSection, Reference, Spec
 from broker.core.ordered import OrderedObjects
 from broker.core.times import MILLISECONDS, rfc3339_or_none
 from schema_validation.compatibility.verdict import MODES, Mode
@@ -108,7 +108,7 @@ class SchemaService:
             raise Invalid("a schema keeps its name", [Problem(f"expected {name!r}", "/name")])
         base = self._objects.find(named["name"]) if isinstance(named["name"], str) else None
         mode = self._mode_for(named["name"]) if isinstance(named["name"], str) else self.modes.overall
-        now_ms = self._services.clock.now_ns() // 1_000_000
+        now_ms = self._services.node.clock.now_ns() // 1_000_000
         resolve = self.registry.resolve
         return lambda: Prepared(base, next_schema(base, named, resolve, mode, now_ms), mode)
 
@@ -238,11 +238,11 @@ class SchemaService:
     def users(self, name: str) -> Answer:
         """Who names the schema, and which other schemas refer to it."""
         self.registry.schema(name)
-        return {"users": self.users_of(name), "schemas": self._referring(name)}
+        return {"users": [str(user) for user in self.users_of(name)], "schemas": self._referring(name)}
 
-    def users_of(self, name: str) -> Sequence[str]:
-        """Validations, transformations and rules that name a schema, as texts."""
-        return [user for ask in self._services.users_of_schema for user in ask(name)]
+    def users_of(self, name: str) -> Sequence[Reference]:
+        """Validations, transformations and rules that name a schema."""
+        return self._services.contributors.users_of("schema", name)
 
     def mode_of(self, name: str | None) -> Mode:
         """The compatibility mode in force for a schema, or without a name the registry's."""
@@ -346,7 +346,7 @@ class SchemaService:
 
     def _changed(self) -> None:
         self.ids = Ids(self._objects)
-        self._services.plans.invalidate()
+        self._services.messaging.plans.invalidate()
 
     def _shown(self, schema: Schema) -> Spec:
         current = schema.current
@@ -367,7 +367,7 @@ class SchemaService:
         if not isinstance(serde, ExternalHttpSerde):
             return {}
         status = serde.status()
-        return {**status, "node_status": [{"node": self._services.node, "status": status["status"]}]}
+        return {**status, "node_status": [{"node": self._services.node.name, "status": status["status"]}]}
 
 
 def _version_of(schema: Schema, number: str) -> SchemaVersion:

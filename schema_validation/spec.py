@@ -3,40 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from broker.config.gate_spec import READ_ONLY, GateSpec
 from broker.config.model import Settings
-from broker.config.spec_problems import spec_problems
-from broker.core.errors import Invalid, Problem
+from broker.config.schema_use import AvroUse, ExternalHttpUse, JsonUse, ProtobufUse, message_type_of
+from broker.config.spec_problems import parsed
+from broker.core.ordered import MAX_NAME_BYTES, name_problem
+from schema_validation.compatibility.verdict import Mode
 from schema_validation.external_http.spec import Parameters
 
+
+def _schema_name(value: str) -> str:
+    if why := schema_name_problem(value):
+        raise ValueError(why)
+    return value
+
+
+def schema_name_problem(name: object) -> str | None:
+    """Why this cannot be the name of a schema. Dots are allowed inside it, as in subjects of Kafka topics."""
+    if isinstance(name, str) and len(name) <= MAX_NAME_BYTES and not name.endswith("."):
+        return name_problem(name.replace(".", "-"))
+    return name_problem(name)
+
+
+SchemaName = Annotated[str, AfterValidator(_schema_name)]
 _CHECKS = ("sql", "json", "avro", "protobuf", "external_http")
 
 
-class SchemaSpec(Settings):
-    """A schema with a source, or one that a server of yours checks payloads with."""
+Texts = Annotated[list[str], Field(max_length=1000)]
 
-    name: str = Field(description="What others name it by.")
+
+class SchemaBody(Settings):
+    """What a schema is compiled from: a source, files, or the parameters of a server that codes payloads."""
+
     type: Literal["json", "avro", "protobuf", "external_http"] = Field(
-        description="What it is; `external_http` is a server of yours."
+        description="The schema language; `external_http` is a server of yours."
     )
-    source: str | dict[str, Any] | None = Field(default=None, description="The text of the schema, or a JSON value.")
+    source: str | dict[str, Any] | list[Any] | None = Field(
+        default=None, description="The text of the schema, or a JSON value."
+    )
     files: list[dict[str, Any]] | None = Field(
-        default=None, description="Of `protobuf`, in place of `source`: files with `path`, `contents` and `root`."
+        default=None, description="For `protobuf`, in place of `source`: files with `path`, `contents` and `root`."
     )
     parameters: Parameters | None = Field(
-        default=None, description="Of `external_http`: the server, and how it is called."
+        default=None, description="For `external_http`: the server, and how it is called."
     )
     references: list[dict[str, Any]] | None = Field(
         default=None, description="Other schemas that the source names: `name`, `schema` and `version`."
     )
-    description: str = Field(default="", description="For people.")
-    compatibility: str | None = Field(default=None, description="What a new version must be compatible with.")
-    tags: list[str] = Field(default=[], description="For people.")
-    metadata: dict[str, str] = Field(default={}, description="For people, by name.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        is_external, is_protobuf = self.type == "external_http", self.type == "protobuf"
+        extra = [name for name in ("source", "files", "references") if is_external and getattr(self, name)]
+        if extra or (self.files is not None and not is_protobuf):
+            raise ValueError(f"a schema of type {self.type} has no {extra[0] if extra else 'files'}")
+        if is_external and self.parameters is None:
+            raise ValueError("expected parameters, with at least a url")
+        if not is_external and (self.source is None) == (self.files is None):
+            raise ValueError("expected either source or files")
+        return self
+
+
+class SchemaSpec(SchemaBody):
+    """A schema with a source, or one whose payloads are checked by a server of yours."""
+
+    name: SchemaName = Field(description="The name by which other objects use the schema.")
+    description: str = Field(default="", description="A description for people.")
+    compatibility: Mode | None = Field(default=None, description="What a new version must be compatible with.")
+    tags: Texts = Field(default=[], description="Tags for people.")
+    metadata: dict[str, str] = Field(default={}, max_length=1000, description="Texts for people, by name.")
 
 
 class SqlCheckSpec(Settings):
@@ -44,31 +83,7 @@ class SqlCheckSpec(Settings):
     sql: str = Field(min_length=1)
 
 
-class JsonCheckSpec(Settings):
-    type: Literal["json"]
-    schema_name: str = Field(alias="schema", min_length=1)
-    wire_format: Literal["none", "confluent"] = "none"
-
-
-class AvroCheckSpec(Settings):
-    type: Literal["avro"]
-    schema_name: str = Field(alias="schema", min_length=1)
-    wire_format: Literal["none", "confluent"] = "none"
-
-
-class ProtobufCheckSpec(Settings):
-    type: Literal["protobuf"]
-    schema_name: str = Field(alias="schema", min_length=1)
-    message_type: str = Field(min_length=1)
-    wire_format: Literal["none", "confluent"] = "none"
-
-
-class ExternalHttpCheckSpec(Settings):
-    type: Literal["external_http"]
-    schema_name: str = Field(alias="schema", min_length=1)
-
-
-SchemaCheckSpec = JsonCheckSpec | AvroCheckSpec | ProtobufCheckSpec | ExternalHttpCheckSpec
+SchemaCheckSpec = JsonUse | AvroUse | ProtobufUse | ExternalHttpUse
 CheckSpec = Annotated[SqlCheckSpec | SchemaCheckSpec, Field(discriminator="type")]
 
 
@@ -90,8 +105,7 @@ class ValidationSpec(GateSpec):
 
 def key_of(check: SchemaCheckSpec) -> str:
     """What makes two schema checks the same."""
-    message_type = f":{check.message_type}" if isinstance(check, ProtobufCheckSpec) else ""
-    return f"{check.type}:{check.schema_name}{message_type}"
+    return ":".join(filter(None, (check.type, check.schema_name, message_type_of(check))))
 
 
 def parse_spec(spec: Mapping[str, Any], pointer: str = "") -> ValidationSpec:
@@ -100,10 +114,5 @@ def parse_spec(spec: Mapping[str, Any], pointer: str = "") -> ValidationSpec:
     Raises:
         Invalid: with every problem of its shape.
     """
-    if not isinstance(spec, Mapping):
-        raise Invalid("a validation is an object", [Problem("an object is wanted", pointer)])
-    try:
-        return ValidationSpec.model_validate({k: v for k, v in spec.items() if k not in READ_ONLY})
-    except ValidationError as error:
-        problems = spec_problems(error, ValidationSpec, _CHECKS, pointer)
-        raise Invalid("the validation cannot be saved", problems) from None
+    what = "the validation cannot be saved"
+    return parsed(ValidationSpec, spec, what, ignored=READ_ONLY, tags=_CHECKS, pointer=pointer)

@@ -12,8 +12,8 @@ from uuid import UUID
 
 from broker.core.errors import Conflict, InUse, Invalid, NotFound, ReadOnly, SluiceError, Unavailable
 from schema_validation.compatibility.verdict import MODES, Mode, Verdict
-from schema_validation.schemas import schema_name_problem
 from schema_validation.service import Prepared, SchemaService
+from schema_validation.spec import schema_name_problem
 from schema_validation.versions import Incompatible, Schema, SchemaVersion, candidate_of, verdict_on
 
 Answer = Any

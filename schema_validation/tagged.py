@@ -17,8 +17,8 @@ _TAG = struct.Struct(">BI")
 _MOST_INDEXES = 32
 
 
-class TaggedSerde:
-    """The versions of a schema by their ids; a ``schema_validation.serdes.base.SchemaSerde``."""
+class TaggedSerde(SchemaSerde):
+    """The versions of a schema by their ids."""
 
     def __init__(self, schema: Schema) -> None:
         current = schema.current
@@ -76,9 +76,6 @@ class TaggedSerde:
         except IndexError:
             raise self._refused("its tag has no path of a message type") from None
         return at
-
-    def _refused(self, detail: str) -> DataRefused:
-        return DataRefused(self.label, Misfit("payload", detail))
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -54,8 +54,7 @@ class Trials:
     def _checked(
         self, spec: Mapping[str, Any], base: Schema | None, bindings: Sequence[Binding], samples: Sequence[Sample]
     ) -> Answer:
-        if problems := check_members(spec):
-            raise Invalid("the schema cannot be saved", problems)
+        check_members(spec)
         number = 1 if base is None else base.versions[-1].number + 1
         candidate = candidate_of(spec, self.registry.resolve, number)
         answer: Answer = {
@@ -90,7 +89,7 @@ class Trials:
             "is_new_version": known is None,
             "changes": [change.as_dict() for change in difference(base.kind, base.current.flat, candidate.flat)],
             "compatibility": compatibility if known is None else {**compatibility, "compatible": True, "reasons": []},
-            "impact": [{"user": item.user, "breaks": item.breaks, "why": item.why} for item in effects],
+            "impact": [{"user": str(item.user), "breaks": item.breaks, "why": item.why} for item in effects],
             "messages": replayed(base.current.serde, candidate.serde, bindings, samples),
         }
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from broker.config.schema_use import ExternalHttpUse
 from broker.core.errors import Invalid, Problem
 from broker.core.schema import SchemaLookup
 from broker.core.topic import TopicFilter
 from rules.functions.registry import Functions
 from rules.sql.compiler import Surroundings
-from schema_validation.checks import Check, all_pass, any_pass, missing_schema, schema_check
-from schema_validation.spec import ExternalHttpCheckSpec, SqlCheckSpec, ValidationSpec, parse_spec
+from schema_validation.checks import Check, all_pass, any_pass, schema_check
+from schema_validation.spec import SchemaCheckSpec, SqlCheckSpec, ValidationSpec, parse_spec
 from schema_validation.sql_checks import SqlCheck, compile_sql_check
 
 
@@ -31,7 +32,7 @@ class Validation:
 
     def waits(self, schemas: SchemaLookup) -> bool:
         """Whether a check may ask another process: then it is run by ``broker.core.waiting.settled``."""
-        if any(isinstance(check, ExternalHttpCheckSpec) for check in self.spec.checks):
+        if any(isinstance(check, ExternalHttpUse) for check in self.spec.checks):
             return True
         return any(check.asked.waits(schemas) for check in self.sql.values())
 
@@ -48,9 +49,11 @@ class Validation:
         strategy: Callable[[Sequence[Check]], Check] = all_pass if self.spec.strategy == "all_pass" else any_pass
         return strategy(checks)
 
-    def names_schema(self, schema: str) -> bool:
-        """Whether one of its checks names a schema."""
-        return any(getattr(check, "schema_name", None) == schema for check in self.spec.checks)
+    def schema_uses(self) -> Iterator[tuple[str, SchemaCheckSpec]]:
+        """The checks that name a schema, by their pointers."""
+        for index, check in enumerate(self.spec.checks):
+            if not isinstance(check, SqlCheckSpec):
+                yield f"/checks/{index}", check
 
 
 def compile_validation(
@@ -79,21 +82,3 @@ def compile_validation(
     if problems:
         raise Invalid(f"validation {checked.name!r} cannot be saved", problems)
     return Validation(checked, tuple(TopicFilter.parse(topic) for topic in checked.topics), sql)
-
-
-def missing_schemas(validation: Validation, schemas: SchemaLookup, pointer: str = "") -> list[Problem]:
-    """A problem for each schema or message type that a check names and that is not there."""
-    found: list[Problem] = []
-    for index, check in enumerate(validation.spec.checks):
-        if isinstance(check, SqlCheckSpec):
-            continue
-        if why := missing_schema(check, schemas):
-            found.append(Problem(why, f"{pointer}/checks/{index}/schema"))
-    return found
-
-
-def names_of_missing(validation: Validation, schemas: SchemaLookup) -> list[list[str]]:
-    """For each such check the schema, and the message type where it names one."""
-    checks = [check for check in validation.spec.checks if not isinstance(check, SqlCheckSpec)]
-    absent = [check for check in checks if missing_schema(check, schemas)]
-    return [[check.schema_name, *filter(None, [getattr(check, "message_type", None)])] for check in absent]

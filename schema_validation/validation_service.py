@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from broker.core import wire
-from broker.core.errors import Invalid, Problem
+from broker.config.schema_use import message_type_of
+from broker.core.contributor import Trial
 from broker.core.feature import Services
 from broker.core.message import Message
 from broker.core.objects import ObjectSection
-from broker.core.path import Trial
-from broker.core.quarantine import quarantine_problems
-from broker.core.schema import FieldType, SchemaEffect, SchemaLookup, TrialSchemas
+from broker.core.schema import FieldType, SchemaLookup
 from broker.core.topic import TopicFilter
 from broker.observe.gate_objects import GateObjects
 from rules.sql.compiler import Surroundings
@@ -21,7 +19,7 @@ from schema_validation.recent import Binding
 from schema_validation.spec import CheckSpec, SchemaCheckSpec, SqlCheckSpec, key_of
 from schema_validation.sql_checks import check_functions
 from schema_validation.stage import ValidationGate, internal_failure
-from schema_validation.validation import Validation, compile_validation, missing_schemas, names_of_missing
+from schema_validation.validation import Validation, compile_validation
 
 Answer = dict[str, Any]
 
@@ -32,16 +30,12 @@ class ValidationService(GateObjects[Validation]):
     kind = "validation"
     metric = "schema_validation"
     label = "validation_name"
+    follows_schema = "its messages are checked by the new version"
 
     def __init__(self, services: Services, section: ObjectSection, gate: ValidationGate) -> None:
         super().__init__(services, section, gate)
         self._functions = check_functions(lambda: services.schemas)
-        self._surroundings = Surroundings(services.node, {}, lambda: services.clock.now_ns() // 1_000_000)
-
-    def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
-        """The validations that name a schema, and which of them would fail every message with such schemas."""
-        users = [item for item in self._objects if item.names_schema(schema)]
-        return [_effect(item, missing_schemas(item, schemas)) for item in users]
+        self._surroundings = Surroundings(services.node.name, {}, lambda: services.node.clock.now_ns() // 1_000_000)
 
     def bound_filters(self) -> Sequence[TopicFilter]:
         """The topics whose payloads a schema checks."""
@@ -50,7 +44,7 @@ class ValidationService(GateObjects[Validation]):
     def bindings(self, schema: str) -> Sequence[Binding]:
         """The topics that a schema is bound to, and the message type it names there."""
         return [
-            Binding(own.filter, getattr(check, "message_type", None))
+            Binding(own.filter, message_type_of(check))
             for item in self._objects
             for check in _schema_checks(item)
             if check.schema_name == schema and getattr(check, "wire_format", "confluent") == "none"
@@ -64,8 +58,8 @@ class ValidationService(GateObjects[Validation]):
         registered ones.
         """
         found = payload_type(list(self._objects), topic_filter, schemas or self._services.schemas)
-        for change in self._services.payload_changes:
-            found = None if found is None else change(topic_filter, found)
+        for later in self._services.contributors:
+            found = None if found is None else later.payload_type_after(topic_filter, found)
         return found
 
     def try_on(self, message: Message) -> Trial:
@@ -84,42 +78,12 @@ class ValidationService(GateObjects[Validation]):
         Raises:
             Invalid: the validations, schemas or message cannot be used.
         """
-        schemas = _schemas(body.get("schemas"), self._services.schemas)
-        validations = self._all_compiled(body.get("validations"), schemas, body.get("check_references", True) is True)
-        message = wire.message_from_wire(body.get("message"), self._services.clock.now_ns())
+        validations, schemas, message = self._for_trial(body, "validations")
         return _tried(validations, schemas, message)
 
-    def _all_compiled(self, specs: Any, schemas: SchemaLookup, check_references: bool) -> Sequence[Validation]:
-        if not isinstance(specs, Sequence) or isinstance(specs, str):
-            raise Invalid("validations are a list", [Problem("a list is wanted", "/validations")])
-        made: dict[str, Validation] = {}
-        functions = check_functions(lambda: schemas)
-        problems: list[Problem] = []
-        for index, spec in enumerate(specs):
-            pointer = f"/validations/{index}"
-            try:
-                item = compile_validation(spec, functions, self._surroundings, pointer, strict=False)
-            except Invalid as error:
-                problems += error.problems
-                continue
-            if item.name in made:
-                problems.append(Problem(f"the name {item.name!r} is taken", f"{pointer}/name"))
-            if check_references:
-                problems += missing_schemas(item, schemas, pointer)
-            made[item.name] = item
-        if problems:
-            raise Invalid("the validations cannot be saved", problems)
-        return tuple(made.values())
-
-    def _compiled(self, spec: Mapping[str, Any]) -> Validation:
-        made = compile_validation(spec, self._functions, self._surroundings)
-        problems = missing_schemas(made, self._services.schemas)
-        problems += quarantine_problems(made.spec.quarantine, self._services.streams)
-        if problems:
-            names = names_of_missing(made, self._services.schemas)
-            members = {"missing_schemas": names} if names else None
-            raise Invalid(f"validation {made.name!r} cannot be saved", problems, members=members)
-        return made
+    def _compile(self, spec: Mapping[str, Any], pointer: str = "", schemas: SchemaLookup | None = None) -> Validation:
+        functions = self._functions if schemas is None else check_functions(lambda: schemas)
+        return compile_validation(spec, functions, self._surroundings, pointer, strict=schemas is None)
 
     def _does(self, item: Validation) -> str:
         return f"{item.spec.strategy}: {', '.join(map(_told, item.spec.checks))}"
@@ -131,21 +95,6 @@ def _told(check: CheckSpec) -> str:
 
 def _schema_checks(item: Validation) -> Sequence[SchemaCheckSpec]:
     return [check for check in item.spec.checks if not isinstance(check, SqlCheckSpec)]
-
-
-def _effect(item: Validation, problems: Sequence[Problem]) -> SchemaEffect:
-    why = "; ".join(problem.message for problem in problems)
-    return SchemaEffect(
-        f"validation '{item.name}'", bool(problems), why or "its messages are checked by the new version"
-    )
-
-
-def _schemas(specs: Any, known: SchemaLookup) -> SchemaLookup:
-    if not specs:
-        return known
-    if not isinstance(specs, list) or not isinstance(known, TrialSchemas):
-        raise Invalid("schemas cannot be used", [Problem("a list of schemas is wanted", "/schemas")])
-    return known.with_schemas(specs)
 
 
 def _tried(validations: Sequence[Validation], schemas: SchemaLookup, message: Message) -> Answer:

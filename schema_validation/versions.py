@@ -159,21 +159,14 @@ def next_schema(base: Schema | None, spec: Mapping[str, Any], resolve: Resolve, 
         Invalid: with every problem; also when the type is another one.
         Incompatible: the mode forbids the change.
     """
-    if problems := check_members(spec):
-        raise Invalid("the schema cannot be saved", problems)
+    check_members(spec)
     if base is None:
         return _with_members(Schema(spec["name"], spec["type"], (_made(spec, 1, resolve, now_ms),), 1), spec)
-    if spec["type"] != base.kind and not base.is_deleted:
-        raise Invalid("a schema keeps its type", [Problem(f"the type of {base.name!r} is {base.kind}", "/type")])
     if spec["type"] != base.kind:
-        raise Invalid(
-            "a schema keeps its type",
-            [
-                Problem(
-                    f"{base.name!r} was of type {base.kind}; delete it with ?permanent=true to use the name", "/type"
-                )
-            ],
-        )
+        text = f"the type of {base.name!r} is {base.kind}"
+        if base.is_deleted:
+            text = f"{base.name!r} was of type {base.kind}; delete it with ?permanent=true to use the name"
+        raise Invalid("a schema keeps its type", [Problem(text, "/type")])
     changed, spec = _with_members(base, spec), _with_secrets_of(base, spec)
     known = _known_version(base, spec, resolve)
     if known is not None:
@@ -203,8 +196,7 @@ def verdict_on(schema: Schema, candidate: SchemaVersion, mode: Mode) -> Verdict:
 
 def candidate_of(spec: Mapping[str, Any], resolve: Resolve, number: int = 0, pointer: str = "") -> SchemaVersion:
     """The version that a spec would become. Raises ``Invalid``."""
-    if problems := check_body(spec, pointer):
-        raise Invalid("the schema cannot be used", problems)
+    check_body(spec, pointer)
     return _made(spec, number, resolve, 0, pointer)
 
 
@@ -228,8 +220,7 @@ def restored(spec: Mapping[str, Any], resolve: Resolve) -> Schema:
     versions = spec.get("versions")
     if not isinstance(versions, list) or not _hold_sources(versions):
         return next_schema(None, spec, resolve, Mode.NONE, 0)
-    if problems := check_members(spec):
-        raise Invalid("the schema cannot be used", problems)
+    check_members(spec)
     made = tuple(_restored(spec, version, index, resolve) for index, version in enumerate(versions))
     schema = _with_members(Schema(spec["name"], spec["type"], made, spec.get("version", made[-1].number)), spec)
     if schema.in_use not in [version.number for version in made]:
@@ -259,8 +250,7 @@ def _restored(spec: Mapping[str, Any], version: Mapping[str, Any], index: int, r
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise Invalid("the schema cannot be used", [Problem("a version has a number from 1 on", pointer)])
     whole = {**version, "name": spec["name"], "type": spec["type"]}
-    if problems := check_body(whole, pointer):
-        raise Invalid("the schema cannot be used", problems)
+    check_body(whole, pointer)
     made = _made(whole, number, resolve, _whole_number(version.get("created_at")), pointer)
     return replace(made, id=_whole_number(version.get("id")), is_deleted=version.get("deleted") is True)
 

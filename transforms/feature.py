@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from broker.core.errors import ConfigError
-from broker.core.feature import Services
-from broker.core.objects import ObjectService
-from broker.core.stage import Gate, Tap
+from broker.core.feature import Feature, Services
 from transforms.messages.stage import TransformationGate
 from transforms.service import TransformService
 from transforms.settings import TransformsSettings
@@ -15,24 +11,21 @@ from transforms.settings import TransformsSettings
 SECTION = "message_transformation.transformations"
 
 
-class TransformsFeature:
-    """A ``broker.core.feature.Feature``. Start it after the feature that gives ``services.schemas``."""
+class TransformsFeature(Feature):
+    """Transformations. Start it after the feature that sets ``services.schemas``."""
 
     name = "transforms"
 
     def __init__(self, services: Services, settings: TransformsSettings | None = None) -> None:
         self.settings = settings or TransformsSettings()
-        self._section = services.section(SECTION)
-        gate = TransformationGate(services.node, services.clock, services.events, services.metrics)
+        self._section = services.storage.section(SECTION)
+        gate = TransformationGate(
+            services.node.name, services.node.clock, services.messaging.events, services.monitoring.metrics
+        )
         self.service = TransformService(services, self._section, gate)
-        self.gates: Sequence[Gate] = (gate,)
-        self.taps: Sequence[Tap] = ()
-        self.services: Sequence[ObjectService] = (self.service,)
-        services.path.append(self.service)
-        services.users_of_schema.append(self.service.users_of_schema)
-        services.effects_of_schema.append(self.service.effects_of_schema)
-        services.users_of_stream.append(self.service.users_of_stream)
-        services.payload_changes.append(self.service.payload_type_after)
+        self.gates = (gate,)
+        self.services = (self.service,)
+        services.contributors.append(self.service)
 
     def start(self) -> None:
         """Load the transformations of the configuration."""
@@ -40,6 +33,6 @@ class TransformsFeature:
             raise ConfigError(problems)
         self.service.ticks.start()
 
-    def stop(self) -> None:
-        """End the sampling of rates."""
+    async def close(self) -> None:
+        """Stop the sampling of rates."""
         self.service.ticks.stop()

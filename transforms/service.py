@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from broker.core.contributor import Trial
 from broker.core.errors import Invalid, PeerError, Problem
 from broker.core.filters import overlaps
 from broker.core.message import Message
-from broker.core.path import Trial
-from broker.core.quarantine import quarantine_problems
-from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
+from broker.core.schema import FieldType, SchemaLookup
 from broker.core.topic import TopicFilter
 from broker.core.wire import from_wire, to_wire
 from broker.observe.gate_objects import GateObjects
@@ -18,8 +17,6 @@ from transforms.messages.preview import preview, try_on
 from transforms.messages.transformation import (
     Transformation,
     compile_transformation,
-    missing_schemas,
-    names_of_missing,
 )
 from transforms.messages.types import type_after
 from transforms.variform.compiler import compile_expression
@@ -32,16 +29,7 @@ class TransformService(GateObjects[Transformation]):
     kind = "transformation"
     metric = "message_transformation"
     label = "transformation_name"
-
-    def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
-        """The transformations that name a schema, and which of them would fail every message with such schemas."""
-        found = []
-        for item in self._objects:
-            if item.names_schema(schema):
-                why = "; ".join(problem.message for problem in missing_schemas(item, schemas))
-                text = why or "its payloads are coded by the new version"
-                found.append(SchemaEffect(f"transformation '{item.name}'", bool(why), text))
-        return found
+    follows_schema = "its payloads are coded by the new version"
 
     def payload_type_after(self, topic_filter: str, before: FieldType) -> FieldType | None:
         """The type of the payloads on a filter's topics after all transformations, given the type before them.
@@ -68,7 +56,7 @@ class TransformService(GateObjects[Transformation]):
         Raises:
             Invalid: the transformations, schemas or message cannot be used.
         """
-        return preview(body, self._services)
+        return preview(*self._for_trial(body, "transformations"), self._services)
 
     def evaluate(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Evaluate a variform expression over bindings.
@@ -91,15 +79,10 @@ class TransformService(GateObjects[Transformation]):
         except EvalError as error:
             raise Invalid("the expression fails", [Problem(str(error), "/expression")], code=error.reason) from None
 
-    def _compiled(self, spec: Mapping[str, Any]) -> Transformation:
-        made = compile_transformation(spec)
-        problems = missing_schemas(made, self._services.schemas)
-        problems += quarantine_problems(made.spec.quarantine, self._services.streams)
-        if problems:
-            names = names_of_missing(made, self._services.schemas)
-            members = {"missing_schemas": names} if names else None
-            raise Invalid(f"transformation {made.name!r} cannot be saved", problems, members=members)
-        return made
+    def _compile(
+        self, spec: Mapping[str, Any], pointer: str = "", schemas: SchemaLookup | None = None
+    ) -> Transformation:
+        return compile_transformation(spec, pointer)
 
     def _does(self, item: Transformation) -> str:
         codecs = f"{item.spec.payload_decoder.type} to {item.spec.payload_encoder.type}"

@@ -36,7 +36,7 @@ class FileConnector(Connector):
             rotation=settings.rotation,
         )
         self._one_at_a_time = asyncio.Lock()
-        self._clock: Clock = context.services.clock
+        self._clock: Clock = context.services.node.clock
 
     async def open(self) -> None:
         """Open the file, made when it is not there."""

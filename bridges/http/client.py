@@ -50,7 +50,7 @@ class HttpConnector(Connector):
 
     async def open(self) -> None:
         """Connect, log in, and ask what ``health_check_path`` says."""
-        settings, clock = self.settings, self.context.services.clock
+        settings, clock = self.settings, self.context.services.node.clock
         tls = settings.ssl.model_copy(update={"enable": self.origin.is_secure})
         context = await asyncio.to_thread(client_context, tls)
         self._dialer = Dialer(self.context.guard, self.origin.host, context, _proxy(settings), settings.connect_timeout)

@@ -50,7 +50,7 @@ class HttpSink(Sink):
 
     def __init__(self, connector: HttpConnector, settings: HttpActionSettings, context: Context) -> None:
         self._connector, self._settings = connector, settings
-        self._clock, self._timeout_s = context.services.clock, context.request_timeout_s * _PART_OF_TIMEOUT
+        self._clock, self._timeout_s = context.services.node.clock, context.request_timeout_s * _PART_OF_TIMEOUT
         self._method = settings.method.upper().encode()
         self._target_of = target_template(connector.base, settings.path, settings.query)
         self._headers_of = header_templates(settings.headers)

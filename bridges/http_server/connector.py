@@ -108,7 +108,7 @@ class HttpServerSource(Source):
         services, name = self._context.services, self._context.name.partition(":")[2]
         connector = self._connector
         receiver = PostReceiver(name, connector.guard, connector.settings, self._settings, services, feed)
-        remove = connector.add(name, receiver, services.receivers)
+        remove = connector.add(name, receiver, services.endpoints.receivers)
         try:
             await asyncio.Event().wait()
         finally:

@@ -48,7 +48,7 @@ class PostReceiver:
         self._services, self._feed = services, feed
         self._messages = _Messages(settings, services)
         prefix = f"{POSITIONS}http_server:{name}/key-"
-        self._keys = RememberedKeys(services.values, prefix, settings.idempotency_keys)
+        self._keys = RememberedKeys(services.storage.values, prefix, settings.idempotency_keys)
         self._under_way = 0
         way_in = limits.authentication
         self._secret_headers = _HIDDEN | ({way_in.header} if isinstance(way_in, TokenAuthentication) else set())
@@ -76,7 +76,7 @@ class PostReceiver:
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         self._check_type(content_type)
         sent = await self._read(post)
-        self._guard.check_body(headers, sent, self._services.clock.now_ns() / 1e9)
+        self._guard.check_body(headers, sent, self._services.node.clock.now_ns() / 1e9)
         encoding = headers.get("content-encoding", "").strip().lower()
         body = await unpacked(sent, encoding, self._limits.max_body_size)
         parts = parts_of(body, settings.body_format, content_type, settings.max_messages)
@@ -115,7 +115,7 @@ class PostReceiver:
         self, post: Post, content_type: str, parts: Sequence[Part], remember: Any = None
     ) -> Mapping[str, Any]:
         """Hand the messages over, in order, and wait for what they lead to."""
-        common = _columns(post, content_type, self._services.clock.now_ns(), self._secret_headers)
+        common = _columns(post, content_type, self._services.node.clock.now_ns(), self._secret_headers)
         refused: list[tuple[int, str]] = []
         handed: list[tuple[int, Incoming]] = []
         commits: list[asyncio.Future[None]] = []
@@ -176,7 +176,7 @@ class PostReceiver:
             )
 
     def _count(self, code: str) -> None:
-        counter = self._services.metrics.counter(
+        counter = self._services.monitoring.metrics.counter(
             "source_requests_refused", _REFUSED_HELP, source=f"http_server:{self._name}", reason=code
         )
         counter.value += 1

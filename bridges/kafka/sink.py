@@ -309,7 +309,7 @@ class KafkaSink(Sink):
 
     def _forget_old_topics(self) -> None:
         """Partitions may be added while all goes well."""
-        now_s = self._context.services.clock.monotonic_s()
+        now_s = self._context.services.node.clock.monotonic_s()
         if now_s - self._checked_s > self._connector.settings.metadata_max_age:
             self._checked_s = now_s
             self._topics.clear()

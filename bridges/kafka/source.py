@@ -182,11 +182,11 @@ class _Incoming:
     """Makes of records what the framework takes."""
 
     def __init__(self, settings: KafkaSourceSettings, context: Context) -> None:
-        self._settings, self._publish, self._clock = settings, settings.publish, context.services.clock
+        self._settings, self._publish, self._clock = settings, settings.publish, context.services.node.clock
         self._decode = _decoder(settings, context.services.schemas)
         self._name, self._told_s = context.name, -_TELL_EVERY_S
         self._good_topics: set[str] = set()
-        count = context.services.metrics.counter
+        count = context.services.monitoring.metrics.counter
         self._over = count(
             "source_expired", "records whose message's life was over; rules have them", source=context.name
         )

@@ -154,7 +154,7 @@ class TransactionalSink(KafkaSink):
 
     def _cursor_batch(self, producer: AIOKafkaProducer, cursor: Cursor) -> Batch:
         batch = Batch(producer, self._settings.cursor_topic, 0)
-        now_ms = self._context.services.clock.now_ns() // 1_000_000
+        now_ms = self._context.services.node.clock.now_ns() // 1_000_000
         batch.add(0, Record(self._settings.cursor_topic, 0, self._id.encode(), cursor.encode(), now_ms, []))
         return batch
 

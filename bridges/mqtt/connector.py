@@ -83,7 +83,7 @@ class MqttConnector(Connector):
         if not self._is_trial:
             context.memory["remote_origin"] = client.remote_origin
             self._keep()
-            context.services.tell_state(f"connection/{self.name}/state", "1")
+            context.services.messaging.set_state(f"connection/{self.name}/state", "1")
 
     async def _dial(self, client: Client) -> None:
         """Give the client its way to the other broker."""
@@ -114,7 +114,7 @@ class MqttConnector(Connector):
         if client is not None:
             client.close()
             if not self._is_trial:
-                self.context.services.tell_state(f"connection/{self.name}/state", "0")
+                self.context.services.messaging.set_state(f"connection/{self.name}/state", "0")
 
     async def check(self) -> None:
         """Whether the other broker answers."""
@@ -173,17 +173,17 @@ class MqttConnector(Connector):
         return MqttSource(self, settings, context)
 
     def _login(self) -> Login:
-        settings, node = self.settings, self.context.services.node
+        settings, node = self.settings, self.context.services.node.name
         client_id = settings.clientid or f"{settings.clientid_prefix}-{node}-{self.name}"
         topic = settings.status_topic.replace("${clientid}", client_id).replace("${name}", self.name)
         if self._is_trial:
             client_id, topic = f"{client_id}-{uuid4().hex[:6]}", ""
         is_clean = settings.clean_start or self._is_trial
-        return Login(self.server, settings, client_id, is_clean, self.context.services.origin, topic)
+        return Login(self.server, settings, client_id, is_clean, self.context.services.node.origin, topic)
 
     def _session(self) -> Session:
         """What is known of the session with that broker under that name."""
-        login, memory, clock = self._login(), self.context.memory, self.context.services.clock
+        login, memory, clock = self._login(), self.context.memory, self.context.services.node.clock
         limit = self.settings.window
         key = (login.server, login.client_id, self.settings.version, limit)
         if self._is_trial:
@@ -199,7 +199,7 @@ class MqttConnector(Connector):
         self.context.lost(reason)
 
     def _dropped(self, why: str) -> None:
-        metrics = self.context.services.metrics
+        metrics = self.context.services.monitoring.metrics
         help = "messages from another broker that a bridge left out, by reason: loop, nobody_reads, queue_full"
         metrics.counter("bridge_left_out", help, connector=self.name, reason=why).value += 1
 
@@ -238,7 +238,7 @@ class MqttConnector(Connector):
             self._ending = asyncio.create_task(_quietly(client, ended), name=f"unsubscribing of {self.context.name}")
 
     def _kept(self) -> dict[str, Any]:
-        found = self.context.services.values.get(_KEPT + self.name)
+        found = self.context.services.storage.values.get(_KEPT + self.name)
         kept: dict[str, Any] = {} if found is None else json.loads(found)
         return kept
 
@@ -252,7 +252,7 @@ class MqttConnector(Connector):
             "session": self._session().releases.session,
             "filters": memory.get("filters", {}),
         }
-        self.context.services.values.put(_KEPT + self.name, json.dumps(kept).encode())
+        self.context.services.storage.values.put(_KEPT + self.name, json.dumps(kept).encode())
 
 
 async def _quietly(client: Client, filters: Sequence[str]) -> None:

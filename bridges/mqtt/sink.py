@@ -28,15 +28,15 @@ class MqttSink(Sink):
     """The rows of one action."""
 
     def __init__(self, connector: MqttConnector, settings: MqttActionSettings, context: Context) -> None:
-        self._connector, self._settings, self._clock = connector, settings, context.services.clock
-        self._origin = context.services.origin
+        self._connector, self._settings, self._clock = connector, settings, context.services.node.clock
+        self._origin = context.services.node.origin
         self._topic_of = strict_template(settings.topic, "the topic")
         self._payload_of = bytes_template(settings.payload)
         self._qos_of = _qos(settings.qos)
         self._retain_of = _retain(settings.retain)
         self._prevents = connector.settings.loop_prevention
         self._is_v5 = connector.settings.version == 5
-        self._left_out = context.services.metrics.counter(
+        self._left_out = context.services.monitoring.metrics.counter(
             "bridge_not_sent_back",
             "messages that an action to another broker did not send, since they came from there or had been there",
             action=context.name,

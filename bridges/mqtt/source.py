@@ -84,7 +84,7 @@ class MqttSource(Source):
         incoming = Incoming(self._columns(packet) if needs_columns else {})
         if packet.qos == 2:
             shard = _shard(packet.packet_id)
-            now_ns = self._context.services.clock.now_ns()
+            now_ns = self._context.services.node.clock.now_ns()
             incoming.shard = shard
             incoming.position = client.session.releases.position(
                 packet.packet_id, lambda: feed.position_of(shard), now_ns
@@ -110,7 +110,7 @@ class MqttSource(Source):
             "dup": packet.dup,
             "retain": packet.retain,
             "pub_props": property_columns(carried(packet.properties)),
-            "message_received_at": self._context.services.clock.now_ns() // 1_000_000,
+            "message_received_at": self._context.services.node.clock.now_ns() // 1_000_000,
         }
 
 

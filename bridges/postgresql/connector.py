@@ -192,8 +192,8 @@ class PostgresSink(Sink):
 
     def _columns_of_rules(self) -> Mapping[str, FieldType]:
         found: dict[str, FieldType] = {}
-        for ask in self._context.services.columns_of_sink:
-            found.update(ask(self._context.name))
+        for one in self._context.services.contributors:
+            found.update(one.columns_of_sink(self._context.name))
         return found
 
 

@@ -118,7 +118,7 @@ class ActionService(ResourceService[ActionSpec]):
         await self._hub.switch_action(self._running(name), reason)
 
     def _users(self, spec: ActionSpec) -> Sequence[str]:
-        users = [user for ask in self._hub.services.users_of_sink for user in ask(spec.id)]
+        users = [str(user) for user in self._hub.services.contributors.users_of("action", spec.id)]
         return users + [f"action '{one.spec.name}'" for one in self._objects if _falls_back_to(one.spec, spec.id)]
 
     def _running(self, name: str) -> RunningAction:
@@ -139,7 +139,6 @@ class ActionService(ResourceService[ActionSpec]):
     def _shown(self, name: str) -> Spec:
         running = self._hub.actions[name]
         action, spec = running.action, running.spec
-        rules = [user for ask in self._hub.services.users_of_sink for user in ask(spec.id)]
         return {
             **shown(spec),
             "id": spec.id,
@@ -149,7 +148,7 @@ class ActionService(ResourceService[ActionSpec]):
             "dead_letters_waiting": running.letters.waiting,
             "last_error": action.last_error,
             "metrics": action.figures.as_dict(),
-            "rules": [text.removeprefix("rule '").removesuffix("'") for text in rules if text.startswith("rule '")],
+            "rules": [user.name for user in self._hub.services.contributors.users_of("action", spec.id)],
         }
 
 

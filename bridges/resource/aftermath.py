@@ -77,7 +77,7 @@ def fallback_calls(spec: ActionSpec, services: Services) -> Sequence[FallbackCal
         try:
             checked = RepublishAction.model_validate({"type": "republish", **fallback.args})
             made = Republish(**checked.model_dump(exclude={"type", "fallback_actions"}))
-            calls.append(republish(made, spec.id, services.publisher, _MAX_DEPTH, services.clock.now_ns))
+            calls.append(republish(made, spec.id, services.messaging.publisher, _MAX_DEPTH, services.node.clock.now_ns))
         except ValidationError as error:
             problems += spec_problems(error, RepublishAction, (), f"{pointer}/args")
         except Invalid as error:
@@ -102,7 +102,7 @@ _NOBODY: Final = _Nobody()
 
 def _to_action(name: str, services: Services) -> FallbackCall:
     def hand_over(row: Row, message: Message) -> None:
-        sink = services.sinks.find(name)
+        sink = services.endpoints.sinks.find(name)
         if sink is None:
             raise SluiceError(f"there is no action '{name}'")
         write = getattr(sink, "write_fallback", None)

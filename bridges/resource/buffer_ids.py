@@ -22,16 +22,16 @@ class BufferIds:
         known = self._known[action] if action in self._known else self._stored(action)
         if known is None:
             known = uuid.uuid4().hex
-            self._services.values.put(_PREFIX + action, known.encode())
+            self._services.storage.values.put(_PREFIX + action, known.encode())
         self._known[action] = known
         return known
 
     def forget(self, action: str) -> None:
         """The buffer is gone."""
         if self._known.get(action) is not None or self._stored(action) is not None:
-            self._services.values.put(_PREFIX + action, None)
+            self._services.storage.values.put(_PREFIX + action, None)
         self._known[action] = None
 
     def _stored(self, action: str) -> str | None:
-        stored = self._services.values.get(_PREFIX + action)
+        stored = self._services.storage.values.get(_PREFIX + action)
         return None if stored is None else stored.decode()

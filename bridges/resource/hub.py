@@ -94,7 +94,7 @@ class Hub:
         """Make a connector, or change one: its connection is made anew."""
         owner = self.owners.get(spec.name)
         if owner is None:
-            owner = self.owners[spec.name] = Owner(spec.id, spec.resource_opts, self.services.clock)
+            owner = self.owners[spec.name] = Owner(spec.id, spec.resource_opts, self.services.node.clock)
         self.connector_specs[spec.name] = spec
         hide = hider(spec.parameters)
         owner.equip(spec.resource_opts, partial(self.make_connector, spec, owner.lost, owner.memory), hide)
@@ -168,16 +168,16 @@ class Hub:
         make_sink = partial(self._make_sink, spec)
         action.equip(options, _pace(spec, kind), make_sink, partial(self._hidden, spec))
         self.actions[spec.name] = running
-        self.services.sinks.add(action)
+        self.services.endpoints.sinks.add(action)
         if self.is_running:
             self.chores.add(action.key, partial(self._restart_action, running))
 
     def _new_action(self, spec: ActionSpec) -> RunningAction:
         services = self.services
-        letters = DeadLetters(spec.id, spec.dead_letters, services.queues, services.clock)
+        letters = DeadLetters(spec.id, spec.dead_letters, services.storage.queues, services.node.clock)
         fallbacks = Fallbacks(spec.id, letters)
-        figures = partial(ActionFigures, services.metrics, spec.id)
-        action = Action(spec.id, spec.resource_opts, figures, services.clock, fallbacks)
+        figures = partial(ActionFigures, services.monitoring.metrics, spec.id)
+        action = Action(spec.id, spec.resource_opts, figures, services.node.clock, fallbacks)
         fallbacks.figures = action.figures
         letters.when_lost = action.figures.dead_letters_lost
         return RunningAction(spec, action, letters, fallbacks)
@@ -186,9 +186,9 @@ class Hub:
         action, options = running.action, spec.resource_opts
         bounds = Bounds(options.max_buffer_records, options.max_buffer_bytes, options.overflow == "drop_oldest")
         before = getattr(action, "buffer", None)
-        clock, dropped = self.services.clock, partial(_dropped, action)
+        clock, dropped = self.services.node.clock, partial(_dropped, action)
         if options.is_on_disk and not isinstance(before, DiskBuffer):
-            queue = self.services.queues.open(BUFFERS + spec.id, max_records=_BIG, max_bytes=_BIG)
+            queue = self.services.storage.queues.open(BUFFERS + spec.id, max_records=_BIG, max_bytes=_BIG)
             action.buffer = DiskBuffer(bounds, clock, dropped, queue, self.buffer_ids.of(spec.id))
             if isinstance(before, MemoryBuffer):
                 action.buffer.bounds = Bounds(_BIG, _BIG, True)  # none of those that wait is lost by the move
@@ -204,7 +204,7 @@ class Hub:
         action.buffer.bounds = bounds
 
     def _forget_buffer(self, action: str) -> None:
-        self.services.queues.remove(BUFFERS + action)
+        self.services.storage.queues.remove(BUFFERS + action)
         self.buffer_ids.forget(action)
 
     def _make_sink(self, spec: ActionSpec) -> Sink:
@@ -261,13 +261,13 @@ class Hub:
         """Forget it, with what waits. All that goes by its name is gone at once: another may be made right after."""
         running = self.actions.pop(name)
         action = running.action
-        self.services.sinks.remove(action.name)
+        self.services.endpoints.sinks.remove(action.name)
         if left := action.backlog:
             _log.warning("bridge.dropped", action=action.name, rows=left, reason="deleted")
         running.letters.options = running.letters.options.model_copy(update={"causes": []})
         running.letters.remove()
         self._forget_buffer(action.name)
-        self.services.metrics.remove(action=action.name)
+        self.services.monitoring.metrics.remove(action=action.name)
         if self.is_running:
             self.chores.add(action.key, partial(self._forget_action, running))
 
@@ -344,7 +344,7 @@ class Hub:
     async def _forget_source(self, running: RunningSource) -> None:
         await self.end_source(running, "deleted")
         running.ingress.forget()
-        self.services.metrics.remove(source=running.ingress.name)
+        self.services.monitoring.metrics.remove(source=running.ingress.name)
 
     async def _detach(self, member: Member) -> None:
         """From whichever connector it stands on."""

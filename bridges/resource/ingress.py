@@ -47,7 +47,7 @@ class SourceFigures:
     def __init__(self, services: Services, name: str) -> None:
         self._counters: dict[str, Counter] = {}
         for what, help in _COUNTERS.items():
-            made = services.metrics.counter(f"source_{what}", help, **{SOURCE_LABEL: name})
+            made = services.monitoring.metrics.counter(f"source_{what}", help, **{SOURCE_LABEL: name})
             made.value = 0
             self._counters[what] = made
         self.received, self.success = self._counters["received"], self._counters["success"]
@@ -182,7 +182,7 @@ class Ingress(Feed):
 
     def _unwell(self, error: BridgeError, epoch: int) -> None:
         reason = self._hide(str(error))
-        self.last_error = {"text": reason, "time_ms": self._services.clock.now_ns() // 1_000_000}
+        self.last_error = {"text": reason, "time_ms": self._services.node.clock.now_ns() // 1_000_000}
         if isinstance(error, (TargetMissing, TargetUnusable)):
             self._state = DISCONNECTED, f"unhealthy target: {reason}"
         else:
@@ -195,7 +195,7 @@ class Ingress(Feed):
     @property
     def is_read(self) -> bool:
         """See ``Feed``."""
-        return self._services.events.wants_from(self.name)
+        return self._services.messaging.events.wants_from(self.name)
 
     def hand_over(self, records: Sequence[Incoming], done: Callable[[BaseException | None], None]) -> None:
         """See ``Feed``."""
@@ -205,7 +205,7 @@ class Ingress(Feed):
         waiting = self._take(fresh)
         for record in fresh:
             if record.position is not None:
-                self._services.values.put(self._key(record.shard), b"%d" % record.position)
+                self._services.storage.values.put(self._key(record.shard), b"%d" % record.position)
 
         def told(error: BaseException | None) -> None:
             if error is None:
@@ -220,7 +220,7 @@ class Ingress(Feed):
             self._deciding.add(task)
             task.add_done_callback(self._deciding.discard)
         else:
-            self._services.values.when_committed(told)
+            self._services.storage.values.when_committed(told)
 
     async def deliver(self, records: Sequence[Incoming]) -> None:
         """See ``Feed``."""
@@ -240,23 +240,23 @@ class Ingress(Feed):
     async def ready(self) -> None:
         """See ``Feed``."""
         await self._resumed.wait()
-        while self._services.values.is_congested:  # noqa: ASYNC110 - only clients are told when that is over
+        while self._services.storage.values.is_congested:  # noqa: ASYNC110 - only clients are told when that is over
             await asyncio.sleep(_CONGESTED_S)
 
     def position_of(self, shard: str) -> int | None:
         """See ``Feed``."""
-        found = self._services.values.get(self._key(shard))
+        found = self._services.storage.values.get(self._key(shard))
         return None if found is None else int(found)
 
     def begin_anew(self, shard: str) -> None:
         """See ``Feed``."""
         self._handed.pop(shard, None)
-        self._services.values.put(self._key(shard), None)
+        self._services.storage.values.put(self._key(shard), None)
 
     def forget(self) -> None:
         """The source is deleted: its positions are no more."""
-        for key in self._services.values.names(f"{POSITIONS}{self.name}/"):
-            self._services.values.put(key, None)
+        for key in self._services.storage.values.names(f"{POSITIONS}{self.name}/"):
+            self._services.storage.values.put(key, None)
 
     def _key(self, shard: str) -> str:
         return f"{POSITIONS}{self.name}/{shard}"
@@ -278,20 +278,20 @@ class Ingress(Feed):
         """Raise the events and publish; the records about which a gate asks another process."""
         services, name = self._services, self.name
         waiting: list[tuple[Incoming, Awaitable[Outcome]]] = []
-        came_in = services.events.came_in if self.is_read else None
+        came_in = services.messaging.events.came_in if self.is_read else None
         for record in records:
             if came_in is not None:
                 came_in(name, record.columns)
             if not record.topic:
                 continue
-            outcome = services.publisher.publish(
+            outcome = services.messaging.publisher.publish(
                 Message(
                     record.topic,
                     record.payload,
                     record.qos,
                     record.retain,
                     self._client,
-                    services.clock.now_ns(),
+                    services.node.clock.now_ns(),
                     record.properties,
                 )
             )
@@ -299,7 +299,7 @@ class Ingress(Feed):
                 self._note(record, outcome.refusal)
             elif outcome.is_waiting:
                 record.is_waiting = True
-                waiting.append((record, services.publisher.decided(record.topic)))
+                waiting.append((record, services.messaging.publisher.decided(record.topic)))
         return waiting
 
     async def _when_decided(
@@ -309,7 +309,7 @@ class Ingress(Feed):
             outcome = await decided
             if outcome.refusal is not None:
                 self._note(record, outcome.refusal)
-        self._services.values.when_committed(told)
+        self._services.storage.values.when_committed(told)
 
     def _note(self, record: Incoming, refusal: Refusal) -> None:
         self.figures.refused.value += 1

@@ -11,7 +11,7 @@ from bridges.resource.probe import run_probe
 from bridges.resource.secret import hider
 from bridges.resource.specs import SourceSpec, check_connector, shown, source_spec
 from bridges.resource.verbs import ResourceService
-from broker.core.objects import Spec
+from broker.core.objects import Reference, Spec
 
 
 class SourceService(ResourceService[SourceSpec]):
@@ -75,8 +75,8 @@ class SourceService(ResourceService[SourceSpec]):
     async def _switch(self, name: str, reason: str) -> None:
         await self._hub.switch_source(self._running(name), reason)
 
-    def _users(self, spec: SourceSpec) -> Sequence[str]:
-        return [user for ask in self._hub.services.users_of_source for user in ask(spec.id)]
+    def _users(self, spec: SourceSpec) -> Sequence[Reference]:
+        return self._hub.services.contributors.users_of("source", spec.id)
 
     def _running(self, name: str) -> RunningSource:
         self._objects.get(name)
@@ -86,7 +86,6 @@ class SourceService(ResourceService[SourceSpec]):
         running = self._hub.sources[name]
         ingress, spec = running.ingress, running.spec
         status, reason = ingress.status
-        rules = [user for ask in self._hub.services.users_of_source for user in ask(spec.id)]
         return {
             **shown(spec),
             "id": spec.id,
@@ -95,5 +94,5 @@ class SourceService(ResourceService[SourceSpec]):
             "paused": ingress.is_paused,
             "last_error": ingress.last_error,
             "metrics": ingress.figures.as_dict(),
-            "rules": [text.removeprefix("rule '").removesuffix("'") for text in rules],
+            "rules": [user.name for user in self._users(spec)],
         }

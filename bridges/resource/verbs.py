@@ -144,7 +144,7 @@ class ResourceService(ABC, Generic[S]):
         """What people see of it."""
 
     @abstractmethod
-    def _users(self, spec: S) -> Sequence[str]:
+    def _users(self, spec: S) -> Sequence[object]:
         """Who needs it, as texts."""
 
     def _put(self, raw: Spec, checked: S) -> Spec:

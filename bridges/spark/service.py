@@ -13,18 +13,13 @@ from typing import Any
 
 from bridges.spark.rule_text import RuleText
 from bridges.spark.table_spec import LakeTableSpec, checked, parse_spec, unwritable
+from broker.core.contributor import Contributor, Uses
 from broker.core.errors import Invalid, MissingDependency, NotFound, Problem, SluiceError
 from broker.core.feature import Services
-from broker.core.objects import ObjectSection, Spec
+from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import OrderedObjects
 from broker.core.times import rfc3339_of
 
-ColumnsOf = Callable[[str], Sequence[Mapping[str, str]]]
-"""Name and type of the columns that rules write to a stream."""
-RuleOf = Callable[[str], Mapping[str, Any]]
-"""``name``, ``sql``, ``node`` and ``columns`` of a rule. Raises ``NotFound``."""
-PositionsOf = Callable[[str], Mapping[str, Any]]
-"""Where a stream stands, as the API shows it."""
 JobState = Callable[[], Mapping[str, Any]]
 """``state`` and ``reason`` of the job that fills the tables."""
 
@@ -48,7 +43,7 @@ _SHOWN_ONLY = frozenset({"columns", "rule_text", "state", "reason", "report", "l
 """Members of a table as it is shown that say how it is doing; ignored when it is sent back."""
 
 
-class LakeTableService:
+class LakeTableService(Contributor):
     """A ``broker.core.objects.ObjectService`` for lake tables, and what the job and people ask of them."""
 
     kind = "lake table"
@@ -58,14 +53,9 @@ class LakeTableService:
         services: Services,
         section: ObjectSection,
         directory: Path,
-        *,
-        columns_of: ColumnsOf,
-        positions: PositionsOf,
-        rule_of: RuleOf,
     ) -> None:
         self._services, self._section, self._directory = services, section, directory
-        self._rule_of = rule_of
-        self._columns_of, self._positions = columns_of, positions
+        self._positions = services.storage.positions
         self._objects: OrderedObjects[LakeTableSpec] = OrderedObjects(
             self.kind, section, lambda spec: spec.model_dump(mode="json")
         )
@@ -163,12 +153,14 @@ class LakeTableService:
         """Ask ``job`` how the job itself is doing."""
         self._job = job
 
-    def users_of_stream(self, stream: str) -> Sequence[str]:
-        """The tables that are filled from a stream."""
-        return [f"{self.kind} {spec.name!r}" for spec in self._objects if spec.stream == stream]
+    def uses(self) -> Uses:
+        """The streams that fill tables."""
+        for spec in self._objects:
+            user = Reference(self.kind, spec.name)
+            yield user, Reference("stream", spec.stream)
 
     def _parsed(self, spec: Spec) -> LakeTableSpec:
-        parsed = parse_spec(spec, self._directory, self._services.streams.names(), _SHOWN_ONLY)
+        parsed = parse_spec(spec, self._directory, self._services.storage.streams.names(), _SHOWN_ONLY)
         self._check_rule(parsed)
         for other in self._objects:
             if other.path == parsed.path and other.name != parsed.name:
@@ -186,7 +178,7 @@ class LakeTableService:
             problems.append(Problem(text, "/stream", suggestion="make a stream of the topics that the rule reads"))
         try:
             rule_run = _lake_module("bridges.spark.rule_run")
-            rule_run.RuleRun(RuleText(spec.rule, self._rule_of(spec.rule)["sql"]))
+            rule_run.RuleRun(RuleText(spec.rule, self._services.contributors.rule_for_spark(spec.rule)["sql"]))
         except NotFound as error:
             problems.append(Problem(str(error), "/rule"))
         except Invalid as error:
@@ -207,9 +199,9 @@ class LakeTableService:
         """What the job is told: of a table with a rule also the rule, or why there is none."""
         told = spec.model_dump(mode="json")
         if not spec.rule:
-            return {**told, "columns": [dict(column) for column in self._columns_of(spec.stream)]}
+            return {**told, "columns": self._services.contributors.columns_of_stream(spec.stream)}
         try:
-            rule = self._rule_of(spec.rule)
+            rule = self._services.contributors.rule_for_spark(spec.rule)
         except SluiceError as error:
             return {**told, "columns": [], "rule_text": {"name": spec.rule, "problem": str(error)}}
         columns = [dict(column) for column in rule["columns"]]
@@ -252,7 +244,7 @@ class LakeTableService:
     def _lag(self, spec: LakeTableSpec, report: Mapping[str, Any]) -> int | None:
         """Records that the stream holds and the table does not have yet; None before the job's first report."""
         ends = report.get("offsets")
-        if ends is None or spec.stream not in self._services.streams.names():
+        if ends is None or spec.stream not in self._services.storage.streams.names():
             return None
         return sum(
             max(0, int(shard["next_offset"]) - max(int(ends.get(str(shard["shard"]), 0)), int(shard["first_offset"])))

@@ -7,9 +7,9 @@ from typing import Any
 
 from broker.core import wire
 from broker.core.clock import Clock
+from broker.core.contributor import Contributor
 from broker.core.errors import Invalid, PeerError, Problem
 from broker.core.objects import Spec
-from broker.core.path import PathPart
 from broker.core.topic import check_topic_name
 
 
@@ -19,7 +19,7 @@ class PipelineView:
     ``parts`` are asked in order; ``ends`` tells of what takes messages at the end of the path.
     """
 
-    def __init__(self, parts: Sequence[PathPart], ends: Callable[[str], Sequence[Spec]], clock: Clock) -> None:
+    def __init__(self, parts: Sequence[Contributor], ends: Callable[[str], Sequence[Spec]], clock: Clock) -> None:
         self._parts, self._ends, self._clock = parts, ends, clock
 
     def of_topic(self, topic: str) -> Spec:

@@ -94,7 +94,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         logins=ApiLogins(node.access.limits),
         delayed=node.delayed,
         traffic=Traffic(node.server.hub),
-        receivers=node.services.receivers,
+        receivers=node.services.endpoints.receivers,
         listeners=ListenerDesk(node.server.listeners, reload, named_of),
         reload=reload.reload,
         settings=reload.settings,

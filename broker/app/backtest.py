@@ -20,9 +20,8 @@ from broker.core import helper_process
 from broker.core.clock import SystemClock
 from broker.core.errors import Invalid, SluiceError
 from broker.core.events import Events
-from broker.core.feature import Services
+from broker.core.feature import MessagingPort, MonitoringPort, NodePort, Services, StoragePort
 from broker.core.objects import MemorySection
-from broker.core.schema import NoSchemas
 from broker.observe.metrics import Metrics
 from broker.storage.without_pandas import keep_pandas_out
 
@@ -65,15 +64,10 @@ def _services(job: dict[str, Any]) -> Services:
     sections = {_SCHEMAS: MemorySection(job["schemas"])}
     nothing = _Nothing()
     services = Services(
-        node=job["node"],
-        clock=SystemClock(),
-        events=Events(),
-        plans=nothing,
-        publisher=nothing,
-        streams=nothing,
-        schemas=NoSchemas(),
-        section=lambda path: sections.setdefault(path, MemorySection()),
-        metrics=Metrics(),
+        NodePort(job["node"], SystemClock()),
+        MessagingPort(Events(), plans=nothing, publisher=nothing),
+        StoragePort(lambda path: sections.setdefault(path, MemorySection()), streams=nothing),
+        MonitoringPort(Metrics()),
     )
     schemas = features.load(features.SCHEMA_VALIDATION)(services)
     if job["schemas"]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,14 +31,13 @@ from broker.connection.settings import MqttSettings
 from broker.connection.sharing.settings import SharedSettings
 from broker.connection.sys_topics import SysTopicSettings
 from broker.connection.zone_settings import ZonesSettings
-from broker.core import quarantine
 from broker.core.clock import SystemClock
+from broker.core.contributor import Contributors
 from broker.core.events import Events
-from broker.core.feature import Feature, Services
+from broker.core.feature import Feature, MessagingPort, MonitoringPort, NodePort, Services, StoragePort
 from broker.core.kinds import kinds
 from broker.core.objects import ObjectService
 from broker.core.origin import origin_of
-from broker.core.schema import NoSchemas
 from broker.core.times import rfc3339_of
 from broker.net.files import api_limit
 from broker.net.listener import check_zones
@@ -162,12 +162,11 @@ class Node:
         self.delayed = DelayedDesk(hub.delayed, self.clock)
         self.rewrites = RewriteService(sections.section("rewrites"), hub.rewrites)
         self.auto_subscriptions = AutoSubscriptionService(sections.section("auto_subscriptions"), hub.automatic)
-        users_of_stream: list[Any] = []
-        self.streams = self._make_streams(users_of_stream)
+        contributors = Contributors((hub.shares,))
+        self.streams = self._make_streams(contributors)
         hub.shares.starts = self.streams.starts
-        users_of_stream.append(hub.shares.users_of_stream)
-        self.services = self._make_services(users_of_stream)
-        self.services.origin = hub.state.origin = origin_of(self.name, self.services.values)
+        self.services = self._make_services(contributors)
+        hub.state.origin = self.services.node.origin
         self._load_features()
         self.quarantine = QuarantineDesk(self.streams, self.writer, self.server.publisher, self._quarantines)
         self.health = NodeHealth(
@@ -180,7 +179,7 @@ class Node:
             lost_rows=self.bridges.lost_rows,
         )
         self.health.react()
-        self.pipeline = PipelineView(self.services.path, self._ends_of, self.clock)
+        self.pipeline = PipelineView(self.services.contributors, self._ends_of, self.clock)
 
     def _make_server(self, *, allow_anonymous: bool) -> Server:
         config = self.config
@@ -201,37 +200,29 @@ class Node:
             api_connections=self.api_settings.max_connections,
         )
 
-    def _make_streams(self, users: list[Any]) -> StreamService:
+    def _make_streams(self, contributors: Contributors) -> StreamService:
         return StreamService(
             self.writer,
             self.sections.section("streams"),
             self.server.plans,
             settings=self.config.get("stream_defaults", StreamSettings),
-            users=users,
+            users=partial(contributors.users_of, "stream"),
             access=self.ranges.access,
             clock=self.clock,
             metrics=self.metrics,
         )
 
-    def _make_services(self, users_of_stream: list[Any]) -> Services:
+    def _make_services(self, contributors: Contributors) -> Services:
         """What features see of the broker."""
+        server, streams, values = self.server, self.streams, StoredValues(self.writer)
+        backtest = [sys.executable, "-m", "broker.app.backtest"]
+        queues = StoredQueues(self.writer, self.clock, self.metrics)
         return Services(
-            node=self.name,
-            clock=self.clock,
-            events=self.events,
-            plans=self.server.plans,
-            publisher=self.server.publisher,
-            streams=self.streams.appender,
-            history=self.streams.reader,
-            schemas=NoSchemas(),
-            section=self.sections.section,
-            metrics=self.metrics,
-            alarms=self.alarms,
-            data_dir=self.data_dir,
-            queues=StoredQueues(self.writer, self.clock, self.metrics),
-            values=StoredValues(self.writer),
-            users_of_stream=users_of_stream,
-            tell_state=self.server.hub.sys_topics.set_state,
+            NodePort(self.name, self.clock, origin_of(self.name, values), self.data_dir, backtest),
+            MessagingPort(self.events, server.plans, server.publisher, server.hub.sys_topics.set_state),
+            StoragePort(self.sections.section, streams.appender, streams.positions, streams.reader, queues, values),
+            MonitoringPort(self.metrics, self.alarms),
+            contributors=contributors,
         )
 
     def _load_features(self) -> None:
@@ -244,21 +235,13 @@ class Node:
         )
         self.transforms = self._feature(features.TRANSFORMS, "message_transformation")
         self.rules = self._feature(features.RULES, "rule_engine")
-        self.rules.offer_backtests(self.streams.positions, [sys.executable, "-m", "broker.app.backtest"])
-        self.lake = features.load(features.LAKE)(
-            self.services,
-            self.config.get("lake"),
-            data_dir=self.data_dir,
-            columns_of=self._columns_of_stream,
-            positions=self.streams.positions,
-            rule_of=self.rules.service.for_spark,
-        )
+        self.lake = self._feature(features.LAKE, "lake")
         self.bridges = features.load(features.BRIDGES)(self.services, self.config.get("rule_engine").ssrf)
         self.features: Sequence[Feature] = (
             self.schema_validation,
             self.transforms,
-            self.bridges,
             self.rules,
+            self.bridges,
             self.lake,
         )
         self.server.set_stages(
@@ -272,13 +255,6 @@ class Node:
         count = len(subscribers.entries) + len(subscribers.groups)
         told = {"stage": "subscribers", "name": "subscribers", "enabled": True, "topics": [], "count": count}
         return [*self.streams.on_topic(topic), {**told, "does": f"{count} subscriptions get the message"}]
-
-    def _columns_of_stream(self, stream: str) -> Sequence[Mapping[str, str]]:
-        """Name and type of the columns of a stream's rows: what rules write to it, and what quarantine does."""
-        found = {column["name"]: column for column in self.rules.service.output_columns_of_stream(stream)}
-        if stream in self._quarantines():
-            found |= {name: {"name": name, "type": kind.name} for name, kind in quarantine.COLUMNS.items()}
-        return list(found.values())
 
     def _quarantines(self) -> list[str]:
         return [*self.schema_validation.validations.quarantines(), *self.transforms.service.quarantines()]

@@ -56,7 +56,7 @@ async def _rehearse(items: Iterable[Tried], data_dir: Path) -> None:
                     _try_setting(item)
         finally:
             for feature in reversed(node.features):
-                feature.stop()
+                await feature.close()
             await node.streams.stop()
             await node.writer.close()
 

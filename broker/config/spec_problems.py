@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from broker.config.problems import did_you_mean, expectation, is_secret_at, settings_at, shown, types_in
 from broker.config.secrets import NO_TEXT
-from broker.core.errors import Problem
+from broker.core.errors import Invalid, Problem
 
 Location = tuple[int | str, ...]
+_Model = TypeVar("_Model", bound=BaseModel)
 
 _CHOICES = frozenset({"int", "str", "bool", "float", "dict[str,str]"})
 """What pydantic puts behind a member that may be one of these."""
+
+
+def parsed(
+    model: type[_Model],
+    spec: Any,
+    what: str,
+    *,
+    ignored: Container[str] = (),
+    tags: Iterable[str] = (),
+    pointer: str = "",
+) -> _Model:
+    """An object as it was sent, checked.
+
+    Args:
+        model: what it must fit.
+        spec: the object; members in ``ignored`` are left out.
+        what: the sentence of the error: ``the validation cannot be saved``.
+        tags: see ``spec_problems``.
+        pointer: see ``spec_problems``.
+
+    Raises:
+        Invalid: with every problem.
+    """
+    if not isinstance(spec, Mapping):
+        raise Invalid(what, [Problem("expected an object", pointer)])
+    try:
+        return model.model_validate({name: value for name, value in spec.items() if name not in ignored})
+    except ValidationError as error:
+        raise Invalid(what, spec_problems(error, model, tags, pointer)) from None
 
 
 def spec_problems(

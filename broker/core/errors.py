@@ -112,13 +112,13 @@ class AlreadyExists(Conflict):
 
 
 class InUse(Conflict):
-    """Somebody else refers to the object. ``users`` are texts such as ``validation 'meters'``."""
+    """Other objects refer to the object. ``users`` are references, or texts."""
 
     code = "in_use"
 
-    def __init__(self, kind: str, name: str, users: Sequence[str]) -> None:
-        self.kind, self.name, self.users = kind, name, tuple(users)
-        super().__init__(f"{kind} {name!r} is used by {', '.join(users)}; change or delete those first")
+    def __init__(self, kind: str, name: str, users: Sequence[object]) -> None:
+        self.kind, self.name, self.users = kind, name, tuple(map(str, users))
+        super().__init__(f"{kind} {name!r} is used by {', '.join(self.users)}; change or delete those first")
 
 
 class ReadOnly(SluiceError):

@@ -7,12 +7,22 @@ objects in an ``ObjectSection`` of the configuration, so that they survive a res
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from broker.core.errors import Invalid
 
 Spec = dict[str, Any]
 """An object as JSON: what was sent to create it, defaults filled in."""
+
+
+class Reference(NamedTuple):
+    """An object by kind and name. Actions and sources are named ``<type>:<name>``."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r}"
 
 
 class ObjectSection(Protocol):

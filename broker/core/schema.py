@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
 
+from broker.core.errors import NotFound
+from broker.core.objects import Reference
+
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
@@ -49,11 +52,11 @@ class Serde(Protocol):
 class SchemaEffect:
     """What a change of a schema would do to somebody who uses it.
 
-    ``user`` is a text such as ``rule 'hot'``; ``breaks`` tells that it would no longer do what it does, ``why`` says
-    in what way; ``streams`` are those whose rows would change.
+    ``breaks``: the user would no longer do what it does; ``why`` says in what way. ``streams`` are those whose rows
+    would change.
     """
 
-    user: str
+    user: Reference
     breaks: bool
     why: str
     streams: tuple[str, ...] = ()
@@ -154,8 +157,6 @@ class NoSchemas:
     """A lookup that knows nothing, for rules tested alone."""
 
     def serde(self, name: str) -> Serde:
-        from broker.core.errors import NotFound
-
         raise NotFound("schema", name)
 
     def payload_type(self, topic_filter: str) -> FieldType | None:

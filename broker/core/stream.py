@@ -8,10 +8,10 @@ layout, so that frames of any stream can be joined and passed through unchanged.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from broker.core.errors import NotFound, Problem
 
@@ -104,6 +104,9 @@ class StreamHistory(Protocol):
 
 class NoHistory:
     """A node without streams."""
+
+    def positions(self, name: str, at_us: int | None = None) -> Mapping[str, Any]:
+        raise NotFound("stream", name)
 
     def ranges(self, stream: str) -> Sequence[ShardRange]:
         raise NotFound("stream", stream)

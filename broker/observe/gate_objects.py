@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from broker.config.gate_spec import READ_ONLY, GateSpec
+from broker.config.schema_use import SchemaUse, missing_schemas, names_of_missing
 from broker.core import jsontext
+from broker.core.contributor import Contributor, Uses
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.merge_patch import merged
-from broker.core.objects import ObjectSection, Spec
+from broker.core.message import Message
+from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import OrderedObjects
-from broker.core.quarantine import quarantine
-from broker.core.schema import SchemaLookup
+from broker.core.quarantine import COLUMNS, quarantine, quarantine_problems
+from broker.core.schema import FieldType, SchemaEffect, SchemaLookup, TrialSchemas
 from broker.core.topic import TopicFilter
+from broker.core.wire import message_from_wire
 from broker.observe.counter_rates import Ticks
 from broker.observe.gate_counters import GateBook, GateCounters
 
@@ -36,7 +40,7 @@ class GateObject(Protocol):
 
     def matches(self, topic: str) -> bool: ...
 
-    def names_schema(self, schema: str) -> bool: ...
+    def schema_uses(self) -> Iterable[tuple[str, SchemaUse]]: ...
 
 
 T = TypeVar("T", bound=GateObject)
@@ -51,7 +55,7 @@ class RunningGate(Protocol[_Taken]):
     def use(self, objects: Iterable[tuple[_Taken, GateBook]], /) -> None: ...
 
 
-class GateObjects(ABC, Generic[T]):
+class GateObjects(Contributor, ABC, Generic[T]):
     """A ``broker.core.objects.ObjectService``, and what gates have beside."""
 
     kind: ClassVar[str]
@@ -60,6 +64,8 @@ class GateObjects(ABC, Generic[T]):
     """What the names of its metrics begin with."""
     label: ClassVar[str]
     """The label of its metrics."""
+    follows_schema: ClassVar[str]
+    """What a change of a schema does to an object that goes on working."""
 
     def __init__(self, services: Services, section: ObjectSection, gate: RunningGate[T]) -> None:
         self._services, self._gate = services, gate
@@ -68,8 +74,49 @@ class GateObjects(ABC, Generic[T]):
         self.ticks = Ticks(self.tick)
 
     @abstractmethod
+    def _compile(self, spec: Spec, pointer: str = "", schemas: SchemaLookup | None = None) -> T:
+        """Check and compile what was sent, with ``schemas`` for a trial. Raises ``Invalid`` with every problem."""
+
     def _compiled(self, spec: Spec) -> T:
-        """Check and compile what was sent, and what it refers to. Raises ``Invalid`` with every problem."""
+        """The same, with what it refers to."""
+        made, schemas = self._compile(spec), self._services.schemas
+        problems = missing_schemas(made.schema_uses(), schemas)
+        problems += quarantine_problems(made.spec.quarantine, self._services.storage.streams)
+        if problems:
+            names = names_of_missing(made.schema_uses(), schemas)
+            members = {"missing_schemas": names} if names else None
+            raise Invalid(f"{self.kind} {made.name!r} cannot be saved", problems, members=members)
+        return made
+
+    def _for_trial(self, body: Mapping[str, Any], member: str) -> tuple[list[T], SchemaLookup, Message]:
+        """Objects that need not be saved, what they use of schemas, and the message of a trial.
+
+        Raises:
+            Invalid: something in it cannot be used.
+        """
+        schemas = _schemas_of_trial(body.get("schemas"), self._services.schemas)
+        specs, checks = body.get(member), body.get("check_references", True) is True
+        what = f"the {member} cannot be saved"
+        if not isinstance(specs, list):
+            raise Invalid(what, [Problem("expected a list", f"/{member}")])
+        made: dict[str, T] = {}
+        problems: list[Problem] = []
+        for index, spec in enumerate(specs):
+            pointer = f"/{member}/{index}"
+            try:
+                item = self._compile(spec, pointer, schemas)
+            except Invalid as error:
+                problems += error.problems
+                continue
+            if item.name in made:
+                problems.append(Problem(f"the name {item.name!r} is taken", f"{pointer}/name"))
+            if checks:
+                problems += missing_schemas(item.schema_uses(), schemas, pointer)
+            made[item.name] = item
+        if problems:
+            raise Invalid(what, problems)
+        message = message_from_wire(body.get("message"), self._services.node.clock.now_ns())
+        return list(made.values()), schemas, message
 
     def load(self, specs: Sequence[Spec]) -> list[str]:
         """Take the objects of the configuration; gives a sentence for each that cannot be used."""
@@ -117,7 +164,7 @@ class GateObjects(ABC, Generic[T]):
 
     def delete(self, name: str) -> None:
         self._objects.remove(name)
-        self._services.metrics.remove(**{self.label: name})
+        self._services.monitoring.metrics.remove(**{self.label: name})
         self._books.pop(name, None)
         self._changed()
 
@@ -145,7 +192,7 @@ class GateObjects(ABC, Generic[T]):
 
     def tick(self) -> None:
         """Sample the rates; called every ``counter_rates.STEP_S``."""
-        now_s = self._services.clock.monotonic_s()
+        now_s = self._services.node.clock.monotonic_s()
         for book in self._books.values():
             book.sample(now_s)
 
@@ -153,13 +200,25 @@ class GateObjects(ABC, Generic[T]):
         """The streams in which what is stopped is kept."""
         return [item.spec.quarantine for item in self._objects if item.spec.quarantine is not None]
 
-    def users_of_stream(self, stream: str) -> Sequence[str]:
-        """The objects that keep what they stop in a stream, as texts."""
-        return [self._called(item) for item in self._objects if item.spec.quarantine == stream]
+    def uses(self) -> Uses:
+        """Streams that keep what is stopped, and schemas."""
+        for item in self._objects:
+            user = Reference(self.kind, item.name)
+            if item.spec.quarantine is not None:
+                yield user, Reference("stream", item.spec.quarantine)
+            for _, use in item.schema_uses():
+                yield user, Reference("schema", use.schema_name)
 
-    def users_of_schema(self, schema: str) -> Sequence[str]:
-        """The objects that name a schema, as texts."""
-        return [self._called(item) for item in self._objects if item.names_schema(schema)]
+    def columns_of_stream(self, stream: str) -> Mapping[str, FieldType]:
+        return COLUMNS if stream in self.quarantines() else {}
+
+    def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
+        found = []
+        for item in self._objects:
+            if any(use.schema_name == schema for _, use in item.schema_uses()):
+                why = "; ".join(problem.message for problem in missing_schemas(item.schema_uses(), schemas))
+                found.append(SchemaEffect(Reference(self.kind, item.name), bool(why), why or self.follows_schema))
+        return found
 
     def on_topic(self, topic: str) -> Sequence[Spec]:
         """What runs on messages published on a topic, in order, those switched off among them."""
@@ -181,9 +240,6 @@ class GateObjects(ABC, Generic[T]):
             "does": self._does(item),
         }
 
-    def _called(self, item: T) -> str:
-        return f"{self.kind} '{item.name}'"
-
     def _put(self, made: T) -> Spec:
         self._objects.put(made.name, made)
         self._changed()
@@ -194,21 +250,29 @@ class GateObjects(ABC, Generic[T]):
 
     def _book(self, item: T) -> GateBook:
         """The book of an object, kept over changes."""
-        metrics, name = self._services.metrics, item.name
+        metrics, name = self._services.monitoring.metrics, item.name
         book = self._books.get(name)
         if book is None:
             book = self._books[name] = GateBook(GateCounters.of(metrics, self.metric, self.label, name))
         enabled = item.spec.enable
         metrics.gauge(f"{self.metric}_enable", lambda: enabled, "1 where it is switched on", **{self.label: name})
         stream = item.spec.quarantine
-        append = None if stream is None else self._services.streams.appender(stream)
+        append = None if stream is None else self._services.storage.streams.appender(stream)
         book.keep = None if append is None else quarantine(append, self.kind, name)
         return book
 
     def _changed(self) -> None:
         self._gate.schemas = self._services.schemas
         self._gate.use([(item, self._book(item)) for item in self._objects])
-        self._services.plans.invalidate()
+        self._services.messaging.plans.invalidate()
+
+
+def _schemas_of_trial(specs: Any, known: SchemaLookup) -> SchemaLookup:
+    if not specs:
+        return known
+    if not isinstance(specs, list) or not isinstance(known, TrialSchemas):
+        raise Invalid("the schemas cannot be used", [Problem("expected a list of schemas", "/schemas")])
+    return known.with_schemas(specs)
 
 
 def _saved(item: GateObject) -> Spec:

@@ -46,7 +46,7 @@ class StreamService:
         plans: Plans,
         *,
         settings: StreamSettings | None = None,
-        users: Sequence[Callable[[str], Sequence[str]]] = (),
+        users: Callable[[str], Sequence[object]] = lambda _name: (),
         access: Callable[[int], Mapping[str, str]] = lambda log: {},
         clock: Clock | None = None,
         metrics: Metrics | None = None,
@@ -58,7 +58,7 @@ class StreamService:
             section: where specifications are kept.
             plans: forgotten when what is captured changes.
             settings: defaults of streams and the pace of background work.
-            users: asked who names a stream before it is deleted; the list may grow later.
+            users: the objects that use a stream; asked before it is deleted.
             access: members of ``positions`` that say where and with what ranges of a log are read
                 (``RangesProcess.access``).
             clock: for retention and rates.
@@ -153,8 +153,7 @@ class StreamService:
         """Delete a stream with its records. Refused while rules or tables name it."""
         self._catalogue.get(name)
         self._refuse_fixed(name)
-        users = [user for ask in self._users for user in ask(name)]
-        if users:
+        if users := self._users(name):
             raise InUse("stream", name, users)
         with self._catalogue.removal(name):
             self._save(without=name)

@@ -100,7 +100,7 @@ def _use(node: Node) -> None:
     Outside.count("ok")
     ActionFigures(node.metrics, "kafka:s", lambda: (0, 0, 0))
     SourceFigures(node.services, "kafka:s")
-    node.services.queues.open("s", max_records=1, max_bytes=1)
+    node.services.storage.queues.open("s", max_records=1, max_bytes=1)
     publisher = node.server.publisher
     for payload in (b"{}", b"broken"):
         publisher.publish(Message("t", payload, 0, False, Client("c"), 0))

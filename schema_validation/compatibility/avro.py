@@ -8,13 +8,10 @@ what fastavro reads.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
-from broker.core import jsontext
 from schema_validation.compatibility.verdict import Reason
+from schema_validation.serdes.avro_schema import MISSING, AvroType, read_schema
 
-PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 PROMOTIONS: Mapping[str, frozenset[str]] = {
     "int": frozenset({"long", "float", "double"}),
     "long": frozenset({"float", "double"}),
@@ -25,97 +22,21 @@ PROMOTIONS: Mapping[str, frozenset[str]] = {
 _NAMED = frozenset({"record", "enum", "fixed"})
 
 
-@dataclass(slots=True, eq=False)
-class Field:
-    """A field of a record. A default counts, whatever it is."""
-
-    name: str
-    type: Type
-    aliases: tuple[str, ...]
-    has_default: bool
-
-
-@dataclass(slots=True, eq=False)
-class Type:
-    """A type with what resolution asks of it. ``items`` is that of an array or the value of a map."""
-
-    kind: str
-    name: str = ""
-    aliases: tuple[str, ...] = ()
-    fields: list[Field] = field(default_factory=list)
-    symbols: tuple[str, ...] = ()
-    default: str | None = None
-    size: int = 0
-    items: Type | None = None
-    branches: list[Type] = field(default_factory=list)
-    logical: str | None = None
-
-    @property
-    def text(self) -> str:
-        """The type for a message: ``record Reading``, ``long``."""
-        return f"{self.kind} {self.name}" if self.name else self.kind
-
-
-def parse(source: str) -> Type:
+def parse(source: str) -> AvroType:
     """The types of a source that is known to be a schema."""
-    return _Reader().type(jsontext.decode(source), "")
+    return read_schema(source).type
 
 
-def can_read(reader: Type, writer: Type) -> list[Reason]:
+def can_read(reader: AvroType, writer: AvroType) -> list[Reason]:
     """Why a reader cannot read all that a writer may have written; empty when it can."""
     return _Resolution().check(reader, writer, "")
-
-
-class _Reader:
-    def __init__(self) -> None:
-        self._named: dict[str, Type] = {}
-
-    def type(self, raw: Any, namespace: str) -> Type:
-        if isinstance(raw, str):
-            return Type(raw) if raw in PRIMITIVES else self._known(raw, namespace)
-        if isinstance(raw, list):
-            return Type("union", branches=[self.type(item, namespace) for item in raw])
-        kind = raw["type"]
-        if kind in ("record", "error", "enum", "fixed"):
-            return self._make(raw, "record" if kind == "error" else kind, namespace)
-        if kind in ("array", "map"):
-            return Type(kind, items=self.type(raw["items" if kind == "array" else "values"], namespace))
-        found = self.type(kind, namespace)
-        return Type(found.kind, logical=raw.get("logicalType")) if found.kind in PRIMITIVES else found
-
-    def _known(self, name: str, namespace: str) -> Type:
-        full = name if "." in name or not namespace else f"{namespace}.{name}"
-        return self._named.get(full) or self._named[name]
-
-    def _make(self, raw: Mapping[str, Any], kind: str, namespace: str) -> Type:
-        own, name = raw.get("namespace", namespace), raw["name"]
-        full = name if "." in name or not own else f"{own}.{name}"
-        inner = full.rpartition(".")[0]
-        made = self._named[full] = Type(kind, full, _aliases(raw, inner), logical=raw.get("logicalType"))
-        if kind == "enum":
-            made.symbols, made.default = tuple(raw["symbols"]), raw.get("default")
-        elif kind == "fixed":
-            made.size = raw["size"]
-        else:
-            made.fields = [
-                Field(item["name"], self.type(item["type"], inner), tuple(item.get("aliases", ())), "default" in item)
-                for item in raw["fields"]
-            ]
-        return made
-
-
-def _aliases(raw: Mapping[str, Any], namespace: str) -> tuple[str, ...]:
-    """Other names of a type, as written and with the namespace."""
-    listed = [alias for alias in raw.get("aliases", ()) if isinstance(alias, str)]
-    full = [f"{namespace}.{alias}" for alias in listed if namespace and "." not in alias]
-    return (*listed, *full)
 
 
 class _Resolution:
     def __init__(self) -> None:
         self._assumed: set[tuple[int, int]] = set()
 
-    def check(self, reader: Type, writer: Type, path: str) -> list[Reason]:
+    def check(self, reader: AvroType, writer: AvroType, path: str) -> list[Reason]:
         pair = (id(reader), id(writer))
         if pair in self._assumed:  # a type that contains itself: what the outer check finds covers it
             return []
@@ -129,7 +50,7 @@ class _Resolution:
         self._assumed.add(pair)
         return self._inside(reader, writer, path)
 
-    def _branch(self, reader: Type, written: Type, path: str) -> list[Reason]:
+    def _branch(self, reader: AvroType, written: AvroType, path: str) -> list[Reason]:
         """What one written type becomes in a reader that may be a union: the first of its branches of that kind."""
         if reader.kind != "union":
             if _matches(reader, written):
@@ -141,7 +62,7 @@ class _Resolution:
         kinds = ", ".join(branch.text for branch in reader.branches)
         return [Reason(path, f"the writer may write {written.text}, which the reader's union of {kinds} has not")]
 
-    def _inside(self, reader: Type, writer: Type, path: str) -> list[Reason]:
+    def _inside(self, reader: AvroType, writer: AvroType, path: str) -> list[Reason]:
         if reader.kind == "record":
             return self._record(reader, writer, path)
         if reader.kind == "enum":
@@ -150,7 +71,7 @@ class _Resolution:
             return self.check(reader.items, writer.items, _below(path, "items" if reader.kind == "array" else "values"))
         return []
 
-    def _record(self, reader: Type, writer: Type, path: str) -> list[Reason]:
+    def _record(self, reader: AvroType, writer: AvroType, path: str) -> list[Reason]:
         by_name = {item.name: item for item in reader.fields}
         by_alias = {alias: item for item in reader.fields for alias in item.aliases}
         reasons: list[Reason] = []
@@ -168,12 +89,12 @@ class _Resolution:
         reasons += [
             Reason(_below(path, f"fields.{item.name}"), "the writer does not write it, and it has no default")
             for item in reader.fields
-            if item.name not in taken and not item.has_default
+            if item.name not in taken and item.default is MISSING
         ]
         return reasons
 
 
-def _matches(reader: Type, writer: Type) -> bool:
+def _matches(reader: AvroType, writer: AvroType) -> bool:
     """Whether a branch of a union is taken: kind and name, and of arrays and maps those of what is in them."""
     if reader.kind == "union" or writer.kind == "union":
         return True
@@ -184,18 +105,18 @@ def _matches(reader: Type, writer: Type) -> bool:
     return True
 
 
-def _is_of_kind(reader: Type, writer: Type) -> bool:
+def _is_of_kind(reader: AvroType, writer: AvroType) -> bool:
     if reader.kind in _NAMED and reader.kind == writer.kind:
         return _has_name(reader, writer) and reader.size == writer.size
     return reader.kind == writer.kind or reader.kind in PROMOTIONS.get(writer.kind, ())
 
 
-def _has_name(reader: Type, writer: Type) -> bool:
+def _has_name(reader: AvroType, writer: AvroType) -> bool:
     short = writer.name.rpartition(".")[2]
     return short == reader.name.rpartition(".")[2] or writer.name in reader.aliases or short in reader.aliases
 
 
-def _mismatch(reader: Type, writer: Type) -> str:
+def _mismatch(reader: AvroType, writer: AvroType) -> str:
     if reader.kind == writer.kind == "fixed" and _has_name(reader, writer):
         return f"the writer's size is {writer.size}, the reader's {reader.size}"
     if reader.kind == writer.kind and reader.kind in _NAMED:
@@ -203,8 +124,8 @@ def _mismatch(reader: Type, writer: Type) -> str:
     return f"the writer writes {writer.text}, the reader reads {reader.text}"
 
 
-def _enum(reader: Type, writer: Type, path: str) -> list[Reason]:
-    if reader.default is not None:
+def _enum(reader: AvroType, writer: AvroType, path: str) -> list[Reason]:
+    if reader.default is not MISSING:
         return []
     missing = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
     if not missing:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto
 
 from schema_validation.compatibility.verdict import Reason
 from schema_validation.serdes.proto_bundle import Bundle, load_files, load_text
-from schema_validation.serdes.proto_lexer import tokenize
+from schema_validation.serdes.proto_types import is_repeated, is_required
 
 _GROUPS = (
     ("int32", "uint32", "int64", "uint64", "bool", "enum"),
@@ -31,10 +32,9 @@ _TYPE_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The messages of a schema by their names without the package, and the numbers each reserves."""
+    """The messages of a schema by their names without the package."""
 
     messages: Mapping[str, Any]
-    reserved: Mapping[str, frozenset[int]]
     package: str
 
 
@@ -43,7 +43,6 @@ def parse(source: str | list[dict[str, Any]]) -> Model:
     bundle = load_text(source) if isinstance(source, str) else load_files(source)
     return Model(
         {name: found for top in bundle.root.message_types_by_name.values() for name, found in _nested(top, bundle)},
-        _reserved(source if isinstance(source, str) else _root_text(source)),
         bundle.root.package,
     )
 
@@ -67,11 +66,11 @@ def warnings(new: Model, old: Model) -> list[Reason]:
         after = new.messages.get(name)
         if after is None:
             continue
-        kept = {field.number for field in after.fields} | new.reserved.get(name, frozenset())
+        kept, reserved = {field.number for field in after.fields}, _reserved(after)
         found += [
             Reason(f"{name}.{field.name}", f"its number {field.number} is free again; reserve it", True)
             for field in before.fields
-            if field.number not in kept
+            if field.number not in kept and not any(start <= field.number < end for start, end in reserved)
         ]
     return found
 
@@ -96,8 +95,8 @@ class _Comparison:
     def _field(self, read: Any, written: Any, path: str) -> None:
         present = read if read is not None else written
         place = f"{path}.{present.name}"
-        if is_required(read) != is_required(written):
-            by = "reader" if is_required(read) else "writer"
+        if _required(read) != _required(written):
+            by = "reader" if _required(read) else "writer"
             self.reasons.append(Reason(place, f"field {present.number} is required by the {by} only"))
         if read is None or written is None:
             return
@@ -105,6 +104,10 @@ class _Comparison:
             self.reasons.append(Reason(place, f"field {present.number}: {why}"))
         elif read.type == FieldDescriptor.TYPE_MESSAGE:
             self.message(read.message_type, written.message_type, place)
+
+
+def _required(field: Any) -> bool:
+    return field is not None and is_required(field)
 
 
 def _type_problem(read: Any, written: Any) -> str | None:
@@ -138,18 +141,11 @@ def _oneof(field: Any) -> Any:
     return found if found is not None and len(found.fields) > 0 and not found.name.startswith("_") else None
 
 
-def is_required(field: Any) -> bool:
-    """Whether a field must be there (proto2)."""
-    if field is None:
-        return False
-    required = getattr(field, "is_required", None)
-    return bool(required) if required is not None else field.label == FieldDescriptor.LABEL_REQUIRED
-
-
-def is_repeated(field: Any) -> bool:
-    """Whether a field holds a list; maps do."""
-    repeated = getattr(field, "is_repeated", None)
-    return bool(repeated) if repeated is not None else field.label == FieldDescriptor.LABEL_REPEATED
+def _reserved(message: Any) -> list[tuple[int, int]]:
+    """The ranges of numbers that a message reserves; the end is not among them."""
+    found = DescriptorProto()
+    message.CopyToProto(found)
+    return [(one.start, one.end) for one in found.reserved_range]
 
 
 def _nested(message: Any, bundle: Bundle) -> Iterator[tuple[str, Any]]:
@@ -158,42 +154,3 @@ def _nested(message: Any, bundle: Bundle) -> Iterator[tuple[str, Any]]:
     for inner in message.nested_types:
         if not inner.GetOptions().map_entry:
             yield from _nested(inner, bundle)
-
-
-def _root_text(files: Iterable[Mapping[str, Any]]) -> str:
-    return next(str(item["contents"]) for item in files if item.get("root") is True)
-
-
-def _reserved(text: str) -> dict[str, frozenset[int]]:
-    """The numbers that messages reserve, by message. Read from the tokens: descriptors made here do not keep them."""
-    found: dict[str, set[int]] = {}
-    names: list[str] = []
-    tokens = [token.text for token in tokenize(text)]
-    at = 0
-    while at < len(tokens):
-        word = tokens[at]
-        if word in ("message", "enum", "oneof", "service", "extend") and at + 2 < len(tokens) and tokens[at + 2] == "{":
-            names.append(tokens[at + 1] if word == "message" else "")
-            at += 2
-        elif word == "{":
-            names.append("")
-        elif word == "}" and names:
-            names.pop()
-        elif word == "reserved" and names:
-            end = tokens.index(";", at) if ";" in tokens[at:] else len(tokens)
-            found.setdefault(".".join(filter(None, names)), set()).update(_numbers(tokens[at + 1 : end]))
-            at = end
-        at += 1
-    return {name: frozenset(numbers) for name, numbers in found.items()}
-
-
-def _numbers(words: list[str]) -> Iterator[int]:
-    """``2, 9 to 11``: the numbers; names in quotes are passed over, ``max`` ends at 100 above."""
-    for index, word in enumerate(words):
-        if not word.isdigit():
-            continue
-        yield int(word)
-        if words[index + 1 : index + 2] == ["to"] and index + 2 < len(words):
-            last = words[index + 2]
-            end = int(last) if last.isdigit() else int(word) + 100
-            yield from range(int(word), min(end, int(word) + 10_000) + 1)

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from broker.config.model import Settings
-from broker.config.secret_text import has_stars, moved_problem
+from broker.config.secret_text import has_stars, moved_problem, with_stored
 from broker.config.secrets import MASK, Secret
-from broker.config.spec_problems import spec_problems
+from broker.config.spec_problems import parsed
 from broker.config.units import Duration
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
@@ -144,18 +144,15 @@ def parse_parameters(given: Any, pointer: str = "") -> Parameters:
         Invalid: with every problem; also for stars that stand for nothing, and certificates that cannot be read.
     """
     what, place = "not a usable external_http schema", f"{pointer}/parameters"
-    try:
-        parsed = Parameters.model_validate(given)
-    except ValidationError as error:
-        raise Invalid(what, spec_problems(error, Parameters, (), place)) from None
-    if MASK in parsed.secrets().values():
+    made = parsed(Parameters, given, what, pointer=place)
+    if MASK in made.secrets().values():
         text = "the stars stand for a secret that is not stored; send the secret itself"
         raise Invalid(what, [Problem(text, place)])
     try:
-        parsed.ssl.context()
+        made.ssl.context()
     except OSError as error:
         raise Invalid(what, [Problem(f"a certificate or key cannot be used: {error}", f"{place}/ssl")]) from None
-    return parsed
+    return made
 
 
 def with_stored_secrets(given: Any, stored: Parameters) -> Any:
@@ -164,9 +161,4 @@ def with_stored_secrets(given: Any, stored: Parameters) -> Any:
         return given
     if has_stars(given) and given.get("url") != stored.url:
         raise Invalid("not a usable external_http schema", [moved_problem()])
-    made = {key: dict(value) if isinstance(value, Mapping) else value for key, value in given.items()}
-    for place, text in stored.secrets().items():
-        group, _, name = place.partition("/")
-        if isinstance(made.get(group), dict) and made[group].get(name) == MASK:
-            made[group][name] = text
-    return made
+    return with_stored(given, stored.saved())

@@ -20,8 +20,8 @@ from schema_validation.serdes.avro_locate import TooMany, locate
 from schema_validation.serdes.avro_schema import MISSING, AvroType, read_schema
 from schema_validation.serdes.avro_size import growth
 from schema_validation.serdes.avro_types import field_type_of
-from schema_validation.serdes.avro_writer import NotWritable, write
-from schema_validation.serdes.base import DataRefused, Misfit, SourceError, needless_message_type, path_text
+from schema_validation.serdes.avro_writer import write
+from schema_validation.serdes.base import DataRefused, Misfit, NotWritable, SchemaSerde, SourceError
 
 MAX_MEMORY = 64 * 1024 * 1024
 """Memory that a payload may become without being looked at first."""
@@ -31,7 +31,7 @@ MAX_SMALL_VALUES = 50_000
 Reader = Callable[[BytesIO, Any], Any]
 
 
-class AvroSerde:
+class AvroSerde(SchemaSerde):
     """An Avro schema, also a primitive or a union at the top."""
 
     kind = "avro"
@@ -49,8 +49,7 @@ class AvroSerde:
         self._read: Reader = _read_py.schemaless_reader if self._schema.is_recursive else fastavro.schemaless_reader
 
     def decode(self, data: bytes, message_type: str | None = None) -> Any:
-        if message_type is not None:
-            raise needless_message_type(self.label, self.kind, message_type)
+        self._take_no_message_type(message_type)
         if len(data) > self._free_bytes:
             self._check_size(data)
         source = BytesIO(data)
@@ -66,22 +65,11 @@ class AvroSerde:
         return value
 
     def encode(self, value: Any, message_type: str | None = None) -> bytes:
-        if message_type is not None:
-            raise needless_message_type(self.label, self.kind, message_type)
+        self._take_no_message_type(message_type)
         try:
             return write(self._schema.type, value)
         except NotWritable as error:
-            raise DataRefused(self.label, Misfit(path_text(error.place), error.detail)) from None
-
-    def has_message_type(self, message_type: str) -> bool:
-        return False
-
-    def misfit(self, data: bytes, message_type: str | None = None) -> Misfit | None:
-        try:
-            self.decode(data, message_type)
-        except DataRefused as error:
-            return error.misfit
-        return None
+            raise error.refused(self.label) from None
 
     def field_type(self, message_type: str | None = None) -> FieldType:
         return field_type_of(self._schema.type)
@@ -107,9 +95,6 @@ class AvroSerde:
         except TooMany:
             found = None
         return found or Misfit("payload", "not Avro of this schema")
-
-    def _refused(self, detail: str) -> DataRefused:
-        return DataRefused(self.label, Misfit("payload", detail))
 
 
 def _check_defaults(kind: AvroType, seen: set[int]) -> None:

@@ -29,20 +29,29 @@ class AvroField:
     name: str
     type: AvroType
     default: Any = MISSING
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
 class AvroType:
-    """One type. ``items`` is that of an array or the value of a map; ``branches`` are those of a union."""
+    """One type. ``items`` is that of an array or the value of a map; ``branches`` are those of a union; ``default`` is
+    an enum's, read in place of symbols that it does not have."""
 
     kind: str
     name: str = ""
+    aliases: tuple[str, ...] = ()
     fields: list[AvroField] = field(default_factory=list)
     symbols: tuple[str, ...] = ()
+    default: Any = MISSING
     size: int = 0
     items: AvroType | None = None
     branches: list[AvroType] = field(default_factory=list)
     logical: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The type for a message: ``record Reading``, ``long``."""
+        return f"{self.kind} {self.name}" if self.name else self.kind
 
     def parts(self) -> list[AvroType]:
         """The types that this one is made of."""
@@ -137,12 +146,12 @@ class _Reader:
         full = _full_name(raw, namespace, at)
         if full in self._named:
             raise SourceError(f"{at}: the name {full!r} is defined twice")
-        made = self._named[full] = AvroType(kind, full)
         inner = full.rpartition(".")[0]
+        made = self._named[full] = AvroType(kind, full, _aliases(raw, inner))
         if kind == "record":
             self._record(made, raw, inner, at)
         elif kind == "enum":
-            made.symbols = _symbols(raw, at)
+            made.symbols, made.default = _symbols(raw, at), raw.get("default", MISSING)
         else:
             made.size = _size(raw, at)
             made.logical = raw["logicalType"] if isinstance(raw.get("logicalType"), str) else None
@@ -164,7 +173,7 @@ class _Reader:
                 raise SourceError(f"{place}: the field {name!r} stands there twice")
             seen.add(name)
             inner = self.type(_member(item, "type", place), namespace, f"{place}.type")
-            made.fields.append(AvroField(name, inner, item.get("default", MISSING)))
+            made.fields.append(AvroField(name, inner, item.get("default", MISSING), _aliases(item, "")))
 
 
 def _member(raw: dict[str, Any], name: str, at: str) -> Any:
@@ -184,6 +193,13 @@ def _full_name(raw: dict[str, Any], namespace: str, at: str) -> str:
     if full in PRIMITIVES:
         raise SourceError(f"{at}: {full!r} is the name of a primitive type")
     return full
+
+
+def _aliases(raw: dict[str, Any], namespace: str) -> tuple[str, ...]:
+    """Other names of a type or a field: as written, and of a type with the namespace."""
+    listed = [alias for alias in raw.get("aliases") or () if isinstance(alias, str)]
+    full = [f"{namespace}.{alias}" for alias in listed if namespace and "." not in alias]
+    return (*listed, *full)
 
 
 def _symbols(raw: dict[str, Any], at: str) -> tuple[str, ...]:

@@ -11,30 +11,12 @@ import struct
 from typing import Any
 
 from schema_validation.serdes.avro_schema import MISSING, AvroType
-from schema_validation.serdes.base import Path, short
+from schema_validation.serdes.base import NotWritable, short
 
 MAX_STEPS = 200_000
 """Most values written for one payload, tried branches of unions included: these can multiply."""
 
 _RANGES = {"int": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
-
-
-class NotWritable(Exception):
-    """The value does not fit; ``path`` is where."""
-
-    def __init__(self, detail: str) -> None:
-        self.detail = detail
-        self.path: list[str | int] = []
-        super().__init__(detail)
-
-    def below(self, part: str | int) -> NotWritable:
-        """The same, seen from one level further up."""
-        self.path.insert(0, part)
-        return self
-
-    @property
-    def place(self) -> Path:
-        return self.path
 
 
 def write(kind: AvroType, value: Any) -> bytes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from broker.core.schema import FieldType, SchemaError
 
@@ -41,32 +42,61 @@ class DataRefused(SchemaError):
         super().__init__(f"{label}: {misfit}" if label else str(misfit))
 
 
-class SchemaSerde(Protocol):
+class NotWritable(Exception):
+    """A value that does not fit a schema; ``path`` is where."""
+
+    def __init__(self, detail: str) -> None:
+        self.detail = detail
+        self.path: list[str | int] = []
+        super().__init__(detail)
+
+    def below(self, part: str | int) -> NotWritable:
+        """The same, seen from one level further up."""
+        self.path.insert(0, part)
+        return self
+
+    def refused(self, label: str) -> DataRefused:
+        """The error for the caller."""
+        return DataRefused(label, Misfit(path_text(self.path), self.detail))
+
+
+class SchemaSerde(ABC):
     """A compiled schema; a ``broker.core.schema.TypedSerde``."""
 
     kind: str
     label: str
 
+    @abstractmethod
     def decode(self, data: bytes, message_type: str | None = None) -> Any: ...
+
+    @abstractmethod
     def encode(self, value: Any, message_type: str | None = None) -> bytes: ...
-    def has_message_type(self, message_type: str) -> bool: ...
+
+    @abstractmethod
+    def field_type(self, message_type: str | None = None) -> FieldType:
+        """The type of the values, for the type checker of rules; protobuf's is that of a message type."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """Properties of the schema that the API shows."""
+
+    def has_message_type(self, message_type: str) -> bool:
+        return False
 
     def misfit(self, data: bytes, message_type: str | None = None) -> Misfit | None:
         """Why a payload does not fit, or None when it does."""
-        ...
+        try:
+            self.decode(data, message_type)
+        except DataRefused as error:
+            return error.misfit
+        return None
 
-    def field_type(self, message_type: str | None = None) -> FieldType:
-        """The type of the values, for the type checker of rules; protobuf's is that of a message type."""
-        ...
+    def _refused(self, detail: str) -> DataRefused:
+        return DataRefused(self.label, Misfit("payload", detail))
 
-    def facts(self) -> dict[str, Any]:
-        """What was found in the schema, for people."""
-        ...
-
-
-def needless_message_type(label: str, kind: str, message_type: str) -> DataRefused:
-    """A message type was named for a schema of a kind that has none."""
-    return DataRefused(label, Misfit("payload", f"a schema of type {kind} has no message type {short(message_type)}"))
+    def _take_no_message_type(self, message_type: str | None) -> None:
+        if message_type is not None:
+            raise self._refused(f"a schema of type {self.kind} has no message type {short(message_type)}")
 
 
 def path_text(path: Path, root: str = "payload") -> str:

@@ -11,7 +11,7 @@ from broker.core.schema import FieldType, SchemaError
 from broker.core.waiting import MAX_QUESTIONS, answer_to
 from schema_validation.external_http.caller import Caller, Verb
 from schema_validation.external_http.spec import TYPE, Parameters
-from schema_validation.serdes.base import DataRefused, Misfit, short
+from schema_validation.serdes.base import SchemaSerde, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class _Call:
         return await self.caller.call(self.verb, self.data)
 
 
-class ExternalHttpSerde:
-    """A ``schema_validation.serdes.base.SchemaSerde``; its calls need somebody who waits (``broker.core.waiting``)."""
+class ExternalHttpSerde(SchemaSerde):
+    """Its calls need a caller that can wait (``broker.core.waiting``)."""
 
     kind = TYPE
 
@@ -47,20 +47,8 @@ class ExternalHttpSerde:
         if isinstance(value, str):
             value = value.encode("utf-8", "surrogatepass")
         if not isinstance(value, bytes):
-            raise DataRefused(
-                self.label, Misfit("payload", f"expected text or bytes, got {short(value)}; encode it before")
-            )
+            raise self._refused(f"expected text or bytes, got {short(value)}; encode it before")
         return self._asked("encode", value)
-
-    def has_message_type(self, message_type: str) -> bool:
-        return False
-
-    def misfit(self, data: bytes, message_type: str | None = None) -> Misfit | None:
-        try:
-            self.decode(data)
-        except DataRefused as error:
-            return error.misfit
-        return None
 
     def field_type(self, message_type: str | None = None) -> FieldType:
         return FieldType("binary")
@@ -79,5 +67,5 @@ class ExternalHttpSerde:
         try:
             result: bytes = answer_to(_Call(self.caller, verb, data))
         except (SchemaError, Unavailable) as error:
-            raise DataRefused(self.label, Misfit("payload", str(error))) from error
+            raise self._refused(str(error)) from error
         return result

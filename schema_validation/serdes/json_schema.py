@@ -23,8 +23,8 @@ from schema_validation.serdes.base import (
     MAX_SOURCE_BYTES,
     DataRefused,
     Misfit,
+    SchemaSerde,
     SourceError,
-    needless_message_type,
     path_text,
     short,
 )
@@ -66,7 +66,7 @@ _BOUNDED = jsonschema_rs.FancyRegexOptions(backtrack_limit=1_000, size_limit=4 <
 _MASK = "\x00"
 
 
-class JsonSchemaSerde:
+class JsonSchemaSerde(SchemaSerde):
     """A JSON Schema. ``is_valid(value)`` is the whole of the accept path."""
 
     kind = "json"
@@ -91,33 +91,21 @@ class JsonSchemaSerde:
         self._is_free = is_free
 
     def decode(self, data: bytes, message_type: str | None = None) -> Any:
-        if message_type is not None:
-            raise needless_message_type(self.label, self.kind, message_type)
+        self._take_no_message_type(message_type)
         try:
             value = jsontext.decode(data)
         except jsontext.JsonError as error:
-            raise DataRefused(self.label, Misfit("payload", f"not JSON: {error}")) from None
+            raise self._refused(f"not JSON: {error}") from None
         self._check(value)
         return value
 
     def encode(self, value: Any, message_type: str | None = None) -> bytes:
-        if message_type is not None:
-            raise needless_message_type(self.label, self.kind, message_type)
+        self._take_no_message_type(message_type)
         self._check(value)
         try:
             return jsontext.encode(value)
         except jsontext.JsonError as error:
-            raise DataRefused(self.label, Misfit("payload", str(error))) from None
-
-    def has_message_type(self, message_type: str) -> bool:
-        return False
-
-    def misfit(self, data: bytes, message_type: str | None = None) -> Misfit | None:
-        try:
-            self.decode(data, message_type)
-        except DataRefused as error:
-            return error.misfit
-        return None
+            raise self._refused(str(error)) from None
 
     def explain(self, value: Any) -> Misfit:
         """What is wrong with a value that ``is_valid`` refused: the first thing found."""
@@ -154,7 +142,7 @@ class JsonSchemaSerde:
         try:
             fits = self.is_valid(value)
         except ValueError as error:
-            raise DataRefused(self.label, Misfit("payload", str(error))) from None
+            raise self._refused(str(error)) from None
         if not fits:
             raise DataRefused(self.label, self.explain(value))
 

@@ -22,6 +22,8 @@ from schema_validation.serdes.proto_lexer import Token, tokenize
 
 _MAX_DIGITS = 20
 """Longest integer that is read; any field or enum number is shorter."""
+MAX_NUMBER = 536_870_911
+"""Highest number of a field."""
 MAX_NESTING = 32
 """Deepest nesting of messages in messages."""
 
@@ -147,7 +149,9 @@ class _Parser:
         elif token.text == "map" and following.text == "<":
             self._take()
             self._map(message)
-        elif token.text in ("reserved", "extensions") and following.kind in ("integer", "string"):
+        elif token.text == "reserved" and following.kind in ("integer", "string"):
+            self._reserved(message)
+        elif token.text == "extensions" and following.kind == "integer":
             self._skip_to_semicolon()
         elif token.text == "option" and is_keyword:
             self._take()
@@ -157,6 +161,26 @@ class _Parser:
             self._skip_block()
         else:
             self._labelled_field(message, optional, depth)
+
+    def _reserved(self, message: Any) -> None:
+        """``reserved 2, 9 to 11, 40 to max;``: ranges of numbers; names are not kept."""
+        self._take()
+        while True:
+            token = self._take()
+            if token.kind == "integer":
+                start = end = self._integer(token)
+                if self._peek().text == "to":
+                    self._take()
+                    last = self._take()
+                    end = MAX_NUMBER if last.text == "max" else self._integer(last)
+                if not 1 <= start <= end <= MAX_NUMBER:
+                    self._fail(token, f"the numbers {start} to {end} cannot be reserved")
+                message.reserved_range.add(start=start, end=end + 1)
+            elif token.kind != "string":
+                self._fail(token, f"expected a number or a name in quotes, found {_shown(token)}")
+            if self._peek().text != ",":
+                return self._expect(";")
+            self._take()
 
     def _labelled_field(self, message: Any, optional: list[Any], depth: int) -> None:
         token = self._peek()
@@ -211,7 +235,7 @@ class _Parser:
         if token.kind != "integer":
             self._fail(token, f"expected a field number, found {_shown(token)}")
         number = self._integer(token)
-        if not 1 <= number <= 536_870_911 or 19_000 <= number <= 19_999:
+        if not 1 <= number <= MAX_NUMBER or 19_000 <= number <= 19_999:
             self._fail(token, f"field number {number} is not allowed")
         field.number = number
 

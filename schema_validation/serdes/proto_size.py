@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from schema_validation.serdes.proto_types import NESTING
+from schema_validation.serdes.proto_types import NESTING, is_required
 
 MAX_STEPS = 100_000
 """Most fields looked at in a payload that may hold too many values: 0.1 s."""
@@ -29,13 +29,7 @@ def _reachable(descriptor: Any) -> Iterator[Any]:
 
 def has_required(descriptor: Any) -> bool:
     """Whether a message, or one in it, has required fields."""
-    return any(_is_required(field) for inner in _reachable(descriptor) for field in inner.fields)
-
-
-def _is_required(field: Any) -> bool:
-    if hasattr(field, "is_required"):
-        return bool(field.is_required)
-    return bool(field.label == FieldDescriptor.LABEL_REQUIRED)
+    return any(is_required(field) for inner in _reachable(descriptor) for field in inner.fields)
 
 
 def _implicit(descriptor: Any) -> int:

@@ -64,6 +64,11 @@ def is_repeated(field: Any) -> bool:
     return bool(field.is_repeated) if hasattr(field, "is_repeated") else field.label == FieldDescriptor.LABEL_REPEATED
 
 
+def is_required(field: Any) -> bool:
+    """Whether a field must be there (proto2)."""
+    return bool(field.is_required) if hasattr(field, "is_required") else field.label == FieldDescriptor.LABEL_REQUIRED
+
+
 def is_map(field: Any) -> bool:
     """Whether a field holds a map."""
     return bool(

@@ -15,7 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from broker.core.schema import UNKNOWN, FieldType
-from schema_validation.serdes.base import DataRefused, Misfit, SourceError, path_text, short
+from schema_validation.serdes.base import DataRefused, NotWritable, SchemaSerde, SourceError, short
 from schema_validation.serdes.proto_bundle import load_files, load_text
 from schema_validation.serdes.proto_locate import locate
 from schema_validation.serdes.proto_size import SizeLimit, has_required
@@ -41,17 +41,6 @@ MAX_VALUES = 500_000
 Read = Callable[[Any], Any]
 
 
-class _NotWritable(Exception):
-    def __init__(self, detail: str) -> None:
-        self.detail = detail
-        self.path: list[str | int] = []
-        super().__init__(detail)
-
-    def below(self, part: str | int) -> _NotWritable:
-        self.path.insert(0, part)
-        return self
-
-
 @dataclass(frozen=True, slots=True)
 class _Coder:
     """What a message type takes to read."""
@@ -62,7 +51,7 @@ class _Coder:
     size: SizeLimit
 
 
-class ProtobufSerde:
+class ProtobufSerde(SchemaSerde):
     """A protobuf schema: a text, a compiled one in base64, or the files of a bundle. Calls name a message type."""
 
     kind = "protobuf"
@@ -113,8 +102,8 @@ class ProtobufSerde:
         message = message_factory.GetMessageClass(self._descriptor(message_type))()
         try:
             _fill(message, value, 1)
-        except _NotWritable as error:
-            raise DataRefused(self.label, Misfit(path_text(error.path), error.detail)) from None
+        except NotWritable as error:
+            raise error.refused(self.label) from None
         if not message.IsInitialized():
             missing = ", ".join(message.FindInitializationErrors()[:5])
             raise self._refused(f"required fields are missing: {missing}")
@@ -135,13 +124,6 @@ class ProtobufSerde:
             inner = around
         return path
 
-    def misfit(self, data: bytes, message_type: str | None = None) -> Misfit | None:
-        try:
-            self.decode(data, message_type)
-        except DataRefused as error:
-            return error.misfit
-        return None
-
     def field_type(self, message_type: str | None = None) -> FieldType:
         descriptor = self._types.get(message_type or "")
         return UNKNOWN if descriptor is None else message_type_of(descriptor)
@@ -156,9 +138,6 @@ class ProtobufSerde:
         if found is None:
             raise self._refused(f"the schema has no message type {short(message_type)}")
         return found
-
-    def _refused(self, detail: str) -> DataRefused:
-        return DataRefused(self.label, Misfit("payload", detail))
 
     def _reader(self, descriptor: Any) -> Read:
         """What turns a message of a type into a map; made once a type."""
@@ -209,20 +188,20 @@ def _key_text(key: Any) -> str:
 def _fill(message: Any, value: Any, depth: int) -> None:
     """Write a map into a message: every key is a field, every value of its type."""
     if not isinstance(value, dict):
-        raise _NotWritable(f"{short(value)} is not an object")
+        raise NotWritable(f"{short(value)} is not an object")
     if depth > _MAX_DEPTH:
-        raise _NotWritable(f"the value nests deeper than {_MAX_DEPTH} levels")
+        raise NotWritable(f"the value nests deeper than {_MAX_DEPTH} levels")
     fields = message.DESCRIPTOR.fields_by_name
     for name, item in value.items():
         field = fields.get(name)
         if field is None:
-            raise _NotWritable(f"{message.DESCRIPTOR.name} has no such field").below(name)
+            raise NotWritable(f"{message.DESCRIPTOR.name} has no such field").below(name)
         oneof = field.containing_oneof
         if oneof is not None and message.WhichOneof(oneof.name) not in (None, name):
-            raise _NotWritable(f"of {oneof.name} only one can be set").below(name)
+            raise NotWritable(f"of {oneof.name} only one can be set").below(name)
         try:
             _put(message, field, item, depth)
-        except _NotWritable as error:
+        except NotWritable as error:
             raise error.below(name) from None
 
 
@@ -241,7 +220,7 @@ def _put(message: Any, field: Any, value: Any, depth: int) -> None:
 
 def _put_list(target: Any, field: Any, value: Any, depth: int) -> None:
     if not isinstance(value, list):
-        raise _NotWritable(f"{short(value)} is not an array")
+        raise NotWritable(f"{short(value)} is not an array")
     for index, item in enumerate(value):
         try:
             if field.type in NESTING:
@@ -249,13 +228,13 @@ def _put_list(target: Any, field: Any, value: Any, depth: int) -> None:
             else:
                 scalar = _scalar(field, item)
                 _assigned(lambda scalar=scalar: target.append(scalar))  # type: ignore[misc] # the default binds now
-        except _NotWritable as error:
+        except NotWritable as error:
             raise error.below(index) from None
 
 
 def _put_map(target: Any, field: Any, value: Any, depth: int) -> None:
     if not isinstance(value, dict):
-        raise _NotWritable(f"{short(value)} is not an object")
+        raise NotWritable(f"{short(value)} is not an object")
     key_field = field.message_type.fields_by_name["key"]
     value_field = field.message_type.fields_by_name["value"]
     for name, item in value.items():
@@ -265,7 +244,7 @@ def _put_map(target: Any, field: Any, value: Any, depth: int) -> None:
                 _fill(target[key], item, depth + 1)
             else:
                 target[key] = _scalar(value_field, item)
-        except _NotWritable as error:
+        except NotWritable as error:
             raise error.below(name) from None
 
 
@@ -277,7 +256,7 @@ def _key(field: Any, text: Any) -> Any:
         try:
             return int(text)
         except ValueError:
-            raise _NotWritable(f"{short(text)} is no integer key") from None
+            raise NotWritable(f"{short(text)} is no integer key") from None
     return text
 
 
@@ -288,7 +267,7 @@ def _scalar(field: Any, value: Any) -> Any:
     if field.type == FieldDescriptor.TYPE_BOOL:
         if value is True or value is False or (type(value) is int and value in (0, 1)):
             return bool(value)
-        raise _NotWritable(f"{short(value)} is not a boolean")
+        raise NotWritable(f"{short(value)} is not a boolean")
     if field.type in (FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FLOAT):
         return _float(field.type, value)
     if field.type == FieldDescriptor.TYPE_ENUM:
@@ -296,29 +275,29 @@ def _scalar(field: Any, value: Any) -> Any:
     if field.type == FieldDescriptor.TYPE_BYTES:
         return _bytes(value)
     if not isinstance(value, str):
-        raise _NotWritable(f"{short(value)} is not a text")
+        raise NotWritable(f"{short(value)} is not a text")
     _bytes(value)
     return value
 
 
 def _integer(kind: int, value: Any) -> int:
     if type(value) is not int:
-        raise _NotWritable(f"{short(value)} is not an integer")
+        raise NotWritable(f"{short(value)} is not an integer")
     least, most = _INTEGERS[kind]
     if not least <= value <= most:
-        raise _NotWritable(f"{short(value)} is out of range, {least} to {most}")
+        raise NotWritable(f"{short(value)} is out of range, {least} to {most}")
     return value
 
 
 def _float(kind: int, value: Any) -> float:
     if type(value) not in (int, float):
-        raise _NotWritable(f"{short(value)} is not a number")
+        raise NotWritable(f"{short(value)} is not a number")
     try:
         number = float(value)
     except OverflowError:
-        raise _NotWritable(f"{short(value)} is out of range") from None
+        raise NotWritable(f"{short(value)} is out of range") from None
     if kind == FieldDescriptor.TYPE_FLOAT and _FLOAT_MAX < abs(number) < float("inf"):
-        raise _NotWritable(f"{short(value)} is out of the range of float")
+        raise NotWritable(f"{short(value)} is out of the range of float")
     return number
 
 
@@ -328,18 +307,18 @@ def _enum(enum: Any, value: Any) -> int:
         return number
     if type(value) is int and -(2**31) <= value < 2**31:
         return value
-    raise _NotWritable(f"{short(value)} is no value of {enum.name}")
+    raise NotWritable(f"{short(value)} is no value of {enum.name}")
 
 
 def _bytes(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     if not isinstance(value, str):
-        raise _NotWritable(f"{short(value)} is not bytes or a text")
+        raise NotWritable(f"{short(value)} is not bytes or a text")
     try:
         return value.encode()
     except UnicodeEncodeError:
-        raise _NotWritable("the text has lone surrogates") from None
+        raise NotWritable("the text has lone surrogates") from None
 
 
 def _assigned(assign: Callable[[], object]) -> None:
@@ -347,4 +326,4 @@ def _assigned(assign: Callable[[], object]) -> None:
     try:
         assign()
     except (ValueError, TypeError) as error:
-        raise _NotWritable(str(error)) from None
+        raise NotWritable(str(error)) from None

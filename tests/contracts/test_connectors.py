@@ -68,7 +68,7 @@ class Trial:
 
     @property
     def alarms(self) -> list[str]:
-        return [alarm.name for alarm in self.bridges.services.alarms.active()]
+        return [alarm.name for alarm in self.bridges.services.monitoring.alarms.active()]
 
     async def all_arrived(self) -> list[tuple[str, int]]:
         await self.bridges.until(lambda: self.shown["metrics"]["success"] >= self.sent, "all rows confirmed")

@@ -347,7 +347,7 @@ def test_trials_ask_the_server(node: Node, coder: Coder) -> None:
 def test_what_cannot_be_saved_says_why(node: Node, coder: Coder) -> None:
     schema(node, coder)
     refused = node.call("POST", "/schemas", {"name": "x", "type": "external_http", "source": "{}"}, expect=422)
-    assert "parameters are wanted" in str(refused)
+    assert "expected parameters" in str(refused)
     wrong = {"type": "json", "schema": "frames"}
     spec = {"name": "v", "topics": ["f/#"], "strategy": "all_pass", "failure_action": "drop", "checks": [wrong]}
     assert "is of type external_http, not json" in str(node.call("POST", "/validations", spec, expect=422))

@@ -10,7 +10,7 @@ import pytest
 from broker.core.client import Client
 from broker.core.errors import NotFound
 from broker.core.events import Events
-from broker.core.feature import Services
+from broker.core.feature import MessagingPort, MonitoringPort, NodePort, Services, StoragePort
 from broker.core.message import Message
 from broker.core.objects import MemorySection
 from broker.core.schema import FieldType
@@ -73,15 +73,11 @@ class Node:
 
     def __post_init__(self) -> None:
         self.services = Services(
-            node="n1",
-            clock=FixedClock(),
-            events=self.events,
-            plans=self.plans,
-            publisher=self,
-            streams=self.streams,
+            NodePort("n1", FixedClock()),
+            MessagingPort(self.events, self.plans, self),
+            StoragePort(lambda _: self.section, self.streams),
+            MonitoringPort(self.metrics),
             schemas=self.schemas,  # type: ignore[arg-type]  # schemas are not decoded here
-            section=lambda _: self.section,
-            metrics=self.metrics,
         )
         self.feature = RulesFeature(self.services, self.settings)
         self.feature.start()

@@ -23,6 +23,7 @@ from rules.functions.library import standard
 from rules.rule import Statement, compile_statement
 from rules.settings import RulesSettings
 from rules.sql.compiler import Surroundings
+from tests.support.features import make_services
 
 FUNCTIONS = standard()
 
@@ -197,7 +198,10 @@ def where(stream: str, at_us: int | None, kind: str = "topics") -> dict[str, Any
 
 
 def jobs(command: Sequence[str], kind: str = "topics") -> Backtests:
-    return Backtests("n1", SystemClock(), RulesSettings(), lambda s, at: where(s, at, kind), command, list)
+    services = make_services(clock=SystemClock())
+    services.node.backtest = command
+    services.storage.positions = lambda s, at: where(s, at, kind)
+    return Backtests(services, RulesSettings(), list)
 
 
 def wanted(**members: Any) -> Any:

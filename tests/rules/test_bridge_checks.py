@@ -36,14 +36,15 @@ class Sink:
 )
 def test_actions_that_are_not_there_are_warned_of(actions: list[Any], found: list[str]) -> None:
     services = make_services()
-    services.sinks.add(Sink())
+    services.endpoints.sinks.add(Sink())
     rules = RulesFeature(services).service
     warnings = rules.check({"sql": 'SELECT topic FROM "t"', "actions": actions})["warnings"]
     assert [f"{one['pointer']}: {one['message']}; {one['suggestion']}" for one in warnings] == found
 
 
 def test_the_rules_that_read_a_source_are_known() -> None:
-    rules = RulesFeature(make_services()).service
+    services = make_services()
+    rules = RulesFeature(services).service
     for name, source in (("a", "$bridges/mqtt:plant"), ("b", "$sources/mqtt:plant"), ("c", "$bridges/mqtt:other")):
         rules.create({"name": name, "sql": f'SELECT payload FROM "{source}"', "actions": []})
-    assert rules.users_of_source("mqtt:plant") == ["rule 'a'", "rule 'b'"]
+    assert services.contributors.users_of("source", "mqtt:plant") == [("rule", "a"), ("rule", "b")]

@@ -209,9 +209,9 @@ def test_what_is_shown_can_be_sent_back(node: Any) -> None:
 
 def test_users_of_streams_and_schemas(node: Any) -> None:
     node.rule("SELECT schema_decode('meters', payload) AS m FROM '#'", HOT)
-    assert node.services.users_of_stream[0]("hot") == ["rule 'r1'"]
-    assert node.services.users_of_stream[0]("cold") == []
-    assert node.services.users_of_schema[0]("meters") == ["rule 'r1'"]
+    assert node.services.contributors.users_of("stream", "hot") == [("rule", "r1")]
+    assert node.services.contributors.users_of("stream", "cold") == []
+    assert node.services.contributors.users_of("schema", "meters") == [("rule", "r1")]
 
 
 def test_names_are_unique_and_suggested(node: Any) -> None:

@@ -71,8 +71,8 @@ async def test_columns_of_events_of_clients_and_deliveries() -> None:
 def test_columns_of_what_gates_refuse() -> None:
     services = make_services()
     seen: list[tuple[str, dict[str, Any]]] = []
-    services.events.listen(lambda name, columns, _: seen.append((name, dict(columns))))
-    services.events.want(frozenset(EVENT_TYPES))
+    services.messaging.events.listen(lambda name, columns, _: seen.append((name, dict(columns))))
+    services.messaging.events.want(frozenset(EVENT_TYPES))
     schemas, transforms = SchemaValidationFeature(services), TransformsFeature(services)
     schemas.start()
     transforms.start()

@@ -109,7 +109,7 @@ def test_columns_of_a_stream_are_those_of_all_its_rules(node: Any) -> None:
     node.rule("SELECT 1 AS a, 'x' AS b FROM 'x'", to_hot, name="one")
     node.rule("SELECT 1.5 AS a, 2 AS b, true AS c FROM 'y'", to_hot, name="two")
     node.rule("SELECT 1 AS d FROM 'z'", name="three")
-    assert node.service.output_columns_of_stream("hot") == [
+    assert node.services.contributors.columns_of_stream("hot") == [
         {"name": "a", "type": "double"},
         {"name": "b", "type": "unknown"},
         {"name": "c", "type": "boolean"},

@@ -110,8 +110,8 @@ def test_secrets_are_shown_as_stars_and_stars_keep_them() -> None:
     reborn = SchemaValidationFeature(make_services(sections))
     reborn.start()
     assert "kafka" in reborn.schemas.registry.externals
-    reborn.stop()
-    feature.stop()
+    asyncio.run(reborn.close())
+    asyncio.run(feature.close())
 
 
 @pytest.mark.parametrize("url", ["ftp://h", "http://", "http://u:p@h", "http://h/#x", "h:8081"])
@@ -128,4 +128,4 @@ def test_the_brokers_own_registry_is_called_local() -> None:
     local = feature.schemas.registry.external("local")
     assert local.serde(made["id"]).decode(struct.pack("<d", 1.5)) == {"lat": 1.5}
     assert local.register("place", json.dumps(PLACE)) == made["id"]
-    feature.stop()
+    asyncio.run(feature.close())

@@ -66,7 +66,7 @@ def test_a_message_that_fits_passes_as_it_is() -> None:
     bench = Bench(validation("v"))
     assert isinstance(bench.publish(b'{"temp":1.5}'), Message)
     assert bench.metrics("v") == {"matched": 1, "succeeded": 1, "failed": 0, "quarantined": 0}
-    assert bench.services.metrics.value("messages_validation_succeeded") == 1
+    assert bench.services.monitoring.metrics.value("messages_validation_succeeded") == 1
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_every_missing_schema_is_told() -> None:
 def test_events_carry_check_reason_path_and_action() -> None:
     bench = Bench(validation("v", failure_action="ignore"))
     seen: list[dict[str, Any]] = []
-    bench.services.events.listen(lambda name, columns, about: seen.append(columns))
-    bench.services.events.want(frozenset({"schema.validation_failed"}))
+    bench.services.messaging.events.listen(lambda name, columns, about: seen.append(columns))
+    bench.services.messaging.events.want(frozenset({"schema.validation_failed"}))
     bench.publish(b'{"temp":"x"}')
     assert seen[0]["check"] == {"index": 0, "type": "json", "schema": "meter"}
     assert (seen[0]["validation"], seen[0]["path"], seen[0]["action"]) == ("v", "payload.temp", "ignore")
@@ -209,8 +209,8 @@ def test_payloads_have_a_type_where_a_validation_guards_the_topics() -> None:
 def test_in_shadow_mode_failures_are_counted_and_told_and_the_message_passes() -> None:
     bench = Bench(validation("v", mode="shadow", failure_action="disconnect"))
     events: list[dict[str, Any]] = []
-    bench.services.events.want(frozenset({"schema.validation_failed"}))
-    bench.services.events.listen(lambda name, columns, about: events.append(columns))
+    bench.services.messaging.events.want(frozenset({"schema.validation_failed"}))
+    bench.services.messaging.events.listen(lambda name, columns, about: events.append(columns))
     assert isinstance(bench.publish(b'{"temp":"hot"}'), Message)
     shown = bench.validations.get("v")
     assert bench.metrics("v") == {"matched": 1, "succeeded": 0, "failed": 1, "quarantined": 0}
@@ -240,14 +240,14 @@ def test_the_last_failures_are_bounded_and_begin_anew_with_the_validation() -> N
 )
 def test_a_quarantine_that_could_keep_nothing_is_refused(members: dict[str, Any], text: str) -> None:
     bench = Bench()
-    bench.services.streams = KeptRows("kept", captures=["raw"])
+    bench.services.storage.streams = KeptRows("kept", captures=["raw"])
     with pytest.raises(Invalid, match=text):
         bench.validations.create(validation("v", **members))
 
 
 def test_what_is_stopped_is_kept_whole_and_what_is_taken_again_is_not_kept_twice() -> None:
     bench = Bench()
-    rows = bench.services.streams = KeptRows("kept")
+    rows = bench.services.storage.streams = KeptRows("kept")
     bench.validations.create(validation("v", quarantine="kept"))
     client = Client("c1", "u", "10.0.0.1", 4711, attributes={"site": "7"})
     properties = {"User-Property": [("a", "1"), ("a", "2")], "Correlation-Data": b"\xff", "Content-Type": "x"}
@@ -262,7 +262,7 @@ def test_what_is_stopped_is_kept_whole_and_what_is_taken_again_is_not_kept_twice
     refused(through(gate, again))
     assert len(rows.records) == 1
     assert bench.metrics("v") == {"matched": 2, "succeeded": 0, "failed": 2, "quarantined": 1}
-    assert bench.validations.users_of_stream("kept") == ["validation 'v'"]
+    assert bench.services.contributors.users_of("stream", "kept") == [("validation", "v")]
 
 
 def test_a_condition_in_jq_must_be_known_to_end() -> None:

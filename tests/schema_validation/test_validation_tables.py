@@ -51,8 +51,8 @@ class Bench:
     def told(self) -> list[dict[str, Any]]:
         """The columns of the events from now on."""
         columns: list[dict[str, Any]] = []
-        self.services.events.want(frozenset({"schema.validation_failed"}))
-        self.services.events.listen(lambda name, told, about: columns.append(told))
+        self.services.messaging.events.want(frozenset({"schema.validation_failed"}))
+        self.services.messaging.events.listen(lambda name, told, about: columns.append(told))
         return columns
 
     def counts(self, name: str) -> tuple[int, int, int]:
@@ -99,7 +99,7 @@ def without(spec: dict[str, Any], member: str) -> dict[str, Any]:
         (validation("v", {"type": "json", "schema": "reading", "message_type": "x"}), "/checks/0/message_type", ""),
         (validation("v", {"type": "json", "schema": "gone"}), "/checks/0/schema", "gone"),
         (validation("v", {"type": "avro", "schema": "reading"}), "/checks/0/schema", "of type json"),
-        (validation("v", {**PROTO, "message_type": "Nobody"}), "/checks/0/schema", "Nobody"),
+        (validation("v", {**PROTO, "message_type": "Nobody"}), "/checks/0/message_type", "Nobody"),
         (validation("v", {"type": "sql", "sql": "SELECT * FROM 't'"}), "/checks/0/sql", "no FROM"),
         (validation("v", {"type": "sql", "sql": "FOREACH payload.a"}), "/checks/0/sql", "no FOREACH"),
         (validation("v", {"type": "sql", "sql": "SELEC 1"}), "/checks/0/sql", ""),
@@ -232,7 +232,7 @@ def test_failure_actions(actions: Sequence[str], ran: int, outcome: str) -> None
     assert [bench.counts(f"v{n}") for n in range(len(actions))] == [(1, 0, 1)] * ran + [(0, 0, 0)] * (
         len(actions) - ran
     )
-    metrics = bench.services.metrics
+    metrics = bench.services.monitoring.metrics
     passed = outcome == "pass"
     assert metrics.value("messages_validation_succeeded") == passed
     assert metrics.value("messages_validation_failed") == (not passed)
@@ -242,7 +242,7 @@ def test_nothing_is_counted_where_none_matches() -> None:
     bench = Bench(validation("v", SQL_FAILS), validation("off", SQL_FAILS, topics=["u/#"], enable=False))
     for topic in ("u/1", "$t/1"):
         assert isinstance(bench.publish(topic=topic), Message)
-    assert bench.services.metrics.value("messages_validation_succeeded") == 0
+    assert bench.services.monitoring.metrics.value("messages_validation_succeeded") == 0
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_an_empty_order_of_none_is_one() -> None:
 
 def test_counters_and_rates_begin_anew_and_global_ones_go_on() -> None:
     bench = Bench(validation("v"))
-    metrics = bench.services.metrics
+    metrics = bench.services.monitoring.metrics
     bench.service.tick()
     for _ in range(10):
         bench.publish()

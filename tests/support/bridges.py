@@ -244,11 +244,13 @@ class Bridges:
         self.writer = Writer(self.store, asyncio.get_running_loop())
         self.clock = HastyClock()
         self.services = make_services(self.sections, self.clock)
-        self.services.queues = StoredQueues(self.writer, self.services.clock, self.services.metrics)
-        self.services.values = StoredValues(self.writer)
-        self.services.data_dir = data_dir
+        self.services.storage.queues = StoredQueues(
+            self.writer, self.services.node.clock, self.services.monitoring.metrics
+        )
+        self.services.storage.values = StoredValues(self.writer)
+        self.services.node.data_dir = data_dir
         self.published = KeptMessages()
-        self.services.publisher = self.published
+        self.services.messaging.publisher = self.published
         self.feature = BridgesFeature(self.services)
         for kind in kinds:
             self.feature.registry.add(kind)
@@ -262,18 +264,18 @@ class Bridges:
 
     def begin(self) -> None:
         self.feature.start()
-        self.feature.begin()
+        self.feature.hub.begin()
 
     async def end(self) -> None:
-        self.feature.stop()
-        await self.feature.end_sources()
-        await self.feature.end()
+        await self.feature.disconnect()
+        await self.feature.close()
         await self.writer.close()
 
     async def crash(self) -> None:
         """Everything ends as it stands; what is committed is there."""
         hub = self.feature.hub
-        self.feature.stop()
+        for ticks in self.feature.ticks:
+            ticks.stop()
         for owner in hub.owners.values():
             await owner.end()
         for running in hub.actions.values():
@@ -282,9 +284,9 @@ class Bridges:
 
     def send(self, row: Row, action: str = "scripted:out", client: str = "c1") -> Exception | None:
         """Hand a row to an action, as a rule does; what it raised."""
-        sink = self.services.sinks.find(action)
+        sink = self.services.endpoints.sinks.find(action)
         assert sink is not None
-        message = Message("in", b"payload", 1, False, Client(client), self.services.clock.now_ns())
+        message = Message("in", b"payload", 1, False, Client(client), self.services.node.clock.now_ns())
         try:
             sink.write(row, message, self.settle)
         except Unavailable as error:

@@ -10,10 +10,9 @@ from typing import Any
 from broker.core.clock import Clock, SystemClock
 from broker.core.errors import Invalid, NotFound
 from broker.core.events import Events
-from broker.core.feature import Services
+from broker.core.feature import MessagingPort, MonitoringPort, NodePort, Services, StoragePort
 from broker.core.message import Message
 from broker.core.objects import MemorySection
-from broker.core.schema import NoSchemas
 from broker.core.stage import Gate, Refusal, WaitingGateCall
 from broker.core.stream import Append, StreamRecord
 from broker.observe.alarms import Alarms
@@ -62,16 +61,10 @@ def make_services(sections: dict[str, MemorySection] | None = None, clock: Clock
     kept = {} if sections is None else sections
     clock, events, metrics = clock or SystemClock(), Events(), Metrics()
     return Services(
-        node="n1",
-        clock=clock,
-        events=events,
-        plans=CountedPlans(),
-        publisher=Unused(),
-        streams=Unused(),
-        schemas=NoSchemas(),
-        section=lambda path: kept.setdefault(path, MemorySection()),
-        metrics=metrics,
-        alarms=Alarms(clock, events, metrics),
+        NodePort("n1", clock),
+        MessagingPort(events, CountedPlans(), Unused()),
+        StoragePort(lambda path: kept.setdefault(path, MemorySection()), Unused()),
+        MonitoringPort(metrics, Alarms(clock, events, metrics)),
     )
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 from broker.core.action import CONNECTED, DISABLED, Settle, SinkDisabled
 from broker.core.errors import NotFound, Unavailable
-from broker.core.feature import Services
+from broker.core.feature import MessagingPort, MonitoringPort, NodePort, Services, StoragePort
 from broker.core.message import Message
 from broker.core.objects import MemorySection, Spec
-from broker.core.schema import NoSchemas
 from broker.core.stream import Append, StreamRecord
 from rules.feature import RulesFeature
 from rules.settings import RulesSettings
@@ -83,7 +82,7 @@ class RulesNode:
 
     def sink(self, name: str, **options: Any) -> ListSink:
         sink = ListSink(name, **options)
-        self.services.sinks.add(sink)
+        self.services.endpoints.sinks.add(sink)
         return sink
 
     def shown(self, name: str) -> Spec:
@@ -106,15 +105,10 @@ async def running_rules(*stored: Spec, settings: RulesSettings | None = None, **
     async with running(**mqtt) as server:
         section, streams = MemorySection(stored), ListStreams("hot", "cold")
         services = Services(
-            node="n1",
-            clock=server.clock,
-            events=server.events,
-            plans=server.server.plans,
-            publisher=server.server.publisher,
-            streams=streams,
-            schemas=NoSchemas(),
-            section=lambda _: section,
-            metrics=server.metrics,
+            NodePort("n1", server.clock),
+            MessagingPort(server.events, server.server.plans, server.server.publisher),
+            StoragePort(lambda _: section, streams),
+            MonitoringPort(server.metrics),
         )
         feature = RulesFeature(services, settings)
         feature.start()

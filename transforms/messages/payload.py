@@ -10,17 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from broker.config.schema_use import ExternalHttpUse, SchemaUse, TaggedUse, message_type_of, serde_of
 from broker.core import jsontext
 from broker.core.errors import NotFound
 from broker.core.message import Message
-from broker.core.schema import SchemaError, SchemaLookup, Serde, TaggedSchemas
+from broker.core.schema import SchemaError, SchemaLookup, Serde
 from transforms.messages.failure import TransformationFailed
-from transforms.messages.spec import AvroCodec, ExternalHttpCodec, JsonCodec, NoCodec, ProtobufCodec
+from transforms.messages.spec import JsonCodec, NoCodec
 
 UNTOUCHED: Any = object()
 
-SchemaCodec = AvroCodec | ProtobufCodec | ExternalHttpCodec
-Codec = NoCodec | JsonCodec | SchemaCodec
+Codec = NoCodec | JsonCodec | SchemaUse
 Decode = Callable[[Message, Any], Any]
 """``decode(message, left)``: the value of a message's payload; ``left`` is what an earlier transformation left."""
 Encode = Callable[[Any], bytes]
@@ -48,7 +48,7 @@ def payload_codec(decoder: Codec, encoder: Codec, schemas: SchemaLookup, *, may_
         _decoder(decoder, schemas),
         _encoder(encoder, schemas, may_hold_bytes=holds_bytes),
         decoder == encoder,
-        isinstance(encoder, (AvroCodec, ProtobufCodec)),
+        isinstance(encoder, TaggedUse),
         isinstance(encoder, JsonCodec),
         holds_bytes,
     )
@@ -98,15 +98,13 @@ def _raw(left: Any) -> bytes:
     )
 
 
-def _from_schema(codec: SchemaCodec, schemas: SchemaLookup) -> Decode:
-    found = _serde(codec, schemas)
-    if found is None:
-        return _no_decoder(codec)
-    serde = found
-    message_type = codec.message_type if isinstance(codec, ProtobufCodec) else None
-    gives_bytes = isinstance(codec, ExternalHttpCodec)
+def _from_schema(codec: SchemaUse, schemas: SchemaLookup) -> Decode:
+    serde, message_type = _serde(codec, schemas), message_type_of(codec)
+    gives_bytes = isinstance(codec, ExternalHttpUse)
 
     def decode(message: Message, left: Any) -> Any:
+        if serde is None:
+            raise _no_schema("payload_decode_schema_not_found", codec)
         data = message.payload if left is UNTOUCHED else _raw(left)
         try:
             value = serde.decode(data, message_type)
@@ -117,13 +115,8 @@ def _from_schema(codec: SchemaCodec, schemas: SchemaLookup) -> Decode:
     return decode
 
 
-def _no_decoder(codec: SchemaCodec) -> Decode:
-    def decode(message: Message, left: Any) -> Any:
-        raise TransformationFailed(
-            "payload_decode_schema_not_found", f"there is no schema {codec.schema_name!r}", is_payload=True
-        )
-
-    return decode
+def _no_schema(kind: str, codec: SchemaUse) -> TransformationFailed:
+    return TransformationFailed(kind, f"there is no schema {codec.schema_name!r}", is_payload=True)
 
 
 def _encoder(codec: Codec, schemas: SchemaLookup, *, may_hold_bytes: bool) -> Encode | None:
@@ -162,15 +155,13 @@ def _without_bytes(value: Any, depth: int) -> Any:
     return value
 
 
-def _to_schema(codec: SchemaCodec, schemas: SchemaLookup) -> Encode:
+def _to_schema(codec: SchemaUse, schemas: SchemaLookup) -> Encode:
     found = _serde(codec, schemas)
-    message_type = codec.message_type if isinstance(codec, ProtobufCodec) else None
+    message_type = message_type_of(codec)
 
     def encode(value: Any) -> bytes:
         if found is None:
-            raise TransformationFailed(
-                "payload_encode_schema_not_found", f"there is no schema {codec.schema_name!r}", is_payload=True
-            )
+            raise _no_schema("payload_encode_schema_not_found", codec)
         try:
             return found.encode(value, message_type)
         except SchemaError as error:
@@ -179,12 +170,9 @@ def _to_schema(codec: SchemaCodec, schemas: SchemaLookup) -> Encode:
     return encode
 
 
-def _serde(codec: SchemaCodec, schemas: SchemaLookup) -> Serde | None:
+def _serde(codec: SchemaUse, schemas: SchemaLookup) -> Serde | None:
     try:
-        is_tagged = not isinstance(codec, ExternalHttpCodec) and codec.wire_format == "confluent"
-        if is_tagged and isinstance(schemas, TaggedSchemas):
-            return schemas.tagged(codec.schema_name)
-        return schemas.serde(codec.schema_name)
+        return serde_of(codec, schemas)
     except NotFound:
         return None
 

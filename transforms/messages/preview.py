@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from broker.core.errors import Invalid, Problem
+from broker.core.contributor import Trial
 from broker.core.feature import Services
 from broker.core.message import Message
-from broker.core.path import Trial
-from broker.core.schema import SchemaLookup, TrialSchemas
-from broker.core.wire import message_from_wire, message_to_wire, to_wire
+from broker.core.schema import SchemaLookup
+from broker.core.wire import message_to_wire, to_wire
 from transforms.messages.failure import TransformationFailed
 from transforms.messages.operations import PROPERTY_NAMES, Run
 from transforms.messages.payload import UNTOUCHED, final_bytes
@@ -18,8 +17,6 @@ from transforms.messages.stage import Failure, as_failure
 from transforms.messages.transformation import (
     BoundTransformation,
     Transformation,
-    compile_transformation,
-    missing_schemas,
     operation_failed,
 )
 from transforms.variform.errors import EvalError
@@ -27,15 +24,10 @@ from transforms.variform.errors import EvalError
 Answer = dict[str, Any]
 
 
-def preview(body: Mapping[str, Any], services: Services) -> Answer:
-    """The answer to ``{"transformations", "schemas"?, "message", "check_references"?}``.
-
-    Raises:
-        Invalid: something in it cannot be saved or read.
-    """
-    schemas = _schemas(body.get("schemas"), services.schemas)
-    transformations = _compiled(body.get("transformations"), schemas, check=body.get("check_references", True) is True)
-    message = message_from_wire(body.get("message"), services.clock.now_ns())
+def preview(
+    transformations: Sequence[Transformation], schemas: SchemaLookup, message: Message, services: Services
+) -> Answer:
+    """What the transformations would make of a message, step by step."""
     return _trial(transformations, message, schemas, services).answer()
 
 
@@ -58,38 +50,8 @@ def _trial(
 ) -> _Trial:
     trial = _Trial(message)
     matching = [item for item in transformations if item.spec.enable and item.matches(message.topic)]
-    trial.run([BoundTransformation(item, schemas, services.node, services.clock) for item in matching])
+    trial.run([BoundTransformation(item, schemas, services.node.name, services.node.clock) for item in matching])
     return trial
-
-
-def _schemas(specs: Any, known: SchemaLookup) -> SchemaLookup:
-    if not specs:
-        return known
-    if not isinstance(specs, list) or not isinstance(known, TrialSchemas):
-        raise Invalid("schemas cannot be used", [Problem("a list of schemas is wanted", "/schemas")])
-    return known.with_schemas(specs)
-
-
-def _compiled(specs: Any, schemas: SchemaLookup, *, check: bool) -> list[Transformation]:
-    if not isinstance(specs, list):
-        raise Invalid("transformations are a list", [Problem("a list is wanted", "/transformations")])
-    made: list[Transformation] = []
-    problems: list[Problem] = []
-    for index, spec in enumerate(specs):
-        pointer = f"/transformations/{index}"
-        try:
-            item = compile_transformation(spec, pointer)
-        except Invalid as error:
-            problems += error.problems
-            continue
-        if check:
-            problems += missing_schemas(item, schemas, pointer)
-        if any(item.name == other.name for other in made):
-            problems.append(Problem(f"the name {item.name!r} is taken", f"{pointer}/name"))
-        made.append(item)
-    if problems:
-        raise Invalid("the transformations cannot be saved", problems)
-    return made
 
 
 class _Trial:

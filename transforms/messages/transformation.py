@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from broker.config.schema_use import ExternalHttpUse, SchemaUse
 from broker.core import jsontext
 from broker.core.clock import Clock
-from broker.core.errors import Invalid, NotFound, Problem
+from broker.core.errors import Invalid, Problem
 from broker.core.message import Message
-from broker.core.schema import SchemaLookup, TypedSerde
+from broker.core.schema import SchemaLookup
 from broker.core.topic import TopicFilter
 from broker.core.waiting import settled
 from transforms.messages.context import fixed_readers, user_properties
 from transforms.messages.failure import TransformationFailed
 from transforms.messages.operations import Operation, Run, check_key, compile_operation
-from transforms.messages.payload import UNTOUCHED, PayloadCodec, SchemaCodec, payload_codec
-from transforms.messages.spec import (
-    AvroCodec,
-    CodecSpec,
-    ExternalHttpCodec,
-    JsonCodec,
-    NoCodec,
-    OperationSpec,
-    ProtobufCodec,
-    TransformationSpec,
-    parse_spec,
-)
+from transforms.messages.payload import UNTOUCHED, PayloadCodec, payload_codec
+from transforms.messages.spec import JsonCodec, NoCodec, OperationSpec, TransformationSpec, parse_spec
 from transforms.variform.compiler import Evaluate
 from transforms.variform.errors import CompileError, EvalError
 
@@ -49,17 +40,18 @@ class Transformation:
     @property
     def waits(self) -> bool:
         """Whether it asks another process to decode or encode: then ``BoundTransformation.run_waiting`` runs it."""
-        codecs = (self.spec.payload_decoder, self.spec.payload_encoder)
-        return any(isinstance(codec, ExternalHttpCodec) for codec in codecs)
+        return any(isinstance(codec, ExternalHttpUse) for _, codec in self.schema_uses())
 
     def matches(self, topic: str) -> bool:
         """Whether any of its filters matches the topic."""
         return any(topic_filter.matches(topic) for topic_filter in self.filters)
 
-    def names_schema(self, schema: str) -> bool:
-        """Whether its decoder or encoder names a schema."""
-        codecs = (self.spec.payload_decoder, self.spec.payload_encoder)
-        return any(getattr(codec, "schema_name", None) == schema for codec in codecs)
+    def schema_uses(self) -> Iterator[tuple[str, SchemaUse]]:
+        """The codecs that name a schema, by their pointers."""
+        for member in ("payload_decoder", "payload_encoder"):
+            codec = getattr(self.spec, member)
+            if isinstance(codec, SchemaUse):
+                yield f"/{member}", codec
 
 
 def compile_transformation(spec: Mapping[str, Any], pointer: str = "") -> Transformation:
@@ -90,38 +82,6 @@ def _operation(operation: OperationSpec, pointer: str) -> tuple[list[Problem], l
         return [], [compile_operation(operation.key, operation.value)]
     except CompileError as error:
         return [Problem(error.message, f"{pointer}/value", error.line, error.column, error.suggestion)], []
-
-
-def missing_schemas(transformation: Transformation, schemas: SchemaLookup, pointer: str = "") -> list[Problem]:
-    """A problem for each schema or message type that a transformation names and that is not there."""
-    found: list[Problem] = []
-    for member in ("payload_decoder", "payload_encoder"):
-        codec: CodecSpec = getattr(transformation.spec, member)
-        if isinstance(codec, (AvroCodec, ProtobufCodec, ExternalHttpCodec)):
-            found += _missing(codec, schemas, f"{pointer}/{member}")
-    return found
-
-
-def names_of_missing(transformation: Transformation, schemas: SchemaLookup) -> list[list[str]]:
-    """For each such codec the schema, and the message type where it names one."""
-    codecs = (transformation.spec.payload_decoder, transformation.spec.payload_encoder)
-    absent = [codec for codec in codecs if not isinstance(codec, (NoCodec, JsonCodec)) and _missing(codec, schemas, "")]
-    return [[codec.schema_name, *filter(None, [getattr(codec, "message_type", None)])] for codec in absent]
-
-
-def _missing(codec: SchemaCodec, schemas: SchemaLookup, pointer: str) -> list[Problem]:
-    try:
-        serde = schemas.serde(codec.schema_name)
-    except NotFound as error:
-        return [Problem(str(error), f"{pointer}/schema")]
-    if not isinstance(serde, TypedSerde):
-        return []
-    if serde.kind != codec.type:
-        return [Problem(f"schema {codec.schema_name!r} is of type {serde.kind}, not {codec.type}", f"{pointer}/schema")]
-    if isinstance(codec, ProtobufCodec) and not serde.has_message_type(codec.message_type):
-        what = f"schema {codec.schema_name!r} has no message type {codec.message_type!r}"
-        return [Problem(what, f"{pointer}/message_type")]
-    return []
 
 
 class BoundTransformation:

@@ -11,7 +11,7 @@ compiler. For ``concat([topic, '/', payload.t])`` it reads::
             raise Unbound("topic") from None
         if not v1 and (v1 is None or v1.__class__ is list): v1 = ""
         ...
-        v3 = g_concat([v1, "/", v2])
+        v3 = g_concat(c_sequence("concat", [v1, "/", v2]))
         return v3 if v3.__class__ is str else render(v3)
 """
 
@@ -25,7 +25,7 @@ from transforms.variform import functions
 from transforms.variform.errors import CompileError, EvalError, Unbound, VariformError
 from transforms.variform.lexer import error_at, place
 from transforms.variform.parser import Array, Call, Literal, Node, Variable, parse
-from transforms.variform.registry import Function
+from transforms.variform.registry import Check, Function
 from transforms.variform.values import is_empty, name_of, render
 
 Bindings = Mapping[str, Any]
@@ -139,9 +139,7 @@ class _Generator:
     def _constant(self, value: Any) -> str:
         if isinstance(value, (str, bool)) or abs(value) < 2**31:
             return repr(value)
-        name = f"k{len(self.names)}"
-        self.names[name] = value
-        return name
+        return self._name_of(f"k{len(self.names)}", value)
 
     def _variable(self, node: Variable, body: list[str], *, keep: bool) -> str:
         self.roots.add(node.path[0])
@@ -176,7 +174,13 @@ class _Generator:
         self._check_count(node, found.least, found.most, found.arity)
         self.called.add(found.name)
         arguments = [self._node(argument, body, keep=found.keeps_empty) for argument in node.arguments]
-        return self._assign(body, f"{self._name_of(found)}({', '.join(arguments)})")
+        checked = [self._checked(found.name, check, one) for check, one in zip(found.checks, arguments, strict=False)]
+        return self._assign(body, f"{self._name_of('g_' + found.name, found.call)}({', '.join(checked)})")
+
+    def _checked(self, function: str, check: Check | None, argument: str) -> str:
+        if check is None:
+            return argument
+        return f"{self._name_of('c_' + check.__name__, check)}({function!r}, {argument})"
 
     def _and(self, node: Call, body: list[str], tail: bool) -> str:
         return self._assign(body, f"not any_is(False, {self._parts(node.arguments)}, b)")
@@ -214,9 +218,10 @@ class _Generator:
         body.append(f"    v{self._values} = {value}")
         return f"v{self._values}"
 
-    def _name_of(self, found: Function) -> str:
-        name = "g_" + found.name.replace(".", "_")
-        self.names[name] = found.call
+    def _name_of(self, name: str, value: Any) -> str:
+        """A global name of the generated source that stands for a value."""
+        name = name.replace(".", "_")
+        self.names[name] = value
         return name
 
     def _find(self, node: Call) -> Function:
@@ -258,7 +263,7 @@ def _any_is(wanted: bool, parts: tuple[Evaluate, ...], bindings: Bindings) -> bo
         value = _or_empty(part, bindings)
         if value.__class__ is not bool:
             if value not in ("true", "false", ""):
-                raise EvalError("badarg", f"and, or: a boolean is wanted, not {name_of(value)}")
+                raise EvalError("badarg", f"and, or: expected a boolean, got {name_of(value)}")
             value = value == "true"
         if value is wanted:
             return True
@@ -283,4 +288,4 @@ def _only_list(value: Any) -> Any:
         return _one_of(value)
     if is_empty(value):
         return ""
-    raise EvalError("coalesce_badarg", f"coalesce: one argument must be a list, not {name_of(value)}")
+    raise EvalError("coalesce_badarg", f"coalesce: expected a list, got {name_of(value)}")

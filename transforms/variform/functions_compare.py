@@ -8,7 +8,7 @@ from typing import Any
 
 from transforms.variform.errors import badarg
 from transforms.variform.registry import function
-from transforms.variform.values import is_empty, name_of, number, to_text
+from transforms.variform.values import is_empty, name_of, to_text
 
 _OPERATORS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "eq": (eq, "equals"),
@@ -29,15 +29,15 @@ def _by_text(name: str, operator: Callable[[Any, Any], bool], says: str) -> None
         return operator(_bytes(left), _bytes(right))
 
     compare.__doc__ = f"Whether the first {says} the second, both as text, byte by byte."
-    function(f"str_{name}", 2)(compare)
+    function(f"str_{name}")(compare)
 
 
 def _by_value(name: str, operator: Callable[[Any, Any], bool], says: str) -> None:
-    def compare(left: Any, right: Any) -> bool:
-        return operator(number(f"num_{name}", left), number(f"num_{name}", right))
+    def compare(left: int | float, right: int | float) -> bool:
+        return operator(left, right)
 
     compare.__doc__ = f"Whether the first number {says} the second; 1 and 1.0 are equal."
-    function(f"num_{name}", 2)(compare)
+    function(f"num_{name}")(compare)
 
 
 for _name, (_operator, _says) in _OPERATORS.items():
@@ -45,29 +45,29 @@ for _name, (_operator, _says) in _OPERATORS.items():
     _by_value(_name, _operator, _says)
 
 
-@function("str_comp", 2)
+@function("str_comp")
 def str_comp(left: Any, right: Any) -> str:
     """``eq``, ``lt`` or ``gt``, comparing the bytes of both texts."""
     return _order(_bytes(left), _bytes(right))
 
 
-@function("num_comp", 2)
-def num_comp(left: Any, right: Any) -> str:
+@function("num_comp")
+def num_comp(left: int | float, right: int | float) -> str:
     """``eq``, ``lt`` or ``gt``, comparing numbers by value."""
-    return _order(number("num_comp", left), number("num_comp", right))
+    return _order(left, right)
 
 
 def _order(left: Any, right: Any) -> str:
     return "eq" if left == right else "lt" if left < right else "gt"
 
 
-@function("is_empty_val", 1)
+@function("is_empty_val")
 def is_empty_val(value: Any) -> bool:
     """Whether the value is "", null or []; a variable without value is an error."""
     return is_empty(value)
 
 
-@function("not", 1)
+@function("not")
 def negate(value: Any) -> bool | str:
     """The other boolean; of the texts ``true`` and ``false`` the other text."""
     if value.__class__ is bool:
@@ -76,4 +76,4 @@ def negate(value: Any) -> bool | str:
         return "false"
     if value == "false":
         return "true"
-    raise badarg("not", f"a boolean is wanted, not {name_of(value)}")
+    raise badarg("not", f"expected a boolean, got {name_of(value)}")

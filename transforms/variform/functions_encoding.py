@@ -9,28 +9,26 @@ from typing import Any
 
 from transforms.variform.errors import badarg
 from transforms.variform.registry import function
-from transforms.variform.values import binary, bounded, integer, json_text, json_value, text, text_or_bytes
+from transforms.variform.values import binary, bounded, json_text, json_value, text_or_bytes
 
 _HASHES = frozenset({"md5", "sha", "sha1", "sha224", "sha256", "sha384", "sha512", "blake2b", "blake2s"}) | {
     f"sha3_{bits}" for bits in (224, 256, 384, 512)
 }
 
 
-@function("base64_encode", 1, 3)
-def base64_encode(value: Any, *options: Any) -> str:
+@function("base64_encode")
+def base64_encode(value: bytes, option: Any = "", other: Any = "") -> str:
     """Base64 of the text; options ``urlsafe`` and ``no_padding``."""
-    data = binary("base64_encode", value)
-    bounded("base64_encode", len(data) * 4 // 3)
-    done = base64.urlsafe_b64encode(data) if "urlsafe" in options else base64.b64encode(data)
-    return done.decode().rstrip("=") if "no_padding" in options else done.decode()
+    bounded("base64_encode", len(value) * 4 // 3)
+    done = base64.urlsafe_b64encode(value) if "urlsafe" in (option, other) else base64.b64encode(value)
+    return done.decode().rstrip("=") if "no_padding" in (option, other) else done.decode()
 
 
-@function("base64_decode", 1, 3)
-def base64_decode(value: Any, *options: Any) -> str | bytes:
+@function("base64_decode")
+def base64_decode(value: str, option: Any = "", other: Any = "") -> str | bytes:
     """What the base64 stands for: text where it is UTF-8, else bytes; options as for ``base64_encode``."""
-    return text_or_bytes(
-        _unbase64("base64_decode", text("base64_decode", value), "urlsafe" in options, "no_padding" in options)
-    )
+    options = (option, other)
+    return text_or_bytes(_unbase64("base64_decode", value, "urlsafe" in options, "no_padding" in options))
 
 
 def _unbase64(function_name: str, value: str, is_urlsafe: bool, without_padding: bool) -> bytes:
@@ -47,68 +45,64 @@ def _unbase64(function_name: str, value: str, is_urlsafe: bool, without_padding:
         raise badarg(function_name, "not base64") from None
 
 
-@function("bin2hexstr", 1)
-def bin2hexstr(value: Any) -> str:
+@function("bin2hexstr")
+def bin2hexstr(value: bytes) -> str:
     """The bytes as hexadecimal digits, upper case."""
-    data = binary("bin2hexstr", value)
-    bounded("bin2hexstr", len(data) * 2)
-    return data.hex().upper()
+    bounded("bin2hexstr", len(value) * 2)
+    return value.hex().upper()
 
 
-@function("hexstr2bin", 1)
-def hexstr2bin(value: Any) -> str | bytes:
+@function("hexstr2bin")
+def hexstr2bin(digits: str) -> str | bytes:
     """The bytes that hexadecimal digits stand for; an odd number of digits gets a leading 0."""
-    digits = text("hexstr2bin", value)
     try:
         return text_or_bytes(binascii.unhexlify(digits if len(digits) % 2 == 0 else "0" + digits))
     except (binascii.Error, ValueError):
         raise badarg("hexstr2bin", "not hexadecimal digits") from None
 
 
-@function("int2hexstr", 1)
-def int2hexstr(value: Any) -> str:
+@function("int2hexstr")
+def int2hexstr(value: int) -> str:
     """The integer in hexadecimal digits, upper case, without prefix."""
-    return f"{integer('int2hexstr', value):X}"
+    return f"{value:X}"
 
 
-@function("hash", 2)
-def hash_of(algorithm: Any, value: Any) -> str:
+@function("hash")
+def hash_of(algorithm: str, value: bytes) -> str:
     """Lower-case hexadecimal digest: md5, sha (sha1), sha224 to sha512, sha3_224 to sha3_512, blake2b, blake2s."""
-    name = text("hash", algorithm)
-    if name not in _HASHES:
-        raise badarg("hash", f"unknown algorithm {name!r}")
-    chosen = "sha1" if name == "sha" else name
-    return hashlib.new(chosen, binary("hash", value), usedforsecurity=False).hexdigest()
+    if algorithm not in _HASHES:
+        raise badarg("hash", f"unknown algorithm {algorithm!r}")
+    chosen = "sha1" if algorithm == "sha" else algorithm
+    return hashlib.new(chosen, value, usedforsecurity=False).hexdigest()
 
 
-@function("hash_to_range", 3)
-def hash_to_range(value: Any, least: Any, most: Any) -> int:
+@function("hash_to_range")
+def hash_to_range(value: Any, least: int, most: int) -> int:
     """An integer from ``least`` to ``most`` that depends on the text only."""
     data = value if value.__class__ is bytes else value.encode() if value.__class__ is str else b""
     if not data:
-        raise badarg("hash_to_range", "a text that is not empty is wanted")
+        raise badarg("hash_to_range", "expected a non-empty string")
     return _ranged("hash_to_range", int.from_bytes(hashlib.sha256(data).digest(), "big"), least, most)
 
 
-@function("map_to_range", 3)
-def map_to_range(value: Any, least: Any, most: Any) -> int:
+@function("map_to_range")
+def map_to_range(value: Any, least: int, most: int) -> int:
     """``value`` folded into the range; the bytes of a text count as one big-endian number."""
     if value.__class__ is int:
         return _ranged("map_to_range", value, least, most)
     if value.__class__ not in (str, bytes) or not value:
-        raise badarg("map_to_range", "an integer or a text that is not empty is wanted")
+        raise badarg("map_to_range", "expected an integer or a non-empty string")
     return _ranged("map_to_range", int.from_bytes(binary("map_to_range", value), "big"), least, most)
 
 
-def _ranged(name: str, value: int, least: Any, most: Any) -> int:
-    low, high = integer(name, least), integer(name, most)
-    if low > high:
-        raise badarg(name, "the least is greater than the most")
-    return low + value % (high - low + 1)
+def _ranged(name: str, value: int, least: int, most: int) -> int:
+    if least > most:
+        raise badarg(name, f"expected a range, got {least} to {most}")
+    return least + value % (most - least + 1)
 
 
-@function("json_value", 2)
-def json_value_at(value: Any, path: Any) -> Any:
+@function("json_value")
+def json_value_at(value: Any, path: str) -> Any:
     """The value at a path (``a.b``) of JSON text, null when absent or not JSON; "" of anything else."""
     keys = _keys("json_value", path)
     if value.__class__ is not str and value.__class__ is not bytes:
@@ -120,11 +114,11 @@ def json_value_at(value: Any, path: Any) -> Any:
     return _walk(found, keys)
 
 
-@function("jwt_value", 2)
-def jwt_value(token: Any, path: Any) -> Any:
+@function("jwt_value")
+def jwt_value(token: str, path: str) -> Any:
     """A claim of a JSON web token, whose signature is **not** checked; null when absent, "" without JSON claims."""
     keys = _keys("jwt_value", path)
-    parts = text("jwt_value", token).split(".")
+    parts = token.split(".")
     if len(parts) != 3:
         raise badarg("jwt_value", "a token has three parts")
     payload = _unbase64("jwt_value", parts[1], True, True)
@@ -135,11 +129,10 @@ def jwt_value(token: Any, path: Any) -> Any:
     return _walk(claims, keys)
 
 
-def _keys(name: str, path: Any) -> list[str]:
-    wanted = text(name, path)
-    if not wanted:
+def _keys(name: str, path: str) -> list[str]:
+    if not path:
         raise badarg(name, "the path is empty")
-    return wanted.split(".")
+    return path.split(".")
 
 
 def _walk(value: Any, keys: list[str]) -> Any:
@@ -150,16 +143,16 @@ def _walk(value: Any, keys: list[str]) -> Any:
     return value
 
 
-@function("json_encode", 1, keeps_empty=True, only_in_transformations=True)
+@function("json_encode", keeps_empty=True, only_in_transformations=True)
 def json_encode(value: Any) -> str:
     """The value as compact JSON."""
     return json_text(value)
 
 
-@function("json_decode", 1, only_in_transformations=True)
-def json_decode(value: Any) -> Any:
+@function("json_decode", only_in_transformations=True)
+def json_decode(value: str) -> Any:
     """The value of JSON text; ``json_decode('null')`` is null."""
     try:
-        return json_value(text("json_decode", value))
+        return json_value(value)
     except ValueError as error:
         raise badarg("json_decode", f"not JSON: {error}") from None

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from functools import cache
-from typing import Any
 
 from transforms.variform.errors import badarg
 from transforms.variform.registry import function
-from transforms.variform.values import bounded, integer, text
+from transforms.variform.values import bounded
 
 ENVIRONMENT_PREFIX = "SLUICEVAR_"
 """``getenv('SITE')`` reads ``SLUICEVAR_SITE``: nothing else of the environment can be read."""
@@ -18,47 +16,40 @@ ENVIRONMENT_PREFIX = "SLUICEVAR_"
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 
-@function("rand_str", 1)
-def rand_str(length: Any) -> str:
+@function("rand_str")
+def rand_str(length: int) -> str:
     """A text of ``length`` random letters and digits."""
-    count = integer("rand_str", length)
-    if count < 1:
+    if length < 1:
         raise badarg("rand_str", "the length must be at least 1")
-    bounded("rand_str", count)
+    bounded("rand_str", length)
     # Three bytes for each index into 62 letters: the bias is under 4 in 10^6.
-    noise = secrets.token_bytes(3 * count)
-    return "".join([_LETTERS[int.from_bytes(noise[i : i + 3], "big") % 62] for i in range(0, 3 * count, 3)])
+    noise = secrets.token_bytes(3 * length)
+    return "".join([_LETTERS[int.from_bytes(noise[i : i + 3], "big") % 62] for i in range(0, 3 * length, 3)])
 
 
-@function("rand_int", 1)
-def rand_int(most: Any) -> int:
+@function("rand_int")
+def rand_int(most: int) -> int:
     """A random integer from 1 to ``most``."""
-    limit = integer("rand_int", most)
-    if limit < 1:
+    if most < 1:
         raise badarg("rand_int", "the limit must be at least 1")
-    return secrets.randbelow(limit) + 1
+    return secrets.randbelow(most) + 1
 
 
-@function("timestamp_s", 0)
+@function("timestamp_s")
 def timestamp_s() -> int:
     """Seconds since 1970."""
     return int(time.time())
 
 
-@function("timestamp_ms", 0)
+@function("timestamp_ms")
 def timestamp_ms() -> int:
     """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
-@function("getenv", 1)
-def getenv(name: Any) -> str:
-    """The environment variable ``SLUICEVAR_name``, "" when it is not set; read once."""
-    return _environment(text("getenv", name))
-
-
-@cache
-def _environment(name: str) -> str:
+@function("getenv")
+def getenv(name: str) -> str:
+    """The environment variable ``SLUICEVAR_name``, "" when it is not set."""
     try:
         return os.environ.get(ENVIRONMENT_PREFIX + name, "")
     except ValueError:

@@ -17,7 +17,7 @@ import regex
 
 from transforms.variform.errors import EvalError, badarg
 from transforms.variform.registry import function
-from transforms.variform.values import bounded, text
+from transforms.variform.values import bounded
 
 BACKTRACKING_TIMEOUT_S = 0.05
 """How long a pattern with look-around may run on one text; then it does not match."""
@@ -111,29 +111,27 @@ def _backtracking(pattern: str, why: Exception) -> Find:
     return find
 
 
-@function("regex_match", 2)
-def regex_match(value: Any, pattern: Any) -> bool:
+@function("regex_match")
+def regex_match(value: str, pattern: str) -> bool:
     """Whether the regular expression matches anywhere in the text."""
-    subject = text("regex_match", value)
-    return next(iter(_compiled(text("regex_match", pattern))(subject)), None) is not None
+    return next(iter(_compiled(pattern)(value)), None) is not None
 
 
-@function("regex_replace", 3)
-def regex_replace(value: Any, pattern: Any, replacement: Any) -> str:
+@function("regex_replace")
+def regex_replace(value: str, pattern: str, replacement: str) -> str:
     r"""The text with all matches replaced; ``&`` stands for the match, ``\1`` to ``\9`` for its groups."""
-    subject, into = text("regex_replace", value), text("regex_replace", replacement)
     pieces: list[str] = []
     at = size = 0
-    for count, match in enumerate(_compiled(text("regex_replace", pattern))(subject)):
+    for count, match in enumerate(_compiled(pattern)(value)):
         if count >= MAX_REPLACEMENTS:
             raise badarg("regex_replace", f"there are more than {MAX_REPLACEMENTS} matches")
         start, end = match.span()
-        put = _filled(into, match)
+        put = _filled(replacement, match)
         size += start - at + len(put)
         bounded("regex_replace", size)
-        pieces += (subject[at:start], put)
+        pieces += (value[at:start], put)
         at = end
-    pieces.append(subject[at:])
+    pieces.append(value[at:])
     return "".join(pieces)
 
 
@@ -150,11 +148,10 @@ def _filled(template: str, match: _Match) -> str:
     return _REPLACEMENT.sub(put, template)
 
 
-@function("regex_extract", 2)
-def regex_extract(value: Any, pattern: Any) -> list[str]:
+@function("regex_extract")
+def regex_extract(value: str, pattern: str) -> list[str]:
     """The groups of the first match as a list, unmatched inner ones as ""; [] without match or groups."""
-    subject = text("regex_extract", value)
-    match = next(iter(_compiled(text("regex_extract", pattern))(subject)), None)
+    match = next(iter(_compiled(pattern)(value)), None)
     if match is None:
         return []
     groups = list(match.groups())

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import regex
 
 from transforms.variform.errors import badarg
 from transforms.variform.registry import function
-from transforms.variform.values import (
-    bounded,
-    integer,
-    joined,
-    sequence,
-    text,
-    to_text,
-)
+from transforms.variform.values import MISSING, bounded, integer, joined, sequence, text, to_text
 
 BLANKS = " \t\n\v\f\r\x85\u200e\u200f\u2028\u2029"
 """What ``trim`` cuts: no-break and ideographic space are not among them."""
@@ -27,175 +22,162 @@ _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]+)|(.))", re.DOTALL)
 _DIRECTIVE = re.compile(r"~(?:(-?[0-9]{1,4})?(?:\.([0-9]{1,4}))?(?:\.(.))?)(t?)([a-zA-Z~])?", re.DOTALL)
 
 
+def _check_option(function: str, option: str, known: Sequence[str]) -> None:
+    if option not in known:
+        raise badarg(function, f"unknown option {option!r}")
+
+
 def characters(value: str) -> str | list[str]:
     """The characters of a text: the text itself where each is one code point."""
     return value if value.isascii() and "\r\n" not in value else _clusters(value)
 
 
-@function("lower", 1)
-def lower(value: Any) -> str:
+@function("lower")
+def lower(value: str) -> str:
     """The text in lower case, by the full Unicode mapping."""
-    return text("lower", value).lower()
+    return value.lower()
 
 
-@function("upper", 1)
-def upper(value: Any) -> str:
+@function("upper")
+def upper(value: str) -> str:
     """The text in upper case, by the full Unicode mapping."""
-    return text("upper", value).upper()
+    return value.upper()
 
 
-@function("trim", 1, 2)
-def trim(value: Any, chars: Any = BLANKS) -> str:
+@function("trim")
+def trim(value: str, chars: str = BLANKS) -> str:
     """The text without blanks, or the characters given, at both ends."""
-    return text("trim", value).strip(text("trim", chars) or "\0")
+    return value.strip(chars or "\0")
 
 
-@function("ltrim", 1, 2)
-def ltrim(value: Any, chars: Any = BLANKS) -> str:
+@function("ltrim")
+def ltrim(value: str, chars: str = BLANKS) -> str:
     """The text without blanks, or the characters given, at its beginning."""
-    return text("ltrim", value).lstrip(text("ltrim", chars) or "\0")
+    return value.lstrip(chars or "\0")
 
 
-@function("rtrim", 1, 2)
-def rtrim(value: Any, chars: Any = BLANKS) -> str:
+@function("rtrim")
+def rtrim(value: str, chars: str = BLANKS) -> str:
     """The text without blanks, or the characters given, at its end."""
-    return text("rtrim", value).rstrip(text("rtrim", chars) or "\0")
+    return value.rstrip(chars or "\0")
 
 
-@function("reverse", 1)
-def reverse(value: Any) -> str:
+@function("reverse")
+def reverse(value: str) -> str:
     """The characters in reverse order."""
-    return "".join(reversed(characters(text("reverse", value))))
+    return "".join(reversed(characters(value)))
 
 
-@function("strlen", 1)
-def strlen(value: Any) -> int:
+@function("strlen")
+def strlen(value: str) -> int:
     """How many characters the text has."""
-    return len(characters(text("strlen", value)))
+    return len(characters(value))
 
 
-@function("substr", 2, 3)
-def substr(value: Any, start: Any, length: Any = None) -> str:
+@function("substr")
+def substr(value: str, start: int, length: int = sys.maxsize) -> str:
     """The characters from ``start`` (from 0) on, ``length`` of them; past the end the empty text."""
-    whole = characters(text("substr", value))
-    first = integer("substr", start)
-    if first < 0 or (length is not None and integer("substr", length) < 0):
+    if start < 0 or length < 0:
         raise badarg("substr", "start and length must not be negative")
-    return "".join(whole[first:] if length is None else whole[first : first + length])
+    return "".join(characters(value)[start : start + length])
 
 
-@function("rm_prefix", 2)
-def rm_prefix(value: Any, prefix: Any) -> str:
+@function("rm_prefix")
+def rm_prefix(value: str, prefix: str) -> str:
     """The text without the prefix, once; unchanged when it does not begin with it."""
-    return text("rm_prefix", value).removeprefix(text("rm_prefix", prefix))
+    return value.removeprefix(prefix)
 
 
-@function("split", 2, 3)
-def split(value: Any, separator: Any, option: Any = "") -> list[str]:
+@function("split")
+def split(value: str, separator: str, option: str = "") -> list[str]:
     """Parts between separators, empty ones dropped; ``notrim``, ``leading``, ``trailing`` (one cut), ``*_notrim``."""
-    whole, cut, how = text("split", value), text("split", separator), text("split", option)
-    if how not in ("", "notrim", "leading", "trailing", "leading_notrim", "trailing_notrim"):
-        raise badarg("split", f"unknown option {how!r}")
-    bounded("split", whole.count(cut) if cut else 0)
-    if not cut:
-        parts = [whole]
-    elif how.startswith("leading"):
-        parts = whole.split(cut, 1)
-    elif how.startswith("trailing"):
-        parts = whole.rsplit(cut, 1)
+    _check_option("split", option, ("", "notrim", "leading", "trailing", "leading_notrim", "trailing_notrim"))
+    bounded("split", value.count(separator) if separator else 0)
+    if not separator:
+        parts = [value]
+    elif option.startswith("trailing"):
+        parts = value.rsplit(separator, 1)
     else:
-        parts = whole.split(cut)
-    return parts if how.endswith("notrim") else [part for part in parts if part]
+        parts = value.split(separator, 1 if option.startswith("leading") else -1)
+    return parts if option.endswith("notrim") else [part for part in parts if part]
 
 
-@function("tokens", 2, 3)
-def tokens(value: Any, separators: Any, option: Any = None) -> list[str]:
+@function("tokens")
+def tokens(value: str, separators: str, option: str = "") -> list[str]:
     """Parts between any of the separator characters, empty ones dropped; ``nocrlf`` also cuts at CR and LF."""
-    whole, cuts = text("tokens", value), text("tokens", separators)
-    if option is not None:
-        if option != "nocrlf":
-            raise badarg("tokens", f"unknown option {option!r}")
-        cuts += "\r\n"
+    _check_option("tokens", option, ("", "nocrlf"))
+    cuts = separators + ("\r\n" if option else "")
     if not cuts:
-        return [whole] if whole else []
-    parts = [part for part in re.split("[" + re.escape(cuts) + "]", whole) if part]
+        return [value] if value else []
+    parts = [part for part in re.split("[" + re.escape(cuts) + "]", value) if part]
     bounded("tokens", len(parts))
     return parts
 
 
-@function("concat", 1, 2)
-def concat(first: Any, *second: Any) -> str:
+@function("concat")
+def concat(first: Any, second: Any = MISSING) -> str:
     """The texts of the items of a list, or of two values, one after the other; anything is converted."""
-    return joined("concat", "", [first, *second] if second else sequence("concat", first))
+    return joined("concat", "", sequence("concat", first) if second is MISSING else [first, second])
 
 
-@function("join_to_string", 1, 2)
-def join_to_string(first: Any, *items: Any) -> str:
+@function("join_to_string")
+def join_to_string(first: Any, items: Any = MISSING) -> str:
     """``join_to_string(separator, list)``, or of a list with ``", "`` between its items."""
-    if not items:
-        return joined("join_to_string", ", ", sequence("join_to_string", first))
-    return joined("join_to_string", text("join_to_string", first), sequence("join_to_string", items[0]))
+    separator, listed = (", ", first) if items is MISSING else (text("join_to_string", first), items)
+    return joined("join_to_string", separator, sequence("join_to_string", listed))
 
 
-@function("any_to_str", 1)
+@function("any_to_str")
 def any_to_str(value: Any) -> str:
     """The text of any value."""
     return joined("any_to_str", "", [value])
 
 
-@function("pad", 2, 4)
-def pad(value: Any, length: Any, where: Any = "trailing", fill: Any = " ") -> str:
+@function("pad")
+def pad(value: str, length: int, where: str = "trailing", fill: str = " ") -> str:
     """The text brought to ``length`` characters: ``trailing``, ``leading`` or ``both``, with a fill character."""
-    whole, wanted = text("pad", value), integer("pad", length)
-    filler, side = text("pad", fill), text("pad", where)
-    if len(characters(filler)) != 1:
-        raise badarg("pad", "the fill is one character")
-    if side not in ("trailing", "leading", "both"):
-        raise badarg("pad", f"unknown option {side!r}")
-    missing = max(0, wanted - len(characters(whole)))
-    bounded("pad", len(whole) + missing * len(filler))
-    left = {"trailing": 0, "leading": missing, "both": missing // 2}[side]
-    return filler * left + whole + filler * (missing - left)
+    if len(characters(fill)) != 1:
+        raise badarg("pad", "expected one fill character")
+    _check_option("pad", where, ("trailing", "leading", "both"))
+    missing = max(0, length - len(characters(value)))
+    bounded("pad", len(value) + missing * len(fill))
+    left = {"trailing": 0, "leading": missing, "both": missing // 2}[where]
+    return fill * left + value + fill * (missing - left)
 
 
-@function("replace", 3, 4)
-def replace(value: Any, old: Any, new: Any, which: Any = "all") -> str:
+@function("replace")
+def replace(value: str, old: str, new: str, which: str = "all") -> str:
     """The text with ``old`` replaced: ``all``, ``leading`` (the first) or ``trailing`` (the last)."""
-    whole, out, into, how = (text("replace", v) for v in (value, old, new, which))
-    if how not in ("all", "leading", "trailing"):
-        raise badarg("replace", f"unknown option {how!r}")
-    if not out or out not in whole:
-        return whole
-    if how == "trailing":
-        head, _, tail = whole.rpartition(out)
-        return head + into + tail
-    bounded("replace", len(whole) + (whole.count(out) if how == "all" else 1) * max(0, len(into) - len(out)))
-    return whole.replace(out, into, -1 if how == "all" else 1)
+    _check_option("replace", which, ("all", "leading", "trailing"))
+    if not old or old not in value:
+        return value
+    bounded("replace", len(value) + (value.count(old) if which == "all" else 1) * max(0, len(new) - len(old)))
+    if which == "trailing":
+        return new.join(value.rsplit(old, 1))
+    return value.replace(old, new, -1 if which == "all" else 1)
 
 
-@function("find", 2, 3)
-def find(value: Any, part: Any, where: Any = "leading") -> str:
+@function("find")
+def find(value: str, part: str, where: str = "leading") -> str:
     """The rest of the text from the first match on (``trailing``: the last), "" when there is none."""
-    whole, wanted, how = text("find", value), text("find", part), text("find", where)
-    if how not in ("leading", "trailing"):
-        raise badarg("find", f"unknown option {how!r}")
-    at = whole.find(wanted) if how == "leading" or not wanted else whole.rfind(wanted)
-    return "" if at < 0 else whole[at:]
+    _check_option("find", where, ("leading", "trailing"))
+    at = value.find(part) if where == "leading" or not part else value.rfind(part)
+    return "" if at < 0 else value[at:]
 
 
-@function("ascii", 1)
-def ascii_code(value: Any) -> int:
+@function("ascii")
+def ascii_code(value: str) -> int:
     """The first byte of the text."""
-    data = text("ascii", value).encode()
+    data = value.encode()
     if not data:
         raise badarg("ascii", "the text is empty")
     return data[0]
 
 
-@function("unescape", 1)
-def unescape(value: Any) -> str:
+@function("unescape")
+def unescape(value: str) -> str:
     r"""The text with ``\n \t \r \b \f \v \a \\ \' \" \?`` and ``\xHH`` (all hex digits that follow) put in place."""
-    return _ESCAPE.sub(_escaped, text("unescape", value))
+    return _ESCAPE.sub(_escaped, value)
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -210,12 +192,11 @@ def _escaped(match: re.Match[str]) -> str:
     return chr(code)
 
 
-@function("sprintf_s", 2)
-def sprintf_s(template: Any, arguments: Any) -> str:
+@function("sprintf_s")
+def sprintf_s(template: str, arguments: list[Any]) -> str:
     """Text by Erlang's directives: ``~s`` text, ``~b`` integer, ``~p`` anything, ``~.2f`` float, ``~~``."""
-    left = list(sequence("sprintf_s", arguments))
-    source = text("sprintf_s", template)
-    result = _DIRECTIVE.sub(lambda match: _directive(match, left), source)
+    left = list(arguments)
+    result = _DIRECTIVE.sub(lambda match: _directive(match, left), template)
     if left:
         raise badarg("sprintf_s", "there are more values than directives")
     bounded("sprintf_s", len(result))

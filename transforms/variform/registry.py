@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import FunctionType
+from typing import Any, cast
+
+from transforms.variform.values import binary, integer, mapping, number, sequence, text
 
 Implementation = Callable[..., Any]
+Check = Callable[[str, Any], Any]
+"""``check(function, value)``: the value as the function takes it. Raises ``EvalError``."""
+_CHECKS: Mapping[str, Check | None] = {
+    "str": text,
+    "bytes": binary,
+    "int": integer,
+    "int | float": number,
+    "list[Any]": sequence,
+    "dict[str, Any]": mapping,
+    "Any": None,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One function; ``least`` and ``most`` count its arguments.
+    """One function; ``least`` and ``most`` count its arguments, each of which ``checks`` converts or refuses; None
+    where any value is accepted.
 
     ``keeps_empty`` passes empty lists on as they are (elsewhere a variable bound to one reads as ""), and
     ``only_in_transformations`` is true for what exists nowhere else.
@@ -21,6 +36,7 @@ class Function:
     call: Implementation
     least: int
     most: int
+    checks: tuple[Check | None, ...]
     keeps_empty: bool
     only_in_transformations: bool
     help: str
@@ -38,24 +54,26 @@ FUNCTIONS: dict[str, Function] = {}
 
 
 def function(
-    name: str,
-    least: int,
-    most: int | None = None,
-    *,
-    keeps_empty: bool = False,
-    only_in_transformations: bool = False,
+    name: str, *, keeps_empty: bool = False, only_in_transformations: bool = False
 ) -> Callable[[Implementation], Implementation]:
-    """Register an implementation. It takes values in order and raises ``EvalError`` for what it does not take."""
+    """Register an implementation, which raises ``EvalError`` for values that it does not accept.
+
+    Its parameters say how many arguments there are, and their annotations what each must be: ``str``, ``bytes``
+    (also given as text), ``int``, ``int | float``, ``list[Any]``, ``dict[str, Any]``, or ``Any``.
+    """
 
     def add(implementation: Implementation) -> Implementation:
+        made = cast(FunctionType, implementation)
+        parameters = made.__code__.co_varnames[: made.__code__.co_argcount]
         FUNCTIONS[name] = Function(
             name,
             implementation,
-            least,
-            least if most is None else most,
+            len(parameters) - len(made.__defaults__ or ()),
+            len(parameters),
+            tuple(_CHECKS[made.__annotations__[parameter]] for parameter in parameters),
             keeps_empty,
             only_in_transformations,
-            (implementation.__doc__ or "").strip(),
+            (made.__doc__ or "").strip(),
         )
         return implementation
 

@@ -13,6 +13,8 @@ import msgspec
 from broker.core import jsontext
 from transforms.variform.errors import EvalError, badarg
 
+MISSING: Any = object()
+"""The default of an argument that was not given."""
 MAX_RESULT = 1024 * 1024
 """Longest result of one function call: characters of a text, items of a list."""
 
@@ -53,7 +55,7 @@ def render(value: Any) -> str:
         if value == []:
             return ""
         got = "a list" if value.__class__ is list else "a map"
-        raise EvalError("bad_return", f"the result is {got} where text is wanted", expected="string", got=value)
+        raise EvalError("bad_return", f"expected text, got {got}", expected="string", got=value)
     return to_text(value)
 
 
@@ -82,7 +84,7 @@ def text(function: str, value: Any) -> str:
         return "true" if value else "false"
     if kind is bytes:
         return decoded(value)
-    raise badarg(function, f"text is wanted, not {name_of(value)}")
+    raise badarg(function, f"expected text, got {name_of(value)}")
 
 
 def binary(function: str, value: Any) -> bytes:
@@ -94,28 +96,28 @@ def integer(function: str, value: Any) -> int:
     """An argument that must be an integer."""
     if value.__class__ is int:
         return value
-    raise badarg(function, f"an integer is wanted, not {name_of(value)}")
+    raise badarg(function, f"expected an integer, got {name_of(value)}")
 
 
 def number(function: str, value: Any) -> int | float:
     """An argument that must be an integer or a float."""
     if value.__class__ is int or value.__class__ is float:
         return value
-    raise badarg(function, f"a number is wanted, not {name_of(value)}")
+    raise badarg(function, f"expected a number, got {name_of(value)}")
 
 
 def sequence(function: str, value: Any) -> list[Any]:
     """An argument that must be a list."""
     if value.__class__ is list:
         return value
-    raise badarg(function, f"a list is wanted, not {name_of(value)}")
+    raise badarg(function, f"expected a list, got {name_of(value)}")
 
 
 def mapping(function: str, value: Any) -> dict[str, Any]:
     """An argument that must be a map."""
     if value.__class__ is dict:
         return value
-    raise badarg(function, f"a map is wanted, not {name_of(value)}")
+    raise badarg(function, f"expected a map, got {name_of(value)}")
 
 
 def is_empty(value: Any) -> bool:

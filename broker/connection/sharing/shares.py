@@ -15,7 +15,9 @@ from broker.connection.sharing.services import Found, GroupServices, Losses
 from broker.connection.sharing.settings import SharedSettings
 from broker.connection.sharing.state import GroupState
 from broker.core.clock import Clock
+from broker.core.contributor import Contributor, Uses
 from broker.core.errors import AlreadyExists, NotFound
+from broker.core.objects import Reference
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Counter, Metrics
@@ -49,7 +51,7 @@ class Starts(Protocol):
         ...
 
 
-class Shares:
+class Shares(Contributor):
     """All share groups of a node; implements ``broker.routing.shared.Memberships``."""
 
     def __init__(
@@ -256,9 +258,11 @@ class Shares:
                 for cursor in group.cursors:
                     cursor.next_offset = min(cursor.next_offset, next_offset)
 
-    def users_of_stream(self, name: str) -> Sequence[str]:
-        """The groups that stand on a stream."""
-        return [f"share group '{group.key}'" for group in self.groups.values() if group.stream == name]
+    def uses(self) -> Uses:
+        """The streams that groups read."""
+        for group in self.groups.values():
+            if group.stream is not None:
+                yield Reference("share group", group.key), Reference("stream", group.stream)
 
     # -- time --
 

@@ -43,7 +43,7 @@ async def listening(**listen: Any) -> AsyncIterator[tuple[Bridges, int]]:
             parameters = {"topic": "in/${path}", "user_properties": {"who": "${query.who}"}}
             source = {"name": "in", "type": "http_server", "connector": "web", "parameters": parameters}
             bridges.sources.create(source)
-            await bridges.until(lambda: bridges.services.receivers.find("in"))
+            await bridges.until(lambda: bridges.services.endpoints.receivers.find("in"))
             yield bridges, port
     finally:
         await bridges.end()
@@ -65,7 +65,7 @@ def test_what_is_posted_is_taken_and_the_broker_s_own_port_says_where() -> None:
             [message] = bridges.published.messages
             assert (message.topic, message.payload) == ("in/a b", b"hello")
             assert message.properties == {"User-Property": [("who", "me")]}
-            elsewhere = bridges.services.receivers.find("in")
+            elsewhere = bridges.services.endpoints.receivers.find("in")
             assert elsewhere is not None
             with pytest.raises(PostRefused, match="has a listener of its own"):
                 await elsewhere.receive(Post("", {}, {}, None, lambda most: asyncio.sleep(0, b"")))
@@ -176,9 +176,9 @@ def test_listener_ends_and_begins_with_its_connector() -> None:
             await bridges.connectors.stop("web")
             with pytest.raises(httpx.ConnectError):
                 await post(port)
-            assert bridges.services.receivers.find("in") is None
+            assert bridges.services.endpoints.receivers.find("in") is None
             await bridges.connectors.start("web")
-            await bridges.until(lambda: bridges.services.receivers.find("in"))
+            await bridges.until(lambda: bridges.services.endpoints.receivers.find("in"))
             assert (await post(port)).status_code == 200
 
     asyncio.run(check())

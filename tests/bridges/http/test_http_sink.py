@@ -89,7 +89,7 @@ def test_mqtt_properties_become_headers() -> None:
     }
 
     async def check(bridges: Bridges, _service: Service) -> None:
-        sink = bridges.services.sinks.find(ACTION)
+        sink = bridges.services.endpoints.sinks.find(ACTION)
         assert sink is not None
         message = Message("m/1", b"p", 1, True, Client("c1", "alice"), 1_000_000_000, properties)
         sink.write({"n": 1}, message, bridges.settle)

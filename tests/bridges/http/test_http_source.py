@@ -91,7 +91,7 @@ async def site(
         publisher=Pipeline(),
         status=status_of_a_young_node,
         metrics_text=str,
-        receivers=bridges.services.receivers,
+        receivers=bridges.services.endpoints.receivers,
     )
     server = ApiServer(create_app(context), "127.0.0.1", 0)
     host, port = await server.start()
@@ -106,7 +106,7 @@ async def site(
                 parameters = {"topic": "in/${path}", **(parameters or {})}
                 spec = {"name": "in", "type": "http_server", "connector": "web", "parameters": parameters}
                 bridges.sources.create(spec)
-            await bridges.until(lambda: bridges.services.receivers.find("in"))
+            await bridges.until(lambda: bridges.services.endpoints.receivers.find("in"))
             yield made
     finally:
         await made.http.aclose()
@@ -123,7 +123,9 @@ def run(check: Callable[[Site], Any], parameters: Mapping[str, Any] | None = Non
 
 
 def refused_requests(made: Site, reason: str) -> int:
-    counted = made.bridges.services.metrics.counter("source_requests_refused", source="http_server:in", reason=reason)
+    counted = made.bridges.services.monitoring.metrics.counter(
+        "source_requests_refused", source="http_server:in", reason=reason
+    )
     return int(counted.value)
 
 
@@ -267,7 +269,7 @@ def test_rules_read_what_is_posted() -> None:
     seen: list[tuple[str, Mapping[str, Any]]] = []
 
     async def check(made: Site) -> None:
-        events = made.bridges.services.events
+        events = made.bridges.services.messaging.events
         events.want(frozenset({"$bridges/http_server:in"}))
         events.listen(lambda name, columns, message: seen.append((name, columns)))
         await made.post({"n": 1}, "in/a/b?x=1", headers={"X-Y": "z", "Cookie": "c=1"})
@@ -438,7 +440,7 @@ def test_no_more_requests_than_allowed_at_once() -> None:
             yield b"b"
 
         first = asyncio.create_task(made.http.post("/ingest/in", content=slow()))
-        receiver: Any = made.bridges.services.receivers.find("in")
+        receiver: Any = made.bridges.services.endpoints.receivers.find("in")
         await made.bridges.until(lambda: receiver._under_way)
         answer = await made.post()
         assert answer.headers["retry-after"] == "1"
@@ -474,7 +476,7 @@ def test_while_it_does_not_run_senders_are_told_to_come_again() -> None:
         assert int(answer.headers["retry-after"]) >= 1
         problem(answer, 503, "unavailable")
         await made.bridges.sources.start("in")
-        await made.bridges.until(lambda: made.bridges.services.receivers.find("in"))
+        await made.bridges.until(lambda: made.bridges.services.endpoints.receivers.find("in"))
         assert (await made.post()).status_code == 200
         made.bridges.sources.pause("in")
         assert "paused" in problem(await made.post(), 503, "unavailable")
@@ -509,7 +511,7 @@ def test_only_so_many_keys_are_remembered() -> None:
         for key in ("a", "b", "c", "a", "c"):
             await made.post(headers={"Idempotency-Key": key})
         assert len(made.messages) == 4
-        assert len(made.bridges.services.values.names("bridges/positions/http_server:in/")) == 2
+        assert len(made.bridges.services.storage.values.names("bridges/positions/http_server:in/")) == 2
 
     run(check, {"idempotency_keys": 2})
 

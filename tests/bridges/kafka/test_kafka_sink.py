@@ -63,7 +63,7 @@ class Writing:
 
     def put(self, row: dict[str, Any], **message: Any) -> None:
         """Hand a row over, with the message that it is from."""
-        sink = self.bridges.services.sinks.find("kafka:out")
+        sink = self.bridges.services.endpoints.sinks.find("kafka:out")
         assert sink is not None
         client = Client("c1", username=message.pop("username", None))
         given = Message("in/1", b"payload", 1, False, client, PUBLISHED_MS * 1_000_000)

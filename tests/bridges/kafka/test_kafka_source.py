@@ -187,8 +187,8 @@ async def test_rules_read_what_comes_in_without_publishing_it(kafka: Kafka) -> N
     topic = await Topic(kafka).make()
     seen: list[dict[str, Any]] = []
     bridges = Bridges()
-    bridges.services.events.want(frozenset(("$bridges/kafka:in",)))
-    bridges.services.events.listen(lambda name, columns, about: seen.append(dict(columns)))
+    bridges.services.messaging.events.want(frozenset(("$bridges/kafka:in",)))
+    bridges.services.messaging.events.listen(lambda name, columns, about: seen.append(dict(columns)))
     bridges.begin()
     try:
         await topic.send(b"\xff", None, key=b"k", headers=[("h", b"1"), ("h", b"2")], timestamp_ms=1_700_000_000_000)
@@ -226,7 +226,7 @@ async def test_a_service_behind_kafka_answers_where_it_was_asked_to(kafka: Kafka
     async with reading(answers) as bridges:
         parameters = {"topic": requests.name}
         bridges.actions.create({"name": "ask", "type": "kafka", "connector": "plant", "parameters": parameters})
-        sink = bridges.services.sinks.find("kafka:ask")
+        sink = bridges.services.endpoints.sinks.find("kafka:ask")
         assert sink is not None
         sink.write({}, Message("ask", b"", 1, False, Client("c"), 0, properties), bridges.settle)
         await bridges.until_sent(1, action="ask")

@@ -60,10 +60,10 @@ async def bridging(**options: Any) -> AsyncIterator[Bridges]:
 def say(bridges: Bridges, topic: str, payload: bytes, qos: int = 1, *, action: str = "out", **members: Any) -> None:
     """A rule hands over a message as it is: ``SELECT *``."""
     retain, client = members.pop("retain", False), members.pop("client", Client("meter-7"))
-    now_ns = bridges.services.clock.now_ns() - members.pop("waited_ns", 0)
+    now_ns = bridges.services.node.clock.now_ns() - members.pop("waited_ns", 0)
     message = Message(topic, payload, qos, retain, client, now_ns, members.pop("properties", None))
     row = {"topic": topic, "payload": payload, "qos": qos, "flags": {"retain": retain}}
-    sink = bridges.services.sinks.find(f"mqtt:{action}")
+    sink = bridges.services.endpoints.sinks.find(f"mqtt:{action}")
     assert sink is not None
     sink.write(row, message, bridges.settle)
 
@@ -99,7 +99,7 @@ async def test_properties_arrive_as_they_were_with_one_mark_behind(remote: Peer)
         assert found.ContentType == "application/json"
         assert found.ResponseTopic == "answers/here"
         assert found.CorrelationData == PROPERTIES["Correlation-Data"]
-        assert found.UserProperty == [*PROPERTIES["User-Property"], ("sluice-bridge", bridges.services.origin)]
+        assert found.UserProperty == [*PROPERTIES["User-Property"], ("sluice-bridge", bridges.services.node.origin)]
         assert 55 <= found.MessageExpiryInterval <= 60
 
 
@@ -358,7 +358,7 @@ async def test_nothing_is_confirmed_before_it_is_stored(remote: Peer, monkeypatc
         connector(bridges, remote.port, clientid="careful")
         source(bridges, topic="careful/#")
         await _subscribed(bridges, sender, "careful/a")
-        monkeypatch.setattr(bridges.services.values, "when_committed", lambda _done: None)
+        monkeypatch.setattr(bridges.services.storage.values, "when_committed", lambda _done: None)
         await sender.publish("careful/a", b"kept", 1)
         await bridges.until(lambda: _came(bridges))
         monkeypatch.undo()
@@ -473,7 +473,7 @@ async def test_status_is_told_on_the_other_broker_and_here(tmp_path: Path) -> No
         way.open()
         async with watching(remote.port, "bridges/#") as seen:
             bridges = Bridges()
-            bridges.services.tell_state = lambda name, value: told.append((name, value))
+            bridges.services.messaging.set_state = lambda name, value: told.append((name, value))
             bridges.begin()
             connector(bridges, way.port, status_topic="bridges/${name}/state")
             await seen.until(1)

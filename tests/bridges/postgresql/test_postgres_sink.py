@@ -43,7 +43,8 @@ def postgres(server: Postgres) -> Postgres:
 
 
 def context(columns: Mapping[str, FieldType] | None = None) -> Context:
-    services: Any = SimpleNamespace(columns_of_sink=[lambda name: columns or {}])
+    rules: Any = SimpleNamespace(columns_of_sink=lambda name: columns or {})
+    services: Any = SimpleNamespace(contributors=[rules])
     return Context("postgresql:readings", services, AddressGuard(SsrfSettings()), 30.0)
 
 

@@ -189,7 +189,9 @@ def test_dead_letters_are_bounded_and_can_be_purged() -> None:
             for number in range(20):
                 bridges.send_many(1, start=number)
                 await bridges.until_failed(number + 1)
-                await bridges.services.queues.open("dead-letters/scripted:out", max_records=1, max_bytes=1).committed()
+                await bridges.services.storage.queues.open(
+                    "dead-letters/scripted:out", max_records=1, max_bytes=1
+                ).committed()
             letters = await bridges.actions.dead_letters("out", 100)
             assert [item["row"]["n"] for item in letters["items"]] == [15, 16, 17, 18, 19]
             assert bridges.actions.purge("out")["purged"] == 5
@@ -462,7 +464,7 @@ def test_a_fault_while_rows_are_told_of_does_not_stop_the_action() -> None:
                     told.append(rows)
                     raise AssertionError("a bug of whoever handed the row over")
 
-            sink = bridges.services.sinks.find("scripted:out")
+            sink = bridges.services.endpoints.sinks.find("scripted:out")
             assert sink is not None
             message = Message("in", b"", 0, False, Client("c1"), 0)
             sink.write({"n": 1, "key": "k"}, message, Faulty())

@@ -57,5 +57,5 @@ async def source(outside: Outside) -> AsyncIterator[Bridges]:
 
 def active(bridges: Bridges) -> list[Alarm]:
     """The alarms that are active."""
-    found: list[Alarm] = bridges.services.alarms.active()
+    found: list[Alarm] = bridges.services.monitoring.alarms.active()
     return found

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from bridges.resource.secret import SecretText
+from broker.core.contributor import Contributor, Uses
 from broker.core.errors import ConfigError, InUse, Invalid, SluiceError
+from broker.core.objects import Reference
 from tests.support.bridges import FAST_CONNECTOR, Bridges, Outside, scripted, scripted_bridges
 
 PASSWORD = "tr0ub4dor&3"
@@ -60,10 +62,15 @@ def test_what_cannot_be_used_is_refused_with_its_place() -> None:
     run(check())
 
 
+class HotRule(Contributor):
+    def uses(self) -> Uses:
+        return [(Reference("rule", "hot"), Reference("action", "scripted:out"))]
+
+
 def test_what_is_used_is_not_deleted() -> None:
     async def check() -> None:
         async with scripted_bridges(Outside()) as bridges:
-            bridges.services.users_of_sink.append(lambda name: ["rule 'hot'"] if name == "scripted:out" else [])
+            bridges.services.contributors.append(HotRule())
             with pytest.raises(InUse, match="rule 'hot'"):
                 bridges.actions.delete("out")
             with pytest.raises(InUse, match="action 'out'"):
@@ -197,8 +204,8 @@ def test_states_follow_what_people_switch() -> None:
 def test_objects_of_the_configuration_that_cannot_be_used_are_named_together() -> None:
     async def check() -> None:
         bridges = Bridges(scripted(Outside()))
-        bridges.services.section("connectors").save([{"name": "a", "type": "nothing"}])
-        bridges.services.section("actions").save([{"name": "b", "type": "scripted", "connector": "a"}])
+        bridges.services.storage.section("connectors").save([{"name": "a", "type": "nothing"}])
+        bridges.services.storage.section("actions").save([{"name": "b", "type": "scripted", "connector": "a"}])
         with pytest.raises(ConfigError) as caught:
             bridges.feature.start()
         assert len(caught.value.problems) == 2
@@ -212,8 +219,8 @@ def test_rules_read_what_a_source_brings_in() -> None:
         outside = Outside()
         bridges = Bridges(scripted(outside))
         read: list[Any] = []
-        bridges.services.events.listen(lambda name, columns, about: read.append((name, columns)))
-        bridges.services.events.want(frozenset({"$bridges/scripted:in"}))
+        bridges.services.messaging.events.listen(lambda name, columns, about: read.append((name, columns)))
+        bridges.services.messaging.events.want(frozenset({"$bridges/scripted:in"}))
         bridges.begin()
         bridges.connectors.create({"name": "plant", "type": "scripted", "resource_opts": FAST_CONNECTOR})
         bridges.sources.create({"name": "in", "type": "scripted", "connector": "plant"})

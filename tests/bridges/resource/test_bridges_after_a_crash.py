@@ -134,9 +134,9 @@ def test_what_is_deleted_leaves_nothing_behind(make_store: Callable[[], Store]) 
         bridges.sources.delete("in")
         bridges.connectors.delete("plant")
         await bridges.feature.hub.chores.all_done()
-        assert list(bridges.services.queues.names("actions/")) == []
-        assert [metric for metric in bridges.services.metrics if "action" in metric.labels] == []
-        assert bridges.services.sinks.find("scripted:out") is None
+        assert list(bridges.services.storage.queues.names("actions/")) == []
+        assert [metric for metric in bridges.services.monitoring.metrics if "action" in metric.labels] == []
+        assert bridges.services.endpoints.sinks.find("scripted:out") is None
         await bridges.end()
         store.close()
 

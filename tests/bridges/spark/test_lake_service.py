@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -20,12 +20,15 @@ from bridges.spark.rotating import RotatingFile
 from bridges.spark.service import LakeTableService
 from bridges.spark.settings import LakeSettings
 from bridges.spark.tables.contract import Binding
+from broker.core.contributor import Contributor
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Unavailable
-from broker.core.feature import Services
+from broker.core.feature import StoragePort
 from broker.core.objects import MemorySection, ObjectService
+from broker.core.schema import FieldType
 from pyspark_sluice.client import Positions
 from tests.bridges.spark.batches import records, tasks
 from tests.bridges.spark.conftest import ROOT
+from tests.support.features import Unused, make_services
 from tests.support.waiting import until
 
 COLUMNS = [{"name": "a", "type": "double"}]
@@ -34,7 +37,7 @@ COLUMNS = [{"name": "a", "type": "double"}]
 RULES = {"hot": 'SELECT payload.a AS a FROM "t/#"', "events": 'SELECT clientid FROM "$events/client/connected"'}
 
 
-class Streams:
+class Streams(Unused):
     """The streams there are."""
 
     def names(self) -> Sequence[str]:
@@ -47,21 +50,21 @@ def positions(stream: str) -> dict[str, Any]:
     return {"stream": stream, "kind": kind, "epoch": "e", "log": 1, "shards": shards}
 
 
-def rule_of(name: str) -> dict[str, Any]:
-    if name not in RULES:
-        raise NotFound("rule", name)
-    return {"name": name, "sql": RULES[name], "node": "node-1", "columns": COLUMNS}
+class Rules(Contributor):
+    def rule_for_spark(self, name: str) -> dict[str, Any] | None:
+        return {"name": name, "sql": RULES[name], "node": "node-1", "columns": COLUMNS} if name in RULES else None
+
+    def columns_of_stream(self, stream: str) -> dict[str, FieldType]:
+        return {column["name"]: FieldType(column["type"]) for column in COLUMNS}
 
 
 def make_feature(directory: Path, section: MemorySection | None = None) -> LakeFeature:
     kept = section or MemorySection()
-    services = cast(
-        Services,
-        type("Given", (), {"streams": Streams(), "section": lambda _, name: kept, "users_of_stream": []})(),
-    )
-    return LakeFeature(
-        services, data_dir=directory, columns_of=lambda stream: COLUMNS, positions=positions, rule_of=rule_of
-    )
+    services = make_services()
+    services.node.data_dir = directory
+    services.storage = StoragePort(lambda name: kept, Streams(), positions)
+    services.contributors.append(Rules())
+    return LakeFeature(services)
 
 
 @pytest.fixture
@@ -162,8 +165,7 @@ def test_changes_are_told_and_users_of_streams_named(service: LakeTableService) 
     told: list[int] = []
     service.on_change(lambda: told.append(len(service.list())))
     service.create({"name": "one", "stream": "hot"})
-    assert service.users_of_stream("hot") == ["lake table 'one'"]
-    assert service.users_of_stream("cold") == []
+    assert list(service.uses()) == [(("lake table", "one"), ("stream", "hot"))]
     service.delete("one")
     assert told == [1, 0]
     with pytest.raises(NotFound):

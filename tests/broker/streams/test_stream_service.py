@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, NotFound, Unavailable
-from broker.core.objects import MemorySection, Spec
+from broker.core.objects import MemorySection, Reference, Spec
 from broker.core.stream import StreamRecord
 from broker.storage.memory import MemoryStore
 from broker.storage.rocksdb.store import RocksStore
@@ -138,14 +138,14 @@ def test_a_wrong_specification_is_refused_with_its_place(spec: Spec, pointer: st
 
 def test_kind_and_shards_stay_and_users_keep_a_stream() -> None:
     async def test() -> None:
-        users: list[Callable[[str], list[str]]] = []
-        bench = Bench(MemoryStore(), users=users)
+        users: list[Reference] = []
+        bench = Bench(MemoryStore(), users=lambda _: users)
         bench.service.create({"name": "rows", "shards": 2})
         with pytest.raises(Invalid) as refused:
             bench.service.replace("rows", {"topics": ["a"], "shards": 3, "name": "other"})
         assert [problem.pointer for problem in refused.value.problems] == ["/name", "/topics", "/shards"]
-        users.append(lambda name: [f"rule 'hot' of {name}"])
-        with pytest.raises(InUse, match="is used by rule 'hot' of rows"):
+        users.append(Reference("rule", "hot"))
+        with pytest.raises(InUse, match="is used by rule 'hot'"):
             bench.service.delete("rows")
         await bench.stop()
 

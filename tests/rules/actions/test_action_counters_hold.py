@@ -38,9 +38,9 @@ def test_all_that_was_started_is_accounted_for(told: list[tuple[str, Any]]) -> N
             sink.open.pop(0)(value)
         elif what == "state":
             sink.state = value
-            node.services.sinks.remove(sink.name)
+            node.services.endpoints.sinks.remove(sink.name)
             if value:
-                node.services.sinks.add(sink)
+                node.services.endpoints.sinks.add(sink)
     shown = node.service.get("r1")
     metrics, (first, second) = shown["metrics"], shown["action_details"]
     assert metrics["matched"] == metrics["passed"] + metrics["failed"]

@@ -57,13 +57,13 @@ def test_fallbacks_do_not_run_when_nothing_failed(node: Any) -> None:
 
 def test_streams_of_fallbacks_are_in_use(node: Any) -> None:
     node.rule("SELECT topic FROM 'in'", {"type": "console", "fallback_actions": [HOT]})
-    assert node.services.users_of_stream[0]("hot") == ["rule 'r1'"]
+    assert node.services.contributors.users_of("stream", "hot") == [("rule", "r1")]
 
 
 def test_bridges_are_in_use_also_as_fallbacks(node: Any) -> None:
     node.rule("SELECT topic FROM 'in'", {**COLD, "fallback_actions": ["kafka:orders"]})
-    assert node.services.users_of_sink[0]("kafka:orders") == ["rule 'r1'"]
-    assert node.services.users_of_sink[0]("kafka:other") == []
+    assert node.services.contributors.users_of("action", "kafka:orders") == [("rule", "r1")]
+    assert node.services.contributors.users_of("action", "kafka:other") == []
 
 
 def test_counters_of_actions_have_labels_of_their_own_and_go_with_them(node: Any) -> None:
@@ -104,7 +104,7 @@ async def test_a_bridge_may_come_after_the_rule_that_names_it() -> None:
         assert sink.rows == [{"payload": "2"}]
         assert sink.messages[0].client.client_id == "c1"
         assert (node.details("r1")["status"], node.count("r1", "actions.success")) == ("connected", 1)
-        node.services.sinks.remove("kafka:orders")
+        node.services.endpoints.sinks.remove("kafka:orders")
         client.send(Publish("in", b"3"))
         await client.silence()
         assert node.count("r1", "actions.discarded") == 2

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schema_validation.compatibility.avro import PRIMITIVES, can_read, parse
+from schema_validation.compatibility.avro import can_read, parse
+from schema_validation.serdes.avro_schema import PRIMITIVES
 
 Schema = Any
 

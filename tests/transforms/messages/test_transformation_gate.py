@@ -178,10 +178,10 @@ def test_copies_of_copies_are_refused_before_they_fill_the_memory() -> None:
 def test_events_are_built_only_when_wanted_and_carry_the_message_as_it_came() -> None:
     bench = Bench(spec("a", ("payload.x", "1")), spec("b", ("qos", "9")))
     seen: list[tuple[str, dict[str, Any]]] = []
-    bench.services.events.listen(lambda name, columns, about: seen.append((name, columns)))
+    bench.services.messaging.events.listen(lambda name, columns, about: seen.append((name, columns)))
     bench.publish(b"{}")
     assert seen == []
-    bench.services.events.want(frozenset({"message.transformation_failed"}))
+    bench.services.messaging.events.want(frozenset({"message.transformation_failed"}))
     bench.publish(b"{}")
     name, columns = seen[0]
     assert (name, columns["transformation"], columns["payload"], columns["action"]) == (
@@ -262,7 +262,7 @@ def test_avro_in_json_out() -> None:
     bench.service.create(spec("a", ("payload.site", "'b'"), payload_decoder={"type": "avro", "schema": "av"}))
     assert passed(bench.publish(b"\x14")).payload == b'{"i":10,"site":"b"}'
     assert refused(bench.publish(b"\x14\x00")).reason_code == 0x99
-    assert bench.service.users_of_schema("av") == ["transformation 'a'"]
+    assert bench.services.contributors.users_of("schema", "av") == [("transformation", "a")]
 
 
 def test_preview_tells_each_step_and_stores_nothing() -> None:
@@ -313,7 +313,7 @@ def test_in_shadow_mode_a_transformation_is_tried_and_changes_nothing() -> None:
 
 def test_what_a_transformation_stops_is_kept_as_it_entered() -> None:
     bench = Bench()
-    rows = bench.services.streams = KeptRows("kept")
+    rows = bench.services.storage.streams = KeptRows("kept")
     bench.service.create(spec("a", ("payload.x", "1")))
     bench.service.create(spec("b", ("qos", "'7'"), quarantine="kept"))
     refused(bench.publish(b'{"n":1}'))

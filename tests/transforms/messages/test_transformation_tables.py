@@ -44,8 +44,8 @@ class Bench:
     def told(self) -> list[dict[str, Any]]:
         """The columns of the events from now on."""
         columns: list[dict[str, Any]] = []
-        self.services.events.want(frozenset({"message.transformation_failed"}))
-        self.services.events.listen(lambda name, told, about: columns.append(told))
+        self.services.messaging.events.want(frozenset({"message.transformation_failed"}))
+        self.services.messaging.events.listen(lambda name, told, about: columns.append(told))
         return columns
 
     def counts(self, name: str) -> tuple[int, int, int]:
@@ -437,7 +437,7 @@ def test_failures(members: dict[str, Any], payload: bytes, kind: str, code: int,
     assert (event["transformation"], event["kind"], event["action"], event["topic"]) == ("a", kind, action, "t/1")
     assert "peerhost" not in event
     assert bench.counts("a") == (1, 0, 1)
-    metrics = bench.services.metrics
+    metrics = bench.services.monitoring.metrics
     assert metrics.value("messages_transformation_failed") == (action != "ignore")
     assert metrics.value("messages_transformation_succeeded") == (action == "ignore")
 

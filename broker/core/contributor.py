@@ -1,0 +1,89 @@
+"""What features say about their objects to each other: who uses what, and what happens to a message on its path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from broker.core.errors import NotFound
+from broker.core.message import Message
+from broker.core.objects import Reference, Spec
+from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a stage did with a message that no client published.
+
+    ``steps`` are objects, one for each that matched: at least ``stage``, ``name`` and ``outcome``. ``message`` is what
+    goes on, None when the stage stopped it.
+    """
+
+    steps: Sequence[Spec]
+    message: Message | None
+
+
+Uses = Iterable[tuple[Reference, Reference]]
+"""Edges of the graph: an object, and one that it uses."""
+
+
+class Contributor:
+    """What a service says about its objects to the rest of the node. Each answer has a default.
+
+    The calls count nothing and store nothing.
+    """
+
+    def uses(self) -> Uses:
+        """What each object uses."""
+        return ()
+
+    def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
+        """What a change of a schema would do to the objects, if schemas were as ``schemas`` has them."""
+        return ()
+
+    def payload_type_after(self, topic_filter: str, before: FieldType) -> FieldType | None:
+        """The type of the payloads on a filter's topics after this stage; None when it is not known."""
+        return before
+
+    def columns_of_sink(self, sink: str) -> Mapping[str, FieldType]:
+        """The columns of the rows written to an action; ``unknown`` where objects disagree."""
+        return {}
+
+    def columns_of_stream(self, stream: str) -> Mapping[str, FieldType]:
+        """The columns of the rows written to a stream; ``unknown`` where objects disagree."""
+        return {}
+
+    def rule_for_spark(self, name: str) -> Spec | None:
+        """What Spark needs to run a rule: ``name``, ``sql``, ``node`` and ``columns``; None from other services."""
+        return None
+
+    def on_topic(self, topic: str) -> Sequence[Spec]:
+        """What acts on messages published on a topic, in order: ``stage``, ``name``, ``enabled``, ``topics``."""
+        return ()
+
+    def try_on(self, message: Message) -> Trial:
+        """What would become of a message."""
+        return Trial((), message)
+
+
+class Contributors(list[Contributor]):
+    """The services of a node, in the order in which a message meets their stages."""
+
+    def users_of(self, kind: str, name: str) -> list[Reference]:
+        """The objects that use an object."""
+        used = Reference(kind, name)
+        return [user for one in self for user, other in one.uses() if other == used]
+
+    def columns_of_stream(self, stream: str) -> list[dict[str, str]]:
+        """Name and type of the columns of a stream's rows."""
+        columns: dict[str, FieldType] = {}
+        for one in reversed(self):
+            columns |= one.columns_of_stream(stream)
+        return [{"name": name, "type": kind.name} for name, kind in columns.items()]
+
+    def rule_for_spark(self, name: str) -> Spec:
+        """What Spark needs to run a rule. Raises ``NotFound``."""
+        for one in self:
+            if (found := one.rule_for_spark(name)) is not None:
+                return found
+        raise NotFound("rule", name)
