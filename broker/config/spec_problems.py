@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from broker.config.problems import did_you_mean, expectation, is_secret_at, settings_at, shown, types_in
 from broker.config.secrets import NO_TEXT
-from broker.core.errors import Problem
+from broker.core.errors import Invalid, Problem
 
+M = TypeVar("M", bound=BaseModel)
 Location = tuple[int | str, ...]
 
 _CHOICES = frozenset({"int", "str", "bool", "float", "dict[str,str]"})
 """What pydantic puts behind a member that may be one of these."""
+
+
+def validated(model: type[M], value: Any, what: str, tags: Iterable[str] = ()) -> M:
+    """The object that a model makes of a value.
+
+    Raises:
+        Invalid: with the sentence ``what`` and a problem for each member that is wrong.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise Invalid(what, spec_problems(error, model, tags)) from None
 
 
 def spec_problems(
