@@ -19,7 +19,7 @@ from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.secret_text import check_moved, reference_problems, with_stored
 from broker.config.sections import Sections
-from broker.config.spec_problems import spec_problems
+from broker.config.spec_problems import parsed
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Problem, ReadOnly, Unavailable
 from broker.core.objects import Spec
 
@@ -62,11 +62,7 @@ class StoredSettings:
         file = self._sections.file
         if file is None:
             raise Unavailable("settings cannot be saved without a data directory; start with --data-dir")
-        model = type(self.settings)
-        try:
-            settings = model.model_validate(_without_objects(value))
-        except ValidationError as error:
-            raise Invalid(f"{what} cannot be saved", spec_problems(error, model, _TAGS)) from None
+        settings = parsed(type(self.settings), _without_objects(value), f"{what} cannot be saved", tags=_TAGS)
         if problems := reference_problems(settings):
             raise Invalid(f"{what} cannot be saved", problems)
         before = self.settings

@@ -1,4 +1,4 @@
-"""Share groups as people see them: members, what waits, what is under way; made and deleted.
+"""Share groups as people see them: members, what waits, what is in flight; created and deleted.
 
 A group is named by what its members subscribe to, ``$share/NAME/FILTER``. Subscriptions that begin in the past are
 groups of one client, named ``$replay/CLIENT_ID/FILTER``.
@@ -6,13 +6,13 @@ groups of one client, named ``$replay/CLIENT_ID/FILTER``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from broker.config.model import Settings
-from broker.config.spec_problems import spec_problems
 from broker.connection.sharing.group import ShareGroup
 from broker.connection.sharing.shares import Shares, Start
 from broker.core.errors import Invalid, NotFound, PeerError, Problem
@@ -39,11 +39,11 @@ class GroupDesk:
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
 
-    def overview(self) -> Sequence[Answer]:
+    def list(self) -> Sequence[Answer]:
         """Every group with its figures, by name."""
         return [_figures(group) for _, group in sorted(self._shares.groups.items())]
 
-    def show(self, name: str) -> Answer:
+    def get(self, name: str) -> Answer:
         """One group with its members, at most ``MAX_MEMBERS_SHOWN`` of them, and its places in a stream.
 
         Raises:
@@ -61,7 +61,7 @@ class GroupDesk:
                 "inflight": member.in_flight,
                 "queued": len(member.lane),
             }
-            for member in list(group.members.values())[:MAX_MEMBERS_SHOWN]
+            for member in islice(group.members.values(), MAX_MEMBERS_SHOWN)
         ]
         places = [
             {"shard": cursor.shard.shard, "position": str(group.position(cursor)), "unsettled": len(cursor.pending)}
@@ -69,14 +69,13 @@ class GroupDesk:
         ]
         return {**_figures(group), "member_list": members, "places": places}
 
-    def make(self, asked: Mapping[str, Any]) -> Answer:
-        """Make a group that outlives its members; returns it as ``show`` does.
+    def create(self, spec: GroupSpec) -> Answer:
+        """Create a group that outlives its members; returns it as ``get`` does.
 
         Raises:
-            Invalid: it is not described as one.
+            Invalid: its name is not a shared filter, or its start is not in a stream.
             AlreadyExists: there is one of that name.
         """
-        spec = _checked(asked)
         topic_filter = _shared_filter(spec.group)
         begins = None
         if spec.start is not None:
@@ -87,7 +86,7 @@ class GroupDesk:
             except Invalid as error:
                 raise _invalid(str(error), "/start") from error
         self._shares.make(topic_filter, begins, spec.strategy)
-        return self.show(spec.group)
+        return self.get(spec.group)
 
     def delete(self, name: str) -> None:
         """Discard what waits for a group; one with members goes on empty, and ends with the last of them.
@@ -119,13 +118,6 @@ def _figures(group: ShareGroup) -> Answer:
     }
 
 
-def _checked(asked: Mapping[str, Any]) -> GroupSpec:
-    try:
-        return GroupSpec.model_validate(asked)
-    except ValidationError as error:
-        raise Invalid("the group was not made", spec_problems(error, GroupSpec)) from None
-
-
 def _shared_filter(name: str) -> TopicFilter:
     if not name.startswith(SHARE_PREFIX):
         raise _invalid("group is what its members subscribe to, as $share/NAME/FILTER", "/group")
@@ -136,4 +128,4 @@ def _shared_filter(name: str) -> TopicFilter:
 
 
 def _invalid(text: str, pointer: str) -> Invalid:
-    return Invalid("the group was not made", [Problem(text, pointer)])
+    return Invalid("the share group cannot be created", [Problem(text, pointer)])

@@ -9,10 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Protocol
 
-from pydantic import ValidationError
-
 from broker.config.root import Config
-from broker.config.spec_problems import spec_problems
+from broker.config.spec_problems import parsed
 from broker.core.errors import AlreadyExists, Invalid, NotFound, Problem, ReadOnly
 from broker.core.merge_patch import merged
 from broker.core.objects import Spec
@@ -133,7 +131,7 @@ class ListenerDesk:
 
     async def _put(self, id: str, settings: Spec, *, drain: bool) -> Spec:
         kind, key = _parts(id)
-        wanted = _parsed(kind, settings)
+        wanted = parsed(_MODELS[kind], settings, f"listener {id!r} cannot be saved")
         values = self._reload.api_values
         values.setdefault("listeners", {}).setdefault(kind, {})[key] = deepcopy(settings)
 
@@ -163,7 +161,7 @@ class ListenerDesk:
     def _find(self, config: Config, id: str) -> NamedListener:
         found = next((named for named in self._all(config) if named.id == id), None)
         if found is None:
-            raise NotFound("listener", id, "'sluice listeners list' shows all")
+            raise NotFound("listener", id, "'sluice listeners ls' shows all")
         return found
 
 
@@ -174,14 +172,6 @@ def _parts(id: str) -> tuple[str, str]:
     if problem := name_problem(key):
         raise Invalid(f"{id!r} is not a listener", [Problem(problem, "/id")])
     return kind, key
-
-
-def _parsed(kind: str, settings: Spec) -> ListenerSettings:
-    model = _MODELS[kind]
-    try:
-        return model.model_validate(settings)
-    except ValidationError as error:
-        raise Invalid("the listener cannot be had so", spec_problems(error, model)) from None
 
 
 def _shown(named: NamedListener, status: ListenerStatus | None) -> Spec:

@@ -1,4 +1,4 @@
-"""What waits in quarantine, and taking it again once the cause is mended.
+"""What waits in quarantine, and reprocessing it once the cause is fixed.
 
 A quarantine is a stream of rows that validations and transformations write to (``broker.core.quarantine``). It is
 worked through like a queue: every shard has a position, kept in the store in the same commit group as what the messages
@@ -44,7 +44,7 @@ class QuarantineDesk:
         """Every quarantine with how many messages wait in it."""
         return [self._state(name) for name in sorted(set(self._names()))]
 
-    def show(self, stream: str, limit: int) -> Answer:
+    def get(self, stream: str, limit: int) -> Answer:
         """What waits in one, oldest first.
 
         Raises:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from broker.admin.spec_objects import SpecObjects
 from broker.config.model import Settings
-from broker.config.spec_problems import spec_problems
+from broker.config.spec_problems import parsed
 from broker.core.client import Client
 from broker.core.errors import Invalid, PeerError, Problem
 from broker.core.objects import ObjectSection, Spec
@@ -40,10 +40,7 @@ class RewriteService(SpecObjects[RewriteSpec]):
         Raises:
             Invalid: it cannot be tried, or a client that says so is refused.
         """
-        try:
-            trial = RewriteTrial.model_validate(body)
-        except ValidationError as error:
-            raise Invalid("this cannot be tried", spec_problems(error, RewriteTrial)) from None
+        trial = parsed(RewriteTrial, body, "this cannot be tried")
         rewrites = self._in_force if trial.rewrites is None else _of([self.parsed(spec) for spec in trial.rewrites])
         client = Client(trial.clientid, trial.username, attributes=trial.client_attrs)
         try:

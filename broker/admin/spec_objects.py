@@ -6,10 +6,8 @@ import builtins
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from pydantic import ValidationError
-
 from broker.config.model import Settings
-from broker.config.spec_problems import spec_problems
+from broker.config.spec_problems import parsed
 from broker.core.errors import ConfigError, Invalid
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import OrderedObjects
@@ -88,10 +86,7 @@ class SpecObjects(Generic[M]):
     def parsed(self, spec: Spec) -> M:
         """The object of a spec; raises ``Invalid``."""
         sent = {member: value for member, value in spec.items() if member not in self.read_only}
-        try:
-            return self._model.model_validate(sent)
-        except ValidationError as error:
-            raise Invalid(f"the {self.kind} cannot be saved", spec_problems(error, self._model)) from None
+        return parsed(self._model, sent, f"the {self.kind} cannot be saved")
 
     def shown(self, item: M) -> Spec:
         """The object as people see it."""

@@ -1,21 +1,50 @@
-"""``sluice access``: rules about who may publish and subscribe to what, and what they would decide."""
+"""``sluice access``, ``users`` and ``bans``: who may connect, publish and subscribe, and what would be decided."""
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.errors import CommandError
-from broker.cli.files import read_text
-from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.client import name_path
+from broker.cli.command import Call, command
+from broker.cli.errors import CommandError, hinting
+from broker.cli.files import pairs, read_text
+from broker.cli.objects import add_list, add_remove, add_show
+from broker.cli.output import print_line, say
+from broker.core.times import rfc3339_of
 
-group = typer.Typer(help="Who may publish and subscribe to what.", no_args_is_help=True)
+access = typer.Typer(help="Who may publish and subscribe to what.", no_args_is_help=True)
+users = typer.Typer(help="Users that the broker itself knows, and their passwords.", no_args_is_help=True)
+bans = typer.Typer(help="Clients that are refused, by name, address or pattern.", no_args_is_help=True)
+
+UserName = Annotated[str, typer.Argument(help="The user's name.")]
+PasswordFile = Annotated[
+    str | None,
+    typer.Option("--password-file", help="A file whose first line is the password; - is standard input."),
+]
+AskOption = Annotated[bool, typer.Option("--ask", help="Ask for the password on the terminal.")]
+Superuser = Annotated[
+    bool | None, typer.Option("--superuser/--no-superuser", help="Whether access rules do not apply.")
+]
+ClientId = Annotated[str | None, typer.Option("--clientid", help="The only client identifier the user may use.")]
+Description = Annotated[str | None, typer.Option("--description", help="Who the user is.")]
+BanKind = Annotated[
+    str,
+    typer.Argument(metavar="BY", help="clientid, username, peerhost, clientid_re, username_re or peerhost_net."),
+]
+Who = Annotated[str, typer.Argument(help="The identifier, name, address, pattern or network.")]
+_USERS = "sluice users ls"
+_SPAN = re.compile(r"(\d{1,9})(s|m|h|d)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-@group.command("check")
+@command(access, "check")
 def check(
+    call: Call,
     clientid: Annotated[str, typer.Argument(help="The client identifier.")],
     action: Annotated[str | None, typer.Argument(help="publish or subscribe; left out: connecting.")] = None,
     topic: Annotated[str | None, typer.Argument(help="The topic, or the topic filter.")] = None,
@@ -32,21 +61,14 @@ def check(
     qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="Quality of service.")] = 0,
     retain: Annotated[bool, typer.Option("--retain", help="A retained message.")] = False,
     attribute: Annotated[list[str] | None, typer.Option("--attr", help="A client attribute, as site=berlin.")] = None,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
 ) -> None:
-    """Say whether a client would be allowed something, and why. Exit code 7 when it would not.
+    """Show whether a client would be allowed something, and why. Exit code 7 when it would not.
 
-    Without a password the client is taken as logged in, its names verified.
+    Without a password the client counts as logged in, its names verified.
     """
-    from broker.cli.output import print_json
-
-    client: dict[str, Any] = {"clientid": clientid}
-    client |= {} if username is None else {"username": username}
-    client |= {} if peerhost is None else {"peerhost": peerhost}
-    client |= {} if not attribute else {"client_attrs": dict(_pair(text) for text in attribute)}
+    client: dict[str, Any] = {"clientid": clientid, **_given(username=username, peerhost=peerhost)}
+    if attribute:
+        client["client_attrs"] = dict(pairs(attribute, "--attr"))
     if ask_password:
         client["password"] = typer.prompt("Password", hide_input=True, err=True)
     elif password_file is not None:
@@ -56,21 +78,19 @@ def check(
     body: dict[str, Any] = {"client": client}
     if action is not None:
         body |= {"action": action, "topic": topic, "qos": qos, "retain": retain}
-    with api_client(url, data_dir) as api:
-        found = api.post("/access:check", body)
-    if as_json or output == "json":
-        print_json(found)
-    else:
-        _tell(found)
+    found = call.api.post("/access:check", body)
+    call.show(found, _print_verdict)
     if not found["allowed"]:
         raise typer.Exit(exit_codes.CHECK_SAID_NO)
 
 
-def _tell(found: dict[str, Any]) -> None:
-    from broker.cli.output import print_line
+def _given(**members: Any) -> dict[str, Any]:
+    """Those members that an option gives."""
+    return {name: value for name, value in members.items() if value is not None}
 
-    verdict = "allowed" if found["allowed"] else "denied"
-    print_line(f"{verdict}, by {_reason(found)}")
+
+def _print_verdict(found: dict[str, Any]) -> None:
+    print_line(f"{'allowed' if found['allowed'] else 'denied'}, by {_reason(found)}")
     if withheld := found.get("authorization", {}).get("withheld"):
         print_line(f"not delivered: messages on {' '.join(withheld)}")
     if "facts" in found:
@@ -87,7 +107,7 @@ def _reason(found: dict[str, Any]) -> str:
     if found["decided_by"] == "authentication":
         decision = found["authentication"]
         why = f"; {decision['why']}" if decision.get("why") else ""
-        return f"authentication ({decision['mechanism'] or 'nobody decides'}: {decision['reason_code']}{why})"
+        return f"authentication ({decision['mechanism'] or 'no authenticator'}: {decision['reason_code']}{why})"
     ruling = found["authorization"]
     words = {
         "superuser": "default: rules do not apply to superusers",
@@ -98,8 +118,144 @@ def _reason(found: dict[str, Any]) -> str:
     return words.get(ruling["source"]) or f"{ruling['source']}: {ruling.get('rule', 'no rule')}"
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise CommandError(f"{text!r} is no attribute; write it as site=berlin", 2)
-    return name, value
+_USER_COLUMNS = ("name", "is_superuser", "clientid", "algorithm", "methods", "password_changed_at")
+add_list(users, "/users", _USER_COLUMNS, "List all users by name.")
+add_show(users, "/users", UserName, help="Show one user, without the password.", known=_USERS)
+
+
+@command(users, "add")
+def add_user(
+    call: Call,
+    name: UserName,
+    password_file: PasswordFile = None,
+    ask: AskOption = False,
+    superuser: Superuser = None,
+    clientid: ClientId = None,
+    description: Description = None,
+) -> None:
+    """Create a user. Without a password one is generated and printed, once."""
+    members = _given(is_superuser=superuser, clientid=clientid, description=description)
+    spec = {"name": name, **_password(password_file, ask=ask), **members}
+    with hinting(exit_codes.CONFLICT, f"sluice users rotate {name}"):
+        created = call.api.post("/users", spec)
+    _show_user(call, created, f"user {name} created")
+
+
+@command(users, "set", known=_USERS)
+def change_user(
+    call: Call,
+    name: UserName,
+    password_file: PasswordFile = None,
+    ask: AskOption = False,
+    superuser: Superuser = None,
+    clientid: ClientId = None,
+    description: Description = None,
+) -> None:
+    """Change a user. What is not named stays, also the password."""
+    members = _given(is_superuser=superuser, clientid=clientid, description=description)
+    spec = call.api.get(name_path("/users", name)) | _password(password_file, ask=ask) | members
+    changed, _ = call.api.put(name_path("/users", name), spec)
+    _show_user(call, changed, f"user {name} changed")
+
+
+@command(users, "rotate", known=_USERS)
+def rotate_password(call: Call, name: UserName) -> None:
+    """Generate a new password for a user and print it, once. The old one no longer works."""
+    changed = call.api.post(f"{name_path('/users', name)}:rotate")
+    _show_user(call, changed, f"user {name} has a new password")
+
+
+add_remove(users, "/users", UserName, what="user", help="Remove a user, and disconnect its clients.", known=_USERS)
+
+
+@command(users, "import", timeout_s=300)
+def import_users(
+    call: Call,
+    file: Annotated[str, typer.Option("-f", "--file", help="JSON or CSV with a heading line; - is stdin.")],
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", help="Hash algorithm of users without their own. Default: sha256.")
+    ] = None,
+    iterations: Annotated[int | None, typer.Option("--iterations", help="Rounds of PBKDF2.")] = None,
+    salt_position: Annotated[
+        str | None, typer.Option("--salt-position", help="prefix or suffix. Default: prefix.")
+    ] = None,
+) -> None:
+    """Import users with hashes of their passwords from a file, all or none."""
+    options = _given(algorithm=algorithm, iterations=iterations, salt_position=salt_position)
+    answer = call.api.post("/users:import", {**_import_of(read_text(file), file), **options})
+    call.show(answer, f"{answer['imported']:,} users imported")
+
+
+def _import_of(text: str, file: str) -> dict[str, Any]:
+    """The body of an import: a list of users becomes its `users`; the API checks the members of an object."""
+    import csv
+    import json
+
+    if not text.lstrip().startswith(("[", "{")):
+        rows = csv.DictReader(text.splitlines())
+        return {"users": [{key: value for key, value in row.items() if value not in (None, "")} for row in rows]}
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise CommandError(f"{file} is not JSON: {error}", exit_codes.USAGE) from None
+    body = value if isinstance(value, dict) else {"users": value}
+    if not isinstance(body.get("users"), list):
+        raise CommandError(f"{file}: expected a list of users", exit_codes.USAGE)
+    return body
+
+
+def _password(file: str | None, *, ask: bool) -> dict[str, str]:
+    """The member `password`, if any. It is no argument: all users of the machine can see those."""
+    if file is not None:
+        password = (read_text(file).splitlines() or [""])[0]
+        if not password:
+            raise CommandError(f"the first line of {file} is empty", exit_codes.USAGE)
+        return {"password": password}
+    if ask:
+        return {"password": typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)}
+    return {}
+
+
+def _show_user(call: Call, user: dict[str, Any], done: str) -> None:
+    """What was done. A generated password goes to standard output, alone."""
+    if "password" in user and not call.is_json:
+        say(f"{done}; its password, shown this once:")
+        done = user["password"]
+    call.show(user, done)
+
+
+add_list(bans, "/bans", ("as", "who", "until", "by", "reason"), "List the bans in force, newest first.")
+
+
+@command(bans, "add")
+def add_ban(
+    call: Call,
+    kind: BanKind,
+    who: Who,
+    last: Annotated[str | None, typer.Option("--for", help="How long, as 10m, 2h, 7d; else forever.")] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why.")] = "",
+    by: Annotated[str, typer.Option("--by", help="Who bans.")] = "",
+) -> None:
+    """Refuse clients, and disconnect those that are connected."""
+    body = {"as": kind, "who": who, "reason": reason, "by": by, "until": _until(last)}
+    ban = call.api.post("/bans", body)
+    call.show(ban, f"{kind} {who} is banned until {ban['until']}")
+
+
+@command(bans, "rm", known="sluice bans ls")
+def remove_ban(call: Call, kind: BanKind, who: Who) -> None:
+    """Lift a ban."""
+    call.api.delete(name_path(f"/bans/{kind}", who))
+    call.show({"removed": [f"{kind}/{who}"]}, f"{kind} {who} is no longer banned")
+
+
+def _until(last: str | None) -> str:
+    if last is None:
+        return "infinity"
+    match = _SPAN.fullmatch(last)
+    if match is None:
+        raise CommandError(f"--for: expected a duration, got {last!r}", exit_codes.USAGE, hint="--for 10m, 2h or 7d")
+    try:
+        return rfc3339_of(datetime.now(UTC) + timedelta(**{_UNITS[match[2]]: int(match[1])}))
+    except OverflowError:
+        return "infinity"

@@ -14,35 +14,21 @@ from typer.models import CommandInfo, TyperInfo
 
 from broker.cli import (
     access,
-    alarms,
-    bans,
     bridges,
-    clients,
     config,
-    delayed,
     doctor,
-    gate_tries,
     gates,
-    groups,
     imports,
     lake,
     listeners,
+    node,
     objects,
-    publish,
-    quarantine,
-    retained,
-    rewrites,
     rule_backtest,
-    rule_functions,
     rule_tries,
-    rule_types,
     rules,
     run,
     schemas,
-    sessions,
-    status,
-    subscriptions,
-    users,
+    traffic,
 )
 from broker.cli.completion import Names
 from broker.cli.verbs import Verbs, complete
@@ -52,11 +38,11 @@ from broker.core.kinds import kinds
 _COMMANDS: Final[Sequence[Callable[..., None]]] = (
     run.serve,
     run.demo,
-    status.status,
-    publish.publish,
-    alarms.alarms,
-    gate_tries.pipeline,
-    gate_tries.variform,
+    node.status,
+    traffic.publish,
+    node.alarms,
+    gates.pipeline,
+    gates.variform,
     lake.audit,
     lake.replay,
     doctor.doctor,
@@ -74,23 +60,23 @@ class _Group(NamedTuple):
 
 _GROUPS: Final = (
     _Group(bridges.group, "bridges"),
-    _Group(quarantine.group, "quarantine"),
-    _Group(clients.group, "clients", "client"),
-    _Group(sessions.group, "sessions", "session"),
-    _Group(subscriptions.group, "subscriptions", "subs"),
-    _Group(retained.group, "retained"),
-    _Group(groups.group, "groups"),
-    _Group(users.group, "users"),
-    _Group(access.group, "access"),
-    _Group(bans.group, "bans"),
-    _Group(delayed.group, "delayed"),
+    _Group(gates.quarantine, "quarantine"),
+    _Group(traffic.clients, "clients", "client"),
+    _Group(traffic.sessions, "sessions", "session"),
+    _Group(traffic.subscriptions, "subscriptions", "subs"),
+    _Group(traffic.retained, "retained"),
+    _Group(traffic.groups, "groups"),
+    _Group(access.users, "users"),
+    _Group(access.access, "access"),
+    _Group(access.bans, "bans"),
+    _Group(traffic.delayed, "delayed"),
     _Group(listeners.group, "listeners"),
     _Group(lake.group, "lake"),
     _Group(imports.group, "import"),
 )
 _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
-    "rules": (rules.add_to, rule_tries.add_to, rule_backtest.add_to, rule_types.add_to, rule_functions.add_to),
-    "rewrites": (rewrites.add_to,),
+    "rules": (rules.add_to, rule_tries.add_to, rule_backtest.add_to),
+    "rewrites": (gates.add_rewrites,),
     "schemas": (schemas.add_to,),
     "validations": (gates.add_validations,),
     "transforms": (gates.add_transforms,),
@@ -100,7 +86,7 @@ _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "lake/tables": (lake.add_to,),
 }
 """What kinds of objects have beside the verbs that their declaration names, by path."""
-_ABOVE: Final = {"access": access.group, "lake": lake.group}
+_ABOVE: Final = {"access": access.access, "lake": lake.group}
 """Groups that have the commands of kinds in them."""
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
-
-import httpx
 
 from broker.cli import exit_codes
 from broker.cli.errors import CommandError
 from broker.cli.target import Target
+
+if TYPE_CHECKING:
+    import httpx
 
 BASE = "/api/v1"
 PAGE_SIZE = 500
@@ -27,7 +28,7 @@ _EXIT_CODES = {
 
 
 class ApiClient:
-    """Blocking; one connection, closed by ``with``.
+    """Blocking; one connection.
 
     Raises (all calls):
         CommandError: no answer, or an error answer, with the exit code that fits.
@@ -36,6 +37,8 @@ class ApiClient:
     def __init__(self, target: Target, timeout_s: float = 30.0) -> None:
         self._target = target
         headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
+        import httpx
+
         # Proxies of the environment are for the world outside; a broker is reached as its address says.
         url = _checked_url(target.url)
         # Whom to trust is asked of TLS alone: reading the system's certificates takes as long as many a command.
@@ -47,10 +50,8 @@ class ApiClient:
             verify=urlsplit(url).scheme == "https",
         )
 
-    def __enter__(self) -> ApiClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the connection."""
         self._http.close()
 
     def get(self, path: str, **parameters: str | int) -> Any:
@@ -88,6 +89,8 @@ class ApiClient:
     def _request(
         self, method: str, path: str, *, parameters: dict[str, str | int] | None = None, body: Any = None
     ) -> _Answer:
+        import httpx
+
         try:
             response = self._http.request(method, BASE + path, params=parameters or None, json=body)
         except httpx.TimeoutException:

@@ -37,7 +37,7 @@ class Names:
         """The names that begin so."""
         import http.client  # with TLS and mail headers a tenth of the time that --help takes
 
-        from broker.cli.options import DATA_DIR, DATA_DIR_VARIABLE
+        from broker.cli.command import DATA_DIR, DATA_DIR_VARIABLE
         from broker.cli.target import find_target
 
         data_dir = ctx.params.get("data_dir") or os.environ.get(DATA_DIR_VARIABLE) or DATA_DIR

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.cli import exit_codes
+from broker.cli.command import SLOW_S, Call, command
 from broker.cli.errors import CommandError, from_sluice_error, hinting
-from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.output import print_columns, print_line, print_table, say, shown
 
 if TYPE_CHECKING:
     from broker.config.model import Settings
@@ -26,14 +27,14 @@ FileArgument = Annotated[
 ]
 
 
-@group.command()
-def check(file: FileArgument = None, data_dir: DataDirOption = DATA_DIR, output: OutputOption = "table") -> None:
-    """Read all layers and try all objects, and tell every problem at once; exit code 7 when there are any."""
+@command(group, "check", is_local=True)
+def check(call: Call, file: FileArgument = None) -> None:
+    """Read all layers, try all objects and report every problem at once. Exit code 7 when there are any."""
     from broker.core.errors import ConfigError
 
     try:
-        config = _load(file, data_dir)
-        if problems := import_module("broker.app.check").object_problems(config, data_dir):
+        config = _load(file, call.data_dir)
+        if problems := import_module("broker.app.check").object_problems(config, call.data_dir):
             raise ConfigError(problems)
     except ConfigError as error:
         told = from_sluice_error(error)
@@ -42,46 +43,35 @@ def check(file: FileArgument = None, data_dir: DataDirOption = DATA_DIR, output:
             exit_codes.CHECK_SAID_NO,
             details=told.details,
             hint="sluice config reference, which lists all settings",
-            document={"ok": False, "problems": list(error.problems)} if output == "json" else None,
+            document={"ok": False, "problems": list(error.problems)} if call.is_json else None,
         ) from error
-    from broker.cli.output import print_json, print_line
-
     count = sum(len(held.objects) for layers in config.objects.values() for held in layers)
-    if output == "json":
-        print_json({"ok": True, "problems": [], "objects": count})
-    else:
-        print_line(f"OK: {', '.join(config.files) or 'defaults'}; {count} object{'s' if count != 1 else ''}")
+    text = f"OK: {', '.join(config.files) or 'defaults'}; {count} object{'s' if count != 1 else ''}"
+    call.show({"ok": True, "problems": [], "objects": count}, text)
 
 
-@group.command()
+@command(group, "show")
 def show(
+    call: Call,
     file: FileArgument = None,
     files: Annotated[bool, typer.Option("--files", help="What a broker would start with.")] = False,
     changed: Annotated[bool, typer.Option("--changed", help="Only settings that are not the defaults.")] = False,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
 ) -> None:
     """Show the settings in force on the running broker, and the source of each; secrets are masked.
 
     The last column shows what the files say by now where that differs: reload or restart to use it.
     """
-    from broker.cli.output import print_json, print_table, say
-
     if files or file is not None:
-        found = _of_files(file, data_dir)
+        found = _of_files(file, call.data_dir)
     else:
-        with (
-            api_client(url, data_dir) as client,
-            hinting(exit_codes.NOT_REACHABLE, "sluice config show --files", instead=True),
-        ):
-            found = client.get("/config")
+        with hinting(exit_codes.NOT_REACHABLE, "sluice config show --files", instead=True):
+            found = call.api.get("/config")
     if changed:
         found["items"] = [one for one in found["items"] if one["set_by"] != "default" or "in_files" in one]
-    if as_json or output == "json":
-        print_json(found)
-        return
+    call.show(found, _print_settings)
+
+
+def _print_settings(found: Mapping[str, Any]) -> None:
     rows = [(one["key"], _value(one, one["value"]), one["set_by"], _in_files(one)) for one in found["items"]]
     print_table(("setting", "value", "set by", "in files"), rows)
     for problem in found["problems"]:
@@ -111,54 +101,40 @@ def _value(setting: Mapping[str, Any], value: Any) -> Any:
 
 
 def _in_files(setting: Mapping[str, Any]) -> str:
-    from broker.cli.output import shown
-
     found = setting.get("in_files")
     return "" if found is None else f"{shown(_value(setting, found['value']))} ({found['set_by']})"
 
 
-@group.command()
-def reference(output: OutputOption = "table") -> None:
-    """Every setting there is: key, type, default, description."""
+@command(group, "reference", is_local=True)
+def reference(call: Call) -> None:
+    """List all settings: key, type, default, description."""
     from dataclasses import asdict
 
-    from broker.cli.output import print_json, print_table
     from broker.config.reference import describe
 
-    entries = describe(_models())
-    if output == "json":
-        print_json([asdict(entry) for entry in entries])
-        return
-    print_table(
-        ("setting", "type", "default", "description"),
-        [(entry.key, entry.type, entry.default, entry.description) for entry in entries],
-    )
+    columns = {"setting": "key", "type": "type", "default": "default", "description": "description"}
+    call.show([asdict(entry) for entry in describe(_models())], lambda entries: print_columns(entries, columns))
 
 
-@group.command()
+@command(group, "reload", timeout_s=SLOW_S)
 def reload(
-    drain: Annotated[bool, typer.Option("--drain", help="Let connections of listeners that go stay.")] = False,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
+    call: Call,
+    drain: Annotated[bool, typer.Option("--drain", help="Let connections of removed listeners stay.")] = False,
 ) -> None:
-    """Have a running broker read its configuration again; when something is wrong, nothing changes."""
-    from broker.cli.output import print_json, print_line
+    """Have a running broker read its configuration again. When any of it is wrong, nothing changes."""
+    call.show(call.api.post(f"/config:reload{'?drain=true' if drain else ''}", {}), _print_reloaded)
 
-    with api_client(url, data_dir, 120) as client:
-        done = client.post(f"/config:reload{'?drain=true' if drain else ''}", {})
-    if output == "json":
-        print_json(done)
-        return
+
+def _print_reloaded(done: Mapping[str, Any]) -> None:
     listeners = [f"listener {id} {what}" for what, ids in done["listeners"].items() for id in ids]
-    for line in (*done["settings"], *listeners, *done["objects"]):
-        print_line(f"in force: {line}")
-    for line in done["failed"]:
-        print_line(f"not changed: {line}")
-    for line in done["needs_restart"]:
-        print_line(f"needs a restart: {line}")
-    if not any((done["settings"], listeners, done["objects"], done["failed"], done["needs_restart"])):
-        print_line("nothing has changed")
+    parts = {
+        "in force": (*done["settings"], *listeners, *done["objects"]),
+        "not changed": done["failed"],
+        "needs a restart": done["needs_restart"],
+    }
+    lines = [f"{part}: {line}" for part, found in parts.items() for line in found]
+    for line in lines or ["nothing has changed"]:
+        print_line(line)
 
 
 def _load(file: Path | None, data_dir: Path) -> Config:

@@ -13,8 +13,9 @@ from pathlib import Path
 import typer
 
 from broker.cli import exit_codes
+from broker.cli.command import Call, api_command
 from broker.cli.errors import CommandError
-from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption
+from broker.cli.output import print_columns
 from broker.core.errors import SluiceError
 from broker.core.private_files import OTHERS
 
@@ -36,21 +37,15 @@ class Finding:
     advice: str = ""
 
 
-def doctor(data_dir: DataDirOption = DATA_DIR, output: OutputOption = "table", as_json: JsonOption = False) -> None:
+@api_command(is_local=True)
+def doctor(call: Call) -> None:
     """Check whether this machine has what it takes.
 
     Python, packages, Java, disk, limits, ports. Exit code 7 when something is wrong.
     """
-    from broker.cli.output import print_json, print_table
-
-    findings = list(examine(data_dir))
-    if as_json or output == "json":
-        print_json([asdict(finding) for finding in findings])
-    else:
-        print_table(
-            ("", "what", "found", "what to do"),
-            [(finding.state, finding.what, finding.found, finding.advice) for finding in findings],
-        )
+    findings = list(examine(call.data_dir))
+    columns = {"": "state", "what": "what", "found": "found", "what to do": "advice"}
+    call.show([asdict(finding) for finding in findings], lambda rows: print_columns(rows, columns))
     if any(finding.state == "problem" for finding in findings):
         raise typer.Exit(exit_codes.CHECK_SAID_NO)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,35 @@ def read_text(file: str) -> str:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise CommandError(f"{file} cannot be read ({reason})", exit_codes.USAGE) from None
+
+
+def pairs(texts: Sequence[str] | None, option: str) -> Iterator[tuple[str, str]]:
+    """The names and values of an option that is given as NAME=VALUE, several times.
+
+    Raises:
+        CommandError: one is something else.
+    """
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise CommandError(f"{option}: expected NAME=VALUE, got {text!r}", exit_codes.USAGE)
+        yield name, value
+
+
+def read_payload(file: str, exit_code: int = exit_codes.USAGE) -> dict[str, str]:
+    """The bytes of a file, or of standard input as ``-``, as the API takes payloads.
+
+    Raises:
+        CommandError: with this exit code, when the file cannot be read.
+    """
+    from base64 import b64encode
+
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise CommandError(f"{file} cannot be read ({reason})", exit_code) from None
+    return {"encoding": "base64", "data": b64encode(data).decode()}
 
 
 def _parsed(text: str, name: str) -> Any:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.client import ApiClient
+from broker.cli.command import Call, command
+from broker.cli.errors import CommandError
+from broker.cli.output import print_line, print_table
 
 if TYPE_CHECKING:
-    from broker.cli.client import ApiClient
     from broker.cli.emqx import Item
 
 group = typer.Typer(help="Import objects of another broker.", no_args_is_help=True)
@@ -22,16 +24,13 @@ def of_another_broker() -> None:
     """Keeps the name of the other broker a word of its own while there is only one."""
 
 
-@group.command("emqx")
+@command(group, "emqx")
 def emqx(
+    call: Call,
     file: Annotated[
         str, typer.Argument(help="EMQX's cluster.hocon or emqx.conf, an archive of 'emqx ctl data export', or - .")
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report only; needs no running broker.")] = False,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
 ) -> None:
     """Import connectors, actions, sources, rules, schemas and gates of an EMQX configuration.
 
@@ -41,19 +40,15 @@ def emqx(
     Example: sluice import emqx cluster.hocon --dry-run
     """
     from broker.cli.emqx import planned, read_emqx
-    from broker.cli.output import print_json
 
     items = planned(read_emqx(file))
-    import_module("broker.app.rehearsal").rehearse(items, data_dir)
+    import_module("broker.app.rehearsal").rehearse(items, call.data_dir)
     if not dry_run:
-        with api_client(url, data_dir) as client:
-            for item in items:
-                if item.path and not item.reason:
-                    _create(client, item)
-    if as_json or output == "json":
-        print_json({"dry_run": dry_run, "items": [_shown(item) for item in items]})
-    else:
-        _print(items, dry_run=dry_run)
+        for item in items:
+            if item.path and not item.reason:
+                _create(call.api, item)
+    answer = {"dry_run": dry_run, "items": [_shown(item) for item in items]}
+    call.show(answer, lambda _: _print(items, dry_run=dry_run))
     if any(item.reason.startswith(_REFUSED) for item in items):
         raise typer.Exit(exit_codes.FAILED)
 
@@ -62,8 +57,6 @@ _REFUSED = "the broker refused it: "
 
 
 def _create(client: ApiClient, item: Item) -> None:
-    from broker.cli.errors import CommandError
-
     try:
         client.post(f"/{item.path}", item.spec)
     except CommandError as error:
@@ -83,8 +76,6 @@ def _shown(item: Item) -> dict[str, Any]:
 
 
 def _print(items: list[Item], *, dry_run: bool) -> None:
-    from broker.cli.output import print_line, print_table
-
     rows = [(item.origin, item.result, item.becomes, item.reason or "; ".join(item.changes)) for item in items]
     print_table(("item", "result", "becomes", "why"), rows)
     if settings := [item.setting for item in items if item.setting and not item.reason]:

@@ -1,16 +1,15 @@
-"""``sluice listeners``: the addresses on which MQTT clients are taken, while the broker runs."""
+"""``sluice listeners``: the addresses that clients connect to, while the broker runs."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from broker.cli import exit_codes
-from broker.cli.errors import hinting
-from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
-from broker.cli.single import remove_one, show_one
+from broker.cli.client import name_path
+from broker.cli.command import Call, command
+from broker.cli.files import pairs
+from broker.cli.objects import add_list, add_show, remove
 
 group = typer.Typer(help="List, add, change, start and stop listeners of a running broker.", no_args_is_help=True)
 
@@ -21,160 +20,67 @@ SetOption = Annotated[
 ]
 BindOption = Annotated[str | None, typer.Option("--bind", help="HOST:PORT to listen on.")]
 DrainOption = Annotated[bool, typer.Option("--drain", help="Let its connections stay until they end.")]
+_PATH = "/listeners"
 _COLUMNS = ("id", "state", "address", "zone", "connections", "max_connections", "certificate_expires")
-_HINT = "sluice listeners list"
+_KNOWN = "sluice listeners ls"
+
+add_list(group, _PATH, _COLUMNS, "List all listeners with their state.")
+add_show(group, _PATH, IdArgument, help="Show a listener with its settings.", known=_KNOWN)
 
 
-@group.command("ls")
-def list_listeners(
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
-) -> None:
-    """List all listeners, and what they do."""
-    from broker.cli.output import print_json, print_table
-
-    with api_client(url, data_dir) as client:
-        found = client.get("/listeners")
-    if as_json or output == "json":
-        print_json(found)
-    else:
-        print_table(_COLUMNS, [[item[column] for column in _COLUMNS] for item in found["items"]])
-
-
-@group.command("show")
-def show_listener(
-    id: IdArgument,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
-) -> None:
-    """Show a listener with its settings."""
-    show_one("/listeners", id, hint=_HINT, url=url, data_dir=data_dir, is_json=as_json or output == "json")
-
-
-@group.command("add")
-def add_listener(
-    id: IdArgument,
-    bind: BindOption = None,
-    settings: SetOption = None,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
-) -> None:
+@command(group, "add")
+def add_listener(call: Call, id: IdArgument, bind: BindOption = None, settings: SetOption = None) -> None:
     """Add a listener and open it."""
-    from broker.cli.client import name_path
-
-    with api_client(url, data_dir) as client:
-        made = client.post(name_path("/listeners", id), _settings(bind, settings))
-    _print(made, is_json=as_json or output == "json")
+    call.show(call.api.post(name_path(_PATH, id), _settings(bind, settings)))
 
 
-@group.command("update")
-def update_listener(
-    id: IdArgument,
-    bind: BindOption = None,
-    settings: SetOption = None,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
-) -> None:
-    """Change settings of a listener; its connections live on. KEY=null goes back to the default."""
-    from broker.cli.client import name_path
-
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, _HINT):
-        changed = client.patch(name_path("/listeners", id), _settings(bind, settings))
-    _print(changed, is_json=as_json or output == "json")
+@command(group, "update", known=_KNOWN)
+def update_listener(call: Call, id: IdArgument, bind: BindOption = None, settings: SetOption = None) -> None:
+    """Change settings of a listener; its connections stay. KEY=null goes back to the default."""
+    call.show(call.api.patch(name_path(_PATH, id), _settings(bind, settings)))
 
 
-@group.command("rm")
-def remove_listener(
-    id: IdArgument,
-    drain: DrainOption = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    as_json: JsonOption = False,
-) -> None:
-    """Close a listener and forget it; its connections are closed, unless they are to drain."""
-    question, command = f"Remove listener {id}?", f"sluice listeners remove {id} --yes"
-    remove_one(
-        "/listeners", id, query=_drain(drain), what="listener", question=question, command=command, hint=_HINT,
-        yes=yes, url=url, data_dir=data_dir, as_json=as_json,
-    )  # fmt: skip
+@command(group, "rm", known=_KNOWN, confirms=True)
+def remove_listener(call: Call, id: IdArgument, drain: DrainOption = False) -> None:
+    """Close a listener and remove it; its connections are closed, unless they are to drain."""
+    remove(call, _PATH, id, what="listener", query=_drain(drain))
 
 
-@group.command("start")
-def start_listener(
-    id: IdArgument,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
-) -> None:
+@command(group, "start", known=_KNOWN)
+def start_listener(call: Call, id: IdArgument) -> None:
     """Open a listener that was stopped."""
-    _switch(id, "start", "", url, data_dir, is_json=as_json or output == "json")
+    _switch(call, id, "start")
 
 
-@group.command("stop")
-def stop_listener(
-    id: IdArgument,
-    drain: DrainOption = False,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
-) -> None:
+@command(group, "stop", known=_KNOWN)
+def stop_listener(call: Call, id: IdArgument, drain: DrainOption = False) -> None:
     """Close a listener until it, or the broker, is started again."""
-    _switch(id, "stop", _drain(drain), url, data_dir, is_json=as_json or output == "json")
+    _switch(call, id, "stop", drain)
 
 
-@group.command("restart")
-def restart_listener(
-    id: IdArgument,
-    drain: DrainOption = False,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
-) -> None:
+@command(group, "restart", known=_KNOWN)
+def restart_listener(call: Call, id: IdArgument, drain: DrainOption = False) -> None:
     """Close a listener and open it again."""
-    _switch(id, "restart", _drain(drain), url, data_dir, is_json=as_json or output == "json")
+    _switch(call, id, "restart", drain)
 
 
-def _switch(id: str, verb: str, query: str, url: str | None, data_dir: Path, *, is_json: bool) -> None:
-    from broker.cli.client import name_path
-
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, _HINT):
-        _print(client.post(f"{name_path('/listeners', id)}:{verb}{query}", {}), is_json=is_json)
+def _switch(call: Call, id: str, verb: str, drain: bool = False) -> None:
+    call.show(call.api.post(f"{name_path(_PATH, id)}:{verb}{_drain(drain)}", {}))
 
 
 def _drain(drain: bool) -> str:
     return "?drain=true" if drain else ""
 
 
-def _print(listener: dict[str, Any], *, is_json: bool) -> None:
-    from broker.cli.output import print_json, print_members
-
-    print_json(listener) if is_json else print_members(listener)
-
-
 def _settings(bind: str | None, settings: list[str] | None) -> dict[str, Any]:
     """``ssl_options.certfile=x`` as ``{"ssl_options": {"certfile": "x"}}``; lists and objects in HOCON."""
     from broker.config.hocon import parse_value
 
-    made: dict[str, Any] = {} if bind is None else {"bind": bind}
-    for setting in settings or ():
-        key, equals, text = setting.partition("=")
-        if not equals or not all(key.split(".")):
-            raise typer.BadParameter(f"{setting!r} is not KEY=VALUE, as max_connections=100", param_hint="--set")
+    found: dict[str, Any] = {} if bind is None else {"bind": bind}
+    for key, text in pairs(settings, "--set"):
         *above, last = key.strip().split(".")
-        place = made
+        place = found
         for name in above:
             place = place.setdefault(name, {})
         place[last] = None if text == "null" else parse_value(text, "--set") if text[:1] in ("[", "{") else text
-    return made
+    return found

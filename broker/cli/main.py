@@ -20,8 +20,8 @@ _UsageError: type[Any] = typer.BadParameter.__bases__[0]  # of click, or of what
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit code."""
-    chosen: dict[str, Any] = {}
     words = list(sys.argv[1:] if arguments is None else arguments)
+    chosen: dict[str, Any] = {"words": words}
     try:
         code = part_with(words or completed_words())(
             words,

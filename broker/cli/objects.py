@@ -1,38 +1,95 @@
-"""Noun groups over the API: ``sluice rules ls``, ``show``, ``apply``, ``rm``, and the same for every kind."""
+"""Commands that come from declarations: ``ls``, ``show`` and ``rm`` of anything that the API lists, and all commands of
+the kinds of objects (``broker.core.kinds``)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from broker.cli import exit_codes
+from broker.cli.client import name_path
+from broker.cli.command import SLOW_S, Call, command
 from broker.cli.errors import CommandError, hinting
 from broker.cli.files import read_objects
-from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
-from broker.cli.single import remove_one, show_one
+from broker.cli.output import print_line, print_members, problem_text, say
 from broker.core.kinds import Kind, Switch
 
-if TYPE_CHECKING:
-    from broker.cli.client import ApiClient
-
-SLOW_S: Final = 120
-"""Longest wait for a call that opens or closes connections."""
 Name = Annotated[str, typer.Argument(help="Its name.")]
 Names = Annotated[list[str], typer.Argument(help="Their names.")]
+FileOption = Annotated[str, typer.Option("-f", "--file", help="JSON or HOCON: one object, or a list; - is stdin.")]
 ResetOption = Annotated[bool, typer.Option("--reset", help="Set the counters to zero first.")]
+
+
+def add_list(group: typer.Typer, path: str, columns: Sequence[str] | Mapping[str, str], help: str) -> None:
+    """Add ``ls``: the whole list at a path of the API, as a table with these columns."""
+
+    @command(group, "ls", help=help)
+    def list_all(call: Call) -> None:
+        call.show_rows(call.items(path), columns)
+
+
+def add_show(
+    group: typer.Typer,
+    path: str,
+    argument: Any,
+    *,
+    help: str,
+    known: str,
+    text: Callable[[Any], None] = print_members,
+    timeout_s: float = 30,
+) -> None:
+    """Add ``show``: what is at a path of the API by its name, which is this argument."""
+
+    def show_one(call: Call, name: Any) -> None:
+        call.show(call.api.get(name_path(path, name)), text)
+
+    show_one.__annotations__["name"] = argument
+    command(group, "show", help=help, known=known, timeout_s=timeout_s)(show_one)
+
+
+def add_remove(
+    group: typer.Typer, path: str, argument: Any, *, what: str, help: str, known: str, none_left: str = ""
+) -> None:
+    """Add ``rm``. ``none_left`` is printed when the last one was removed."""
+
+    def remove_one(call: Call, name: Any) -> None:
+        remove(call, path, name, what=what)
+        if none_left and not call.api.get(path)["items"]:
+            say(none_left)
+
+    remove_one.__annotations__["name"] = argument
+    command(group, "rm", help=help, known=known, confirms=True)(remove_one)
+
+
+def remove(call: Call, path: str, name: str, *, what: str, query: str = "") -> None:
+    """Ask, then remove what is at a path by its name."""
+    call.confirm(f"Remove {what} {name!r}?")
+    call.api.delete(f"{name_path(path, name)}{query}")
+    call.show({"removed": [name]}, f"{what} {name} removed")
+
+
+def for_each(call: Call, names: Sequence[str], act: Callable[[str], Any], done: str) -> None:
+    """Do something with each name and print ``done`` about each, with the name in place of ``{}``."""
+    answers = []
+    for name in names:
+        answers.append(act(name))
+        if not call.is_json:
+            print_line(done.format(name))
+    if call.is_json:
+        call.show({"items": answers})
 
 
 def group_for(kind: Kind) -> typer.Typer:
     """The commands of a kind: the verbs of every kind, and those that its declaration names."""
     group = typer.Typer(help=f"List, show, save and remove {kind.many}.", no_args_is_help=True)
-    _add_list(group, kind)
-    _add_show(group, kind)
+    path, known = path_of(kind), lists(kind)
+    add_list(group, path, kind.columns, f"List all {kind.many} in their order.")
+    add_show(group, path, Name, help=f"Show {kind.one}.", known=known)
     _add_apply(group, kind)
-    _add_remove(group, kind)
+    add_remove(group, path, Name, what=kind.short, help=f"Remove {kind.one}.", known=known, none_left=kind.none_left)
     for switch in kind.abilities.switches:
         _add_switch(group, kind, switch)
     if kind.abilities.can_reorder:
@@ -52,170 +109,69 @@ def path_of(kind: Kind) -> str:
     return f"/{kind.path}"
 
 
-def _add_list(group: typer.Typer, kind: Kind) -> None:
-    @group.command("ls", help=f"List all {kind.many} in their order.")
-    def list_objects(
-        url: UrlOption = None,
-        data_dir: DataDirOption = DATA_DIR,
-        output: OutputOption = "table",
-        as_json: JsonOption = False,
-    ) -> None:
-        from broker.cli.output import print_json, print_table
-
-        with api_client(url, data_dir) as client:
-            items = list(client.items(path_of(kind)))
-        if as_json or output == "json":
-            print_json({"items": items, "next": None, "total": len(items), "total_is_estimate": False})
-            return
-        rows = [[_cell(item.get(member)) for member in kind.columns.values()] for item in items]
-        print_table(list(kind.columns), rows)
-
-
-def _add_show(group: typer.Typer, kind: Kind) -> None:
-    @group.command("show", help=f"Show {kind.one}.")
-    def show_object(
-        name: Annotated[str, typer.Argument()],
-        url: UrlOption = None,
-        data_dir: DataDirOption = DATA_DIR,
-        output: OutputOption = "table",
-        as_json: JsonOption = False,
-    ) -> None:
-        is_json = as_json or output == "json"
-        show_one(path_of(kind), name, hint=lists(kind), url=url, data_dir=data_dir, is_json=is_json)
-
-
 def _add_apply(group: typer.Typer, kind: Kind) -> None:
-    @group.command("apply", help=f"Create or replace {kind.many} from a file.")
-    def apply_objects(
-        file: Annotated[str, typer.Option("-f", "--file", help="JSON or HOCON: one object, or a list; - is stdin.")],
-        url: UrlOption = None,
-        data_dir: DataDirOption = DATA_DIR,
-        output: OutputOption = "table",
-        as_json: JsonOption = False,
-    ) -> None:
-        with api_client(url, data_dir) as client:
-            save(client, kind, read_objects(file), as_json=as_json or output == "json")
+    @command(group, "apply", help=f"Create or replace {kind.many} from a file.")
+    def apply_objects(call: Call, file: FileOption) -> None:
+        save(call, kind, read_objects(file))
 
 
 def save(
-    client: ApiClient,
-    kind: Kind,
-    objects: Sequence[Mapping[str, Any]],
-    *,
-    query: str = "",
-    as_json: bool,
-    only_new: bool = False,
+    call: Call, kind: Kind, objects: Sequence[Mapping[str, Any]], *, query: str = "", only_new: bool = False
 ) -> None:
     """Create or replace objects, or only create them, and print what was done, with warnings."""
-    from broker.cli.client import name_path
-    from broker.cli.output import print_json, print_line, problem_text, say
-
     applied = []
     for spec in objects:
-        with _about(kind, spec["name"]):
+        with about(f"{kind.short} {spec['name']!r}"):
             if only_new:
-                saved, is_new = client.post(path_of(kind) + query, spec), True
+                saved, is_new = call.api.post(path_of(kind) + query, spec), True
             else:
-                saved, is_new = client.put(name_path(path_of(kind), spec["name"]) + query, spec)
+                saved, is_new = call.api.put(name_path(path_of(kind), spec["name"]) + query, spec)
         applied.append(saved)
-        if not as_json:
+        if not call.is_json:
             print_line(f"{kind.short} {spec['name']} {'created' if is_new else 'replaced'}")
             for warning in saved.get("warnings", ()):
                 say(f"warning: {problem_text(warning)}")
-    if as_json:
-        print_json({"items": applied})
-
-
-def _add_remove(group: typer.Typer, kind: Kind) -> None:
-    @group.command("rm", help=f"Remove {kind.one}.")
-    def remove_object(
-        name: Annotated[str, typer.Argument()],
-        yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-        url: UrlOption = None,
-        data_dir: DataDirOption = DATA_DIR,
-        as_json: JsonOption = False,
-    ) -> None:
-        question, command = f"Remove {kind.short} {name!r}?", f"sluice {' '.join(kind.commands)} rm {name} --yes"
-        remove_one(
-            path_of(kind), name, what=kind.short, question=question, command=command, hint=lists(kind),
-            yes=yes, url=url, data_dir=data_dir, as_json=as_json, none_left=kind.none_left,
-        )  # fmt: skip
+    if call.is_json:
+        call.show({"items": applied})
 
 
 def _add_switch(group: typer.Typer, kind: Kind, switch: Switch) -> None:
-    @group.command(switch.verb, help=switch.text.format(kind.one))
-    def switch_objects(
-        names: Names, url: UrlOption = None, data_dir: DataDirOption = DATA_DIR, as_json: JsonOption = False
-    ) -> None:
-        from broker.cli.client import name_path
-        from broker.cli.output import print_json, print_line
-
-        answers = []
-        with api_client(url, data_dir, SLOW_S) as client, hinting(exit_codes.NOT_FOUND, lists(kind)):
-            for name in names:
-                answers.append(client.post(f"{name_path(path_of(kind), name)}:{switch.verb}"))
-                if not as_json:
-                    print_line(f"{kind.short} {name} {switch.done}")
-        if as_json:
-            print_json({"items": answers})
+    @command(group, switch.verb, help=switch.text.format(kind.one), known=lists(kind), timeout_s=SLOW_S)
+    def switch_objects(call: Call, names: Names) -> None:
+        done = f"{kind.short} {{}} {switch.done}"
+        for_each(call, names, lambda name: call.api.post(f"{name_path(path_of(kind), name)}:{switch.verb}"), done)
 
 
 def _add_reorder(group: typer.Typer, kind: Kind) -> None:
-    @group.command("reorder", help=f"Change the order of {kind.many}: those named come first, the others keep theirs.")
-    def reorder(
-        names: Names, url: UrlOption = None, data_dir: DataDirOption = DATA_DIR, as_json: JsonOption = False
-    ) -> None:
-        from broker.cli.output import print_json, print_line
-
-        with api_client(url, data_dir) as client, hinting(exit_codes.FAILED, lists(kind)):
-            others = [item["name"] for item in client.items(path_of(kind)) if item["name"] not in names]
+    @command(group, "reorder", help=f"Change the order of {kind.many}: those named come first, the others keep theirs.")
+    def reorder(call: Call, names: Names) -> None:
+        with hinting(exit_codes.FAILED, lists(kind)):
+            others = [item["name"] for item in call.api.items(path_of(kind)) if item["name"] not in names]
             order = [*names, *others]
-            ordered = client.post(f"{path_of(kind)}:reorder", {"order": order})
-        print_json(ordered) if as_json else print_line(f"order: {', '.join(order)}")
+            ordered = call.api.post(f"{path_of(kind)}:reorder", {"order": order})
+        call.show(ordered, f"order: {', '.join(order)}")
 
 
 def _add_metrics(group: typer.Typer, kind: Kind) -> None:
-    @group.command("metrics", help=f"Show the counters and rates of {kind.one}.")
-    def metrics(
-        name: Name,
-        reset: ResetOption = False,
-        url: UrlOption = None,
-        data_dir: DataDirOption = DATA_DIR,
-        output: OutputOption = "table",
-        as_json: JsonOption = False,
-    ) -> None:
-        from broker.cli.output import print_json, print_members
-
-        found = metrics_of(kind, name, url, data_dir, reset=reset)
-        print_json(found) if as_json or output == "json" else print_members(found)
+    @command(group, "metrics", help=f"Show the counters and rates of {kind.one}.", known=lists(kind))
+    def metrics(call: Call, name: Name, reset: ResetOption = False) -> None:
+        call.show(metrics_of(call, kind, name, reset=reset))
 
 
-def metrics_of(kind: Kind, name: str, url: str | None, data_dir: Path, *, reset: bool, part: str = "/metrics") -> Any:
+def metrics_of(call: Call, kind: Kind, name: str, *, reset: bool, part: str = "/metrics") -> Any:
     """The counters of an object, reset first with ``--reset``; ``part`` is the part of the object to read."""
-    from broker.cli.client import name_path
-
     path = name_path(path_of(kind), name)
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, lists(kind)):
-        if reset:
-            client.post(f"{path}/metrics:reset")
-        return client.get(f"{path}{part}")
-
-
-def _cell(value: Any) -> Any:
-    """Lists in a cell: topics as words, actions by their types."""
-    if isinstance(value, list):
-        words = [item.get("type", "…") if isinstance(item, dict) else str(item) for item in value]
-        return ", ".join(map(str, words))
-    return value
+    if reset:
+        call.api.post(f"{path}/metrics:reset")
+    return call.api.get(f"{path}{part}")
 
 
 @contextmanager
-def _about(kind: Kind, name: str) -> Iterator[None]:
-    """Says which object of a file an error is about."""
+def about(subject: str) -> Iterator[None]:
+    """Says which object of several an error of the API is about."""
     try:
         yield
     except CommandError as error:
-        subject = f"{kind.short} {name!r}"
         if error.document is not None and subject not in str(error):
             error.args = (f"{subject}: {error}",)
         raise

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from broker.core.times import MILLISECONDS, rfc3339
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 _TIMES = ("time_ms", "ts_ms")
 """Members that are milliseconds since 1970, which people see as times."""
@@ -28,6 +28,9 @@ def print_json(data: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Rows under their headings; what is longer than the terminal wraps."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -36,8 +39,23 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     _print(table)
 
 
+def print_columns(items: Iterable[Mapping[str, Any]], columns: Sequence[str] | Mapping[str, str]) -> None:
+    """A table of some members of objects: those of these names, or by heading. Lists are words, actions their types."""
+    members = list(columns.values()) if isinstance(columns, Mapping) else columns
+    print_table(list(columns), [[_cell(item.get(member)) for member in members] for item in items])
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list):
+        return ", ".join(str(item.get("type", "…") if isinstance(item, dict) else item) for item in value)
+    return value
+
+
 def print_members(members: Mapping[str, Any]) -> None:
     """One object, a member a line; members of members and entries of lists on lines below, indented."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -66,6 +84,8 @@ def _lines(members: Mapping[str, Any], indent: str) -> Iterator[tuple[str, str]]
 
 def print_line(text: str, *, style: str = "") -> None:
     """One line of data."""
+    from rich.text import Text
+
     console().print(Text(_printable(text), style=style), soft_wrap=True)
 
 
@@ -83,6 +103,8 @@ def say(text: str) -> None:
 
 def console() -> Console:
     """The terminal, in colour unless ``NO_COLOR`` is set; plain and of any width where it is none."""
+    from rich.console import Console
+
     is_terminal = sys.stdout.isatty()
     return Console(file=sys.stdout, width=None if is_terminal else _WIDE, highlight=False, markup=False, emoji=False)
 

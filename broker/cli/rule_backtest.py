@@ -6,23 +6,23 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.errors import CommandError, hinting
-from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.client import ApiClient
+from broker.cli.command import Call, command
+from broker.cli.errors import CommandError
+from broker.cli.output import print_line, print_table, say
 from broker.cli.rule_tries import Sql, sql_text
-
-if TYPE_CHECKING:
-    from broker.cli.client import ApiClient
 
 _POLL_S = 0.25
 _SAY_EVERY_S = 10.0
 
 
 def backtest(
+    call: Call,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The rule to compare with.")] = None,
     stream: Annotated[str, typer.Option("--stream", help="A stream that captures topics.")] = "",
     sql: Sql = None,
@@ -34,14 +34,8 @@ def backtest(
     samples: Annotated[int, typer.Option("--samples", min=1, max=200, help="Differences of each kind to show.")] = 5,
     timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds that it may take.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Print its identifier and do not wait.")] = False,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
 ) -> None:
-    """Run SQL over what a stream holds, beside the rule that runs: which rows come, go and change. Nothing is done."""
-    from broker.cli.output import print_json, print_line
-
+    """Run SQL over what a stream holds, beside the rule that runs: which rows come, go and change. No action runs."""
     if not stream:
         raise CommandError("name a stream", exit_codes.USAGE, hint="sluice rules backtest NAME --sql ... --stream raw")
     text = None if sql is None else sql_text(sql)
@@ -49,14 +43,11 @@ def backtest(
         "name": name, "sql": text, "stream": stream, "from": start, "to": end, "limit": limit, "samples": samples,
         "timeout_s": timeout,
     }  # fmt: skip
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice rules ls; sluice streams ls"):
-        job = client.post("/rules:backtest", {key: value for key, value in wanted.items() if value is not None})
-        if not detach:
-            job = _followed(client, job)
-    if as_json or output == "json":
-        print_json(job)
-    elif detach:
-        print_line(job["id"])
+    job = call.api.post("/rules:backtest", {key: value for key, value in wanted.items() if value is not None})
+    if not detach:
+        job = _followed(call.api, job)
+    if call.is_json or detach:
+        call.show(job, job["id"])
     elif job["state"] == "done":
         _print_result(job)
     if job["state"] in ("failed", "cancelled"):
@@ -110,8 +101,6 @@ class _Progress:
 
 
 def _print_result(job: Mapping[str, Any]) -> None:
-    from broker.cli.output import print_line, print_table, say
-
     result = job["result"]
     where = ", ".join(f"shard {one['shard']} [{one['from']}, {one['to']})" for one in job["ranges"])
     print_line(f"{result['messages']:,} messages of {job['stream']}, {where}; {result['messages_per_s']:,} a second")
@@ -139,8 +128,6 @@ def _print_result(job: Mapping[str, Any]) -> None:
 
 
 def _print_samples(samples: Mapping[str, Any]) -> None:
-    from broker.cli.output import print_line
-
     for kind, sign, style in (("added", "+", "green"), ("lost", "-", "red"), ("changed", "~", "yellow")):
         for one in samples[kind]:
             place = f"{one['shard']}/{one['offset']} {one['topic']}"
@@ -150,4 +137,4 @@ def _print_samples(samples: Mapping[str, Any]) -> None:
 
 def add_to(group: typer.Typer) -> None:
     """Give the group of rules this command."""
-    group.command()(backtest)
+    command(group, "backtest", known="sluice rules ls; sluice streams ls")(backtest)

@@ -1,17 +1,22 @@
-"""``sluice rules test``, ``run``, ``explain``: rules and SQL tried on events that never happened."""
+"""``sluice rules test``, ``run``, ``explain``, ``check`` and ``lineage``: rules and SQL tried on events that never
+happened, the types of their rows, and what those are made of."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.errors import CommandError, checking, hinting
-from broker.cli.files import read_text
-from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.client import name_path
+from broker.cli.command import Call, command
+from broker.cli.errors import CommandError
+from broker.cli.files import read_objects, read_text
+from broker.cli.objects import about
+from broker.cli.output import print_line, print_table, problem_text, say
 from broker.cli.rules import KNOWN
 
 Sql = Annotated[str | None, typer.Option("--sql", help="SQL; @FILE reads it from a file.")]
@@ -22,31 +27,28 @@ Topic = Annotated[str | None, typer.Option("--topic", help="Column topic; the ev
 Payload = Annotated[str | None, typer.Option("--payload", help="Column payload, a string.")]
 
 
+def add_to(group: typer.Typer) -> None:
+    """Give the group of rules these commands."""
+    command(group, "test", known=KNOWN, timeout_s=120)(run_cases)
+    command(group, "run", is_check=True)(run_sql)
+    command(group, "explain", known=KNOWN)(explain)
+    command(group, "check", is_check=True)(check)
+    command(group, "lineage", known=KNOWN)(lineage)
+
+
 def run_cases(
+    call: Call,
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Rules; all that have cases.")] = None,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
 ) -> None:
     """Run the saved test cases of rules. Exit code 7 when one fails."""
-    from broker.cli.client import name_path
-    from broker.cli.output import print_json
-
-    with api_client(url, data_dir, timeout_s=120.0) as client, hinting(exit_codes.NOT_FOUND, KNOWN):
-        chosen = names or [rule["name"] for rule in client.items("/rules") if rule.get("tests")]
-        reports = [{"rule": name, **client.post(f"{name_path('/rules', name)}:test-cases")} for name in chosen]
-    if as_json or output == "json":
-        print_json({"items": reports})
-    else:
-        _print_cases(reports)
+    chosen = names or [rule["name"] for rule in call.api.items("/rules") if rule.get("tests")]
+    reports = [{"rule": name, **call.api.post(f"{name_path('/rules', name)}:test-cases")} for name in chosen]
+    call.show({"items": reports}, lambda _: _print_cases(reports))
     if any(report["failed"] for report in reports):
         raise typer.Exit(exit_codes.CHECK_SAID_NO)
 
 
 def _print_cases(reports: Sequence[Mapping[str, Any]]) -> None:
-    from broker.cli.output import print_line
-
     for report in reports:
         for case in report["cases"]:
             word, style = ("ok", "green") if case["passed"] else ("FAILED", "red")
@@ -58,66 +60,67 @@ def _print_cases(reports: Sequence[Mapping[str, Any]]) -> None:
 
 
 def run_sql(
+    call: Call,
     sql: Sql = None,
     event: Event = None,
     topic: Topic = None,
     payload: Payload = None,
-    language: Annotated[str, typer.Option("--language", help="sql, or jq: --sql is a program in jq then.")] = "sql",
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
+    language: Annotated[str, typer.Option("--language", help="sql, or jq: then --sql is a program in jq.")] = "sql",
 ) -> None:
     """Run SQL on one event: its rows, no result, or the error. Exit code 7 for an error.
 
     Warnings about the SQL go to standard error.
     """
-    from broker.cli.output import print_json
-
     if sql is None:
         raise CommandError("give the SQL", exit_codes.USAGE, hint="sluice rules run --sql 'SELECT ...' --event FILE")
-    body: dict[str, Any] = {"sql": sql_text(sql), "event": _event(event, topic, payload)}
-    if language != "sql":
-        body |= {"language": language, language: body.pop("sql")}
-    is_json = as_json or output == "json"
-    with api_client(url, data_dir) as client, checking():
-        outcome = client.post("/rules:test", body)
-        warnings = (
-            client.post("/rules:check", {"sql": body["sql"]})["warnings"] if "sql" in body and not is_json else []
-        )
-    if is_json:
-        print_json(outcome)
-    else:
-        _print_outcome(outcome)
-        _print_warnings(warnings)
+    program = sql_text(sql)
+    what = {"sql": program} if language == "sql" else {"language": language, language: program}
+    outcome = call.api.post("/rules:test", {**what, "event": _event(event, topic, payload)})
+    call.show(outcome, _print_outcome)
+    if language == "sql" and not call.is_json:
+        for warning in call.api.post("/rules:check", what)["warnings"]:
+            say(f"warning: {problem_text(warning)}")
     if outcome["outcome"] == "error":
         raise typer.Exit(exit_codes.CHECK_SAID_NO)
 
 
 def explain(
+    call: Call,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A rule; or give --sql.")] = None,
     sql: Sql = None,
     event: Event = None,
     topic: Topic = None,
     payload: Payload = None,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
 ) -> None:
-    """Show what a rule does with one event, step by step, with the value of every sub-expression; nothing is done."""
-    from broker.cli.output import print_json
-
+    """Show what a rule does with one event, step by step, with the value of every sub-expression; no action runs."""
     if (name is None) == (sql is None):
         raise CommandError("name a rule or give --sql", exit_codes.USAGE, hint="sluice rules explain NAME --event FILE")
     what = {"name": name} if sql is None else {"sql": sql_text(sql)}
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, KNOWN):
-        found = client.post("/rules:explain", {**what, "event": _event(event, topic, payload)})
-    if as_json or output == "json":
-        print_json(found)
-    else:
-        for line in _explained(found):
-            _print_styled(line)
+    call.show(call.api.post("/rules:explain", {**what, "event": _event(event, topic, payload)}), _print_steps)
+
+
+def check(
+    call: Call,
+    file: Annotated[
+        str | None, typer.Argument(help="A .sql file; else JSON or HOCON: a rule, or a list; - is stdin.")
+    ] = None,
+    sql: Annotated[str | None, typer.Option("--sql", help="SQL instead of a file.")] = None,
+) -> None:
+    """Check rules without saving them: their problems, the types of their rows, and where each column comes from.
+
+    Exit code 7 when a rule cannot be saved.
+    """
+    reports = []
+    for rule in _rules(file, sql):
+        with about(f"rule {rule['name']!r}") if "name" in rule else nullcontext():
+            reports.append({"name": rule.get("name"), **call.api.post("/rules:check", rule)})
+    answer = reports[0] if len(reports) == 1 else {"items": reports}
+    call.show(answer, lambda _: _print_reports(reports))
+
+
+def lineage(call: Call, name: Annotated[str, typer.Argument(help="A rule.")]) -> None:
+    """Show what the columns of a rule's rows are made of."""
+    call.show(call.api.get(f"{name_path('/rules', name)}/lineage"), _print_lineage)
 
 
 def sql_text(given: str) -> str:
@@ -141,8 +144,6 @@ def _event(file: str | None, topic: str | None, payload: str | None) -> dict[str
 
 
 def _print_outcome(outcome: Mapping[str, Any]) -> None:
-    from broker.cli.output import print_line, say
-
     if outcome["outcome"] == "rows":
         for row in outcome["rows"]:
             print_line(json.dumps(row, ensure_ascii=False))
@@ -154,23 +155,23 @@ def _print_outcome(outcome: Mapping[str, Any]) -> None:
         say(_error(outcome["error"]))
 
 
-def _print_warnings(warnings: Sequence[Mapping[str, Any]]) -> None:
-    from broker.cli.output import problem_text, say
-
-    for warning in warnings:
-        say(f"warning: {problem_text(warning)}")
-
-
 def _error(error: Mapping[str, Any]) -> str:
     place = f"line {error['line']}, column {error['column']}: " if error.get("line") is not None else ""
     return f"error: {place}{error['message']}"
+
+
+def _print_steps(found: Mapping[str, Any]) -> None:
+    for line in _explained(found):
+        word = line.lstrip()
+        style = "green" if word.startswith("✓") else "red" if word.startswith("✗") or "error: " in word else ""
+        print_line(line, style=style)
 
 
 def _explained(found: Mapping[str, Any]) -> Iterator[str]:
     for step in found["steps"]:
         yield from _step(step)
     if found.get("is_cut"):
-        yield "… and more steps than are told"
+        yield "… and more steps"
     if found["outcome"] == "rows":
         rows = found["rows"]
         yield f"→ {len(rows)} row{'' if len(rows) == 1 else 's'}"
@@ -229,16 +230,40 @@ def _action(step: Mapping[str, Any]) -> Iterator[str]:
         yield f"  would be discarded: {step['discarded']}"
 
 
-def _print_styled(line: str) -> None:
-    from broker.cli.output import print_line
+def _rules(file: str | None, sql: str | None) -> Sequence[Mapping[str, Any]]:
+    if (file is None) == (sql is None):
+        raise CommandError("name a file or give --sql", exit_codes.USAGE, hint="sluice rules check rules.conf")
+    if sql is None and file is not None and file.endswith(".sql"):
+        sql = read_text(file)
+    return [{"sql": sql}] if sql is not None else read_objects(file or "-")
 
-    word = line.lstrip()
-    style = "green" if word.startswith("✓") else "red" if word.startswith("✗") or "error: " in word else ""
-    print_line(line, style=style)
+
+def _print_reports(reports: Sequence[Mapping[str, Any]]) -> None:
+    for report in reports:
+        _print_report(report)
 
 
-def add_to(group: typer.Typer) -> None:
-    """Give the group of rules these commands."""
-    group.command("test")(run_cases)
-    group.command("run")(run_sql)
-    group.command()(explain)
+def _print_report(report: Mapping[str, Any]) -> None:
+    if report["name"] is not None:
+        print_line(f"rule {report['name']}", style="bold")
+    _print_lineage(report["lineage"])
+    print_line(f"spark schema: {report['spark_schema'] or 'not known'}")
+    for warning in report["warnings"]:
+        print_line(f"warning: {problem_text(warning)}", style="yellow")
+
+
+def _print_lineage(found: Mapping[str, Any]) -> None:
+    rows = [[one["name"], one["spark_type"], one["expression"], _origins(one["from"])] for one in found["columns"]]
+    print_table(["column", "type", "expression", "from"], rows)
+    for condition in found["conditions"]:
+        print_line(f"{condition['clause']} {condition['expression']}  (from {_origins(condition['from'])})")
+
+
+def _origins(origins: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{one['column']}{_steps(one['path'])} {one['type']}" for one in origins) or "constants"
+
+
+def _steps(path: str | None) -> str:
+    if path is None:
+        return ""
+    return path if path.startswith("[") else f".{path}"

@@ -1,19 +1,21 @@
-"""``sluice rules``: the life of a rule from creation over its versions to removal, and what it did."""
+"""``sluice rules``: the life of a rule from creation over its versions to removal, its counters, and the functions that
+rules can call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.asking import confirm
+from broker.cli.client import name_path
+from broker.cli.command import Call, command
 from broker.cli.errors import CommandError, hinting
 from broker.cli.files import read_objects
-from broker.cli.objects import save
-from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.objects import for_each, save
+from broker.cli.output import print_line, print_members, print_table, say
 from broker.core.kinds import kind_at
 
 Name = Annotated[str, typer.Argument(help="The name of a rule.")]
@@ -21,153 +23,107 @@ Names = Annotated[list[str], typer.Argument(help="Names of rules.")]
 File = Annotated[str, typer.Option("-f", "--file", help="JSON or HOCON: one rule, or a list; - is stdin.")]
 Force = Annotated[bool, typer.Option("--force", help="Save it even when it fails its test cases.")]
 KNOWN = "sluice rules ls"
+_FORCED = "?force=true"
+
+
+def add_to(group: typer.Typer) -> None:
+    """Give the group of rules these commands, some in place of those that every kind has."""
+    for name, function in (("ls", list_rules), ("create", create), ("apply", apply), ("functions", functions)):
+        command(group, name)(function)
+    for name, of_one in (("show", show), ("metrics", metrics), ("versions", list_versions), ("reset", reset)):
+        command(group, name, known=KNOWN)(of_one)
+    command(group, "rm", known=KNOWN, confirms=True)(remove)
+    command(group, "restore")(restore)
+    command(group, "diff")(diff)
 
 
 def list_rules(
+    call: Call,
     enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="Only those.")] = None,
     match: Annotated[str | None, typer.Option("--match", help="Rules that read this topic, or topic filter.")] = None,
     like: Annotated[str | None, typer.Option("--like", help="Part of the name.")] = None,
     action: Annotated[str | None, typer.Option("--action", help="republish, stream:hot, kafka:orders ...")] = None,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
 ) -> None:
-    """List rules in their order, with what they did."""
-    from broker.cli.output import print_json, print_table
-
-    switched = None if enabled is None else str(enabled).lower()
-    wanted = {"enable": switched, "match_from": match, "like_id": like, "action": action}
-    with api_client(url, data_dir) as client:
-        items = list(client.items("/rules", **{name: value for name, value in wanted.items() if value is not None}))
-    if as_json or output == "json":
-        print_json({"items": items, "next": None, "total": len(items), "total_is_estimate": False})
-        return
-    print_table(
-        ["name", "enabled", "version", "matched", "passed", "no result", "failed", "per second", "sql"],
-        [_list_row(item) for item in items],
-    )
+    """List rules in their order, with their counters."""
+    call.show(call.items("/rules", enable=enabled, match_from=match, like_id=like, action=action), _show_list)
 
 
-def _list_row(rule: Mapping[str, Any]) -> Sequence[Any]:
+def _show_list(found: Mapping[str, Any]) -> None:
+    columns = ("name", "enabled", "version", "matched", "passed", "no result", "failed", "per second", "sql")
+    print_table(columns, [_row(item) for item in found["items"]])
+
+
+def _row(rule: Mapping[str, Any]) -> Sequence[Any]:
     did = rule.get("metrics", {})
     counts = [did.get(name) for name in ("matched", "passed", "failed.no_result", "failed.exception", "matched.rate")]
     return [rule["name"], rule.get("enable"), rule.get("version"), *counts, rule.get("sql")]
 
 
 def show(
+    call: Call,
     name: Name,
     code: Annotated[bool, typer.Option("--code", help="The Python function that it was compiled to.")] = False,
     spark: Annotated[bool, typer.Option("--spark", help="The same rule as Spark SQL, where that is proven equal.")] = (
         False
     ),
     versions: Annotated[bool, typer.Option("--versions", help="Its versions.")] = False,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
 ) -> None:
     """Show a rule; or the program it was compiled to, its Spark SQL, its versions."""
-    from broker.cli.output import print_json, print_line, print_members
-
     if code + spark + versions > 1:
         raise CommandError("choose one of --code, --spark and --versions", exit_codes.USAGE)
     if versions:
-        list_versions(name, url, data_dir, output, as_json)
+        list_versions(call, name)
         return
     part = "/code" if code else "/spark" if spark else ""
-    shown = _get(name, part, url, data_dir)
-    if as_json or output == "json":
-        print_json(shown)
-    elif part:
-        for line in shown["source"].rstrip("\n").split("\n"):
-            print_line(line)
-    else:
-        print_members(shown)
+    call.show(call.api.get(name_path("/rules", name) + part), _print_source if part else print_members)
 
 
-def create(
-    file: File,
-    force: Force = False,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
-) -> None:
-    """Make rules from a file; fails where one of that name exists."""
-    _save(file, url, data_dir, as_json=as_json or output == "json", force=force, only_new=True)
+def _print_source(shown: Mapping[str, Any]) -> None:
+    for line in shown["source"].rstrip("\n").split("\n"):
+        print_line(line)
 
 
-def apply(
-    file: File,
-    force: Force = False,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
-) -> None:
-    """Make or replace rules from a file; their test cases run first."""
-    _save(file, url, data_dir, as_json=as_json or output == "json", force=force, only_new=False)
+def create(call: Call, file: File, force: Force = False) -> None:
+    """Create rules from a file; fails where one of that name exists."""
+    save(call, kind_at("rules"), read_objects(file), query=_FORCED if force else "", only_new=True)
 
 
-def _save(file: str, url: str | None, data_dir: Path, *, as_json: bool, force: bool, only_new: bool) -> None:
-    query = "?force=true" if force else ""
-    with api_client(url, data_dir) as client:
-        save(client, kind_at("rules"), read_objects(file), query=query, as_json=as_json, only_new=only_new)
+def apply(call: Call, file: File, force: Force = False) -> None:
+    """Create or replace rules from a file; their test cases run first."""
+    save(call, kind_at("rules"), read_objects(file), query=_FORCED if force else "")
 
 
-def delete(
+def remove(
+    call: Call,
     names: Names,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Also when other rules read its rows.")] = False,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    as_json: JsonOption = False,
 ) -> None:
     """Remove rules, their versions with them."""
-    from broker.cli.client import name_path
-    from broker.cli.output import print_json, print_line
-
-    which = ", ".join(map(repr, names))
-    confirm(f"Remove rule {which}?", yes=yes, command=f"sluice rules rm {' '.join(names)} --yes")
-    query = "?force=true" if force else ""
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, KNOWN):
-        for name in names:
-            client.delete(name_path("/rules", name) + query)
-            if not as_json:
-                print_line(f"rule {name} removed")
-    if as_json:
-        print_json({"removed": names})
+    call.confirm(f"Remove rule {', '.join(map(repr, names))}?")
+    for name in names:
+        call.api.delete(name_path("/rules", name) + (_FORCED if force else ""))
+        if not call.is_json:
+            print_line(f"rule {name} removed")
+    if call.is_json:
+        call.show({"removed": names})
 
 
-def reset(names: Names, url: UrlOption = None, data_dir: DataDirOption = DATA_DIR, as_json: JsonOption = False) -> None:
+def reset(call: Call, names: Names) -> None:
     """Set the counters of rules to zero."""
-    from broker.cli.client import name_path
-    from broker.cli.output import print_json, print_line
 
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, KNOWN):
-        for name in names:
-            client.post(f"{name_path('/rules', name)}/metrics:reset")
-            if not as_json:
-                print_line(f"rule {name} counts from zero")
-    if as_json:
-        print_json({"items": [{"name": name} for name in names]})
+    def reset_one(name: str) -> Any:
+        call.api.post(f"{name_path('/rules', name)}/metrics:reset")
+        return {"name": name}
+
+    for_each(call, names, reset_one, "counters of rule {} are zero")
 
 
-def metrics(
-    name: Name,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
-) -> None:
-    """Counters and rates of a rule and of each of its actions, and how long it takes."""
-    from broker.cli.output import print_json, print_members, print_table
+def metrics(call: Call, name: Name) -> None:
+    """Show the counters and rates of a rule and of each of its actions, and how long it takes."""
+    call.show(call.api.get(f"{name_path('/rules', name)}/metrics"), _show_metrics)
 
-    found = _get(name, "/metrics", url, data_dir)
-    if as_json or output == "json":
-        print_json(found)
-        return
+
+def _show_metrics(found: Mapping[str, Any]) -> None:
     times = found["evaluation_s"]
     members = {key: value for key, value in found.items() if isinstance(value, (int, float))}
     print_members({**members, **{f"evaluation {key}": _time(times[key]) for key in ("p50", "p99")}})
@@ -181,85 +137,74 @@ def _time(seconds: float | None) -> str | None:
     return None if seconds is None else f"{seconds * 1e6:,.1f} µs"
 
 
-def list_versions(
-    name: Name,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
-) -> None:
+def list_versions(call: Call, name: Name) -> None:
     """List the versions of a rule that are kept, newest first."""
-    from broker.cli.output import print_json, print_table
-
-    found = _get(name, "/versions", url, data_dir)
-    if as_json or output == "json":
-        print_json(found)
-        return
-    print_table(
-        ["version", "saved at", "change"],
-        [[one["version"], one["saved_at"], one["change"]] for one in found["items"]],
-    )
+    columns = {"version": "version", "saved at": "saved_at", "change": "change"}
+    call.show_rows(call.api.get(f"{name_path('/rules', name)}/versions"), columns)
 
 
 def restore(
+    call: Call,
     name: Name,
     version: Annotated[int, typer.Argument(help="The version to go back to.")],
     force: Force = False,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    as_json: JsonOption = False,
 ) -> None:
-    """Make a rule again what it was, as a new version."""
-    from broker.cli.client import name_path
-    from broker.cli.output import print_json, print_line
-
-    query = "?force=true" if force else ""
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, f"sluice rules versions {name}"):
-        restored = client.post(f"{name_path('/rules', name)}/versions/{version}:restore{query}")
-    if as_json:
-        print_json(restored)
-    else:
-        print_line(f"rule {name} is version {version} again, as version {restored['version']}")
+    """Go back to a version of a rule; it is saved as a new version."""
+    path = f"{name_path('/rules', name)}/versions/{version}:restore"
+    with hinting(exit_codes.NOT_FOUND, f"sluice rules versions {name}"):
+        restored = call.api.post(path + (_FORCED if force else ""))
+    call.show(restored, f'rolled back rule "{name}" to version {version} (saved as version {restored["version"]})')
 
 
 def diff(
+    call: Call,
     name: Name,
     before: Annotated[int | None, typer.Argument(metavar="[FROM]", help="A version; the last but one.")] = None,
     after: Annotated[int | None, typer.Argument(metavar="[TO]", help="Another; the newest.")] = None,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
 ) -> None:
     """Show what changed from one version of a rule to another."""
-    from broker.cli.client import name_path
-    from broker.cli.output import print_json, print_line
-
     path = f"{name_path('/rules', name)}/versions"
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, f"sluice rules versions {name}"):
-        newest = after or client.get(path)["items"][0]["version"]
-        found = client.get(f"{path}/{before or max(1, newest - 1)}/diff", to=newest)
-    if as_json or output == "json":
-        print_json(found)
-        return
+    with hinting(exit_codes.NOT_FOUND, f"sluice rules versions {name}"):
+        newest = after or call.api.get(path)["items"][0]["version"]
+        found = call.api.get(f"{path}/{before or max(1, newest - 1)}/diff", to=newest)
+    call.show(found, _print_diff)
+
+
+def _print_diff(found: Mapping[str, Any]) -> None:
     styles = {"+": "green", "-": "red", "@": "cyan"}
     for line in found["text"].split("\n") if found["text"] else ["nothing changed"]:
         print_line(line, style=styles.get(line[:1], ""))
 
 
-def _get(name: str, part: str, url: str | None, data_dir: Path) -> Any:
-    from broker.cli.client import name_path
+def functions(
+    call: Call,
+    like: Annotated[str | None, typer.Argument(help="Part of the name, or of its description.")] = None,
+    origin: Annotated[str | None, typer.Option("--origin", help="sluice, or the name of a plugin.")] = None,
+) -> None:
+    """List the functions of the rule language, with those of plugins and the problems of plugins."""
+    found = call.api.get("/functions")
+    items = [item for item in found["items"] if _is_wanted(item, like, origin)]
+    close = get_close_matches(like or "", [item["name"] for item in found["items"]], 1)
+    call.show({**found, "items": items, "total": len(items)}, lambda shown: _show_functions(shown, close))
 
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, KNOWN):
-        return client.get(name_path("/rules", name) + part)
+
+def _show_functions(found: Mapping[str, Any], close: Sequence[str]) -> None:
+    if found["items"]:
+        print_table(["function", "result", "meaning", "origin"], [_function_row(item) for item in found["items"]])
+    else:
+        say(f"there is no such function{f'; did you mean {close[0]!r}?' if close else ''}")
+    for plugin in found["plugins"]:
+        brought = f"{len(plugin['functions'])} functions" if plugin["functions"] else "nothing"
+        print_line(f"plugin {plugin['name']} ({plugin['package']} {plugin['version']}) brought {brought}")
+        for problem in plugin["problems"]:
+            print_line(f"  {problem}")
 
 
-def add_to(group: typer.Typer) -> None:
-    """Give the group of rules these commands, some in place of those that every kind has."""
-    commands: dict[str, Callable[..., None]] = {
-        "ls": list_rules, "show": show, "create": create, "apply": apply, "rm": delete, "metrics": metrics,
-        "reset": reset, "versions": list_versions,
-        "restore": restore, "diff": diff,
-    }  # fmt: skip
-    for name, command in commands.items():
-        group.command(name)(command)
+def _is_wanted(item: Mapping[str, Any], like: str | None, origin: str | None) -> bool:
+    text = f"{item['name']} {item['documentation']}".lower()
+    return (like is None or like.lower() in text) and origin in (None, item["origin"])
+
+
+def _function_row(item: Mapping[str, Any]) -> Sequence[str]:
+    first_line = item["documentation"].partition("\n")[0].replace("``", "")
+    return [item["signature"], item["returns"], first_line, item["origin"]]

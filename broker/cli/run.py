@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from broker.cli import exit_codes
+from broker.cli.command import DATA_DIR, DataDirOption
 from broker.cli.errors import CommandError
-from broker.cli.options import DATA_DIR, DataDirOption
+from broker.cli.files import pairs
 
 LOG_VARIABLE = "SLUICE_LOG"
 LEVELS = ("debug", "info", "warning", "error")
@@ -29,7 +30,7 @@ def serve(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be given many times.")
     ] = None,
 ) -> None:
-    """Run a broker until it is told to stop.
+    """Run a broker until it is stopped by a signal.
 
     Prints one line with its addresses when it is ready.
     """
@@ -99,10 +100,4 @@ def _address(text: str | None, option: str) -> str | None:
 
 
 def _overrides(settings: list[str]) -> dict[str, str]:
-    overrides = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not all(key.split(".")):
-            raise typer.BadParameter(f"{setting!r} is not KEY=VALUE, as mqtt.max_packet_size=1MB", param_hint="--set")
-        overrides[key.strip()] = value
-    return overrides
+    return {key.strip(): value for key, value in pairs(settings, "--set")}

@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.asking import confirm
-from broker.cli.errors import CommandError, checking, hinting
+from broker.cli.client import name_path
+from broker.cli.command import Call, command
+from broker.cli.errors import CommandError, hinting
 from broker.cli.files import SOURCE_TYPES, read_schemas, read_text
-from broker.cli.objects import save
-from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+from broker.cli.objects import remove, save
+from broker.cli.output import print_line, print_table, say
 from broker.core.kinds import kind_at
 
 NameArgument = Annotated[str, typer.Argument()]
-ForceOption = Annotated[bool, typer.Option("--force", help="Do it even when it breaks who uses the schema.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Do it even when it breaks what uses the schema.")]
 FileOption = Annotated[str, typer.Option("-f", "--file", help="The source: .avsc, .json or .proto; - is stdin.")]
 TypeOption = Annotated[str | None, typer.Option("--type", help="json, avro or protobuf; else by the file's name.")]
 
 _PATH = "/schemas"
+_KNOWN = "sluice schemas ls"
 
 
 def add_to(group: typer.Typer) -> None:
     """Add the commands to the group of the kind."""
-    for name, command in (
-        ("apply", apply),
-        ("check", check),
-        ("versions", versions),
-        ("use", use),
-        ("diff", diff),
-        ("users", users),
-        ("compatibility", compatibility),
-        ("infer", infer),
-        ("rm", remove),
-    ):
-        group.command(name)(command)
+    command(group, "apply")(apply)
+    command(group, "check", is_check=True)(check)
+    for name, of_one in (("versions", versions), ("users", users), ("compatibility", compatibility)):
+        command(group, name, known=_KNOWN)(of_one)
+    command(group, "use")(use)
+    command(group, "diff")(diff)
+    command(group, "infer")(infer)
+    command(group, "rm", known=_KNOWN, confirms=True)(remove_schema)
 
 
 def apply(
+    call: Call,
     file: Annotated[
         str,
         typer.Option("-f", "--file", help="A source (.avsc, .proto, .json), or schemas in HOCON or JSON; - is stdin."),
@@ -47,38 +47,22 @@ def apply(
     name: Annotated[str | None, typer.Option("--name", help="The name of a source; else the file's.")] = None,
     kind: Annotated[str | None, typer.Option("--type", help="json, avro or protobuf: the file is a source.")] = None,
     force: ForceOption = False,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
 ) -> None:
     """Create or replace schemas from a file: a source as it is, or objects."""
-    schemas = read_schemas(file, name, kind)
-    with api_client(url, data_dir) as client:
-        save(
-            client,
-            kind_at("schemas"),
-            schemas,
-            query="?force=true" if force else "",
-            as_json=as_json or output == "json",
-        )
+    save(call, kind_at("schemas"), read_schemas(file, name, kind), query=_forced(force))
 
 
-def check(
-    name: NameArgument,
-    file: FileOption,
-    kind: TypeOption = None,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-) -> None:
+def _forced(force: bool) -> str:
+    return "?force=true" if force else ""
+
+
+def check(call: Call, name: NameArgument, file: FileOption, kind: TypeOption = None) -> None:
     """Show what a new version would change and break, without saving it. Exit code 7 when it would be rejected."""
-    from broker.cli.output import print_json
-
-    body = {"source": read_text(file), **_typed(kind, file)}
-    with api_client(url, data_dir) as client, checking():
-        found = client.post(f"{_of(name)}:check", body)
-    print_json(found) if output == "json" else _print_check(name, found)
+    body = {"source": read_text(file)}
+    if type := kind or SOURCE_TYPES.get(Path(file).suffix):
+        body["type"] = type
+    found = call.api.post(f"{name_path(_PATH, name)}:check", body)
+    call.show(found, lambda _: _print_check(name, found))
     is_compatible = found["compatibility"]["compatible"]
     if not is_compatible or any(item["breaks"] for item in found["impact"]):
         apply_it = f"sluice schemas apply -f {file} --name {name} --force"
@@ -89,17 +73,12 @@ def check(
         )
 
 
-def versions(
-    name: NameArgument, url: UrlOption = None, data_dir: DataDirOption = DATA_DIR, output: OutputOption = "table"
-) -> None:
-    """The versions of a schema, oldest first."""
-    from broker.cli.output import print_json, print_table
+def versions(call: Call, name: NameArgument) -> None:
+    """List the versions of a schema, oldest first."""
+    call.show(call.api.get(f"{name_path(_PATH, name)}/versions"), _print_versions)
 
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice schemas ls"):
-        found = client.get(f"{_of(name)}/versions")
-    if output == "json":
-        print_json(found)
-        return
+
+def _print_versions(found: Mapping[str, Any]) -> None:
     rows = [
         [item["version"], item["id"], _state(item), item["fingerprints"]["sha256"][:12], item["description"]]
         for item in found["items"]
@@ -108,122 +87,88 @@ def versions(
 
 
 def use(
+    call: Call,
     name: NameArgument,
     version: Annotated[str, typer.Argument(help="Its number, or 'latest'.")],
     force: ForceOption = False,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
 ) -> None:
-    """Code payloads by another version, as to take a change back."""
-    from broker.cli.output import print_line
-
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, f"sluice schemas versions {name}"):
-        shown = client.post(f"{_of(name)}/versions/{version}:use{'?force=true' if force else ''}")
-    print_line(f"schema {name} uses version {shown['version']}")
+    """Encode and decode payloads by another version, as to revert a change."""
+    with hinting(exit_codes.NOT_FOUND, f"sluice schemas versions {name}"):
+        shown = call.api.post(f"{name_path(_PATH, name)}/versions/{version}:use{_forced(force)}")
+    call.show(shown, f"schema {name} uses version {shown['version']}")
 
 
 def diff(
+    call: Call,
     name: NameArgument,
     before: Annotated[str, typer.Argument(help="A version: its number, 'latest', or 'current'.")],
     after: Annotated[str, typer.Argument(help="Another version.")] = "current",
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
 ) -> None:
-    """What changed between two versions."""
-    from broker.cli.output import print_json, print_line
-
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, f"sluice schemas versions {name}"):
-        found = client.get(f"{_of(name)}/diff", before=before, after=after)
-    if output == "json":
-        print_json(found)
-        return
-    for change in found["changes"]:
-        print_line(change["text"])
+    """Show what changed between two versions."""
+    with hinting(exit_codes.NOT_FOUND, f"sluice schemas versions {name}"):
+        found = call.api.get(f"{name_path(_PATH, name)}/diff", before=before, after=after)
+    call.show(found, lambda _: _print_lines(change["text"] for change in found["changes"]))
 
 
-def users(
-    name: NameArgument, url: UrlOption = None, data_dir: DataDirOption = DATA_DIR, output: OutputOption = "table"
-) -> None:
-    """Who names a schema: validations, transformations, rules, other schemas."""
-    from broker.cli.output import print_json, print_line
+def users(call: Call, name: NameArgument) -> None:
+    """List what names a schema: validations, transformations, rules, other schemas."""
+    found = call.api.get(f"{name_path(_PATH, name)}/users")
+    call.show(found, lambda _: _print_lines((*found["users"], *found["schemas"])))
 
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice schemas ls"):
-        found = client.get(f"{_of(name)}/users")
-    if output == "json":
-        print_json(found)
-        return
-    for user in (*found["users"], *found["schemas"]):
-        print_line(user)
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        print_line(line)
 
 
 def compatibility(
-    name: Annotated[str | None, typer.Argument(help="A schema; '-' for those that do not say it themselves.")] = None,
+    call: Call,
+    name: Annotated[str | None, typer.Argument(help="A schema; '-' for the default of schemas without a mode.")] = None,
     mode: Annotated[str | None, typer.Argument(help="none, backward, forward, full, X_transitive, disabled.")] = None,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
 ) -> None:
-    """Show or set what a new version must be able to do."""
-    from broker.cli.output import print_json, print_line
-
-    path = f"{_PATH}:compatibility" if name in (None, "-") else f"{_of(str(name))}/compatibility"
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice schemas ls"):
-        found = client.get(path) if mode is None else client.put(path, {"compatibility": mode})[0]
-    print_json(found) if output == "json" else print_line(found["compatibility"])
+    """Show or set what a new version must be compatible with."""
+    path = f"{_PATH}:compatibility" if name in (None, "-") else f"{name_path(_PATH, str(name))}/compatibility"
+    found = call.api.get(path) if mode is None else call.api.put(path, {"compatibility": mode})[0]
+    call.show(found, found["compatibility"])
 
 
 def infer(
+    call: Call,
     topic: Annotated[str | None, typer.Option("--topic", help="Messages on the topics of a filter.")] = None,
     stream: Annotated[str | None, typer.Option("--stream", help="What a stream holds.")] = None,
     file: Annotated[str | None, typer.Option("-f", "--file", help="A message a line; - is stdin.")] = None,
     kind: Annotated[str, typer.Option("--type", help="json or avro.")] = "json",
     name: Annotated[str, typer.Option("--name", help="Name of the Avro record.")] = "Message",
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
 ) -> None:
-    """Write a schema that messages fit to standard output."""
-    from broker.cli.output import print_json, say
-
+    """Infer a schema from messages and print it to standard output."""
     given: dict[str, Any] = {"topic": topic, "stream": stream}
     given["samples"] = None if file is None else [line for line in read_text(file).splitlines() if line.strip()]
     wanted = {key: value for key, value in given.items() if value is not None}
     if len(wanted) != 1:
         raise CommandError("name one of --topic, --stream and --file", exit_codes.USAGE)
-    with api_client(url, data_dir) as client:
-        found = client.post("/schemas:infer", {"type": kind, "name": name, **wanted})
-    if output == "json":
-        print_json(found)
-        return
+    call.show(call.api.post("/schemas:infer", {"type": kind, "name": name, **wanted}), _print_inferred)
+
+
+def _print_inferred(found: Mapping[str, Any]) -> None:
     print(found["source"])
     skipped = f", {found['skipped']} were not JSON" if found["skipped"] else ""
-    say(f"learnt from {found['messages']} messages{skipped}")
+    say(f"inferred from {found['messages']} messages{skipped}")
     for warning in found["warnings"]:
         say(f"warning: {warning}")
 
 
-def remove(
+def remove_schema(
+    call: Call,
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     force: ForceOption = False,
-    permanent: Annotated[bool, typer.Option("--permanent", help="Forget its versions and ids permanently.")] = False,
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
+    permanent: Annotated[bool, typer.Option("--permanent", help="Delete its versions and ids permanently.")] = False,
 ) -> None:
-    """Remove a schema. Its versions are still found by their ids, unless it is forgotten permanently."""
-    from broker.cli.output import print_line
-
-    confirm(f"Remove schema {name!r}?", yes=yes, command=f"sluice schemas rm {name} --yes")
+    """Remove a schema. Its versions are still found by their ids, unless they are deleted permanently."""
     options = "&".join(option for option, is_set in (("force=true", force), ("permanent=true", permanent)) if is_set)
-    with api_client(url, data_dir) as client, hinting(exit_codes.NOT_FOUND, "sluice schemas ls"):
-        client.delete(f"{_of(name)}{'?' if options else ''}{options}")
-    print_line(f"schema {name} removed")
+    remove(call, _PATH, name, what="schema", query=f"{'?' if options else ''}{options}")
 
 
 def _print_check(name: str, found: dict[str, Any]) -> None:
-    from broker.cli.output import print_line
-
     what = f"version {found['version']}" if found["is_new_version"] else f"version {found['version']} again"
     print_line(f"schema {name}, {what}", style="bold")
     for change in found["changes"]:
@@ -253,15 +198,3 @@ def _placed(entry: dict[str, Any]) -> str:
 
 def _state(item: dict[str, Any]) -> str:
     return "deleted" if item.get("deleted") else "in use" if item["in_use"] else ""
-
-
-def _of(name: str) -> str:
-    from broker.cli.client import name_path
-
-    return name_path(_PATH, name)
-
-
-def _typed(kind: str | None, file: str) -> dict[str, str]:
-    """The type, where it is said or the file's name tells it; the schema's own otherwise."""
-    found = kind or SOURCE_TYPES.get(Path(file).suffix)
-    return {} if found is None else {"type": found}

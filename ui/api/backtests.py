@@ -13,10 +13,9 @@ from ui.api.deadline import BoundedCalls
 from ui.api.models.rules import Backtest
 from ui.api.models.shapes import Anything, ObjectList
 from ui.api.objects import whole_list
-from ui.api.operation import described
-from ui.api.wire import answer, read_object
+from ui.api.operation import Operations
+from ui.api.wire import answer
 
-_TAGS: list[Any] = ["Rules"]
 JobPath = Annotated[str, Path(max_length=64, description="The identifier of a back-test.")]
 
 
@@ -36,54 +35,38 @@ class BacktestVerbs(Protocol):
 
 def add_backtests(router: APIRouter, service: BacktestVerbs, calls: BoundedCalls) -> None:
     """Add the routes. None is started while the node is overloaded."""
+    ops = Operations(router, "Rules")
 
-    @router.post(
+    @ops.post(
         "/rules:backtest",
-        operation_id="backtestRule",
-        tags=_TAGS,
-        summary="Back-test SQL or a rule",
-        **described(body=Backtest, answer=Anything, status=202, problems=(404,)),
+        "backtestRule",
+        "Back-test SQL or a rule",
+        body=Backtest,
+        answer=Anything,
+        status=202,
+        problems=(404,),
     )
-    async def start(request: Request) -> Response:
+    async def start(request: Request, body: Spec) -> Response:
         """Runs SQL or a rule over a range of a stream and compares the rows with those of the running rule. Starts a
         job; `Location` is its address.
         """
-        body = await read_object(request)
         wish = await calls.run("compiling the rule", lambda: service.backtest_wish(body))
         job = service.backtest(wish)
         started = answer(job, 202)
         started.headers["Location"] = f"{request.url.path.removesuffix('/rules:backtest')}/backtests/{job['id']}"
         return started
 
-    @router.get(
-        "/backtests",
-        operation_id="listBacktests",
-        tags=_TAGS,
-        summary="List back-tests",
-        **described(answer=ObjectList),
-    )
-    async def list_backtests() -> Response:
+    @ops.get("/backtests", "listBacktests", "List back-tests", answer=ObjectList)
+    def list_backtests() -> Spec:
         """Returns running back-tests and those that ended, newest first."""
-        return answer(whole_list(service.backtests()))
+        return whole_list(service.backtests())
 
-    @router.get(
-        "/backtests/{id}",
-        operation_id="getBacktest",
-        tags=_TAGS,
-        summary="Show a back-test",
-        **described(answer=Anything, problems=(404, 422)),
-    )
-    async def get_backtest(id: JobPath) -> Response:
+    @ops.get("/backtests/{id}", "getBacktest", "Show a back-test", answer=Anything, problems=(404, 422))
+    def get_backtest(id: JobPath) -> Spec:
         """Returns the state, the progress and, once it ended, the result."""
-        return answer(service.backtest_of(id))
+        return service.backtest_of(id)
 
-    @router.post(
-        "/backtests/{id}:cancel",
-        operation_id="cancelBacktest",
-        tags=_TAGS,
-        summary="Cancel a back-test",
-        **described(answer=Anything, problems=(404, 422)),
-    )
-    async def cancel_backtest(id: JobPath) -> Response:
+    @ops.post("/backtests/{id}:cancel", "cancelBacktest", "Cancel a back-test", answer=Anything, problems=(404, 422))
+    def cancel_backtest(id: JobPath) -> Spec:
         """Stops the job. Results so far are kept."""
-        return answer(service.cancel_backtest(id))
+        return service.cancel_backtest(id)

@@ -11,43 +11,24 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final, get_args
 
-from fastapi import Request
 from pydantic import BaseModel
 
-from broker.admin.named_files import check_files
 from broker.core.errors import Invalid, Problem
 from ui.api.models.shapes import CheckedBody
-from ui.api.operation import MODELS
 
 _LIKENESS: Final = 0.3
-"""Low: ``context`` is to lead to ``event``. The members there are stand beside the suggestion."""
-_TAGS_OF_DATA: Final = frozenset({"Try", "Messages"})
-"""Of operations whose bodies are messages and events; those of others may name certificates and keys."""
+"""Low: ``context`` is to lead to ``event``. The message lists all members beside the suggestion."""
 
 
-def check_members(request: Request, body: dict[str, Any]) -> None:
-    """Raise for members that the operation of the request does not have, and for files that an object may not name.
+def check_members(body: Mapping[str, Any], model: type[BaseModel]) -> None:
+    """Raise for members that an operation does not have.
 
     Raises:
         broker.core.errors.Invalid: with each, its place and the member nearest to it.
     """
-    route = request.scope.get("route")
-    model = _model_of(getattr(route, "openapi_extra", None))
-    if model is None or "parameters" in model.model_fields or _TAGS_OF_DATA.isdisjoint(getattr(route, "tags", ())):
-        check_files(body)
-    if model is None:
-        return
     problems = list(_unknown(body, model, ""))
     if problems:
         raise Invalid("the body has unknown members", problems, code="unknown_member")
-
-
-def _model_of(described: Any) -> type[BaseModel] | None:
-    try:
-        reference = described["requestBody"]["content"]["application/json"]["schema"]["$ref"]
-    except (KeyError, TypeError):
-        return None
-    return MODELS.get(str(reference))
 
 
 def _unknown(value: Any, model: type[BaseModel], pointer: str) -> Iterator[Problem]:

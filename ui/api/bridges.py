@@ -5,101 +5,66 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
-from starlette.responses import Response
+from fastapi import APIRouter, Query
 
 from broker.core.kinds import Kind
 from broker.core.objects import Spec
 from ui.api.models.bridges import Drain
 from ui.api.models.gates import TakeAgain
 from ui.api.models.shapes import Anything, ObjectList
-from ui.api.objects import KindRoutes, whole_list
-from ui.api.operation import described
-from ui.api.parameters import NamePath, checked_name
-from ui.api.wire import answer, read_model
-
-
-def add_connectors(router: APIRouter, kind: Kind, service: Any) -> None:
-    """Add the routes of connectors."""
-    KindRoutes(router, kind, service).add_all()
-    add_types(router, service.types)
-
-
-def add_actions(router: APIRouter, kind: Kind, service: Any) -> None:
-    """Add the routes of actions."""
-    KindRoutes(router, kind, service).add_all()
-    add_drain(router, kind, service.drain)
-    add_dead_letters(router, kind, service)
+from ui.api.objects import whole_list
+from ui.api.operation import Operations
+from ui.api.parameters import NamePath
 
 
 def add_types(router: APIRouter, types: Callable[[], Sequence[Spec]]) -> None:
     """The types of connectors there are."""
 
-    @router.get(
-        "/connector-types",
-        operation_id="listConnectorTypes",
-        tags=["Bridges"],
-        summary="List the types of connectors",
-        **described(answer=ObjectList),
+    @Operations(router, "Bridges").get(
+        "/connector-types", "listConnectorTypes", "List the types of connectors", answer=ObjectList
     )
-    async def list_types() -> Response:
+    def list_types() -> Any:
         """Returns each type with the JSON Schemas of its settings, and what is missing where it cannot be used here."""
-        return answer(whole_list(types()))
+        return whole_list(types())
 
 
 def add_drain(router: APIRouter, kind: Kind, drain: Callable[[str, float], Awaitable[Spec]]) -> None:
     """Take no more rows, and send those that wait."""
 
-    @router.post(
-        f"/{kind.path}/{{name}}:drain",
-        operation_id="drainAction",
-        tags=[kind.tag],
-        summary="Drain an action",
-        **described(body=Drain, answer=Anything, problems=(404, 422)),
+    @Operations(router, kind.tag).post(
+        f"/{kind.path}/{{name}}:drain", "drainAction", "Drain an action", answer=Anything, problems=(404, 422)
     )
-    async def drained(name: NamePath, request: Request) -> Response:
+    async def drained(name: NamePath, body: Drain) -> Any:
         """Accepts no more rows, sends those in the buffer, then stops. Returns when the buffer is empty or `timeout_s`
         is over.
         """
-        return answer(await drain(checked_name(name), (await read_model(request, Drain)).timeout_s))
+        return await drain(name, body.timeout_s)
 
 
 def add_dead_letters(router: APIRouter, kind: Kind, service: Any) -> None:
     """What an action gave up: shown, sent again, forgotten."""
     path = f"/{kind.path}/{{name}}/dead-letters"
-    tags: list[Any] = [kind.tag]
+    ops = Operations(router, kind.tag)
 
-    @router.get(
-        path,
-        operation_id="listDeadLetters",
-        tags=tags,
-        summary="List the dead letters of an action",
-        **described(answer=Anything, problems=(404, 422)),
-    )
+    @ops.get(path, "listDeadLetters", "List the dead letters of an action", answer=Anything, problems=(404, 422))
     async def show(
-        name: NamePath, limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 20
-    ) -> Response:
+        name: NamePath, limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of items.")] = 20
+    ) -> Any:
         """Returns rows that the action gave up, oldest first, each with the reason and its attempts."""
-        return answer(await service.dead_letters(checked_name(name), limit))
+        return await service.dead_letters(name, limit)
 
-    @router.post(
-        f"{path}:redrive",
-        operation_id="redriveDeadLetters",
-        tags=tags,
-        summary="Send dead letters again",
-        **described(body=TakeAgain, answer=Anything, problems=(404,)),
-    )
-    async def redrive(name: NamePath, request: Request) -> Response:
+    @ops.post(f"{path}:redrive", "redriveDeadLetters", "Send dead letters again", answer=Anything, problems=(404,))
+    async def redrive(name: NamePath, body: TakeAgain) -> Any:
         """Sends dead letters again, oldest first. One that fails again becomes a new dead letter."""
-        return answer(await service.redrive(checked_name(name), (await read_model(request, TakeAgain)).limit))
+        return await service.redrive(name, body.limit)
 
-    @router.post(
+    @ops.post(
         f"{path}:purge",
-        operation_id="purgeDeadLetters",
-        tags=tags,
-        summary="Delete the dead letters of an action",
-        **described(answer=Anything, problems=(404, 422)),
+        "purgeDeadLetters",
+        "Delete the dead letters of an action",
+        answer=Anything,
+        problems=(404, 422),
     )
-    async def purge(name: NamePath) -> Response:
+    def purge(name: NamePath) -> Any:
         """Deletes all dead letters of the action. This cannot be undone."""
-        return answer(service.purge(checked_name(name)))
+        return service.purge(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from broker.core.errors import Invalid, Problem
@@ -14,9 +14,9 @@ from ui.api.deadline import BoundedCalls
 from ui.api.models.shapes import Object
 from ui.api.multipart import form_parts
 from ui.api.objects import created_answer
-from ui.api.operation import described
+from ui.api.operation import Operations
 from ui.api.parameters import checked_name
-from ui.api.wire import answer, read_bytes
+from ui.api.wire import read_bytes
 
 _MEMBERS = ("name", "root_proto_file", "description", "bundle")
 _FORM: dict[str, Any] = {
@@ -46,15 +46,17 @@ class Bundles(ObjectService, Protocol):
     def bundle_with_root(self, name: str, root: str) -> Sequence[dict[str, Any]]: ...
 
 
-def add_bundles(router: APIRouter, service: Bundles, compiling: BoundedCalls) -> None:
+def add_bundles(ops: Operations, service: Bundles, compiling: BoundedCalls) -> None:
     """Add creating and changing a schema by a bundle."""
 
-    @router.post(
+    @ops.post(
         "/schemas:bundle",
-        operation_id="createSchemaBundle",
-        tags=["Schemas"],
-        summary="Create a protobuf schema of several files",
-        **_described(201),
+        "createSchemaBundle",
+        "Create a protobuf schema of several files",
+        form=_FORM,
+        answer=Object,
+        status=201,
+        problems=(409, 413, 422),
     )
     async def create_bundle(request: Request) -> Response:
         """Takes a gzipped tar of `.proto` files as a form. `root_proto_file` names the file that is the schema."""
@@ -64,14 +66,15 @@ def add_bundles(router: APIRouter, service: Bundles, compiling: BoundedCalls) ->
         prepared = await compiling.run("compiling the schema", service.prepare(spec))
         return created_answer(request, service.create(spec, prepared))
 
-    @router.put(
+    @ops.put(
         "/schemas:bundle",
-        operation_id="putSchemaBundle",
-        tags=["Schemas"],
-        summary="Change a protobuf schema of several files",
-        **_described(200),
+        "putSchemaBundle",
+        "Change a protobuf schema of several files",
+        form=_FORM,
+        answer=Object,
+        problems=(404, 409, 413, 422),
     )
-    async def put_bundle(request: Request) -> Response:
+    async def put_bundle(request: Request) -> Spec:
         """Adds a version from a gzipped tar of `.proto` files. Without a bundle only the root file or the description
         changes.
         """
@@ -84,15 +87,7 @@ def add_bundles(router: APIRouter, service: Bundles, compiling: BoundedCalls) ->
             files = service.bundle_with_root(name, root)
         spec = {**_kept(current), **_spec(form, files)}
         prepared = await compiling.run("compiling the schema", service.prepare(spec, name))
-        return answer(service.replace(name, spec, prepared=prepared))
-
-
-def _described(status: int) -> dict[str, Any]:
-    problems = (409, 413, 422) if status == 201 else (404, 409, 413, 422)
-    made = described(answer=Object, status=status, problems=problems)
-    content = {"multipart/form-data": {"schema": _FORM}}
-    made["openapi_extra"] = {"requestBody": {"required": True, "content": content}}
-    return made
+        return service.replace(name, spec, prepared=prepared)
 
 
 async def _form(request: Request, required: tuple[str, ...]) -> Mapping[str, bytes]:
@@ -102,7 +97,7 @@ async def _form(request: Request, required: tuple[str, ...]) -> Mapping[str, byt
     problems = [Problem(f"the part {name!r} is missing", f"/{name}") for name in missing]
     problems += [Problem(f"unknown part {name!r}", f"/{name}") for name in unknown]
     if problems:
-        raise Invalid("the form is not as it must be", problems)
+        raise Invalid("the form cannot be used", problems)
     return form
 
 
@@ -110,7 +105,7 @@ def _text(form: Mapping[str, bytes], name: str) -> str:
     try:
         return form[name].decode()
     except UnicodeDecodeError:
-        raise Invalid("the form is not as it must be", [Problem("it is not UTF-8", f"/{name}")]) from None
+        raise Invalid("the form cannot be used", [Problem("it is not UTF-8", f"/{name}")]) from None
 
 
 def _spec(form: Mapping[str, bytes], files: Any) -> dict[str, Any]:

@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from broker.admin.access import AccessDesk
+from broker.admin.alarms import AlarmDesk
 from broker.admin.api_settings import ApiSettings
+from broker.admin.delayed import DelayedDesk
+from broker.admin.groups import GroupDesk
+from broker.admin.listeners import ListenerDesk
+from broker.admin.pipeline import PipelineView
+from broker.admin.quarantine import QuarantineDesk
 from broker.admin.traffic import Traffic
 from broker.core.clock import Clock, SystemClock
 from broker.core.objects import ObjectService, Spec
@@ -33,9 +40,9 @@ class Streams(Protocol):
     def stream_ranges(self, name: str) -> Spec:
         """Where the records are read, by whom and until when.
 
-        ``ranges_url`` is the address of the process that serves them, under ``/streams/{log}/{shard}?from=&to=``, to
-        whom shows ``ticket`` before ``expires_at`` (RFC 3339). ``epoch`` changes when a stream is deleted and made
-        anew.
+        ``ranges_url`` is the address of the process that serves them, under ``/streams/{log}/{shard}?from=&to=`` to
+        clients that show ``ticket`` before ``expires_at`` (RFC 3339). ``epoch`` changes when a stream is deleted and
+        created again.
         """
         ...
 
@@ -60,58 +67,6 @@ class Lake(Protocol):
         ...
 
 
-class Quarantine(Protocol):
-    """What waits in quarantine, and taking it again (``broker.admin.quarantine``)."""
-
-    def overview(self) -> Sequence[Spec]: ...
-
-    def show(self, stream: str, limit: int) -> Spec: ...
-
-    async def take_again(self, stream: str, limit: int) -> Spec: ...
-
-
-class Groups(Protocol):
-    """Share groups (``broker.admin.groups``)."""
-
-    def overview(self) -> Sequence[Spec]: ...
-
-    def show(self, name: str) -> Spec: ...
-
-    def make(self, asked: Spec) -> Spec: ...
-
-    def delete(self, name: str) -> None: ...
-
-
-class Alarms(Protocol):
-    """What is wrong now, and what was (``broker.admin.alarms``)."""
-
-    def active(self) -> Sequence[Spec]: ...
-
-    def history(self) -> Sequence[Spec]: ...
-
-    def forget_history(self) -> int: ...
-
-
-class Listeners(Protocol):
-    """The addresses on which MQTT clients are taken (``broker.admin.listeners``)."""
-
-    def list(self) -> Sequence[Spec]: ...
-
-    def get(self, id: str) -> Spec: ...
-
-    async def create(self, id: str, settings: Spec) -> Spec: ...
-
-    async def patch(self, id: str, patch: Spec, *, drain: bool = False) -> Spec: ...
-
-    async def delete(self, id: str, *, drain: bool = False) -> None: ...
-
-    async def start(self, id: str) -> Spec: ...
-
-    async def stop(self, id: str, *, drain: bool = False) -> Spec: ...
-
-    async def restart(self, id: str, *, drain: bool = False) -> Spec: ...
-
-
 class ShowSettings(Protocol):
     """The settings in force (``broker.app.reload``)."""
 
@@ -122,64 +77,6 @@ class ReloadConfig(Protocol):
     """Reads the configuration again (``broker.app.reload``)."""
 
     async def __call__(self, *, drain: bool = False) -> Spec: ...
-
-
-class Delayed(Protocol):
-    """Messages that are published later (``broker.admin.delayed``)."""
-
-    def list(self, limit: int, after: str | None) -> Spec: ...
-
-    def get(self, id: str) -> Spec: ...
-
-    def delete(self, id: str) -> None: ...
-
-
-class Pipeline(Protocol):
-    """What acts on a topic, and a trial of all of it (``broker.admin.pipeline``)."""
-
-    def of_topic(self, topic: str) -> Spec: ...
-
-    def preview(self, body: Spec) -> Spec: ...
-
-
-class Users(Protocol):
-    """The broker's own users (``broker.auth.users``). What is told of one holds no password, except one just made."""
-
-    def list(self) -> Sequence[Spec]: ...
-
-    def get(self, name: str) -> Spec: ...
-
-    async def create(self, spec: Spec) -> Spec: ...
-
-    async def replace(self, name: str, spec: Spec) -> Spec: ...
-
-    async def rotate(self, name: str) -> Spec: ...
-
-    def delete(self, name: str) -> None: ...
-
-
-class Bans(Protocol):
-    """Who is refused (``broker.auth.bans``)."""
-
-    def list(self) -> Sequence[Spec]: ...
-
-
-class Access(Protocol):
-    """Who may (``broker.admin.access``)."""
-
-    @property
-    def users(self) -> Users: ...
-
-    @property
-    def bans(self) -> Bans: ...
-
-    async def ban(self, spec: Spec) -> Spec: ...
-
-    async def unban(self, kind: str, who: str) -> None: ...
-
-    async def import_users(self, body: Spec) -> Spec: ...
-
-    async def check(self, body: Spec) -> Spec: ...
 
 
 class Logins(Protocol):
@@ -206,16 +103,16 @@ class ApiContext:
     metrics_text: Callable[[], str]
     streams: Streams | None = None
     lake: Lake | None = None
-    quarantine: Quarantine | None = None
-    groups: Groups | None = None
-    access: Access | None = None
+    quarantine: QuarantineDesk | None = None
+    groups: GroupDesk | None = None
+    access: AccessDesk | None = None
     logins: Logins | None = None
-    delayed: Delayed | None = None
-    listeners: Listeners | None = None
+    delayed: DelayedDesk | None = None
+    listeners: ListenerDesk | None = None
     reload: ReloadConfig | None = None
     settings: ShowSettings | None = None
-    alarms: Alarms | None = None
-    pipeline: Pipeline | None = None
+    alarms: AlarmDesk | None = None
+    pipeline: PipelineView | None = None
     traffic: Traffic | None = None
     receivers: Receivers = field(default_factory=Receivers)
     """Where what is posted to ``/ingest/NAME`` goes."""

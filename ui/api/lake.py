@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
-from starlette.responses import Response
+from fastapi import APIRouter, Query
 
+from broker.core.objects import Spec
 from ui.api.context import Lake
 from ui.api.models.shapes import Anything
 from ui.api.models.streams import Preview, TableReport
-from ui.api.operation import described
-from ui.api.parameters import NamePath, checked_name
-from ui.api.wire import Json, answer, read_object
+from ui.api.operation import Operations
+from ui.api.parameters import NamePath
+from ui.api.wire import Json, answer
 
 
 class SharedReads:
@@ -46,43 +46,36 @@ class SharedReads:
     def _finished(self, question: tuple[Any, ...], task: asyncio.Task[Json]) -> None:
         del self._running[question]
         if not task.cancelled():
-            task.exception()  # whoever asked has been told; that nobody asks any more is no error
+            task.exception()  # retrieved, so that asyncio does not log it when every request for it is gone
 
 
 def add_lake(router: APIRouter, lake: Lake) -> None:
     """Add the verbs of tables."""
-    reads = SharedReads(lake)
+    reads, ops = SharedReads(lake), Operations(router, "Lake")
 
-    @router.put(
+    @ops.put(
         "/lake/tables/{name}/report",
-        operation_id="reportTable",
-        tags=["Lake"],
-        summary="Report the progress of a table's job",
-        **described(body=TableReport, status=204, problems=(404,)),
+        "reportTable",
+        "Report the progress of a table's job",
+        body=TableReport,
+        problems=(404,),
     )
-    async def report(name: NamePath, request: Request) -> Response:
+    def report(name: NamePath, body: Spec) -> None:
         """The lake job calls this to report its progress. The status page and the table show what was reported last."""
-        lake.report(checked_name(name), await read_object(request))
-        return Response(status_code=204)
+        lake.report(name, body)
 
-    @router.get(
+    @ops.get(
         "/lake/tables/{name}/preview",
-        operation_id="previewTable",
-        tags=["Lake"],
-        summary="Show the newest rows of a table",
-        **described(answer=Preview, problems=(404, 422)),
+        "previewTable",
+        "Show the newest rows of a table",
+        answer=Preview,
+        problems=(404, 422),
     )
-    async def preview(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> Response:
+    async def preview(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> Json:
         """Reads the newest rows from the files of the table, newest first."""
-        return await reads.preview(checked_name(name), limit)
+        return await reads.preview(name, limit)
 
-    @router.post(
-        "/lake/tables/{name}:audit",
-        operation_id="auditTable",
-        tags=["Lake"],
-        summary="Audit a table",
-        **described(answer=Anything, problems=(404, 422)),
-    )
-    async def audit(name: NamePath) -> Response:
+    @ops.post("/lake/tables/{name}:audit", "auditTable", "Audit a table", answer=Anything, problems=(404, 422))
+    async def audit(name: NamePath) -> Json:
         """Proves by offset that every record of the stream is a row, was filtered, or is a dead letter."""
-        return await reads.audit(checked_name(name))
+        return await reads.audit(name)

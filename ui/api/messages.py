@@ -6,20 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
 
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import Invalid, Problem
 from broker.core.message import Message
+from broker.core.objects import Spec
 from broker.core.stage import Refusal
 from broker.core.topic import check_topic_name
 from broker.core.wire import payload_from_wire
 from ui.api.context import ApiContext
 from ui.api.models.messages import Published, PublishRequest
-from ui.api.operation import described
+from ui.api.operation import Operations
 from ui.api.problems import ApiProblem
-from ui.api.wire import answer, read_object
 
 _PROPERTIES: Mapping[str, tuple[str, type]] = {
     "content_type": ("Content-Type", str),
@@ -36,18 +35,13 @@ _MEMBERS = frozenset({"topic", "payload", "qos", "retain", "user_properties", "c
 def add_publishing(router: APIRouter, context: ApiContext) -> None:
     """Add ``POST /messages:publish``."""
 
-    @router.post(
-        "/messages:publish",
-        operation_id="publishMessage",
-        tags=["Messages"],
-        summary="Publish a message",
-        **described(body=PublishRequest, answer=Published),
+    @Operations(router, "Messages").post(
+        "/messages:publish", "publishMessage", "Publish a message", body=PublishRequest, answer=Published
     )
-    async def publish(request: Request) -> Response:
+    async def publish(request: Request, body: Spec) -> Spec:
         """Runs the message through the whole pipeline, as if a client had published it. With QoS 1 and 2 the answer
         comes once it is stored.
         """
-        body = await read_object(request)
         message = _message(body, _client(request), context.clock.now_ns())
         if body.get("check_acl"):
             await _check_rules(context, message)
@@ -58,7 +52,7 @@ def add_publishing(router: APIRouter, context: ApiContext) -> None:
             await context.traffic.stored()
         became = "delivered" if outcome.receivers else "no_subscribers"
         is_kept = message.retain and len(message.payload) > 0
-        return answer({"receivers": outcome.receivers, "outcome": became, "retained": is_kept})
+        return {"receivers": outcome.receivers, "outcome": became, "retained": is_kept}
 
 
 async def _check_rules(context: ApiContext, message: Message) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from inspect import isawaitable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Protocol
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -16,22 +16,21 @@ from broker.core.objects import ObjectService, Spec
 from ui.api import preconditions
 from ui.api.gate_filters import GateFilter
 from ui.api.models.bridges import ProbeResult
-from ui.api.models.shapes import Object, ObjectList, Order
-from ui.api.object_routes import ObjectRoutes
-from ui.api.operation import described
+from ui.api.models.shapes import Anything, Object, ObjectList, Order
+from ui.api.operation import Operations
 from ui.api.parameters import NamePath, checked_name, decode_cursor, encode_cursor
 from ui.api.rule_filters import RuleFilter
-from ui.api.wire import answer, read_model, read_object
+from ui.api.wire import answer
 
 
 class Selection(Protocol):
-    """Which objects a list is to hold."""
+    """Chooses the objects of a list."""
 
     def select(self, objects: Iterable[Spec]) -> Sequence[Spec]: ...
 
 
 class Everything:
-    """No choice."""
+    """Chooses all."""
 
     def select(self, objects: Iterable[Spec]) -> Sequence[Spec]:
         """All of them."""
@@ -40,6 +39,12 @@ class Everything:
 
 class Objects(ObjectService, Protocol):
     """The service of a kind. What a kind's abilities do not name, its service need not have."""
+
+    def create(self, spec: Spec, **options: Any) -> Spec: ...
+
+    def replace(self, name: str, spec: Spec, **options: Any) -> Spec: ...
+
+    def delete(self, name: str, **options: Any) -> None: ...
 
     def etag(self, name: str) -> str: ...
 
@@ -66,132 +71,72 @@ _READ_ONLY: Final = "Read-only members of an answer may be sent back; they are i
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items in the answer.")]
 Cursor = Annotated[str | None, Query(description="`next` of the previous page.")]
+Options = Mapping[str, Any]
+"""Keyword arguments for a method of a service."""
+
+
+async def _no_options(_spec: Spec, _name: str | None, _force: bool) -> tuple[Options, Options]:
+    return {}, {}
+
+
+async def _no_force() -> bool:
+    return False
+
+
+async def _not_special() -> Options:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What a kind does differently when objects are saved and deleted.
+
+    ``prepare`` gets the spec, its name where it may exist, and ``force``; it gives keyword arguments for ``create`` and
+    for ``replace``. ``force`` is the dependency that reads that query parameter, ``deleting`` gives keyword arguments
+    for ``delete``.
+    """
+
+    prepare: Callable[[Spec, str | None, bool], Awaitable[tuple[Options, Options]]] = _no_options
+    force: Callable[..., Awaitable[bool]] = _no_force
+    deleting: Callable[..., Awaitable[Options]] = _not_special
 
 
 class KindRoutes:
     """Adds the routes of one kind."""
 
-    def __init__(self, router: APIRouter, kind: Kind, service: Any) -> None:
-        self._router, self.kind = router, kind
+    def __init__(self, router: APIRouter, kind: Kind, service: Any, saving: Saving | None = None) -> None:
+        self.ops, self.kind = Operations(router, kind.tag), kind
         self._service: Objects = service
-        self._all, self._one = f"/{kind.path}", f"/{kind.path}/{{name}}"
-        self.tags: list[Any] = [kind.tag]
+        self._saving = saving or Saving()
+        self.all, self.one = f"/{kind.path}", f"/{kind.path}/{{name}}"
         self._changing = (412,) if kind.abilities.has_etag else ()
 
-    def add_all(self) -> None:
+    def add(self) -> None:
         """Everything that the kind declares."""
-        self.add_reading()
+        abilities = self.kind.abilities
+        self._add_reading()
         self._add_create()
         self._add_put()
         self._add_delete()
-        if self.kind.abilities.can_patch:
+        if abilities.can_patch:
             self._add_patch()
-        self.add_abilities()
-
-    def add_reading(self) -> None:
-        """List and show."""
-        kind, service = self.kind, self._service
-
-        @self._router.get(
-            self._all,
-            operation_id=f"list{kind.ids}",
-            tags=self.tags,
-            summary=f"List {kind.many}",
-            description=f"{kind.about} Returns a page of them in their order.",
-            **described(answer=ObjectList, problems=(422,)),
-        )
-        async def list_objects(
-            limit: Limit = 100,
-            cursor: Cursor = None,
-            wanted: Any = Depends(_FILTERS.get(kind.path, Everything)),  # noqa: B008 # the way FastAPI wants it
-        ) -> Response:
-            return answer(page_of(wanted.select(service.list()), limit, cursor))
-
-        @self._router.get(
-            self._one,
-            operation_id=f"get{kind.id}",
-            tags=self.tags,
-            summary=f"Show {kind.one}",
-            description=f"Returns the {kind.name} with its defaults and with read-only members such as its state.",
-            **described(answer=Object, problems=(404, 422)),
-        )
-        async def get_object(name: NamePath, request: Request) -> Response:
-            return self.with_etag(request, answer(service.get(checked_name(name))), name)
-
-    def create(self) -> dict[str, Any]:
-        """How creation is described."""
-        kind = self.kind
-        return {
-            "path": self._all,
-            "operation_id": f"create{kind.id}",
-            "tags": self.tags,
-            "summary": f"Create {kind.one}",
-            "description": f"{kind.about} {_READ_ONLY}",
-            **described(body=kind, answer=Object, status=201, problems=(409,)),
-        }
-
-    def put(self) -> dict[str, Any]:
-        """How creation or replacement is described."""
-        kind = self.kind
-        return {
-            "path": self._one,
-            "operation_id": f"put{kind.id}",
-            "tags": self.tags,
-            "summary": f"Create or replace {kind.one}",
-            "description": f"{kind.about} The whole object is replaced: members left out get their defaults. "
-            f"{_READ_ONLY}",
-            **described(body=kind, answer=Object, problems=(409, *self._changing), also_creates=True),
-        }
-
-    def delete(self) -> dict[str, Any]:
-        """How deletion is described."""
-        kind = self.kind
-        return {
-            "path": self._one,
-            "operation_id": f"delete{kind.id}",
-            "tags": self.tags,
-            "summary": f"Delete {kind.one}",
-            "description": "Refused while other objects use it, and where a configuration file defines it.",
-            **described(status=204, problems=(404, 409, 422, *self._changing)),
-        }
-
-    def patch(self) -> dict[str, Any]:
-        """How a change of members is described."""
-        kind = self.kind
-        return {
-            "path": self._one,
-            "operation_id": f"patch{kind.id}",
-            "tags": self.tags,
-            "summary": f"Change members of {kind.one}",
-            "description": "JSON Merge Patch (RFC 7396): members sent replace those saved, null restores a default.",
-            **described(body=kind, is_patch=True, answer=Object, problems=(404, 409, 412)),
-        }
-
-    def add_abilities(self) -> None:
-        """The verbs of the kind's abilities, but for patches."""
-        kind, service, abilities = self.kind, self._service, self.kind.abilities
         for switch in abilities.switches:
             self._add_switch(switch)
         if abilities.has_probe:
             self._add_tests()
         if abilities.has_metrics:
-            one = ObjectRoutes(self._router, self._one, kind.tag)
-            one.show(
-                "/metrics",
-                f"get{kind.id}Metrics",
-                f"Show the counters and rates of {kind.one}",
-                "Counted since the start of the broker or the last reset. Rates are per second.",
-                lambda name: service.metrics(name),
-            )
-            one.act(
-                "/metrics:reset",
-                f"reset{kind.id}Metrics",
-                f"Reset the counters of {kind.one}",
-                "Sets its counters to zero.",
-                lambda name: service.reset_metrics(name),
-            )
+            self._add_metrics()
         if abilities.can_reorder:
             self._add_reorder()
+
+    def show(
+        self, part: str, id: str, summary: str, text: str, method: Callable[[str], Any], model: type[Any] = Anything
+    ) -> None:
+        """Add ``GET`` of a part of an object: what a method returns for its name; OpenAPI shows ``model``."""
+
+        @self.ops.get(f"{self.one}{part}", id, summary, description=text, answer=model, problems=(404, 422))
+        def shown(name: NamePath) -> Any:
+            return method(name)
 
     def etag(self, name: str) -> str | None:
         """The object's ETag; None where there is no such object, or its kind has none."""
@@ -201,116 +146,218 @@ class KindRoutes:
         """The answer with the object's ETag."""
         return preconditions.with_etag(request, response, self.etag(name))
 
+    def _add_reading(self) -> None:
+        kind, service = self.kind, self._service
+
+        @self.ops.get(
+            self.all,
+            f"list{kind.ids}",
+            f"List {kind.many}",
+            description=f"{kind.about} Returns a page of them in their order.",
+            answer=ObjectList,
+            problems=(422,),
+        )
+        def list_objects(
+            limit: Limit = 100,
+            cursor: Cursor = None,
+            wanted: Any = Depends(_FILTERS.get(kind.path, Everything)),  # noqa: B008 # the way FastAPI wants it
+        ) -> Spec:
+            return page_of(wanted.select(service.list()), limit, cursor)
+
+        @self.ops.get(
+            self.one,
+            f"get{kind.id}",
+            f"Show {kind.one}",
+            description=f"Returns the {kind.name} with its defaults and with read-only members such as its state.",
+            answer=Object,
+            problems=(404, 422),
+        )
+        def get_object(name: NamePath, request: Request) -> Response:
+            return self.with_etag(request, answer(service.get(name)), name)
+
     def _add_create(self) -> None:
-        @self._router.post(**self.create())
-        async def create_object(request: Request) -> Response:
-            created = self._service.create(named(await read_object(request), None, self.kind.named_by))
+        kind, service, saving = self.kind, self._service, self._saving
+
+        @self.ops.post(
+            self.all,
+            f"create{kind.id}",
+            f"Create {kind.one}",
+            description=f"{kind.about} {_READ_ONLY}",
+            body=kind,
+            answer=Object,
+            status=201,
+            problems=(409,),
+        )
+        async def create_object(body: Spec, request: Request, force: bool = Depends(saving.force)) -> Response:
+            spec = named(body, None, kind.named_by)
+            options, _ = await saving.prepare(spec, None, force)
+            created = service.create(spec, **options)
             return self.with_etag(request, created_answer(request, created), created["name"])
 
     def _add_put(self) -> None:
-        service = self._service
+        kind, service, saving = self.kind, self._service, self._saving
 
-        @self._router.put(**self.put())
-        async def put_object(name: NamePath, request: Request) -> Response:
-            spec = named(await read_object(request), checked_name(name))
+        @self.ops.put(
+            self.one,
+            f"put{kind.id}",
+            f"Create or replace {kind.one}",
+            description=f"{kind.about} The whole object is replaced: members left out get their defaults. {_READ_ONLY}",
+            body=kind,
+            answer=Object,
+            problems=(409, *self._changing),
+            also_creates=True,
+        )
+        async def put_object(
+            name: NamePath,
+            body: Spec,
+            request: Request,
+            force: bool = Depends(saving.force),
+        ) -> Response:
+            spec = named(body, name)
+            creating, replacing = await saving.prepare(spec, name, force)
             preconditions.check(request, self.etag(name))
             if exists(service, name):
-                saved: Response = answer(service.replace(name, spec))
+                saved: Response = answer(service.replace(name, spec, **replacing))
             else:
-                saved = created_answer(request, service.create(spec))
+                saved = created_answer(request, service.create(spec, **creating))
             return self.with_etag(request, saved, name)
 
     def _add_delete(self) -> None:
-        @self._router.delete(**self.delete())
-        async def delete_object(name: NamePath, request: Request) -> Response:
-            preconditions.check(request, self.etag(checked_name(name)))
-            self._service.delete(name)
-            return Response(status_code=204)
+        kind, service = self.kind, self._service
+
+        @self.ops.delete(
+            self.one,
+            f"delete{kind.id}",
+            f"Delete {kind.one}",
+            description="Refused while other objects use it, and where a configuration file defines it.",
+            problems=(404, 409, 422, *self._changing),
+        )
+        def delete_object(
+            name: NamePath,
+            request: Request,
+            options: Any = Depends(self._saving.deleting),  # noqa: B008
+        ) -> None:
+            preconditions.check(request, self.etag(name))
+            service.delete(name, **options)
 
     def _add_patch(self) -> None:
-        service = self._service
+        kind, service, saving = self.kind, self._service, self._saving
 
-        @self._router.patch(**self.patch())
-        async def patch_object(name: NamePath, request: Request) -> Response:
-            patch = await read_object(request)
-            spec = named(service.patched(checked_name(name), patch), name)
+        @self.ops.patch(
+            self.one,
+            f"patch{kind.id}",
+            f"Change members of {kind.one}",
+            description="JSON Merge Patch (RFC 7396): members sent replace those saved, null restores a default.",
+            body=kind,
+            is_patch=True,
+            answer=Object,
+            problems=(404, 409, 412),
+        )
+        async def patch_object(
+            name: NamePath,
+            body: Spec,
+            request: Request,
+            force: bool = Depends(saving.force),
+        ) -> Response:
+            etag, spec = self.etag(name), named(service.patched(name, body), name)
+            _, options = await saving.prepare(spec, name, force)
             preconditions.check(request, self.etag(name))
-            return self.with_etag(request, answer(service.replace(name, spec)), name)
+            if self.etag(name) != etag:  # changed while it was prepared
+                spec = named(service.patched(name, body), name)
+            return self.with_etag(request, answer(service.replace(name, spec, **options)), name)
 
     def _add_switch(self, switch: Switch) -> None:
         kind = self.kind
         summary, _, _ = switch.text.format(kind.one).partition(". ")
 
-        @self._router.post(
-            f"{self._one}:{switch.verb}",
-            operation_id=f"{switch.verb}{kind.id}",
-            tags=self.tags,
-            summary=summary.removesuffix("."),
+        @self.ops.post(
+            f"{self.one}:{switch.verb}",
+            f"{switch.verb}{kind.id}",
+            summary.removesuffix("."),
             description=f"{switch.text.format(kind.one)} Returns the {kind.name}.",
-            **described(answer=Object, problems=(404, 409, 422)),
+            answer=Object,
+            problems=(404, 409, 422),
         )
-        async def switched(name: NamePath) -> Response:
-            found = switch.call(self._service, checked_name(name))
-            return answer(await found if isawaitable(found) else found)
+        def switched(name: NamePath) -> Any:
+            return switch.call(self._service, name)
 
     def _add_tests(self) -> None:
         kind, service = self.kind, self._service
         steps = "Opens a connection of its own and reports each step: resolve, connect, TLS, authenticate and so on."
 
-        @self._router.post(
-            f"{self._one}:test",
-            operation_id=f"test{kind.id}",
-            tags=self.tags,
-            summary=f"Test {kind.one} step by step",
+        @self.ops.post(
+            f"{self.one}:test",
+            f"test{kind.id}",
+            f"Test {kind.one} step by step",
             description=steps,
-            **described(answer=ProbeResult, problems=(404, 422)),
+            answer=ProbeResult,
+            problems=(404, 422),
         )
-        async def test(name: NamePath) -> Response:
-            return answer(await service.test(checked_name(name)))
+        async def test(name: NamePath) -> Spec:
+            return await service.test(name)
 
-        @self._router.post(
-            f"{self._all}:probe",
-            operation_id=f"probe{kind.id}",
-            tags=self.tags,
-            summary=f"Test {kind.one} that is not saved",
+        @self.ops.post(
+            f"{self.all}:probe",
+            f"probe{kind.id}",
+            f"Test {kind.one} that is not saved",
             description=f"{steps} Nothing is saved.",
-            **described(body=kind, answer=ProbeResult),
+            body=kind,
+            answer=ProbeResult,
         )
-        async def probe(request: Request) -> Response:
-            return answer(await service.probe(await read_object(request)))
+        async def probe(body: Spec) -> Spec:
+            return await service.probe(body)
+
+    def _add_metrics(self) -> None:
+        kind, service = self.kind, self._service
+        self.show(
+            "/metrics",
+            f"get{kind.id}Metrics",
+            f"Show the counters and rates of {kind.one}",
+            "Counted since the start of the broker or the last reset. Rates are per second.",
+            service.metrics,
+        )
+
+        @self.ops.post(
+            f"{self.one}/metrics:reset",
+            f"reset{kind.id}Metrics",
+            f"Reset the counters of {kind.one}",
+            description="Sets its counters to zero.",
+            problems=(404, 422),
+        )
+        def reset_metrics(name: NamePath) -> None:
+            service.reset_metrics(name)
 
     def _add_reorder(self) -> None:
         kind, service = self.kind, self._service
 
-        @self._router.post(
-            f"{self._all}:reorder",
-            operation_id=f"reorder{kind.ids}",
-            tags=self.tags,
-            summary=f"Change the order of {kind.many}",
+        @self.ops.post(
+            f"{self.all}:reorder",
+            f"reorder{kind.ids}",
+            f"Change the order of {kind.many}",
             description="Each must be named once. Objects that a configuration file defines come first.",
-            **described(body=Order, answer=ObjectList, problems=(409,)),
+            answer=ObjectList,
+            problems=(409,),
         )
-        async def reorder_objects(request: Request) -> Response:
-            service.reorder((await read_model(request, Order)).order)
-            return answer(page_of(service.list(), 1000, None))
+        def reorder_objects(body: Order) -> Spec:
+            service.reorder(body.order)
+            return page_of(service.list(), 1000, None)
 
 
-def page_of(objects: Sequence[Spec], limit: int, cursor: str | None) -> Spec:
-    start = 0 if cursor is None else _after(objects, *decode_cursor(cursor))
+def page_of(objects: Sequence[Spec], limit: int, cursor: str | None, named_by: str = "name") -> Spec:
+    """A page of objects that have this member as their name."""
+    start = 0
+    if cursor is not None:
+        position, name = decode_cursor(cursor)  # behind the object of that name, or where it was when it is gone
+        start = next((at + 1 for at, spec in enumerate(objects) if spec.get(named_by) == name), position)
     items = objects[start : start + limit]
     end = start + len(items)
-    following = encode_cursor(end - 1, items[-1]["name"]) if items and end < len(objects) else None
+    following = encode_cursor(end - 1, items[-1][named_by]) if items and end < len(objects) else None
     return {"items": items, "next": following, "total": len(objects), "total_is_estimate": False}
 
 
 def whole_list(items: Sequence[Spec]) -> Spec:
     """All of a list as its only page."""
     return {"items": items, "next": None, "total": len(items), "total_is_estimate": False}
-
-
-def _after(objects: Sequence[Spec], position: int, name: str) -> int:
-    """Behind the object of that name, or where it stood when it is gone."""
-    return next((index + 1 for index, spec in enumerate(objects) if spec.get("name") == name), position)
 
 
 def named(spec: Spec, name: str | None, member: str = "name") -> Spec:

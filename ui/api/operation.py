@@ -1,15 +1,26 @@
-"""How an operation is described in OpenAPI: its body, its answers, and the problems it may answer with."""
+"""Operations: how they are described in OpenAPI, how their bodies are read, and how what they return is answered."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, Signature, isawaitable, signature
 from typing import Any, Final
 
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
+from broker.config.spec_problems import parsed
 from broker.core.kinds import Kind
+from ui.api.body_members import check_members
 from ui.api.models.shapes import ProblemDocument
+from ui.api.wire import MAX_JSON_BYTES, answer, read_object
 
+Handler = Callable[..., Any]
+
+_TAGS_OF_DATA: Final = frozenset({"Try", "Messages"})
+"""Of operations whose bodies are messages and events, which may name any file."""
 COMPONENTS: Final = "#/components/schemas/"
 
 _PROBLEMS = {
@@ -29,21 +40,105 @@ MODELS: Final[dict[str, Any]] = {}
 """Models that operations name, by where the document describes them."""
 
 
+class Operations:
+    """Adds operations with one tag to a router.
+
+    A handler is called on the event loop. What it returns is the answer, None being 204; it may be a coroutine. Its
+    parameter ``body`` is the body: validated where its type is a model, which OpenAPI then shows, or as it was sent,
+    where OpenAPI shows the ``body`` named beside it and the service validates.
+    """
+
+    def __init__(self, router: APIRouter, tag: str) -> None:
+        self._router, self.tag = router, tag
+
+    def get(self, path: str, id: str, summary: str, **how: Any) -> Callable[[Handler], Handler]:
+        """Add a GET; keywords as of ``described``."""
+        return self._adding("GET", path, id, summary, how)
+
+    def post(self, path: str, id: str, summary: str, **how: Any) -> Callable[[Handler], Handler]:
+        """Add a POST; keywords as of ``described``."""
+        return self._adding("POST", path, id, summary, how)
+
+    def put(self, path: str, id: str, summary: str, **how: Any) -> Callable[[Handler], Handler]:
+        """Add a PUT; keywords as of ``described``."""
+        return self._adding("PUT", path, id, summary, how)
+
+    def patch(self, path: str, id: str, summary: str, **how: Any) -> Callable[[Handler], Handler]:
+        """Add a PATCH; keywords as of ``described``."""
+        return self._adding("PATCH", path, id, summary, how)
+
+    def delete(self, path: str, id: str, summary: str, **how: Any) -> Callable[[Handler], Handler]:
+        """Add a DELETE; keywords as of ``described``."""
+        return self._adding("DELETE", path, id, summary, how)
+
+    def _adding(
+        self, method: str, path: str, id: str, summary: str, how: dict[str, Any]
+    ) -> Callable[[Handler], Handler]:
+        def add(handler: Handler) -> Handler:
+            parameters = dict(signature(handler, eval_str=True).parameters)
+            body = parameters.pop("body", None)
+            model = body.annotation if body is not None and _is_model(body.annotation) else None
+            text, most_bytes = how.pop("description", None), how.pop("most_bytes", MAX_JSON_BYTES)
+            route = described(**{"body": model, **how})
+            shown = how.get("body", model)
+            is_data = self.tag in _TAGS_OF_DATA and "parameters" not in getattr(shown, "model_fields", ())
+            has_request = "request" in parameters
+
+            @wraps(handler)
+            async def run(request: Request, **given: Any) -> Response:
+                if has_request:
+                    given["request"] = request
+                if body is not None:
+                    sent = await read_object(request, most_bytes, may_name_files=is_data)
+                    if shown is not None and _is_model(shown):
+                        check_members(sent, shown)
+                    given["body"] = sent if model is None else parsed(model, sent, "the body cannot be used")
+                found = handler(**given)
+                found = await found if isawaitable(found) else found
+                if isinstance(found, Response):
+                    return found
+                return Response(status_code=204) if found is None else answer(found, route["status_code"])
+
+            parameters["request"] = Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request)
+            run.__signature__ = Signature(  # type: ignore[attr-defined]  # FastAPI reads parameters here
+                [one.replace(kind=Parameter.KEYWORD_ONLY) for one in parameters.values()]
+            )
+            self._router.add_api_route(
+                path,
+                run,
+                methods=[method],
+                operation_id=id,
+                tags=[self.tag],
+                summary=summary,
+                description=text,
+                **route,
+            )
+            return handler
+
+        return add
+
+
+def _is_model(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, BaseModel)
+
+
 def described(
     *,
     body: type[BaseModel] | Kind | None = None,
     is_patch: bool = False,
+    form: dict[str, Any] | None = None,
     answer: type[Any] | None = None,
-    status: int = 200,
+    status: int = 0,
     problems: tuple[int, ...] = (),
-    description: str = "Done",
+    outcome: str = "Done",
     also_creates: bool = False,
 ) -> dict[str, Any]:
-    """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written here, exactly.
+    """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written exactly, by us.
 
     The body of a kind is validated by the service, with the models that the document shows.
     """
-    responses: dict[int | str, dict[str, Any]] = {status: {"description": description}}
+    status = status or (204 if answer is None else 200)
+    responses: dict[int | str, dict[str, Any]] = {status: {"description": outcome}}
     if answer is not None:
         responses[status]["content"] = {"application/json": {"schema": {"$ref": ref(answer)}}}
     if also_creates:
@@ -59,6 +154,8 @@ def described(
         named = ref_of_kind(body, is_patch=is_patch) if isinstance(body, Kind) else ref(body)
         content = {"application/json": {"schema": {"$ref": named}}}
         extra["requestBody"] = {"required": True, "content": content}
+    if form is not None:
+        extra["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
     kind = Response if answer is None else JSONResponse
     return {"responses": responses, "openapi_extra": extra, "status_code": status, "response_class": kind}
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Path, Request
+from pydantic import AfterValidator
 
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
@@ -17,8 +18,6 @@ from ui.api.problems import ApiProblem
 
 NAME_PATTERN = r"^[0-9A-Za-z_][0-9A-Za-z_.\-]{0,254}$"
 _NAME = re.compile(NAME_PATTERN)
-
-NamePath = Annotated[str, Path(description="The object's name.", json_schema_extra={"pattern": NAME_PATTERN})]
 
 
 def checked_name(name: str) -> str:
@@ -31,6 +30,13 @@ def checked_name(name: str) -> str:
         rule = f"{name[:300]!r} is none: use letters, digits, '_', '-' and '.', at most 255, '-' and '.' not first"
         raise Invalid("the name cannot be used", [Problem(rule, "/name")], code="invalid_name")
     return name
+
+
+NamePath = Annotated[
+    str,
+    Path(description="The object's name.", json_schema_extra={"pattern": NAME_PATTERN}),
+    AfterValidator(checked_name),
+]
 
 
 async def refuse_unknown_parameters(request: Request) -> None:

@@ -1,55 +1,45 @@
-"""Quarantine: what waits there, and taking it again."""
+"""Quarantine: what waits there, and publishing it again."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
-from starlette.responses import Response
+from fastapi import APIRouter, Query
 
-from ui.api.context import Quarantine
+from broker.admin.quarantine import QuarantineDesk
+from broker.core.objects import Spec
 from ui.api.models.gates import TakeAgain
 from ui.api.models.shapes import Anything, ObjectList
-from ui.api.objects import whole_list
-from ui.api.operation import described
-from ui.api.parameters import NamePath, checked_name
-from ui.api.wire import answer, read_model
+from ui.api.objects import Cursor, Limit, page_of
+from ui.api.operation import Operations
+from ui.api.parameters import NamePath
 
 
-def add_quarantine(router: APIRouter, quarantine: Quarantine) -> None:
+def add_quarantine(router: APIRouter, quarantine: QuarantineDesk) -> None:
     """Add ``/quarantine`` and its verbs."""
+    ops = Operations(router, "Quarantine")
 
-    @router.get(
-        "/quarantine",
-        operation_id="listQuarantines",
-        tags=["Quarantine"],
-        summary="List quarantines",
-        **described(answer=ObjectList),
-    )
-    async def list_quarantines() -> Response:
+    @ops.get("/quarantine", "listQuarantines", "List quarantines", answer=ObjectList, problems=(422,))
+    def list_quarantines(limit: Limit = 100, cursor: Cursor = None) -> Spec:
         """Returns the streams that keep messages stopped by validations and transformations."""
-        return answer(whole_list(quarantine.overview()))
+        return page_of(quarantine.overview(), limit, cursor, "stream")
 
-    @router.get(
-        "/quarantine/{name}",
-        operation_id="getQuarantine",
-        tags=["Quarantine"],
-        summary="List the messages of a quarantine",
-        **described(answer=Anything, problems=(404, 422)),
+    @ops.get(
+        "/quarantine/{name}", "getQuarantine", "List the messages of a quarantine", answer=Anything, problems=(404, 422)
     )
-    async def show(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> Response:
+    def show(name: NamePath, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> Spec:
         """Returns the stopped messages, oldest first, each with the reason."""
-        return answer(quarantine.show(checked_name(name), limit))
+        return quarantine.get(name, limit)
 
-    @router.post(
+    @ops.post(
         "/quarantine/{name}:take-again",
-        operation_id="takeQuarantineAgain",
-        tags=["Quarantine"],
-        summary="Publish quarantined messages again",
-        **described(body=TakeAgain, answer=Anything, problems=(404,)),
+        "takeQuarantineAgain",
+        "Publish quarantined messages again",
+        answer=Anything,
+        problems=(404,),
     )
-    async def take_again(name: NamePath, request: Request) -> Response:
+    async def take_again(name: NamePath, body: TakeAgain) -> Spec:
         """Publishes stopped messages again through all stages. One that fails again is stopped again, with its new
         reason.
         """
-        return answer(await quarantine.take_again(checked_name(name), (await read_model(request, TakeAgain)).limit))
+        return await quarantine.take_again(name, body.limit)

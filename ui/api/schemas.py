@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, runtime_checkable
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel
-from starlette.responses import Response
 
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
@@ -32,23 +31,18 @@ from ui.api.models.schemas import (
     SchemaUsers,
 )
 from ui.api.models.shapes import Anything, Object, ObjectList
-from ui.api.object_routes import ObjectRoutes
-from ui.api.objects import KindRoutes, created_answer, exists, named, page_of
-from ui.api.operation import described
-from ui.api.parameters import NamePath, checked_name
-from ui.api.wire import Json, answer, plain, read_model, read_object
+from ui.api.objects import KindRoutes, Options, Saving, page_of
+from ui.api.operation import Operations
+from ui.api.parameters import NamePath
+from ui.api.wire import Json, plain
 
-SCHEMAS = "schemas"
-"""The path of the kind."""
 COMPILE_S = 5.0
 """Longest compilation of a schema that is saved."""
 
-Force = Annotated[bool, Query(description="Do it even when it breaks who uses the schema.")]
-Permanent = Annotated[bool, Query(description="Forget it for good; else its versions are still found by their ids.")]
+Force = Annotated[bool, Query(description="Do it even when it breaks objects that use the schema.")]
+Permanent = Annotated[bool, Query(description="Delete it permanently; else its versions are still found by their ids.")]
 VersionPath = Annotated[str, Path(description="The number of a version, 'latest', or 'current' for the one in use.")]
 
-_TAG = "Schemas"
-_TAGS: list[Any] = [_TAG]
 _ONE = "/schemas/{name}"
 _VERSION = f"{_ONE}/versions/{{version}}"
 
@@ -84,11 +78,25 @@ class SchemaVerbs(ObjectService, Protocol):
     def validate(self, body: Spec) -> Spec: ...
 
 
+async def _forced(force: Force = False) -> bool:
+    return force
+
+
+async def _deleting(force: Force = False, permanent: Permanent = False) -> Options:
+    return {"force": force, "permanent": permanent}
+
+
 def add_schemas(router: APIRouter, kind: Kind, service: Any, calls: BoundedCalls) -> None:
     """Add all that schemas have, but for the calls that name none (``ui.api.verbs``)."""
-    one, routes = ObjectRoutes(router, _ONE, _TAG), KindRoutes(router, kind, service)
-    routes.add_reading()
-    one.show(
+    compiling = BoundedCalls(COMPILE_S, slots=2)
+
+    async def prepare(spec: Spec, name: str | None, force: bool) -> tuple[Options, Options]:
+        prepared = await compiling.run("compiling the schema", service.prepare(spec, name))
+        return {"prepared": prepared}, {"prepared": prepared, "force": force}
+
+    routes = KindRoutes(router, kind, service, Saving(prepare, _forced, _deleting))
+    routes.add()
+    routes.show(
         "/users",
         "getSchemaUsers",
         "Show which objects use a schema",
@@ -96,134 +104,95 @@ def add_schemas(router: APIRouter, kind: Kind, service: Any, calls: BoundedCalls
         service.users,
         SchemaUsers,
     )
-    compiling = BoundedCalls(COMPILE_S, slots=2)
-    _add_writing(router, routes, service, compiling)
-    add_bundles(router, service, compiling)
-    _add_versions(router, one, service)
-    _add_modes(router, service)
-    _add_trying(router, service, calls)
-
-
-def _add_writing(router: APIRouter, routes: KindRoutes, service: Any, compiling: BoundedCalls) -> None:
-    @router.post(**routes.create())
-    async def create_schema(request: Request) -> Response:
-        spec = named(await read_object(request), None)
-        prepared = await compiling.run("compiling the schema", service.prepare(spec))
-        return created_answer(request, service.create(spec, prepared))
-
-    @router.put(**routes.put())
-    async def put_schema(name: NamePath, request: Request, force: Force = False) -> Response:
-        spec = named(await read_object(request), checked_name(name))
-        prepared = await compiling.run("compiling the schema", service.prepare(spec, name))
-        if exists(service, name):
-            return answer(service.replace(name, spec, force=force, prepared=prepared))
-        return created_answer(request, service.create(spec, prepared))
-
-    @router.delete(**routes.delete())
-    async def delete_schema(name: NamePath, force: Force = False, permanent: Permanent = False) -> Response:
-        service.delete(checked_name(name), force=force, permanent=permanent)
-        return Response(status_code=204)
-
-
-def _add_versions(router: APIRouter, one: ObjectRoutes, service: SchemaVerbs) -> None:
-    def versions(name: str) -> Spec:
-        return page_of(service.get(name)["versions"], 1000, None)
-
-    one.show(
+    routes.show(
         "/versions",
         "listSchemaVersions",
         "List the versions of a schema",
         "Oldest first, without their sources.",
-        versions,
+        lambda name: page_of(service.get(name)["versions"], 1000, None),
         ObjectList,
     )
+    add_bundles(routes.ops, service, compiling)
+    _add_versions(routes.ops, service)
+    _add_modes(routes.ops, service)
+    _add_trying(Operations(router, "Try"), service, calls)
 
-    @router.get(
-        _VERSION,
-        operation_id="getSchemaVersion",
-        tags=_TAGS,
-        summary="Show a version of a schema",
-        **described(answer=Object, problems=(404, 422)),
-    )
-    async def get_version(name: NamePath, version: VersionPath) -> Response:
+
+def _add_versions(ops: Operations, service: SchemaVerbs) -> None:
+    @ops.get(_VERSION, "getSchemaVersion", "Show a version of a schema", answer=Object, problems=(404, 422))
+    def get_version(name: NamePath, version: VersionPath) -> Any:
         """Returns the version with its source."""
-        return answer(service.version(checked_name(name), version))
+        return service.version(name, version)
 
-    @router.delete(
-        _VERSION,
-        operation_id="deleteSchemaVersion",
-        tags=_TAGS,
-        summary="Delete a version of a schema",
-        **described(status=204, problems=(404, 409, 422)),
-    )
-    async def delete_version(
-        name: NamePath, version: VersionPath, force: Force = False, permanent: Permanent = False
-    ) -> Response:
+    @ops.delete(_VERSION, "deleteSchemaVersion", "Delete a version of a schema", problems=(404, 409, 422))
+    def delete_version(name: NamePath, version: VersionPath, force: Force = False, permanent: Permanent = False) -> Any:
         """Payloads that name the version by its identifier can still be decoded, unless `permanent` is set. Deleting
         the last version deletes the schema.
         """
-        service.delete_version(checked_name(name), _number(version), force=force, permanent=permanent)
-        return Response(status_code=204)
+        service.delete_version(name, _number(version), force=force, permanent=permanent)
 
-    @router.post(
+    @ops.post(
         f"{_VERSION}:use",
-        operation_id="useSchemaVersion",
-        tags=_TAGS,
-        summary="Use another version of a schema",
-        **described(answer=Object, problems=(404, 409, 422)),
+        "useSchemaVersion",
+        "Use another version of a schema",
+        answer=Object,
+        problems=(404, 409, 422),
     )
-    async def use_version(name: NamePath, version: VersionPath, force: Force = False) -> Response:
+    def use_version(name: NamePath, version: VersionPath, force: Force = False) -> Any:
         """Payloads are encoded and decoded with this version from now on. Use it to roll back a change."""
-        number = service.version(checked_name(name), version)["version"]
-        return answer(service.use(name, number, force=force))
+        number = service.version(name, version)["version"]
+        return service.use(name, number, force=force)
 
-    @router.get(
+    @ops.get(
         f"{_ONE}/diff",
-        operation_id="diffSchemaVersions",
-        tags=_TAGS,
-        summary="Compare two versions of a schema",
-        **described(answer=SchemaDifference, problems=(404, 422)),
+        "diffSchemaVersions",
+        "Compare two versions of a schema",
+        answer=SchemaDifference,
+        problems=(404, 422),
     )
-    async def diff(
+    def diff(
         name: NamePath,
         before: Annotated[str, Query(description="A version, as in the path of one.")],
         after: Annotated[str, Query(description="Another version.")] = "current",
-    ) -> Response:
+    ) -> Any:
         """Lists fields that were added, removed or changed, with their paths."""
-        return answer(service.difference(checked_name(name), before, after))
+        return service.difference(name, before, after)
 
 
-def _add_modes(router: APIRouter, service: SchemaVerbs) -> None:
-    def add(path: str, subject: str, what: str, mode_name: Callable[..., str | None]) -> None:
-        @router.get(
+def _add_modes(ops: Operations, service: SchemaVerbs) -> None:
+    def add(path: str, subject: str, what: str, mode_name: Callable[..., Any]) -> None:
+        @ops.get(
             path,
-            operation_id=f"get{subject}Compatibility",
-            tags=_TAGS,
-            summary=f"Show the compatibility mode {what}",
-            **described(answer=Compatibility, problems=(404, 422)),
+            f"get{subject}Compatibility",
+            f"Show the compatibility mode {what}",
+            answer=Compatibility,
+            problems=(404, 422),
         )
-        async def get_mode(name: Any = Depends(mode_name)) -> Response:  # noqa: B008 # as FastAPI declares it
+        def get_mode(name: Any = Depends(mode_name)) -> Any:  # noqa: B008 # as FastAPI declares it
             """The mode says what a new version of a schema must be compatible with."""
-            return answer({"compatibility": service.mode_of(name)})
+            return {"compatibility": service.mode_of(name)}
 
-        @router.put(
+        @ops.put(
             path,
-            operation_id=f"put{subject}Compatibility",
-            tags=_TAGS,
-            summary=f"Set the compatibility mode {what}",
-            **described(body=Compatibility, answer=Compatibility, problems=(404, 409)),
+            f"put{subject}Compatibility",
+            f"Set the compatibility mode {what}",
+            answer=Compatibility,
+            problems=(404, 409),
         )
-        async def put_mode(request: Request, name: Any = Depends(mode_name)) -> Response:  # noqa: B008
+        def put_mode(body: Compatibility, name: Any = Depends(mode_name)) -> Any:  # noqa: B008
             """Versions that are saved from now on must be compatible as the mode says; saved ones stay."""
-            mode = (await read_model(request, Compatibility)).compatibility
-            return answer({"compatibility": service.set_mode(name, mode)})
+            return {"compatibility": service.set_mode(name, body.compatibility)}
 
-    def of_schema(name: NamePath) -> str:
-        service.get(checked_name(name))
+    async def of_schema(name: NamePath) -> str:
+        service.get(name)
         return name
 
-    add("/schemas:compatibility", "Registry", "of schemas without one of their own", lambda: None)
+    add("/schemas:compatibility", "Registry", "of schemas without one of their own", _of_all)
     add(f"{_ONE}/compatibility", "Schema", "of a schema", of_schema)
+
+
+async def _of_all() -> None:
+    """The mode of schemas without one of their own belongs to no name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,35 +238,24 @@ _TRIES: Sequence[_Try] = (
 )
 
 
-def _add_trying(router: APIRouter, service: SchemaVerbs, calls: BoundedCalls) -> None:
+def _add_trying(ops: Operations, service: SchemaVerbs, calls: BoundedCalls) -> None:
     for item in _TRIES:
-        _add_try(router, service, calls, item)
+        _add_try(ops, service, calls, item)
 
-    @router.post(
-        "/schemas:infer",
-        operation_id="inferSchema",
-        tags=["Try"],
-        summary="Infer a schema from messages",
-        **described(body=SchemaInference, answer=InferredSchema),
+    @ops.post(
+        "/schemas:infer", "inferSchema", "Infer a schema from messages", body=SchemaInference, answer=InferredSchema
     )
-    async def infer(request: Request) -> Response:
+    async def infer(body: Spec) -> Any:
         """Learns from samples in the body, or from messages on a topic or in a stream. Nothing is saved."""
-        made = service.prepare_infer(await read_object(request))
+        made = service.prepare_infer(body)
         return Json(await calls.run("schemas:infer", lambda: jsontext.encode(plain(made()))))
 
 
-def _add_try(router: APIRouter, service: SchemaVerbs, calls: BoundedCalls, item: _Try) -> None:
-    @router.post(
-        f"{_ONE}:{item.verb}",
-        operation_id=item.operation_id,
-        tags=["Try"],
-        summary=item.summary,
-        **described(body=item.body, answer=Anything, problems=(404,)),
-    )
-    async def run(name: NamePath, request: Request) -> Response:
+def _add_try(ops: Operations, service: SchemaVerbs, calls: BoundedCalls, item: _Try) -> None:
+    @ops.post(f"{_ONE}:{item.verb}", item.operation_id, item.summary, body=item.body, answer=Anything, problems=(404,))
+    async def run(name: NamePath, body: Spec) -> Any:
         """Uses the version in use unless the body names another. Nothing is saved."""
-        body = {**(await read_object(request)), "name": checked_name(name)}
-        made = item.prepare(service, body)
+        made = item.prepare(service, {**body, "name": name})
         return Json(await calls.run(f"schemas/{name}:{item.verb}", lambda: jsontext.encode(plain(made()))))
 
 

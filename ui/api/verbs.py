@@ -1,16 +1,15 @@
 """Trying things without saving them: rules, templates, expressions, transformations, validations, schemas.
 
 Whatever is sent, the answer is 200 or 422 and comes within the deadline: the calls run on threads of their own (see
-``ui.api.deadline``), and one that fails in a way nobody foresaw could not be evaluated, which is what 422 says.
+``ui.api.deadline``), and one that raises an unexpected error is answered with 422.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -23,9 +22,9 @@ from ui.api.models.gates import TransformPreview, ValidationTest, VariformEval
 from ui.api.models.rules import RuleCheck, RuleExplain, RuleTest, TemplateRender
 from ui.api.models.schemas import SchemaDecode, SchemaEncode, SchemaSource, SchemaValidate
 from ui.api.models.shapes import Anything
-from ui.api.operation import described
+from ui.api.operation import Operations
 from ui.api.problems import log
-from ui.api.wire import Json, plain, read_object
+from ui.api.wire import Json, plain
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Longest answer: a few words of SQL may make rows without end, and sending those would hold the event loop."""
@@ -33,7 +32,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A call of the service of a kind, which is found by ``kind``, its path."""
+    """A call of a method of the service of a kind, which is found by ``kind``, its path."""
 
     path: str
     operation_id: str
@@ -41,7 +40,7 @@ class Verb:
     summary: str
     text: str
     body: type[BaseModel]
-    call: Callable[[Any, Spec], Any]
+    method: str
 
 
 VERBS: Sequence[Verb] = (
@@ -52,7 +51,7 @@ VERBS: Sequence[Verb] = (
         "Run SQL on one event",
         "Returns the rows, `no_result` where FROM or WHERE does not match, or the error. Actions do not run.",
         RuleTest,
-        lambda service, body: service.test(body),
+        "test",
     ),
     Verb(
         "/rules:check",
@@ -61,7 +60,7 @@ VERBS: Sequence[Verb] = (
         "Check a rule",
         "Returns the types of the rows, the event columns that each reads, and warnings.",
         RuleCheck,
-        lambda service, body: service.check(body),
+        "check",
     ),
     Verb(
         "/rules:explain",
@@ -70,7 +69,7 @@ VERBS: Sequence[Verb] = (
         "Run SQL or a rule on one event, step by step",
         "Returns the value of every sub-expression.",
         RuleExplain,
-        lambda service, body: service.explain(body),
+        "explain",
     ),
     Verb(
         "/templates:render",
@@ -79,7 +78,7 @@ VERBS: Sequence[Verb] = (
         "Fill a template from a row",
         "Placeholders are filled as actions fill them.",
         TemplateRender,
-        lambda service, body: service.render(body),
+        "render",
     ),
     Verb(
         "/variform:eval",
@@ -88,7 +87,7 @@ VERBS: Sequence[Verb] = (
         "Evaluate a variform expression",
         "The value is text, or with `raw` a value of its type.",
         VariformEval,
-        lambda service, body: service.evaluate(body),
+        "evaluate",
     ),
     Verb(
         "/transforms:preview",
@@ -97,7 +96,7 @@ VERBS: Sequence[Verb] = (
         "Run transformations on one message",
         "Returns the message that comes out, the failures, and the message after each step.",
         TransformPreview,
-        lambda service, body: service.preview(body),
+        "preview",
     ),
     Verb(
         "/validations:test",
@@ -106,7 +105,7 @@ VERBS: Sequence[Verb] = (
         "Run validations on one message",
         "Returns whether the message passes, and the result of every check.",
         ValidationTest,
-        lambda service, body: service.test(body),
+        "test",
     ),
     Verb(
         "/rewrites:test",
@@ -115,7 +114,7 @@ VERBS: Sequence[Verb] = (
         "Rewrite a topic",
         "Returns what a topic or filter that a client names is rewritten to, and by which rewrite.",
         RewriteTrial,
-        lambda service, body: service.test(body),
+        "test",
     ),
     Verb(
         "/schemas:check",
@@ -124,7 +123,7 @@ VERBS: Sequence[Verb] = (
         "Check a schema",
         "Compiles the schema. Status 422 says why it cannot be saved.",
         SchemaSource,
-        lambda service, body: service.check(body),
+        "check",
     ),
     Verb(
         "/schemas:decode",
@@ -133,7 +132,7 @@ VERBS: Sequence[Verb] = (
         "Decode a payload",
         "The schema is part of the body and is not saved.",
         SchemaDecode,
-        lambda service, body: service.decode(body),
+        "decode",
     ),
     Verb(
         "/schemas:encode",
@@ -142,7 +141,7 @@ VERBS: Sequence[Verb] = (
         "Encode a value",
         "The schema is part of the body and is not saved.",
         SchemaEncode,
-        lambda service, body: service.encode(body),
+        "encode",
     ),
     Verb(
         "/schemas:validate",
@@ -151,7 +150,7 @@ VERBS: Sequence[Verb] = (
         "Validate a value or payload",
         "The schema is part of the body and is not saved.",
         SchemaValidate,
-        lambda service, body: service.validate(body),
+        "validate",
     ),
 )
 
@@ -159,22 +158,21 @@ VERBS: Sequence[Verb] = (
 def add_verb(router: APIRouter, verb: Verb, service: object, calls: BoundedCalls) -> None:
     """Add the route of a verb."""
 
-    @router.post(
+    @Operations(router, "Try").post(
         verb.path,
-        operation_id=verb.operation_id,
-        tags=["Try"],
-        summary=verb.summary,
+        verb.operation_id,
+        verb.summary,
         description=f"{verb.text} Nothing is saved. The call has a deadline of 2 seconds.",
-        **described(body=verb.body, answer=Anything),
+        body=verb.body,
+        answer=Anything,
     )
-    async def run_verb(request: Request) -> Response:
-        body = await read_object(request)
+    async def run_verb(body: Spec) -> Response:
         return Json(await calls.run(verb.path[1:], lambda: _evaluate(service, verb, body)))
 
 
 def _evaluate(service: object, verb: Verb, body: Spec) -> bytes:
     try:
-        answer = jsontext.encode(plain(verb.call(service, body)))
+        answer = jsontext.encode(plain(getattr(service, verb.method)(body)))
         if len(answer) > MAX_ANSWER_BYTES:
             problem = Problem(f"its answer would be longer than {MAX_ANSWER_BYTES:,} bytes")
             raise Invalid(f"{verb.path[1:]} cannot be answered", [problem], code="answer_too_large")

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from datetime import date, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import Request
-from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
-from broker.config.spec_problems import spec_problems
+from broker.admin.named_files import check_files
 from broker.core import jsontext
 from broker.core.errors import Invalid
 from broker.core.times import rfc3339_of
 from broker.core.wire import to_wire
-from ui.api.body_members import check_members
 from ui.api.problems import ApiProblem
-
-M = TypeVar("M", bound=BaseModel)
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_JSON_BYTES = 2 * 1024 * 1024
@@ -35,13 +31,14 @@ def answer(value: Any, status: int = 200) -> Json:
     return Json(jsontext.encode(plain(value)), status)
 
 
-async def read_object(request: Request, most_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+async def read_object(
+    request: Request, most_bytes: int = MAX_JSON_BYTES, *, may_name_files: bool = False
+) -> dict[str, Any]:
     """The body as a JSON object.
 
     Raises:
         ApiProblem: 413 when the body is too large, 400 when it is not JSON.
-        broker.core.errors.Invalid: it is not an object, has members that the operation does not have, or names
-            files that objects may not.
+        broker.core.errors.Invalid: it is not an object, or names files that objects may not.
     """
     try:
         body = jsontext.decode(await read_bytes(request, most_bytes))
@@ -49,22 +46,9 @@ async def read_object(request: Request, most_bytes: int = MAX_JSON_BYTES) -> dic
         raise ApiProblem(400, "malformed_json", f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise Invalid(f"the body must be a JSON object, and is {_kind(body)}")
-    check_members(request, body)
+    if not may_name_files:
+        check_files(body)
     return body
-
-
-async def read_model(request: Request, model: type[M]) -> M:
-    """The body as the operation's model.
-
-    Raises:
-        ApiProblem: as ``read_object``.
-        broker.core.errors.Invalid: with every member that is wrong.
-    """
-    body = await read_object(request)
-    try:
-        return model.model_validate(body, strict=True)
-    except ValidationError as error:
-        raise Invalid("the body cannot be used", spec_problems(error, model)) from None
 
 
 async def read_bytes(request: Request, most_bytes: int = MAX_BODY_BYTES) -> bytes:
@@ -108,5 +92,5 @@ def _key(key: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "an array", str: "a text", bool: "true or false", type(None): "null"}
+    names = {dict: "an object", list: "an array", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")

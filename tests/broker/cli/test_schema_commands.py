@@ -86,4 +86,4 @@ def test_a_schema_is_learnt_from_a_file(sluice: Sluice, tmp_path: Path) -> None:
     messages.write_text('{"t": 1}\n{"t": 1.5}\nnonsense\n')
     told = sluice("schemas", "infer", "-f", str(messages))
     assert '"properties":{"t":{"type":"number"}}' in told
-    assert "learnt from 2 messages, 1 were not JSON" in told
+    assert "inferred from 2 messages, 1 were not JSON" in told

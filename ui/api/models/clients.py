@@ -6,14 +6,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from ui.api.models.shapes import Body
 
-class KickClients(BaseModel, extra="forbid"):
+
+class KickClients(Body):
     """The identifiers of the clients to disconnect."""
 
     client_ids: list[str]
 
 
-class SubscriptionOptions(BaseModel, extra="forbid"):
+class SubscriptionOptions(Body):
     """A topic filter, or ``$share/GROUP/FILTER``, and the options of the subscription."""
 
     filter: str
@@ -23,11 +25,11 @@ class SubscriptionOptions(BaseModel, extra="forbid"):
     retain_handling: Literal[0, 1, 2] = 0
 
 
-class SubscribeClient(BaseModel, extra="forbid"):
+class SubscribeClient(Body):
     """Which client to subscribe to what."""
 
     client_id: str
-    subscriptions: list[SubscriptionOptions]
+    subscriptions: list[SubscriptionOptions] = Field(min_length=1)
     check_acl: bool = Field(default=True, description="Whether the client's access rules apply.")
 
 
@@ -48,24 +50,24 @@ class Subscribed(BaseModel):
     subscriptions: list[dict[str, Any]]
 
 
-class UnsubscribeClient(BaseModel, extra="forbid"):
+class UnsubscribeClient(Body):
     """Which subscriptions of which client to end, by their filters."""
 
     client_id: str
     filters: list[str]
 
 
-class PurgeSessions(BaseModel, extra="forbid"):
+class PurgeSessions(Body):
     """Which sessions to delete. Without ``connected`` those whose client is away; what is left out does not matter."""
 
     client_id: str | None = Field(default=None, description="An identifier, or a pattern with `*`, `?` and `[abc]`.")
     username: str | None = Field(default=None, description="A user name, or a pattern.")
     zone: str | None = Field(default=None, description="A zone, or a pattern.")
-    older_than_s: int | None = Field(default=None, description="Away for at least so many seconds.")
+    older_than_s: int | None = Field(default=None, ge=0, le=1 << 40, description="Away for at least this many seconds.")
     durable: bool | None = None
-    connected: bool = Field(default=False, description="True for sessions of connected clients, who are told (0x98).")
-    min_queued: int | None = None
-    min_queue_bytes: int | None = None
+    connected: bool = Field(default=False, description="Sessions of connected clients, which are disconnected (0x98).")
+    min_queued: int | None = Field(default=None, ge=0)
+    min_queue_bytes: int | None = Field(default=None, ge=0)
     dry_run: bool = False
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from ui.api.models.messages import EncodedPayload
+from ui.api.models.shapes import Body
 
 
 class TestMessage(BaseModel, extra="forbid"):
@@ -56,7 +57,7 @@ class PipelinePreview(BaseModel, extra="forbid"):
     message: TestMessage
 
 
-class TakeAgain(BaseModel, extra="forbid"):
+class TakeAgain(Body):
     """How many messages to take out of quarantine at most."""
 
     limit: int = Field(default=10_000, ge=1, le=100_000)

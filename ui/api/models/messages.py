@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from ui.api.models.shapes import Body
+
 
 class EncodedPayload(BaseModel, extra="forbid"):
     """A payload with its encoding."""
@@ -50,7 +52,7 @@ class RetainedCount(BaseModel):
     bytes: int
 
 
-class ClearRetained(BaseModel, extra="forbid"):
+class ClearRetained(Body):
     """Which retained messages to delete: those whose topics match."""
 
     filter: str

@@ -7,6 +7,10 @@ from typing import Any
 from pydantic import BaseModel
 
 
+class Body(BaseModel, extra="forbid", strict=True):
+    """A body that the API validates: numbers are numbers, and members that it does not have are refused."""
+
+
 class CheckedBody(BaseModel, extra="forbid"):
     """A body whose members the service checks: it knows read-only ones, which may be sent back."""
 
@@ -40,8 +44,8 @@ class Anything(BaseModel, extra="allow"):
     """An object whose members the feature describes."""
 
 
-class Order(BaseModel, extra="forbid"):
-    """The names of all objects of a kind, in the order wanted."""
+class Order(Body):
+    """The names of all objects of a kind, in their new order."""
 
     order: list[str]
 

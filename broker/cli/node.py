@@ -1,35 +1,46 @@
-"""``sluice status``: what the node is doing, on one page."""
+"""``sluice status`` and ``sluice alarms``: what the node is doing, on one page, and what is wrong with it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from broker.cli.options import DATA_DIR, DataDirOption, JsonOption, OutputOption, UrlOption, api_client
+import typer
+
+from broker.cli.command import Call, api_command
+from broker.cli.output import print_line, print_members, print_table, say
+
+_ACTIVE = ("activated_at", "name", "lasted_s", "message")
+_OVER = ("activated_at", "deactivated_at", "name", "lasted_s", "message")
 
 
-def status(
-    url: UrlOption = None,
-    data_dir: DataDirOption = DATA_DIR,
-    output: OutputOption = "table",
-    as_json: JsonOption = False,
+@api_command()
+def alarms(
+    call: Call,
+    history: Annotated[bool, typer.Option("--history", help="Those that are over, instead of active ones.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Delete those that are over.")] = False,
 ) -> None:
+    """Show the alarms that are active: what is wrong with the broker, and since when."""
+    if forget:
+        call.api.delete("/alarms/history")
+        say("alarms that are over are deleted")
+        return
+    answer = call.api.get("/alarms/history" if history else "/alarms")
+    if answer["items"] or call.is_json:
+        call.show_rows(answer, _OVER if history else _ACTIVE)
+    else:
+        say("no alarm is over" if history else "no alarm is active")
+
+
+@api_command()
+def status(call: Call) -> None:
     """Show what the broker is doing.
 
     Rates, the ledger, rules, streams, tables, and what was refused lately.
     """
-    from broker.cli.output import print_json
-
-    with api_client(url, data_dir) as client:
-        answer = client.get("/status")
-    if as_json or output == "json":
-        print_json(answer)
-    else:
-        _show(answer)
+    call.show(call.api.get("/status"), _show)
 
 
 def _show(status: dict[str, Any]) -> None:
-    from broker.cli.output import print_line, print_members, print_table
-
     listeners = ", ".join(f"{item['protocol']} {item['address']}" for item in status.get("listeners", []))
     print_members(
         {
@@ -60,8 +71,6 @@ def _show(status: dict[str, Any]) -> None:
 
 
 def _part(title: str, columns: Any, rows: Any) -> None:
-    from broker.cli.output import print_line, print_table
-
     rows = list(rows)
     if rows:
         print_line("")

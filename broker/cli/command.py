@@ -1,0 +1,235 @@
+"""Commands over the management API: the options they share, and one run of such a command."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import cached_property
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, Final, Generic, ParamSpec
+
+import typer
+
+from broker.cli import exit_codes
+from broker.cli.client import ApiClient
+from broker.cli.errors import CommandError, checking, hinting
+from broker.cli.output import print_columns, print_json, print_line, print_members, say
+from broker.cli.target import Target, find_target
+
+DATA_DIR_VARIABLE: Final = "SLUICE_DATA_DIR"
+DATA_DIR: Final = Path("data")
+"""The broker's directory where no option names one."""
+SLOW_S: Final = 120
+"""Timeout of calls that open or close connections."""
+LONG_S: Final = 600
+"""Timeout of calls that read a log, or many messages."""
+_PAGE: Final = 1000
+
+
+def _remember_format(context: typer.Context, value: str) -> str:
+    """Errors are printed in the chosen format too, also those raised far from the option."""
+    if value not in ("table", "json"):
+        raise typer.BadParameter(f"{value!r} is not an output format; choose table or json")
+    chosen = context.find_root().ensure_object(dict)
+    chosen["format"] = value if value == "json" else chosen.get("format", value)
+    return value
+
+
+def _remember_json(context: typer.Context, value: bool) -> bool:
+    if value:
+        context.find_root().ensure_object(dict)["format"] = "json"
+    return value
+
+
+DataDirOption = Annotated[
+    Path,
+    typer.Option("--data-dir", envvar=DATA_DIR_VARIABLE, help="The broker's directory.", show_default="data"),
+]
+UrlOption = Annotated[
+    str | None,
+    typer.Option("--url", help="Address of the management API; else SLUICE_URL, else the node of --data-dir."),
+]
+OutputOption = Annotated[
+    str,
+    typer.Option("-o", "--output", help="table, or json.", callback=_remember_format, metavar="FORMAT"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, like -o json.", callback=_remember_json)]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Maximum number of rows.")]
+_YES: Final = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+P = ParamSpec("P")
+ApiFunction = Callable[Concatenate["Call", P], None]
+
+
+class Call:
+    """One run of a command: the broker it talks to, and how it prints."""
+
+    def __init__(
+        self, url: str | None, data_dir: Path, *, is_json: bool, timeout_s: float, yes: bool, words: Sequence[str]
+    ) -> None:
+        self.url, self.data_dir, self.is_json = url, data_dir, is_json
+        self.timeout_s, self._yes, self._words = timeout_s, yes, words
+
+    @property
+    def target(self) -> Target:
+        """The address and token of the broker that the options name."""
+        return find_target(self.url, self.data_dir, os.environ)
+
+    @cached_property
+    def api(self) -> ApiClient:
+        """A client for that broker, closed after the command."""
+        return ApiClient(self.target, self.timeout_s)
+
+    def close(self) -> None:
+        """Close the client, if the command used one."""
+        if "api" in self.__dict__:
+            self.api.close()
+
+    def show(self, answer: Any, text: str | Callable[[Any], object] = print_members) -> None:
+        """Print an answer as JSON or for people: as this line, or by this function."""
+        if self.is_json:
+            print_json(answer)
+        elif isinstance(text, str):
+            print_line(text)
+        else:
+            text(answer)
+
+    def show_rows(self, answer: Mapping[str, Any], columns: Sequence[str] | Mapping[str, str]) -> None:
+        """Print a list as JSON or as a table. ``columns`` are members, or headings with their members."""
+        self.show(answer, lambda found: print_columns(found["items"], columns))
+        if not self.is_json and (answer.get("next") or answer.get("waiting", 0) > len(answer["items"])):
+            say("there are more; --limit shows more of them")
+
+    def items(self, path: str, **filters: Any) -> dict[str, Any]:
+        """A whole list of the API. Filters that are None do not matter."""
+        items = list(self.api.items(path, **_query(filters)))
+        return {"items": items, "next": None, "total": len(items), "total_is_estimate": False}
+
+    def page(self, path: str, limit: int, **filters: Any) -> dict[str, Any]:
+        """The first rows of a list, page by page."""
+        wanted = _query(filters)
+        items: list[dict[str, Any]] = []
+        while True:
+            page = self.api.get(path, limit=min(_PAGE, limit - len(items)), **wanted)
+            items += page["items"]
+            wanted["cursor"] = page["next"]
+            if page["next"] is None or len(items) >= limit:
+                return {**page, "items": items}
+
+    def confirm(self, question: str) -> None:
+        """Ask on a terminal; elsewhere refuse unless ``--yes`` was given."""
+        if self._yes:
+            return
+        if not sys.stdin.isatty():
+            raise CommandError(
+                "there is no terminal to ask on; expected --yes",
+                exit_codes.USAGE,
+                hint=shlex.join(["sluice", *self._words, "--yes"]),
+            )
+        if not typer.confirm(question, err=True):
+            raise CommandError("nothing was changed")
+
+
+def _query(filters: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in filters.items()
+        if value is not None
+    }
+
+
+class _ApiCommand(Generic[P]):
+    """A function as a command: it gets a ``Call`` in place of the options that all such commands share."""
+
+    def __init__(
+        self,
+        function: ApiFunction[P],
+        *,
+        known: str,
+        timeout_s: float,
+        confirms: bool,
+        is_check: bool,
+        is_local: bool,
+    ) -> None:
+        self._function, self._known, self._timeout_s = function, known, timeout_s
+        self._confirms, self._is_check, self._is_local = confirms, is_check, is_local
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
+        self.__annotations__: dict[str, Any] = {}  # typer takes all types from the signature
+
+    @property
+    def __signature__(self) -> Signature:
+        """What typer makes options of: those of the function, then the shared ones. Evaluated only when it is asked,
+        since most runs of the program need one command of a hundred."""
+        own = list(signature(self._function, eval_str=True).parameters.values())[1:]
+        shared: list[tuple[str, Any, Any]] = [("context", typer.Context, Parameter.empty)]
+        shared += [("yes", _YES, False)] if self._confirms else []
+        shared += [] if self._is_local else [("url", UrlOption, None)]
+        shared += [
+            ("data_dir", DataDirOption, DATA_DIR),
+            ("output", OutputOption, "table"),
+            ("as_json", JsonOption, False),
+        ]
+        added = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for name, annotation, default in shared
+        ]
+        return Signature([*(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own), *added])
+
+    def __call__(
+        self,
+        *,
+        context: typer.Context,
+        data_dir: Path,
+        output: str,
+        as_json: bool,
+        url: str | None = None,
+        yes: bool = False,
+        **given: Any,
+    ) -> None:
+        words = context.find_root().ensure_object(dict).get("words", ())
+        is_json = as_json or output == "json"
+        call = Call(url, data_dir, is_json=is_json, timeout_s=self._timeout_s, yes=yes, words=words)
+        with ExitStack() as stack:
+            stack.enter_context(closing(call))
+            if self._known:
+                stack.enter_context(hinting(exit_codes.NOT_FOUND, self._known))
+            if self._is_check:
+                stack.enter_context(checking())
+            self._function(call, **given)  # type: ignore[call-arg]  # typer made them of the function's own signature
+
+
+def api_command(
+    *,
+    known: str = "",
+    timeout_s: float = 30,
+    confirms: bool = False,
+    is_check: bool = False,
+    is_local: bool = False,
+) -> Callable[[ApiFunction[P]], _ApiCommand[P]]:
+    """Make a command of a function whose first parameter is a ``Call``.
+
+    Args:
+        known: The command that lists what exists, a hint when something does not.
+        timeout_s: Timeout of each call of the API.
+        confirms: It has ``--yes``, and asks by ``Call.confirm``.
+        is_check: It asks the broker whether something is right; "no" is exit code 7.
+        is_local: It talks to no broker.
+    """
+    return lambda function: _ApiCommand(
+        function, known=known, timeout_s=timeout_s, confirms=confirms, is_check=is_check, is_local=is_local
+    )
+
+
+def command(
+    group: typer.Typer, name: str, *, help: str | None = None, **how: Any
+) -> Callable[[ApiFunction[P]], ApiFunction[P]]:
+    """Add a command to a group; keywords as of ``api_command``. Gives back the function, for other commands to call."""
+
+    def add(function: ApiFunction[P]) -> ApiFunction[P]:
+        group.command(name, help=help)(api_command(**how)(function))
+        return function
+
+    return add

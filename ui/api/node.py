@@ -1,0 +1,211 @@
+"""The node itself: probes, status, alarms, listeners, configuration, and sessions of the status page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import PlainTextResponse, Response
+
+from broker.admin.alarms import AlarmDesk
+from broker.admin.listeners import ListenerDesk
+from broker.core.objects import Spec
+from ui.api.context import ApiContext, ReloadConfig, ShowSettings
+from ui.api.models.access import SignInRequest
+from ui.api.models.node import AlarmList, ListenerSpec
+from ui.api.models.rules import FunctionList
+from ui.api.models.shapes import Anything, ObjectList
+from ui.api.objects import Cursor, Limit, page_of, whole_list
+from ui.api.operation import Operations
+from ui.api.security import (
+    context_of,
+    cookie_name,
+    is_token,
+    set_session,
+    unauthorized,
+)
+from ui.api.status import Status
+
+_MAX_SIGN_IN_BYTES = 4096
+
+Id = Annotated[str, Path(max_length=300, description="Kind and key, as `tcp:default`.")]
+Drain = Annotated[bool, Query(description="Whether its connections may stay until they end.")]
+probes = APIRouter(include_in_schema=False)
+
+
+@probes.get("/livez")
+async def livez() -> Response:
+    """The event loop turns."""
+    return PlainTextResponse("ok\n")
+
+
+@probes.get("/readyz")
+async def readyz(request: Request) -> Response:
+    """The node may get traffic."""
+    context = context_of(request)
+    reason = context.not_ready()
+    return PlainTextResponse(f"{reason or context.ready_remark()}\n", 200 if reason is None else 503)
+
+
+@probes.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Every metric, in Prometheus' text format."""
+    return PlainTextResponse(context_of(request).metrics_text(), media_type="text/plain; version=0.0.4")
+
+
+def add_sign_in(router: APIRouter) -> None:
+    """Add ``/session``."""
+    ops = Operations(router, "System")
+
+    @ops.post(
+        "/session",
+        "signIn",
+        "Open a session of the status page with the token",
+        problems=(403,),
+        most_bytes=_MAX_SIGN_IN_BYTES,
+    )
+    def open_session(request: Request, body: SignInRequest) -> Response:
+        """Sets a cookie in exchange for the token, so that the page never stores the token."""
+        context = context_of(request)
+        if not is_token(request, context, body.token):
+            raise unauthorized("the token is wrong")
+        response = Response(status_code=204)
+        set_session(request, response, context.sign_in.open_session())
+        return response
+
+    @ops.delete("/session", "signOut", "Close the session of the status page", problems=(403,))
+    def close_session(request: Request) -> Response:
+        """Deletes the session. It is no error when there is none."""
+        context_of(request).sign_in.close_session(request.cookies.get(cookie_name(request), ""))
+        response = Response(status_code=204)
+        response.delete_cookie(cookie_name(request), httponly=True, samesite="strict")
+        return response
+
+
+def add_status(router: APIRouter, context: ApiContext) -> None:
+    """Add ``GET /status``."""
+
+    @Operations(router, "System").get("/status", "getStatus", "Show the state of the node", answer=Status)
+    def status() -> Any:
+        """Returns counters, rates, listeners, and the state of rules, streams, tables and bridges. `/metrics` has the
+        same for Prometheus.
+        """
+        return context.status()
+
+
+def add_functions(
+    router: APIRouter, functions: Callable[[], Sequence[Spec]], plugins: Callable[[], Sequence[Spec]]
+) -> None:
+    """Add ``GET /functions``, the catalogue of SQL functions."""
+
+    @Operations(router, "Rules").get(
+        "/functions", "listFunctions", "List the functions of the rule language", answer=FunctionList
+    )
+    def list_functions() -> Spec:
+        """Returns the SQL functions with signatures and examples, and the plugins that provide some of them."""
+        return {**whole_list(list(functions())), "plugins": list(plugins())}
+
+
+def add_alarms(router: APIRouter, alarms: AlarmDesk) -> None:
+    """Add ``/alarms`` and ``/alarms/history``."""
+    ops = Operations(router, "System")
+
+    @ops.get("/alarms", "listAlarms", "List active alarms", answer=AlarmList)
+    def list_alarms() -> Spec:
+        """Returns the alarms that are active, newest first."""
+        return whole_list(alarms.active())
+
+    @ops.get("/alarms/history", "listPastAlarms", "List past alarms", answer=AlarmList)
+    def list_past_alarms() -> Spec:
+        """Returns alarms that ended, newest first, for as long as `alarms` settings keep them."""
+        return whole_list(alarms.history())
+
+    @ops.delete("/alarms/history", "forgetPastAlarms", "Delete past alarms")
+    def forget() -> None:
+        """Deletes the history of alarms that ended. Active alarms stay."""
+        alarms.forget_history()
+
+
+def add_listeners(router: APIRouter, listeners: ListenerDesk) -> None:
+    """Add ``/listeners`` and its verbs."""
+    ops = Operations(router, "Listeners")
+
+    @ops.get("/listeners", "listListeners", "List listeners", answer=ObjectList, problems=(422,))
+    def list_listeners(limit: Limit = 100, cursor: Cursor = None) -> Spec:
+        """Returns MQTT listeners in the order in which they open, with their state and connections."""
+        return page_of(listeners.list(), limit, cursor, "id")
+
+    @ops.post("/listeners/{id}:start", "startListener", "Start a listener", answer=Anything, problems=(404, 422))
+    async def start_listener(id: Id) -> Spec:
+        """Opens a listener that was stopped."""
+        return await listeners.start(id)
+
+    @ops.post("/listeners/{id}:stop", "stopListener", "Stop a listener", answer=Anything, problems=(404, 422))
+    async def stop_listener(id: Id, drain: Drain = False) -> Spec:
+        """Closes the listener until it is started again or the broker restarts. With `drain` its connections stay open
+        for a while.
+        """
+        return await listeners.stop(id, drain=drain)
+
+    @ops.post("/listeners/{id}:restart", "restartListener", "Restart a listener", answer=Anything, problems=(404, 422))
+    async def restart_listener(id: Id, drain: Drain = False) -> Spec:
+        """Closes the listener and opens it again, with its settings."""
+        return await listeners.restart(id, drain=drain)
+
+    @ops.get("/listeners/{id}", "getListener", "Show a listener", answer=Anything, problems=(404, 422))
+    def get_listener(id: Id) -> Spec:
+        """Returns the settings and the state of the listener."""
+        return listeners.get(id)
+
+    @ops.post(
+        "/listeners/{id}",
+        "createListener",
+        "Create a listener",
+        body=ListenerSpec,
+        answer=Anything,
+        status=201,
+        problems=(409,),
+    )
+    async def create_listener(id: Id, body: Spec) -> Spec:
+        """Adds a listener and opens it. The identifier is its type and name: `tcp:plant`."""
+        return await listeners.create(id, body)
+
+    @ops.patch(
+        "/listeners/{id}",
+        "patchListener",
+        "Change settings of a listener",
+        body=ListenerSpec,
+        answer=Anything,
+        problems=(404, 409),
+    )
+    async def patch_listener(id: Id, body: Spec, drain: Drain = False) -> Spec:
+        """JSON Merge Patch (RFC 7396) of its settings. Open connections stay."""
+        return await listeners.patch(id, body, drain=drain)
+
+    @ops.delete("/listeners/{id}", "deleteListener", "Delete a listener", problems=(404, 409, 422))
+    async def delete_listener(id: Id, drain: Drain = False) -> None:
+        """Closes the listener and its connections. With `drain` they get time to end."""
+        await listeners.delete(id, drain=drain)
+
+
+def add_settings(router: APIRouter, settings: ShowSettings) -> None:
+    """Add ``GET /config``."""
+
+    @Operations(router, "System").get("/config", "getConfig", "Show the settings in force", answer=Anything)
+    async def get_config() -> Spec:
+        """Returns every setting with its value and source, and the value in the files where that differs. Secrets are
+        masked.
+        """
+        return await settings()
+
+
+def add_reload(router: APIRouter, reload: ReloadConfig) -> None:
+    """Add ``POST /config:reload``."""
+
+    @Operations(router, "System").post(
+        "/config:reload", "reloadConfig", "Reload the configuration", answer=Anything, problems=(422,)
+    )
+    async def reload_config(drain: Drain = False) -> Spec:
+        """Reads the configuration files again and applies what changed. Nothing changes when any of it is wrong."""
+        return await reload(drain=drain)
