@@ -8,23 +8,26 @@ not evaluated: AND, OR and CASE stop as soon as they can.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sqlglot import exp
 
 from broker.core import jsontext
+from broker.core.action import CONNECTED, MISSING, Row, Settle, Sinks
 from broker.core.client import Client
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.message import Message
 from broker.core.objects import Spec
-from broker.core.wire import to_wire
+from broker.core.stage import Outcome, Refusal
+from broker.core.stream import Append, StreamAppender, StreamRecord
+from broker.core.wire import message_to_wire, payload_to_wire, to_wire
+from broker.observe.metrics import Metrics
 from rules import tester
 from rules.actions.action import LastError, Step
 from rules.functions.registry import Functions
 from rules.making import RuleMaker
-from rules.rehearsal import Effects, refused, rehearsing
 from rules.rule import compile_statement
 from rules.settings import RulesSettings
 from rules.sql.columns import Occurrence
@@ -33,7 +36,7 @@ from rules.sql.parser import parse
 from rules.sql.printer import text_of_tree
 from rules.sql.sources import sources
 from rules.sql.tree import place_of, sources_of
-from rules.sql.values import UNDEFINED
+from rules.sql.values import UNDEFINED, json_text
 
 MAX_VALUES: Final = 20_000
 """So many values are told; a FOREACH over a long array has more."""
@@ -276,3 +279,87 @@ def message_of(columns: Mapping[str, Any]) -> Message:
         received_ns=timestamp * 1_000_000 if isinstance(timestamp, int) else 0,
         properties={"User-Property": list(pairs.items())} if isinstance(pairs, Mapping) else None,
     )
+
+
+# Actions rehearsed: the real ones, bound to recorders in place of publisher, streams and bridges.
+
+
+Effects = list[dict[str, Any]]
+
+
+def rehearsing(services: Services, effects: Effects) -> Services:
+    """Services with which actions are made that only note in ``effects`` what they would do."""
+    return replace(
+        services,
+        publisher=_Publisher(effects),
+        streams=_Streams(services.streams, effects),
+        sinks=_sinks(services.sinks, effects),
+        metrics=Metrics(),
+    )
+
+
+class _Publisher:
+    def __init__(self, effects: Effects) -> None:
+        self._effects = effects
+
+    def publish(self, message: Message) -> Outcome:
+        self._effects.append({"publish": message_to_wire(message)})
+        return Outcome(0)
+
+    def dispatch(self, message: Message) -> Outcome:
+        self._effects.append({"publish": message_to_wire(message), "direct_dispatch": True})
+        return Outcome(0)
+
+    async def decided(self, topic: str) -> Outcome:
+        """Nothing waits here."""
+        return Outcome(0)
+
+
+class _Streams:
+    def __init__(self, streams: StreamAppender, effects: Effects) -> None:
+        self._streams, self._effects = streams, effects
+
+    def appender(self, stream: str) -> Append:
+        self._streams.appender(stream)  # it must be there
+
+        def append(record: StreamRecord) -> None:
+            self._effects.append({"append": {"stream": stream, "topic": record.topic, "row": _row(record.payload)}})
+
+        return append
+
+    def names(self) -> Sequence[str]:
+        return self._streams.names()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._streams, name)
+
+
+class _Sink:
+    state = CONNECTED
+
+    def __init__(self, name: str, effects: Effects) -> None:
+        self.name, self._effects = name, effects
+
+    def write(self, row: Row, message: Message, settle: Settle) -> None:
+        self._effects.append({"send": {"bridge": self.name, "row": jsontext.decode(json_text(row))}})
+        settle.succeeded(1)
+
+
+def _sinks(real: Sinks, effects: Effects) -> Sinks:
+    """Sinks that find a recorder for each name; the state of a bridge that is away is told, not suffered."""
+    sinks = Sinks()
+    find: Callable[[str], Any] = lambda name: None if real.state_of(name) == MISSING else _Sink(name, effects)  # noqa: E731
+    sinks.find = find
+    return sinks
+
+
+def refused(refusal: Refusal) -> dict[str, Any]:
+    """What the action ``drop`` or ``disconnect`` would do."""
+    return {"drop": {"reason": refusal.reason, "disconnect": refusal.disconnect}}
+
+
+def _row(payload: bytes) -> Any:
+    try:
+        return jsontext.decode(payload)
+    except jsontext.JsonError:
+        return payload_to_wire(payload)

@@ -13,19 +13,17 @@ from broker.core.stage import Gate, Tap
 from broker.observe.log import get_logger
 from rules.backtest import Backtests, Positions
 from rules.deferred import Bounds, Deferrals
-from rules.engine import RuleEngine
-from rules.functions.external_schemas import external_schema_functions
+from rules.engine import RuleEngine, RulesTap
 from rules.functions.library import standard
 from rules.functions.plugin_loading import installed, load_plugins
 from rules.functions.registry import Function
-from rules.functions.schemas import schema_functions
+from rules.functions.schemas import external_schema_functions, schema_functions
 from rules.functions.sparkplug import Aliases, SparkplugTap, sparkplug_functions
 from rules.jq.evaluation import PROGRAMS, Counts, JqDefaults
 from rules.jq.pool import WorkerPool
-from rules.rates import STEP_S
+from rules.metrics import STEP_S
 from rules.service import RuleService
 from rules.settings import RulesSettings
-from rules.stage import RulesTap
 
 SECTION = "rule_engine.rules"
 SCHEMAS = "schema_registry.schemas"

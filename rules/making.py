@@ -13,19 +13,15 @@ from broker.core.feature import Services
 from broker.core.objects import Spec
 from broker.core.stream import rows_problem
 from rules.actions.action import Action, ActionCounts, Step
-from rules.actions.console import console
-from rules.actions.effects import stop_message
 from rules.actions.republish import Republish, columns_read, republish
-from rules.actions.sink import hand_to_sink
 from rules.actions.spec import BridgeAction, Effect, RepublishAction, StreamAction, all_actions
-from rules.actions.stream import append_to_stream
-from rules.counts import Counts
-from rules.functions.asking import asked_by
+from rules.actions.targets import append_to_stream, console, hand_to_sink, stop_message
 from rules.functions.registry import Functions
-from rules.jq_rules import about_sources
+from rules.functions.schemas import asked_by
+from rules.metrics import Counts
 from rules.rule import Rule, Statement, compile_statement
 from rules.settings import RulesSettings
-from rules.spec import RuleSpec, parse_spec
+from rules.spec import RuleSpec, about_sources, parse_spec
 from rules.sql.columns import all_columns
 from rules.sql.compiler import Program, Surroundings, compile_for_templates
 

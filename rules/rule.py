@@ -17,10 +17,10 @@ from broker.core.stage import Refusal
 from broker.core.waiting import Waits
 from broker.observe.log import get_logger
 from rules.actions.action import LastError, Step
-from rules.counts import Counts
 from rules.deferred import Deferrals, in_order, with_questions
 from rules.functions.registry import Functions
 from rules.jq.evaluation import with_variables
+from rules.metrics import SAMPLE_MASK, Counts, Timing
 from rules.sql.columns import Occurrence
 from rules.sql.compiler import (
     Lengthy,
@@ -30,13 +30,11 @@ from rules.sql.compiler import (
     compile_for_events,
     compile_for_messages,
 )
-from rules.sql.errors import EvaluationError
 from rules.sql.limits import INLINE_BYTES, INLINE_ROWS, INLINE_WORK, MAX_ROWS_BYTES, MAX_ROWS_TIMES
 from rules.sql.parser import parse
 from rules.sql.sources import Sources, sources
 from rules.sql.tree import jq_of
-from rules.sql.work import CHAIN
-from rules.timing import SAMPLE_MASK, Timing
+from rules.sql.work import CHAIN, EvaluationError
 
 _log = get_logger(__name__)
 _LOG_EVERY_NS: Final = 60_000_000_000

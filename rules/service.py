@@ -20,26 +20,23 @@ from broker.core.ordered import OrderedObjects
 from broker.core.path import Trial
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from broker.core.times import MILLISECONDS, rfc3339_or_none
-from rules import path, tester
+from rules import tester
 from rules.actions.spec import BridgeAction, StreamAction, all_actions
 from rules.backtest import Backtests, Wish, wish
 from rules.case_runs import refuse_failures, report, run_cases
 from rules.chains import Link, chain_problems, readers_of
-from rules.counts import Counts
 from rules.engine import RuleEngine
 from rules.explain import Explainer
 from rules.functions.registry import Functions
 from rules.in_spark import spark_form
 from rules.making import MadeRule, RuleMaker, UnusableRule, calls_jq
-from rules.rates import MatchRates
+from rules.metrics import Counts, MatchRates, Totals
 from rules.rule import Statement
-from rules.schema_effects import TypedRule, effects
 from rules.settings import RulesSettings
 from rules.spec import RuleSpec, checked_name, parse_spec
 from rules.sql.inference import Inferred
 from rules.sql.types import unified
-from rules.totals import Totals
-from rules.type_check import TypeChecker
+from rules.type_check import TypeChecker, TypedRule, effects
 from rules.versions import Versions, difference
 
 
@@ -397,11 +394,11 @@ class RuleService:
 
     def on_topic(self, topic: str) -> Sequence[Spec]:
         """The rules that run on messages on a topic; see ``broker.core.path``."""
-        return path.on_topic(self._made(), topic)
+        return tester.on_topic(self._made(), topic)
 
     def try_on(self, message: Message) -> Trial:
         """What the rules would make of a message."""
-        return path.try_on(self._made(), message, self._services.node, self._services.clock.now_ns() // 1_000_000)
+        return tester.try_on(self._made(), message, self._services.node, self._services.clock.now_ns() // 1_000_000)
 
     # Keeping and showing
 

@@ -16,7 +16,7 @@ from broker.core.errors import Invalid, Problem
 from broker.core.jsontext import JsonError
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
-from rules.functions.asking import NOTHING, Asked, asked_by
+from rules.functions.schemas import NOTHING, Asked, asked_by
 from rules.functions.library import standard
 from rules.functions.registry import Functions
 from rules.functions.schemas import schema_functions

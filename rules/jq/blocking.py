@@ -12,8 +12,7 @@ from msgspec import json
 
 from broker.core.waiting import Waits, answers_here
 from rules.jq.evaluation import PROGRAMS, Answer, Request, Variables, at_hand, keep
-from rules.jq.pool import WorkerPool
-from rules.jq.process import DEFAULT_MEMORY_BYTES
+from rules.jq.pool import DEFAULT_MEMORY_BYTES, WorkerPool
 from rules.jq.program import ProgramError
 
 _SHOWN: Final = 80

@@ -1,4 +1,4 @@
-"""Words of a jq program, in order. What a string inserts is between its pieces: ``"a``, ``\\(``, words, ``)``, ``b"``."""
+"""Words of a jq program in order. A string is pieces, with what it inserts between them."""
 
 from __future__ import annotations
 

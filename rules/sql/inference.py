@@ -16,20 +16,21 @@ from sqlglot import exp
 from broker.core.errors import Problem
 from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Functions
-from rules.sql.call_types import argument_issue, call_issue, result_type
 from rules.sql.inputs import ANY, Input, columns_of, is_open, payload_of
 from rules.sql.lineage import ColumnLineage, ConditionLineage, Lineage, Origin
 from rules.sql.operand_checks import (
     Operand,
+    argument_issue,
     arithmetic_issue,
     arithmetic_type,
+    call_issue,
     comparison_issue,
     condition_issue,
     membership_issue,
     negation_issue,
+    result_type,
 )
 from rules.sql.printer import target_of, text_of_tree
-from rules.sql.steps import Issue, descend
 from rules.sql.tree import COMPARISONS, Path, Tree, bare, item_of, jq_of, operands, path_of, place_of, value_path
 from rules.sql.types import (
     BOOLEAN,
@@ -37,7 +38,9 @@ from rules.sql.types import (
     LONG,
     NULL,
     STRING,
+    Issue,
     array_of,
+    descend,
     described,
     family,
     maybe,

@@ -22,7 +22,8 @@ INLINE = [
     '.a // "none"', "to_entries", "try (.v | tonumber) catch null", "[range(1; 5)]", "first(.[])", "limit(3; .[])",
     "$ENV.payload", ".a = 1", ".a |= . + 1", "del(.a)", ".a as [$x, {b: $y}] | $x + $y", "any(.[]; . > 3)",
     '[.[] | tostring] | join(",")', "{a, b, \"c\": 1, $__loc__}", "..", "paths", ".. |= .",
-    "group_by(.a) | map(length)", 'select(.temp > 30 and .state == "on") | {id, temp}', ".alarms[]? | {id: .id, text: (.text // \"?\")}",
+    "group_by(.a) | map(length)", 'select(.temp > 30 and .state == "on") | {id, temp}',
+    ".alarms[]? | {id: .id, text: (.text // \"?\")}",
     ".clientid as $c | .payload.readings[] | {client: $c, t}", "[.readings[] | select(.t > 20) | .t]",
     ".readings | map(.t) | add / length", '(.topic | split("/")) as $p | {site: $p[0]} + .payload',
 ]  # fmt: skip
@@ -33,7 +34,8 @@ WORKER = [
     "setpath([.i]; 1)", 'reduce .[] as $x (""; . + .)', "def length: .[], .[]; length", "input", "combinations",
     "[.,.] | " * 24 + ".", "[.[] as $a | .[] as $b | .[] as $c | .[] as $d | 1]", ".a as [$x] ?// $x | $x",
     "def a: .,.; def b: a|a; def c: b|b; def d: c|c; def e: d|d; e", "getpath([range(1e9)])", "tojson | ltrimstr(.[])",
-    "def f(x): x | x; f(.a)", "reduce .[] as $x ({}; .acc += [$x])", "reduce .[] as $x (0; $x)", "label $f | 1, break $f",
+    "def f(x): x | x; f(.a)", "reduce .[] as $x ({}; .acc += [$x])", "reduce .[] as $x (0; $x)",
+    "label $f | 1, break $f",
 ]  # fmt: skip
 
 
@@ -84,8 +86,9 @@ def test_the_worst_input_of_the_size_ends_within_ten_times_the_budget(program: s
 @pytest.mark.parametrize(
     "text",
     [
-        ".a # comment \\\n still comment", '"\\("x" + "\\(1)")"', "1 as $x | 2 as $y | [$x,$y]", '.["a","b"]?', ".a[1:2]",
-        '."a b".c', "reduce .[] as [$a,$b] (0; . + 1)", "try (1/0) catch \"no\"", "-(.a)", "{(.k): .v, @text \"x\": 1}",
+        ".a # comment \\\n still comment", '"\\("x" + "\\(1)")"', "1 as $x | 2 as $y | [$x,$y]", '.["a","b"]?',
+        ".a[1:2]", '."a b".c', "reduce .[] as [$a,$b] (0; . + 1)", "try (1/0) catch \"no\"", "-(.a)",
+        "{(.k): .v, @text \"x\": 1}",
         "if . then 1 end", ". as {a: $x, $b, \"c\": [$d]} | $x", "1 + (2 as $x | $x * 3) - 4 // 5 and true",
     ],
 )  # fmt: skip
