@@ -51,7 +51,7 @@ _TURN_BYTES: Final = 2 * 1024 * 1024
 _RETRY_S: Final = 1.0
 
 
-class _Kept(msgspec.Struct, array_like=True):
+class _Stored(msgspec.Struct, array_like=True):
     """What a rule is to run on, as it lies in the queue. ``columns`` are None for a published message."""
 
     columns: dict[str, Any] | None
@@ -69,7 +69,7 @@ class _Kept(msgspec.Struct, array_like=True):
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(_Kept).decode
+_decode: Final = msgspec.msgpack.Decoder(_Stored).decode
 
 
 class DeferredRule(Protocol):
@@ -151,7 +151,7 @@ class Deferrals:
                 self._drop(name)
             self._arrange()
 
-    def put_off(self, name: str, given: Message | Occurrence, message: Message, now_ms: int) -> None:
+    def defer(self, name: str, given: Message | Occurrence, message: Message, now_ms: int) -> None:
         """Keep what a rule is to run on, in the commit group that is gathering.
 
         Raises:
@@ -160,7 +160,7 @@ class Deferrals:
         if not self._is_running:
             raise Unavailable("what must wait for another process is evaluated in a broker only")
         try:
-            kept = _encode(_to_keep(given, message, now_ms))
+            kept = _encode(_stored(given, message, now_ms))
         except (TypeError, OverflowError, ValueError, RecursionError) as error:
             raise Unavailable(f"the event cannot be put off: {error}") from None
         self._queue(name).append(kept)
@@ -342,9 +342,9 @@ class _Deferred:
         yield
 
 
-def _to_keep(given: Message | Occurrence, message: Message, now_ms: int) -> _Kept:
+def _stored(given: Message | Occurrence, message: Message, now_ms: int) -> _Stored:
     client = message.client
-    return _Kept(
+    return _Stored(
         None if isinstance(given, Message) else _plain(given.columns),
         now_ms,
         message.topic,
@@ -374,7 +374,7 @@ def _plain(columns: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _message(kept: _Kept) -> Message:
+def _message(kept: _Stored) -> Message:
     properties = kept.properties
     if properties is not None and "User-Property" in properties:
         properties = {**properties, "User-Property": [tuple(pair) for pair in properties["User-Property"]]}

@@ -11,7 +11,6 @@ from broker.core.objects import ObjectService
 from broker.core.schema import SchemaLookup
 from broker.core.stage import Gate, Tap
 from broker.observe.log import get_logger
-from rules.backtest import Backtests, Positions
 from rules.deferred import Bounds, Deferrals
 from rules.engine import RuleEngine, RulesTap
 from rules.functions.library import standard
@@ -24,6 +23,7 @@ from rules.jq.pool import WorkerPool
 from rules.metrics import STEP_S
 from rules.service import RuleService
 from rules.settings import RulesSettings
+from rules.trials.backtest import Backtests, Positions
 
 SECTION = "rule_engine.rules"
 SCHEMAS = "schema_registry.schemas"

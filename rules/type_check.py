@@ -21,13 +21,13 @@ from rules.actions.checks import missing_bridges, unset_placeholders
 from rules.functions.registry import Functions
 from rules.rule import Statement
 from rules.settings import RulesSettings
-from rules.sql.inference import Inferred, infer
-from rules.sql.inputs import Input, inputs_of, payload_of
+from rules.sql.type_checker.inference import Inferred, infer
+from rules.sql.type_checker.inputs import Input, inputs_of, payload_of
 
 if TYPE_CHECKING:
-    from rules.sql import arrow_schema
+    from rules.sql.type_checker import arrow_schema
 else:
-    arrow_schema = Later("rules.sql.arrow_schema")
+    arrow_schema = Later("rules.sql.type_checker.arrow_schema")
 
 Members = dict[str, Any]
 _MOST_KNOWN = 4096

@@ -15,9 +15,9 @@ from broker.core.errors import Problem
 from broker.core.schema import FieldType
 from broker.core.template import Template
 from rules.actions.spec import BridgeAction
-from rules.sql.inference import Inferred
 from rules.sql.tree import Path
-from rules.sql.types import descend, nearest
+from rules.sql.type_checker.inference import Inferred
+from rules.sql.type_checker.types import descend, nearest
 from rules.sql.values import text_of
 
 _NO_PLACEHOLDER = re.compile(r"\$\{(?![A-Za-z0-9._]*\})[^{}$]*\}")

@@ -17,7 +17,7 @@ from rules.sql.limits import MAX_TAGGED_SCHEMAS
 from rules.sql.values import STRINGS, string, type_name
 
 Schemas = Callable[[], SchemaLookup]
-"""Asked at each call, since a node's lookup is set when all features are made."""
+"""Waiting at each call, since a node's lookup is set when all features are made."""
 
 
 def _encoded(value: Any) -> bytes:
@@ -201,7 +201,7 @@ _BY_NAME: Final = frozenset(("schema_decode", "schema_encode", "schema_check"))
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Waiting:
     """What a statement may ask. ``schemas`` holds None where a name is worked out for each message."""
 
     schemas: frozenset[str | None]
@@ -217,10 +217,10 @@ class Asked:
         return isinstance(lookup, WaitingSchemas) and any(lookup.waits(name) for name in self.schemas)
 
 
-NOTHING: Final = Asked(frozenset(), False)
+NOTHING: Final = Waiting(frozenset(), False)
 
 
-def asked_by(tree: exp.Expression, functions: Functions) -> Asked:
+def waiting_of(tree: exp.Expression, functions: Functions) -> Waiting:
     """What a statement may ask of other processes."""
     schemas: set[str | None] = set()
     has_registry = False
@@ -231,4 +231,4 @@ def asked_by(tree: exp.Expression, functions: Functions) -> Asked:
             schemas.add(first.this if isinstance(first, exp.Literal) and is_text else None)
         elif (known := functions.get(call.name)) is not None and known.may_wait:
             has_registry = True
-    return Asked(frozenset(schemas), has_registry)
+    return Waiting(frozenset(schemas), has_registry)

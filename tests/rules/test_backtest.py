@@ -17,12 +17,12 @@ from broker.core.clock import SystemClock
 from broker.core.errors import Invalid, NotFound, Unavailable
 from broker.core.stream import StreamRecord
 from broker.storage import records
-from rules.backtest import Backtests, wish
-from rules.backtest_run import Backtest, Ended, Job, Range, undefined_columns
 from rules.functions.library import standard
 from rules.rule import Statement, compile_statement
 from rules.settings import RulesSettings
 from rules.sql.compiler import Surroundings
+from rules.trials.backtest import Backtests, wish
+from rules.trials.backtest_run import Backtest, Ended, Job, Range, undefined_columns
 
 FUNCTIONS = standard()
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from broker.core.schema import UNKNOWN, FieldType
 from rules.sql.sources import EVENT_PREFIX, INGRESS_PREFIXES, PUBLISH, RULE_PREFIX, events_of
-from rules.sql.types import BOOLEAN, LONG, STRING, array_of, maybe, unified_all
+from rules.sql.type_checker.types import BOOLEAN, LONG, STRING, array_of, maybe, unified_all
 
 # The columns of a published message and of every event, with their types.
 

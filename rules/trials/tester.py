@@ -13,17 +13,17 @@ from broker.core.objects import Spec
 from broker.core.path import Trial
 from broker.core.template import Template
 from broker.core.wire import from_wire, payload_from_wire, payload_to_wire, to_wire
-from rules import tester
+from rules.builder import BuiltRule
 from rules.engine import as_strings
 from rules.functions.registry import Functions
 from rules.jq.blocking import OutOfTime, evaluate
-from rules.making import MadeRule
 from rules.rule import Statement, compile_statement, plain_text
 from rules.spec import is_jq, with_sql
 from rules.sql.columns import Occurrence
 from rules.sql.compiler import Program, Result, Row, Surroundings
 from rules.sql.sources import PUBLISH, Sources
 from rules.sql.values import Bits, defined, string, text_of
+from rules.trials import tester
 
 _RULE = "test"
 JQ_DEADLINE_S = 1.8
@@ -173,7 +173,7 @@ def shown(value: Any) -> Any:
 _STOPPING = ("drop", "disconnect")
 
 
-def on_topic(rules: Iterable[MadeRule], topic: str) -> Sequence[Spec]:
+def on_topic(rules: Iterable[BuiltRule], topic: str) -> Sequence[Spec]:
     """The rules that run on messages on a topic, in order, those switched off among them."""
     return [
         {
@@ -189,7 +189,7 @@ def on_topic(rules: Iterable[MadeRule], topic: str) -> Sequence[Spec]:
     ]
 
 
-def try_on(rules: Iterable[MadeRule], message: Message, node: str, now_ms: int) -> Trial:
+def try_on(rules: Iterable[BuiltRule], message: Message, node: str, now_ms: int) -> Trial:
     """What the rules make of a message, a step for each that runs; actions are told and not done.
 
     Raises:
@@ -210,7 +210,7 @@ def try_on(rules: Iterable[MadeRule], message: Message, node: str, now_ms: int) 
     return Trial(steps, message)
 
 
-def _step(made: MadeRule, answer: dict[str, Any]) -> Spec:
+def _step(made: BuiltRule, answer: dict[str, Any]) -> Spec:
     actions = [action["type"] for action in made.spec.model_dump(mode="json")["actions"]]
     outcome = answer["outcome"]
     if outcome == "rows" and answer["rows"]:

@@ -24,10 +24,9 @@ from broker.core.stage import Outcome, Refusal
 from broker.core.stream import Append, StreamAppender, StreamRecord
 from broker.core.wire import message_to_wire, payload_to_wire, to_wire
 from broker.observe.metrics import Metrics
-from rules import tester
 from rules.actions.action import LastError, Step
+from rules.builder import RuleBuilder
 from rules.functions.registry import Functions
-from rules.making import RuleMaker
 from rules.rule import compile_statement
 from rules.settings import RulesSettings
 from rules.sql.columns import Occurrence
@@ -37,6 +36,7 @@ from rules.sql.printer import text_of_tree
 from rules.sql.sources import sources
 from rules.sql.tree import place_of, sources_of
 from rules.sql.values import UNDEFINED, json_text
+from rules.trials import tester
 
 MAX_VALUES: Final = 20_000
 """So many values are told; a FOREACH over a long array has more."""
@@ -66,17 +66,17 @@ class _Trace:
 
 
 @dataclass(slots=True)
-class Rehearsal:
+class DryRun:
     """The actions of a rule, made to be rehearsed, and where they note what they would do."""
 
     steps: Sequence[Step] = ()
     effects: Effects = field(default_factory=list)
 
     @classmethod
-    def of(cls, spec: Spec, services: Services, functions: Functions, settings: RulesSettings) -> Rehearsal:
+    def of(cls, spec: Spec, services: Services, functions: Functions, settings: RulesSettings) -> DryRun:
         """Of a saved rule."""
         effects: Effects = []
-        steps = RuleMaker(rehearsing(services, effects), functions, settings).make(spec).rule.steps
+        steps = RuleBuilder(dry_run_services(services, effects), functions, settings).make(spec).rule.steps
         for step in steps:
             for one in (step, *step.fallbacks):
                 one.told = _unlogged
@@ -88,7 +88,7 @@ def explain(
     functions: Functions,
     surroundings: Surroundings,
     columns: dict[str, Any],
-    rehearsal: Rehearsal | None = None,
+    rehearsal: DryRun | None = None,
 ) -> dict[str, Any]:
     """The answer of the test API with ``steps``.
 
@@ -104,7 +104,7 @@ def explain(
     steps += _steps(trace.told)
     if outcome["outcome"] == "error":
         steps[-1] = _failed(steps[-1], outcome["error"])
-    steps += _rehearsed(rehearsal or Rehearsal(), rows.rows, message_of(columns))
+    steps += _dry_run(rehearsal or DryRun(), rows.rows, message_of(columns))
     return {**outcome, "steps": steps, **({"is_cut": True} if trace.is_cut else {})}
 
 
@@ -118,15 +118,15 @@ class Explainer:
         """See ``RuleService.explain``; ``spec_of`` gives a saved rule."""
         name = body.get("name") if isinstance(body, Mapping) else None
         if name is None:
-            return self._explain(*tester.sql_and_event(body), "test", Rehearsal())
+            return self._explain(*tester.sql_and_event(body), "test", DryRun())
         if not isinstance(name, str) or "sql" in body:
             raise Invalid("this cannot be explained", [Problem("give the name of a rule, or SQL, not both", "/name")])
         spec = spec_of(name)
         _, event = tester.sql_and_event({**body, "sql": spec["sql"]})
-        rehearsal = Rehearsal.of(spec, self._services, self._functions, self._settings)
+        rehearsal = DryRun.of(spec, self._services, self._functions, self._settings)
         return self._explain(spec["sql"], event, name, rehearsal)
 
-    def _explain(self, sql: str, event: Mapping[str, Any], name: str, rehearsal: Rehearsal) -> dict[str, Any]:
+    def _explain(self, sql: str, event: Mapping[str, Any], name: str, rehearsal: DryRun) -> dict[str, Any]:
         node, now_ms = self._services.node, self._services.clock.now_ns() // 1_000_000
         functions, surroundings = self._functions.trial(), Surroundings(node, {"rule_id": name}, lambda: now_ms)
         compile_statement(sql, functions, surroundings)  # tells all that is wrong, which a trace alone would not
@@ -244,7 +244,7 @@ def _unlogged(step: Step, error: Exception) -> LastError:
     return LastError(str(error) or type(error).__name__, 0)
 
 
-def _rehearsed(actions: Rehearsal, rows: Sequence[dict[str, Any]], message: Message) -> Iterator[dict[str, Any]]:
+def _dry_run(actions: DryRun, rows: Sequence[dict[str, Any]], message: Message) -> Iterator[dict[str, Any]]:
     """A step for each action on each row, with what it would do, or why it would fail."""
     for number, row in enumerate(rows, 1):
         for position, step in enumerate(actions.steps):
@@ -287,7 +287,7 @@ def message_of(columns: Mapping[str, Any]) -> Message:
 Effects = list[dict[str, Any]]
 
 
-def rehearsing(services: Services, effects: Effects) -> Services:
+def dry_run_services(services: Services, effects: Effects) -> Services:
     """Services with which actions are made that only note in ``effects`` what they would do."""
     return replace(
         services,

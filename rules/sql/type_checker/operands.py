@@ -16,7 +16,7 @@ from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Function
 from rules.sql.printer import OPERATORS, text_of_tree
 from rules.sql.tree import Tree, bare
-from rules.sql.types import (
+from rules.sql.type_checker.types import (
     DOUBLE,
     EMPTY_MAP,
     LONG,
