@@ -267,7 +267,7 @@ async def test_a_job_ends_however_its_process_does(program: str, state: str, err
 
 @on_a_loop
 async def test_the_oldest_jobs_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rules.backtest.MAX_KEPT", 2)
+    monkeypatch.setattr("rules.trials.backtest.MAX_KEPT", 2)
     backtests = jobs(["/nonexistent"])
     ids = []
     for _ in range(4):
