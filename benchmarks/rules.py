@@ -15,15 +15,14 @@ from typing import Any
 from broker.core.client import Client
 from broker.core.events import Events
 from broker.core.message import Message
-from rules.counts import Counts
-from rules.engine import RuleEngine
+from rules.engine import RuleEngine, RulesTap
 from rules.functions.library import standard
+from rules.metrics import Counts
 from rules.rule import Rule, Statement, compile_statement
 from rules.sql.compiler import Surroundings, compile_for_messages
 from rules.sql.parser import parse
 from rules.sql.sources import sources
 from rules.sql.values import json_bytes
-from rules.stage import RulesTap
 
 PAYLOAD = (
     b'{"temp":25.5,"humidity":40.25,"device":"meter-0042","ts":1700000000123,"voltage":229.91,"state":"ok",'

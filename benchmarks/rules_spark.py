@@ -34,7 +34,7 @@ from rules.functions.library import standard
 from rules.sql.parser import parse
 from rules.sql.sources import sources
 from rules.sql.spark import IRREGULAR, to_spark
-from rules.sql.spark_fields import RECORDS
+from rules.sql.spark_values import RECORDS
 
 CANONICAL = 'SELECT payload.temp AS t, payload.temp * 1.8 + 32 AS f, clientid FROM "bench/#" WHERE payload.temp > 20'
 OUTPUT = [{"name": "t", "type": "double"}, {"name": "f", "type": "double"}, {"name": "clientid", "type": "string"}]

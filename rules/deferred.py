@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
@@ -27,7 +27,7 @@ from broker.core.queue import DurableQueue, Queues
 from broker.core.waiting import Answers, Question, Waits, stopping_at_questions
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
-from rules.jq.evaluation import Request, at_hand, keep
+from rules.jq.evaluation import at_hand, workers_at_hand
 from rules.jq.pool import WorkerPool
 from rules.sql.columns import Occurrence, all_columns
 from rules.sql.compiler import Lengthy, Program, Result
@@ -51,7 +51,7 @@ _TURN_BYTES: Final = 2 * 1024 * 1024
 _RETRY_S: Final = 1.0
 
 
-class _Kept(msgspec.Struct, array_like=True):
+class _Stored(msgspec.Struct, array_like=True):
     """What a rule is to run on, as it lies in the queue. ``columns`` are None for a published message."""
 
     columns: dict[str, Any] | None
@@ -69,7 +69,7 @@ class _Kept(msgspec.Struct, array_like=True):
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(_Kept).decode
+_decode: Final = msgspec.msgpack.Decoder(_Stored).decode
 
 
 class DeferredRule(Protocol):
@@ -151,7 +151,7 @@ class Deferrals:
                 self._drop(name)
             self._arrange()
 
-    def put_off(self, name: str, given: Message | Occurrence, message: Message, now_ms: int) -> None:
+    def defer(self, name: str, given: Message | Occurrence, message: Message, now_ms: int) -> None:
         """Keep what a rule is to run on, in the commit group that is gathering.
 
         Raises:
@@ -160,7 +160,7 @@ class Deferrals:
         if not self._is_running:
             raise Unavailable("what must wait for another process is evaluated in a broker only")
         try:
-            kept = _encode(_to_keep(given, message, now_ms))
+            kept = _encode(_stored(given, message, now_ms))
         except (TypeError, OverflowError, ValueError, RecursionError) as error:
             raise Unavailable(f"the event cannot be put off: {error}") from None
         self._queue(name).append(kept)
@@ -241,26 +241,18 @@ class Deferrals:
     async def _evaluate(self, rule: DeferredRule, waiting: Iterable[_Deferred]) -> None:
         """Run them until there are enough rows, and have workers and other processes answer those that ask."""
         turn, rows = _Turn(), 0
-        requests: list[tuple[_Deferred, Request]] = []
-        others: list[tuple[_Deferred, Question]] = []
+        questions: list[tuple[_Deferred, Question]] = []
         for one in waiting:
             if not one.is_done:
                 for _ in one.parts(rule.event_program):
                     await turn.end()
-            if isinstance(one.question, Request):
-                requests.append((one, one.question))
-            elif one.question is not None:
-                others.append((one, one.question))
+            if one.question is not None:
+                questions.append((one, one.question))
             rows += one.rows
             if rows > _BATCH_ROWS:
                 break
-        await asyncio.gather(self._run_jq(requests), *(one.answers.fetch(question) for one, question in others))
-
-    async def _run_jq(self, requests: Sequence[tuple[_Deferred, Request]]) -> None:
-        """Have the workers run what is next of each evaluation."""
-        answers = await self._pool.run([request for _, request in requests])
-        for (one, request), answer in zip(requests, answers, strict=True):
-            keep(one.answers, request, answer)
+        with workers_at_hand(self._pool.run):
+            await asyncio.gather(*(one.answers.fetch(question) for one, question in questions))
 
     async def _settle(self, rule: DeferredRule, queue: DurableQueue, waiting: deque[_Deferred]) -> None:
         """Do the actions of the first ones that have an outcome, and note how far it came in the turn of the loop that
@@ -342,9 +334,9 @@ class _Deferred:
         yield
 
 
-def _to_keep(given: Message | Occurrence, message: Message, now_ms: int) -> _Kept:
+def _stored(given: Message | Occurrence, message: Message, now_ms: int) -> _Stored:
     client = message.client
-    return _Kept(
+    return _Stored(
         None if isinstance(given, Message) else _plain(given.columns),
         now_ms,
         message.topic,
@@ -374,7 +366,7 @@ def _plain(columns: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _message(kept: _Kept) -> Message:
+def _message(kept: _Stored) -> Message:
     properties = kept.properties
     if properties is not None and "User-Property" in properties:
         properties = {**properties, "User-Property": [tuple(pair) for pair in properties["User-Property"]]}

@@ -9,7 +9,7 @@ from broker.core.action import Row
 from broker.core.client import Client
 from broker.core.events import EVENT_TYPES, SOURCE_PREFIXES, Events
 from broker.core.message import Message, Properties
-from broker.core.stage import Refusal
+from broker.core.stage import Refusal, TapCall
 from broker.core.topic_index import TopicIndex
 from rules.deferred import Deferrals
 from rules.rule import RowCall, Rule
@@ -151,3 +151,32 @@ def _user_properties(columns: Any) -> Properties | None:
         return {"User-Property": [(str(pair["key"]), str(pair["value"])) for pair in pairs]}
     single = columns.get("User-Property")
     return {"User-Property": [(str(k), str(v)) for k, v in single.items()]} if isinstance(single, Mapping) else None
+
+
+# The tap in the pipeline: rules look at messages, in their order; those that are told to may stop one.
+
+
+class RulesTap:
+    """The rules of a node as a stage."""
+
+    name = "rules"
+
+    def __init__(self, engine: RuleEngine) -> None:
+        self._engine = engine
+
+    def plan(self, topic: str) -> TapCall | None:
+        """The rules that read this topic as one call; None when there are none, so that they cost nothing."""
+        calls = self._engine.calls_for(topic)
+        if not calls:
+            return None
+        if len(calls) == 1:
+            return calls[0]
+
+        def run_all(message: Message) -> Refusal | None:
+            for call in calls:
+                refusal = call(message)
+                if refusal is not None:
+                    return refusal
+            return None
+
+        return run_all

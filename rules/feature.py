@@ -8,21 +8,19 @@ from broker.core.errors import ConfigError
 from broker.core.feature import Feature, Services
 from broker.core.schema import SchemaLookup
 from broker.observe.log import get_logger
-from rules.backtest import Backtests
 from rules.deferred import Bounds, Deferrals
-from rules.engine import RuleEngine
-from rules.functions.external_schemas import external_schema_functions
+from rules.engine import RuleEngine, RulesTap
 from rules.functions.library import standard
 from rules.functions.plugin_loading import installed, load_plugins
 from rules.functions.registry import Function
-from rules.functions.schemas import schema_functions
+from rules.functions.schemas import external_schema_functions, schema_functions
 from rules.functions.sparkplug import Aliases, SparkplugTap, sparkplug_functions
 from rules.jq.evaluation import PROGRAMS, Counts, JqDefaults
 from rules.jq.pool import WorkerPool
-from rules.rates import STEP_S
+from rules.metrics import STEP_S
 from rules.service import RuleService
 from rules.settings import RulesSettings
-from rules.stage import RulesTap
+from rules.trials.backtest import Backtests
 
 SECTION = "rule_engine.rules"
 SCHEMAS = "schema_registry.schemas"

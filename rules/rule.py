@@ -17,10 +17,10 @@ from broker.core.stage import Refusal
 from broker.core.waiting import Waits
 from broker.observe.log import get_logger
 from rules.actions.action import LastError, Step
-from rules.counts import Counts
 from rules.deferred import Deferrals, in_order, with_questions
 from rules.functions.registry import Functions
 from rules.jq.evaluation import with_variables
+from rules.metrics import SAMPLE_MASK, Counts, Timing
 from rules.sql.columns import Occurrence
 from rules.sql.compiler import (
     Lengthy,
@@ -30,13 +30,11 @@ from rules.sql.compiler import (
     compile_for_events,
     compile_for_messages,
 )
-from rules.sql.errors import EvaluationError
 from rules.sql.limits import INLINE_BYTES, INLINE_ROWS, INLINE_WORK, MAX_ROWS_BYTES, MAX_ROWS_TIMES
 from rules.sql.parser import parse
 from rules.sql.sources import Sources, sources
 from rules.sql.tree import jq_of
-from rules.sql.work import CHAIN
-from rules.timing import SAMPLE_MASK, Timing
+from rules.sql.work import CHAIN, EvaluationError
 
 _log = get_logger(__name__)
 _LOG_EVERY_NS: Final = 60_000_000_000
@@ -119,7 +117,7 @@ class Rule:
             for one in (step, *step.fallbacks):
                 one.told = self._action_failed
 
-    def go_on_as(self, before: Rule) -> None:
+    def take_over(self, before: Rule) -> None:
         """Take over what a rule that does the same has counted, and its actions with it."""
         self.steps, self.counts, self.last_error = before.steps, before.counts, before.last_error
         self.__post_init__()
@@ -145,7 +143,7 @@ class Rule:
             try:
                 result = (run if count & SAMPLE_MASK else measured)(message)
             except (Waits, Lengthy) as needed:
-                self._put_off(message, message, program, needed)
+                self._defer(message, message, program, needed)
                 return None
             except Exception as error:  # noqa: BLE001 (a rule must not stop the message, whatever it raises)
                 self._failed(program, error)
@@ -171,7 +169,7 @@ class Rule:
         try:
             result = (run if count & SAMPLE_MASK else _measured(run, self.counts.timing))(occurrence)
         except (Waits, Lengthy) as needed:
-            self._put_off(occurrence, message, self.statement.on_event, needed)
+            self._defer(occurrence, message, self.statement.on_event, needed)
             return None
         except Exception as error:  # noqa: BLE001 (a rule must not stop who raised the event)
             self._failed(self.statement.on_event, error)
@@ -209,15 +207,13 @@ class Rule:
         actions = sum(1 + len(step.fallbacks) for step in self.steps) + len(self.readers)
         return min(INLINE_ROWS, INLINE_WORK // (10 * max(1, actions)))
 
-    def _put_off(
-        self, given: Message | Occurrence, message: Message, program: Program, needed: Waits | Lengthy
-    ) -> None:
+    def _defer(self, given: Message | Occurrence, message: Message, program: Program, needed: Waits | Lengthy) -> None:
         """Have it evaluated later, when it is counted too; a failure where nothing can be put off."""
         if self.deferrals is None:
             self._failed(program, needed if isinstance(needed, Exception) else Unavailable(str(needed)))
             return
         try:
-            self.deferrals.put_off(self.name, given, message, self.now_ns() // 1_000_000)
+            self.deferrals.defer(self.name, given, message, self.now_ns() // 1_000_000)
         except Unavailable as error:
             self._failed(program, error)
         else:

@@ -19,26 +19,23 @@ from broker.core.objects import ObjectSection, Reference, Spec
 from broker.core.ordered import OrderedObjects
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from broker.core.times import MILLISECONDS, rfc3339_or_none
-from rules import path, tester
 from rules.actions.spec import BridgeAction, StreamAction, all_actions
-from rules.backtest import Backtests, Wish, wish
-from rules.case_runs import refuse_failures, report, run_cases
+from rules.builder import BuiltRule, RuleBuilder, UnusableRule, calls_jq
 from rules.chains import Link, chain_problems, readers_of
-from rules.counts import Counts
 from rules.engine import RuleEngine
-from rules.explain import Explainer
 from rules.functions.registry import Functions
 from rules.in_spark import spark_form
-from rules.making import MadeRule, RuleMaker, UnusableRule, calls_jq
-from rules.rates import MatchRates
+from rules.metrics import Counts, MatchRates, Totals
 from rules.rule import Statement
-from rules.schema_effects import TypedRule, effects
 from rules.settings import RulesSettings
 from rules.spec import RuleSpec, checked_name, parse_spec
-from rules.sql.inference import Inferred
-from rules.sql.types import unified
-from rules.totals import Totals
-from rules.type_check import TypeChecker
+from rules.sql.type_checker.inference import Inferred
+from rules.sql.type_checker.types import unified
+from rules.trials import tester
+from rules.trials.backtest import BacktestRequest, Backtests, wish
+from rules.trials.cases import refuse_failures, report, run_cases
+from rules.trials.explain import Explainer
+from rules.type_check import TypeChecker, TypedRule, effects
 from rules.versions import Versions, difference
 
 
@@ -58,16 +55,16 @@ class RuleService(Contributor):
         self._services, self._engine = services, engine
         self._functions = functions
         self._types = TypeChecker(services, functions, settings, self._statement_of)
-        self._maker = RuleMaker(services, functions, settings)
+        self._builder = RuleBuilder(services, functions, settings)
         self._section, self._settings = section, settings
         self.jobs: Backtests | None = None
         """Back-tests, where there are streams; set by the feature."""
         self._explainer = Explainer(services, functions, settings)
-        self._objects: OrderedObjects[MadeRule | UnusableRule] = OrderedObjects(self.kind, section, _saved_spec)
-        self._outcasts: dict[str, str] = {}
+        self._objects: OrderedObjects[BuiltRule | UnusableRule] = OrderedObjects(self.kind, section, _saved_spec)
+        self._unusable: dict[str, str] = {}
         """Rules that cannot be used, with why: rules the configuration holds, and readers of rules that are gone."""
         self._rates = MatchRates()
-        self._totals = Totals(lambda: (saved.rule.counts for saved in self._made()))
+        self._totals = Totals(lambda: (saved.rule.counts for saved in self._built()))
         self._totals.register(services.monitoring.metrics)
         directory = None if services.node.data_dir is None else services.node.data_dir / "versions" / "rules"
         self._versions = Versions(directory, services.node.clock.now_ns)
@@ -94,12 +91,12 @@ class RuleService(Contributor):
     def failures(self) -> Sequence[str]:
         """A sentence for each rule that cannot be used: file, rule, what is wrong."""
         return [
-            self._objects.refusal({"name": name}, SluiceError(sentence)) for name, sentence in self._outcasts.items()
+            self._objects.refusal({"name": name}, SluiceError(sentence)) for name, sentence in self._unusable.items()
         ]
 
     def mistyped(self) -> Mapping[str, str]:
         """The rules that run and could not be saved as schemas are now, by name, with the first reason."""
-        errors = {saved.name: self._types.check(saved.rule.statement).errors for saved in self._made()}
+        errors = {saved.name: self._types.check(saved.rule.statement).errors for saved in self._built()}
         return {name: str(found[0]) for name, found in errors.items() if found}
 
     def list(self) -> Sequence[Spec]:
@@ -110,7 +107,7 @@ class RuleService(Contributor):
 
     def create(self, spec: Spec, *, force: bool = False) -> Spec:
         """Make a rule. With ``force`` also one that fails its test cases."""
-        saved = self._maker.make(spec)
+        saved = self._builder.make(spec)
         self._objects.check_free(saved.spec.name)
         self._check_chains(saved)
         self._types.refuse_mistakes(saved.spec.name, saved.rule.statement)
@@ -129,8 +126,8 @@ class RuleService(Contributor):
     def enable(self, name: str, enabled: bool) -> Spec:
         """Switch a rule on or off, which makes no version of it and runs no test case."""
         saved = self._objects.get(name)
-        if isinstance(saved, MadeRule):
-            self._maker.keep(saved)
+        if isinstance(saved, BuiltRule):
+            self._builder.keep(saved)
         return self._replace(name, {**_saved_spec(saved), "enable": enabled}, force=True)
 
     def reorder(self, names: Sequence[str]) -> None:
@@ -150,7 +147,7 @@ class RuleService(Contributor):
             raise InUse(self.kind, name, [f"rule '{reader}'" for reader in readers])
         before = self._objects.remove(name)
         self._versions.forget(name)
-        if isinstance(before, MadeRule):
+        if isinstance(before, BuiltRule):
             self._totals.retire(before.rule.counts)
         self._rates.forget(name)
         self._services.monitoring.metrics.remove(rule=name)
@@ -178,7 +175,7 @@ class RuleService(Contributor):
 
     def tick(self) -> None:
         """Sample the rates; called every ``rates.STEP_S``."""
-        counts = ((saved.name, saved.rule.counts.matched.value) for saved in self._made())
+        counts = ((saved.name, saved.rule.counts.matched.value) for saved in self._built())
         self._rates.tick(counts, self._services.node.clock.monotonic_s())
 
     # Versions
@@ -220,7 +217,7 @@ class RuleService(Contributor):
         """
         try:
             checked = parse_spec(spec)
-            statement = self._maker.statement(checked)
+            statement = self._builder.statement(checked)
         except Invalid:
             return
         refuse_failures(checked.name, self._run_cases(checked, statement))
@@ -235,7 +232,7 @@ class RuleService(Contributor):
 
     # Back-tests
 
-    def backtest_wish(self, body: Mapping[str, Any]) -> Wish:
+    def backtest_wish(self, body: Mapping[str, Any]) -> BacktestRequest:
         """What a back-test is to compare: ``sql`` over a ``stream``, beside the rule that ``name`` names. For a thread,
         since the SQL is compiled.
 
@@ -247,7 +244,7 @@ class RuleService(Contributor):
         self._jobs()
         return wish(body, self._spec_of, self._check_sql, self._settings)
 
-    def backtest(self, wish: Wish) -> dict[str, Any]:
+    def backtest(self, wish: BacktestRequest) -> dict[str, Any]:
         """Begin a back-test; the job.
 
         Raises:
@@ -276,13 +273,13 @@ class RuleService(Contributor):
 
     def _check_sql(self, spec: Spec) -> None:
         """Raise ``Invalid`` when a statement cannot be compiled."""
-        self._maker.statement(parse_spec(spec))
+        self._builder.statement(parse_spec(spec))
 
     # Who uses what
 
     def uses(self) -> Uses:
         """Streams and actions that rules write to, sources that they read, schemas that their functions name."""
-        for saved in self._made():
+        for saved in self._built():
             sources = (name.partition("/")[2] for name in saved.rule.statement.sources.ingress)
             used = {
                 "stream": _streams(saved.spec),
@@ -300,7 +297,7 @@ class RuleService(Contributor):
         )
         rules = (
             TypedRule(saved.spec.name, saved.rule.statement, tuple(sorted(_streams(saved.spec))))
-            for saved in self._made()
+            for saved in self._built()
         )
         return effects(rules, self._types, then)
 
@@ -325,7 +322,7 @@ class RuleService(Contributor):
             Invalid: with everything that would keep it from being saved.
         """
         spec = parse_spec({"name": "check", **body})
-        return self._types.report(self._maker.statement(spec), spec.actions)
+        return self._types.report(self._builder.statement(spec), spec.actions)
 
     def lineage(self, name: str) -> dict[str, Any]:
         """What each column of a rule's rows is made of, and on what its conditions depend."""
@@ -370,13 +367,13 @@ class RuleService(Contributor):
 
     def columns_of_stream(self, stream: str) -> Mapping[str, FieldType]:
         """The types of the columns that rules write to a stream."""
-        return self._columns(saved for saved in self._made() if stream in _streams(saved.spec))
+        return self._columns(saved for saved in self._built() if stream in _streams(saved.spec))
 
     def columns_of_sink(self, sink: str) -> Mapping[str, FieldType]:
         """The types of the columns in the rows that a bridge ``<type>:<name>`` is handed."""
-        return self._columns(saved for saved in self._made() if sink in _sinks(saved.spec))
+        return self._columns(saved for saved in self._built() if sink in _sinks(saved.spec))
 
-    def _columns(self, rules: Iterable[MadeRule]) -> dict[str, FieldType]:
+    def _columns(self, rules: Iterable[BuiltRule]) -> dict[str, FieldType]:
         columns: dict[str, FieldType] = {}
         for saved in rules:
             for name, kind in self._types.inferred(saved.rule.statement).columns:
@@ -385,44 +382,44 @@ class RuleService(Contributor):
 
     def prepare(self, spec: Spec) -> None:
         """Compile what is about to be saved; for a thread. Raises ``Invalid`` as ``create`` would."""
-        self._maker.prepare(spec)
+        self._builder.prepare(spec)
 
     # The path of a message
 
     def on_topic(self, topic: str) -> Sequence[Spec]:
         """The rules that run on messages on a topic; see ``broker.core.contributor``."""
-        return path.on_topic(self._made(), topic)
+        return tester.on_topic(self._built(), topic)
 
     def try_on(self, message: Message) -> Trial:
         """What the rules would make of a message."""
-        return path.try_on(
-            self._made(), message, self._services.node.name, self._services.node.clock.now_ns() // 1_000_000
+        return tester.try_on(
+            self._built(), message, self._services.node.name, self._services.node.clock.now_ns() // 1_000_000
         )
 
     # Keeping and showing
 
     def _statement_of(self, name: str) -> Statement | None:
         saved = self._objects.find(name)
-        return saved.rule.statement if isinstance(saved, MadeRule) else None
+        return saved.rule.statement if isinstance(saved, BuiltRule) else None
 
     def _replace(self, name: str, spec: Spec, *, force: bool, change: str | None = None) -> Spec:
         self._objects.check_changeable(name)
-        saved, before = self._maker.make({**spec, "name": spec.get("name", name)}), self._objects.get(name)
+        saved, before = self._builder.make({**spec, "name": spec.get("name", name)}), self._objects.get(name)
         if saved.spec.name != name:
             raise Invalid("a rule keeps its name", [Problem(f"expected {name!r}", "/name")])
         self._check_chains(saved)
-        known = before if isinstance(before, MadeRule) else None
+        known = before if isinstance(before, BuiltRule) else None
         if known is None or saved.spec.sql != known.spec.sql:  # one that a schema was changed under can be switched off
             self._types.refuse_mistakes(name, saved.rule.statement)
         self._check_cases(saved, force)
         if known is not None and (saved.spec.sql, saved.spec.actions) == (known.spec.sql, known.spec.actions):
-            saved.rule.go_on_as(known.rule)
+            saved.rule.take_over(known.rule)
         elif known is not None:
             self._totals.retire(known.rule.counts)
             self._rates.forget(name)
         return self._put(saved, change)
 
-    def _put(self, saved: MadeRule, change: str | None = None) -> Spec:
+    def _put(self, saved: BuiltRule, change: str | None = None) -> Spec:
         if saved.name in self._objects:
             self._services.monitoring.metrics.remove(rule=saved.name)
         self._objects.put(saved.spec.name, saved)
@@ -431,7 +428,7 @@ class RuleService(Contributor):
         self._changed()
         return self._shown(saved)
 
-    def _check_cases(self, saved: MadeRule, force: bool) -> None:
+    def _check_cases(self, saved: BuiltRule, force: bool) -> None:
         if saved.spec.tests and not force:
             refuse_failures(saved.spec.name, self._run_cases(saved.spec, saved.rule.statement))
 
@@ -439,7 +436,7 @@ class RuleService(Contributor):
         node, now_ms = self._services.node.name, self._services.node.clock.now_ns() // 1_000_000
         return run_cases(spec.tests, lambda event: tester.run(statement, event, node, now_ms, spec.name))
 
-    def _metrics(self, saved: MadeRule) -> dict[str, Any]:
+    def _metrics(self, saved: BuiltRule) -> dict[str, Any]:
         """Counters, rates, and how long a run takes; seconds are of the runs that were timed, None before the first."""
         counts = saved.rule.counts
         times = {name: counts.timing.quantile_s(share) for name, share in (("p50", 0.5), ("p99", 0.99))}
@@ -449,7 +446,7 @@ class RuleService(Contributor):
             "evaluation_s": {**times, "timed": counts.timing.samples},
         }
 
-    def _register(self, saved: MadeRule) -> None:
+    def _register(self, saved: BuiltRule) -> None:
         """Show the counters of a rule with the node's metrics."""
         metrics, name, timing = self._services.monitoring.metrics, saved.name, saved.rule.counts.timing
         saved.rule.counts.register(metrics)
@@ -465,29 +462,29 @@ class RuleService(Contributor):
 
     def _changed(self) -> None:
         links = self._links()
-        self._outcasts = {}
+        self._unusable = {}
         for one in self._objects:
             if isinstance(one, UnusableRule):
-                self._outcasts[one.name] = one.sentence
+                self._unusable[one.name] = one.sentence
             elif problems := chain_problems(one.name, links):
-                self._outcasts[one.name] = "; ".join(map(str, problems))
-        running = [saved.rule for saved in self._made() if saved.name not in self._outcasts]
+                self._unusable[one.name] = "; ".join(map(str, problems))
+        running = [saved.rule for saved in self._built() if saved.name not in self._unusable]
         self._engine.use(running, [saved.name for saved in self._objects])
         self._services.messaging.plans.invalidate()
 
-    def _made_or_unusable(self, spec: Spec) -> MadeRule | UnusableRule:
+    def _made_or_unusable(self, spec: Spec) -> BuiltRule | UnusableRule:
         try:
-            saved = self._maker.make(spec)
+            saved = self._builder.make(spec)
         except SluiceError as error:
             return UnusableRule(spec["name"], dict(spec), error)
         self._register(saved)
         return saved
 
-    def _made(self) -> Iterator[MadeRule]:
+    def _built(self) -> Iterator[BuiltRule]:
         """The rules that could be made, in order."""
-        return (one for one in self._objects if isinstance(one, MadeRule))
+        return (one for one in self._objects if isinstance(one, BuiltRule))
 
-    def _usable(self, name: str) -> MadeRule:
+    def _usable(self, name: str) -> BuiltRule:
         """The rule of that name. Raises ``Conflict`` when it could not be made, and ``NotFound``."""
         found = self._objects.get(name)
         if isinstance(found, UnusableRule):
@@ -496,14 +493,14 @@ class RuleService(Contributor):
 
     def _links(self) -> dict[str, Link]:
         """What each rule reads, for what must hold between them."""
-        return {one.name: _link(one) if isinstance(one, MadeRule) else Link(None) for one in self._objects}
+        return {one.name: _link(one) if isinstance(one, BuiltRule) else Link(None) for one in self._objects}
 
-    def _check_chains(self, saved: MadeRule) -> None:
+    def _check_chains(self, saved: BuiltRule) -> None:
         """Raise ``Invalid`` when the rule cannot stand among the others, or one that reads it no longer could."""
         links = {**self._links(), saved.name: _link(saved)}
         problems = chain_problems(saved.name, links)
         for other in () if problems else links:
-            if other != saved.name and other not in self._outcasts:
+            if other != saved.name and other not in self._unusable:
                 problems += [
                     Problem(f"rule '{other}' could not go on: {problem.message}", "/sql")
                     for problem in chain_problems(other, links)
@@ -511,7 +508,7 @@ class RuleService(Contributor):
         if problems:
             raise Invalid(f"rule {saved.name!r} cannot be saved", problems, code="rule_chain")
 
-    def _shown(self, saved: MadeRule | UnusableRule) -> Spec:
+    def _shown(self, saved: BuiltRule | UnusableRule) -> Spec:
         if isinstance(saved, UnusableRule):
             return self._shown_failed(saved)
         rule, name = saved.rule, saved.spec.name
@@ -522,11 +519,11 @@ class RuleService(Contributor):
             "version": version.number,
             "created_at": rfc3339_or_none(self._versions.created_ms(name), MILLISECONDS),
             "updated_at": rfc3339_or_none(version.saved_ms, MILLISECONDS),
-            "state": "failed" if name in self._outcasts else "running" if rule.is_enabled else "disabled",
-            "problem": self._outcasts.get(name),
+            "state": "failed" if name in self._unusable else "running" if rule.is_enabled else "disabled",
+            "problem": self._unusable.get(name),
             "from": [*rule.statement.sources.texts],
             **self._types.shown(
-                rule.statement, saved.spec.actions, is_running=rule.is_enabled and name not in self._outcasts
+                rule.statement, saved.spec.actions, is_running=rule.is_enabled and name not in self._unusable
             ),
             "action_details": [step.as_dict() for step in rule.steps],
             "metrics": self._metrics(saved),
@@ -551,12 +548,12 @@ class RuleService(Contributor):
         }
 
 
-def _link(saved: MadeRule) -> Link:
+def _link(saved: BuiltRule) -> Link:
     statement = saved.rule.statement
     return Link(statement.sources, decides=saved.spec.decides, may_be_late=calls_jq(statement.tree))
 
 
-def _saved_spec(saved: MadeRule | UnusableRule) -> Spec:
+def _saved_spec(saved: BuiltRule | UnusableRule) -> Spec:
     """What is written to the configuration; cases keep the one expectation that they have."""
     if isinstance(saved, UnusableRule):
         return dict(saved.stored)
@@ -565,7 +562,7 @@ def _saved_spec(saved: MadeRule | UnusableRule) -> Spec:
     return {**spec, "tests": tests} if tests else spec
 
 
-def _version_of(saved: MadeRule | UnusableRule) -> Spec:
+def _version_of(saved: BuiltRule | UnusableRule) -> Spec:
     """What is kept of a version: only what was set, so that a default that comes later is no change."""
     if isinstance(saved, UnusableRule):
         return dict(saved.stored)

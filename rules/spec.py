@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -13,13 +15,14 @@ from pydantic import (
     ValidationError,
     field_validator,
     model_serializer,
-)  # fmt: skip
+    model_validator,
+)
 
 from broker.config.spec_problems import spec_problems
-from broker.core.errors import Invalid
+from broker.core.errors import Invalid, Problem
 from rules.actions.spec import TYPES, AnyAction, Effect, in_our_form
-from rules.cases import MAX_CASES, TestCase
-from rules.jq_rules import is_jq, with_sql
+from rules.jq.blocking import check
+from rules.jq.program import ProgramError
 
 _NAME = re.compile(r"[0-9A-Za-z][-0-9A-Za-z_.]*", re.ASCII)
 MAX_NAME_BYTES = 254
@@ -29,10 +32,43 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+MAX_CASES: Final = 100
+"""They run on every save."""
+
+
+class Expectation(_Model):
+    """One of three: these rows, no result, or an error (any, or one whose text holds this)."""
+
+    rows: list[dict[str, Any]] | None = None
+    no_result: Literal[True] | None = None
+    error: Literal[True] | str | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Expectation:
+        if len(self.model_fields_set) == 1 and self.outcome is not None:
+            return self
+        raise ValueError('must be one of {"rows": [...]}, {"no_result": true}, {"error": true} and {"error": "text"}')
+
+    @property
+    def outcome(self) -> str | None:
+        """``rows``, ``no_result`` or ``error``, as the test API names them."""
+        return next((name for name in ("rows", "no_result", "error") if getattr(self, name) is not None), None)
+
+
+class TestCase(_Model):
+    """A case: the columns of an event, as ``rules:test`` takes them, and what is expected."""
+
+    __test__ = False  # not one of pytest's
+
+    name: str = Field(min_length=1, max_length=200)
+    event: dict[str, Any]
+    expect: Expectation
+
+
 class RuleSpec(_Model):
     """A rule: its SQL and what to do with the rows, in order.
 
-    With the language jq, ``sql`` is what ``jq`` and ``from`` stand for (``rules.jq_rules``).
+    With the language jq, ``sql`` is what ``jq`` and ``from`` stand for.
     """
 
     name: str
@@ -121,3 +157,61 @@ def parse_spec(spec: dict[str, Any]) -> RuleSpec:
         return RuleSpec.model_validate(members)
     except ValidationError as error:
         raise Invalid("the rule cannot be saved", spec_problems(error, RuleSpec, TYPES)) from None
+
+
+# Rules written in jq alone: ``language: jq``, the program in ``jq``, what it reads in ``from``.
+
+
+def is_jq(spec: Mapping[str, Any]) -> bool:
+    """Whether a spec or a request is in jq."""
+    return spec.get("language") == "jq"
+
+
+def with_sql(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec in jq with the statement that it stands for as ``sql``.
+
+    Raises:
+        Invalid: the program does not compile, or it reads nothing.
+    """
+    program, sources = spec.get("jq"), spec.get("from", ())
+    problems = []
+    if spec.get("sql") not in (None, "", _standing_for(program, sources)):
+        problems.append(Problem("a rule in jq has no sql", "/sql", suggestion="leave it out, or leave out language"))
+    if not isinstance(program, str) or not program.strip():
+        problems.append(Problem("a jq program is wanted", "/jq", suggestion="write . for all columns as they are"))
+    else:
+        problems += _problems(program)
+    if not _are_sources(sources):
+        problems.append(Problem("a list of topic filters or events is wanted", "/from"))
+    if problems or not isinstance(program, str):
+        raise Invalid("the rule cannot be used", problems)
+    return {**spec, "sql": statement(program, sources)}
+
+
+def about_sources(problem: Problem) -> Problem:
+    """A problem of the statement that a program stands for, told of what was sent: all but the sources is checked."""
+    return replace(problem, pointer="/from", line=None, column=None) if problem.pointer == "/sql" else problem
+
+
+def statement(program: str, sources: Sequence[str]) -> str:
+    """The SQL that a program stands for."""
+    quoted = ", ".join('"' + source.replace('"', '""') + '"' for source in sources)
+    text = program.replace("'", "''")
+    return f"SELECT *, json_or_text(payload) AS payload JQ '{text}' FROM {quoted}"
+
+
+def _standing_for(program: Any, sources: Any) -> str | None:
+    """The statement, as a rule that is shown has it and that is sent back."""
+    return statement(program, sources) if isinstance(program, str) and _are_sources(sources) else None
+
+
+def _are_sources(sources: Any) -> bool:
+    return isinstance(sources, (list, tuple)) and bool(sources) and all(isinstance(one, str) and one for one in sources)
+
+
+def _problems(program: str) -> list[Problem]:
+    try:
+        check(program)
+    except ProgramError as error:
+        return [Problem(error.sentence, "/jq", error.line, error.column)]
+    return []

@@ -6,7 +6,7 @@ types it was made from are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,19 +16,19 @@ from sqlglot import exp
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.feature import Services
 from broker.core.later import Later
-from broker.core.schema import UNKNOWN, FieldType
-from rules.bridge_checks import missing_bridges
+from broker.core.objects import Reference
+from broker.core.schema import UNKNOWN, FieldType, SchemaEffect
+from rules.actions.checks import missing_bridges, unset_placeholders
 from rules.functions.registry import Functions
 from rules.rule import Statement
 from rules.settings import RulesSettings
-from rules.sql.inference import Inferred, infer
-from rules.sql.inputs import Input, inputs_of, payload_of
-from rules.template_checks import unset_placeholders
+from rules.sql.type_checker.inference import Inferred, infer
+from rules.sql.type_checker.inputs import Input, inputs_of, payload_of
 
 if TYPE_CHECKING:
-    from rules.sql import arrow_schema
+    from rules.sql.type_checker import arrow_schema
 else:
-    arrow_schema = Later("rules.sql.arrow_schema")
+    arrow_schema = Later("rules.sql.type_checker.arrow_schema")
 
 Members = dict[str, Any]
 _MOST_KNOWN = 4096
@@ -169,3 +169,52 @@ def columns_dict(inferred: Inferred) -> list[Members]:
 def _names_schemas(tree: exp.Select) -> bool:
     """Whether the types depend on more than the inputs."""
     return any(call.name == "schema_decode" for call in tree.find_all(exp.Anonymous))
+
+
+# What other schemas would do to rules: their SQL typed anew, held against what it is now.
+
+
+@dataclass(frozen=True, slots=True)
+class TypedRule:
+    """A rule as far as it matters here; ``streams`` are those its rows go to."""
+
+    name: str
+    statement: Statement
+    streams: tuple[str, ...]
+
+
+def effects(rules: Iterable[TypedRule], now: TypeChecker, then: TypeChecker) -> list[SchemaEffect]:
+    """The rules that would be touched. One breaks when it makes mistakes it did not make, or a column changes type."""
+    found = []
+    for rule in rules:
+        before, after = now.inferred(rule.statement), then.inferred(rule.statement)
+        mistakes = _mistakes(after) - _mistakes(before)
+        columns = _changed_columns(dict(before.columns), dict(after.columns))
+        why = [*sorted(mistakes), *columns]
+        if why:
+            breaks = bool(mistakes) or any(columns.values())
+            found.append(
+                SchemaEffect(Reference("rule", rule.name), breaks, "; ".join(why), rule.streams if columns else ())
+            )
+    return found
+
+
+def _mistakes(inferred: Inferred) -> set[str]:
+    return {str(report.problem) for report in inferred.reports if report.is_mistake}
+
+
+def _changed_columns(before: Mapping[str, FieldType], after: Mapping[str, FieldType]) -> dict[str, bool]:
+    """Columns of another type, in words, and whether what reads them cannot go on."""
+    changed = {}
+    for name in dict.fromkeys((*before, *after)):
+        old, new = before.get(name), after.get(name)
+        if old is None or new is None:
+            what = f"column {name} is new" if old is None else f"column {name} is gone"
+            changed[what] = new is None
+        elif old.name != new.name:
+            changed[f"column {name} was {old.name} and is {new.name}"] = not _is_widened(old, new)
+    return changed
+
+
+def _is_widened(old: FieldType, new: FieldType) -> bool:
+    return old.name in ("unknown", "null") or (old.name, new.name) == ("long", "double")

@@ -10,7 +10,7 @@ from broker.core.errors import NotFound, PeerError
 from broker.core.filters import covers
 from broker.core.schema import FieldType, SchemaLookup
 from broker.core.topic import TopicFilter
-from rules.sql.types import unified_all
+from rules.sql.type_checker.types import unified_all
 from schema_validation.serdes.base import SchemaSerde
 from schema_validation.serdes.json_types import meet
 from schema_validation.spec import CheckSpec

@@ -16,10 +16,9 @@ from broker.core.errors import Invalid, Problem
 from broker.core.jsontext import JsonError
 from broker.core.message import Message
 from broker.core.schema import SchemaLookup
-from rules.functions.asking import NOTHING, Asked, asked_by
 from rules.functions.library import standard
 from rules.functions.registry import Functions
-from rules.functions.schemas import schema_functions
+from rules.functions.schemas import NOTHING, Waiting, schema_functions, waiting_of
 from rules.jq.evaluation import PROGRAMS
 from rules.jq.program import JqError, ProgramError
 from rules.sql.compiler import Surroundings, compile_for_messages
@@ -38,7 +37,7 @@ class SqlCheck:
 
     run: Callable[[Message], Any] | None
     broken: str = ""
-    asked: Asked = NOTHING
+    asked: Waiting = NOTHING
     """What it may ask of other processes."""
 
     def bind(self, index: int) -> Check:
@@ -98,7 +97,7 @@ def compile_sql_check(
     try:
         _refuse_workers(tree)
         program = compile_for_messages(tree, functions, surroundings)
-        return SqlCheck(program.run, asked=asked_by(tree, functions))
+        return SqlCheck(program.run, asked=waiting_of(tree, functions))
     except Invalid as error:
         if strict:
             raise _at(error, pointer, at) from None

@@ -14,7 +14,7 @@ TRANSFORMS = "transforms.feature:TransformsFeature"
 RULES = "rules.feature:RulesFeature"
 LAKE = "bridges.spark.feature:LakeFeature"
 BRIDGES = "bridges.feature:BridgesFeature"
-BACKTEST = "rules.backtest_run:run"
+BACKTEST = "rules.trials.backtest_run:run"
 
 SETTINGS = {
     "schema_registry": "schema_validation.settings:SchemaRegistrySettings",

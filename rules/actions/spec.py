@@ -15,7 +15,7 @@ from pydantic import (
     model_serializer,
 )
 
-from rules.actions.properties import PROPERTIES
+from rules.actions.republish import PROPERTIES
 from rules.actions.text import UndefinedVars
 
 _PLACEHOLDER: Final = re.compile(r"\$\{[A-Za-z0-9._]+\}")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import random
+import secrets
+import string as characters
 import struct
+import uuid
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from rules.functions.registry import Data, Int, choice, failure, function
+from rules.functions.registry import Data, Int, at_least, between, choice, failure, function
 from rules.functions.spark_form import SparkForm
-from rules.sql.limits import MAX_MD4_BYTES
+from rules.sql.limits import MAX_MD4_BYTES, MAX_RANDOM_CHARACTERS
 from rules.sql.work import spend
 
 
@@ -131,3 +135,33 @@ def _folded(name: str, value: int, least: int, most: int) -> int:
     if least > most:
         raise failure(name, "the least is greater than the most")
     return least + value % (most - least + 1)
+
+
+# Identifiers and random texts and numbers.
+
+
+_URL_SAFE = characters.ascii_letters + characters.digits + "-_"
+
+
+@function(returns="string", is_pure=False)
+def uuid_v4() -> str:
+    """A random UUID."""
+    return str(uuid.uuid4())
+
+
+@function(returns="string", is_pure=False)
+def uuid_v4_no_hyphen() -> str:
+    """A random UUID without hyphens."""
+    return uuid.uuid4().hex
+
+
+@function(returns="string", is_pure=False)
+def rand_str(length: Annotated[int, between(1, MAX_RANDOM_CHARACTERS)]) -> str:
+    """So many random characters that may stand in a URL: letters, digits, - and _. Not to be guessed."""
+    return "".join(map(_URL_SAFE.__getitem__, (byte & 63 for byte in secrets.token_bytes(length))))
+
+
+@function(returns="long", is_pure=False)
+def rand_int(n: Annotated[int, at_least(1)]) -> int:
+    """A random integer from 1 to n."""
+    return random.randint(1, n)

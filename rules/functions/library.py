@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from rules.functions import (  # noqa: F401  (importing a family registers its functions)
-    arrays,
     bits,
-    comparisons,
     compression,
     conversions,
     events,
     hashes,
-    identifiers,
     json,
     maps,
     numbers,
@@ -19,7 +16,6 @@ from rules.functions import (  # noqa: F401  (importing a family registers its f
     state,
     strings,
     times,
-    topics,
 )
 from rules.functions.registry import STANDARD, Functions
 from rules.functions.state import Memory, state_functions

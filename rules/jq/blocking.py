@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from msgspec import json
 
-from broker.core.waiting import Waits, answers_here
-from rules.jq.evaluation import PROGRAMS, Answer, Request, Variables, at_hand, keep
-from rules.jq.pool import WorkerPool
-from rules.jq.process import DEFAULT_MEMORY_BYTES
-from rules.jq.program import ProgramError
+from broker.core.waiting import Answers, Waits, answers_here
+from rules.jq.evaluation import PROGRAMS, Request, Variables, at_hand, workers_at_hand
+from rules.jq.pool import DEFAULT_MEMORY_BYTES, WorkerPool
+from rules.jq.program import JqError, ProgramError
 
 _SHOWN: Final = 80
 
@@ -35,15 +34,17 @@ def check(text: str) -> None:
     if program.is_checked:
         return
     with ThreadPoolExecutor(1) as thread:  # since this one may run an event loop
-        answer = thread.submit(_checked, text).result()
-    if answer.outputs is None:
-        raise ProgramError(f"it cannot be compiled: {answer.error}")
-    if problem := json.decode(answer.outputs):
+        compiled = thread.submit(_checked, text)
+    try:
+        problem = json.decode(compiled.result())
+    except JqError as error:
+        raise ProgramError(f"it cannot be compiled: {error}") from None
+    if problem:
         raise ProgramError(*problem)
     program.is_checked = True
 
 
-def _checked(text: str) -> Answer:
+def _checked(text: str) -> str:
     with BlockingWorker() as worker:
         return worker.run(Request(text, "", _CHECK_S))
 
@@ -83,7 +84,7 @@ def evaluate(
             except Waits as waits:
                 if not isinstance(waits.question, Request):
                     raise  # for one who waits further out
-                keep(answers, waits.question, running.run(waits.question, ends_s))
+                running.fetch(answers, waits.question, ends_s)
                 again()
     finally:
         if worker is None:
@@ -103,22 +104,31 @@ class BlockingWorker:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def run(self, request: Request, ends_s: float | None = None) -> Answer:
-        """The answer to one request.
+    def run(self, request: Request) -> str:
+        """The outputs of one request. Raises ``JqError``."""
+        loop, pool = self._started()
+        return loop.run_until_complete(pool.run(request))
+
+    def fetch(self, answers: Answers, request: Request, ends_s: float | None) -> None:
+        """Keep the answer to a request as the next one.
 
         Raises:
             OutOfTime: ``ends_s``, a time of the monotonic clock, came first.
         """
-        if self._running is None:
-            self._running = asyncio.SelectorEventLoop(), WorkerPool(1, self._memory_bytes)
-        loop, pool = self._running
+        loop, pool = self._started()
         try:
-            return loop.run_until_complete(_answer(pool, request, ends_s))
+            with workers_at_hand(pool.run):
+                loop.run_until_complete(_in_time(answers.fetch(request), ends_s))
         except TimeoutError:
             self.close()
             text = " ".join(request.program.split())
             shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
             raise OutOfTime(f"the jq program {shown} ran longer than the deadline allows and was ended") from None
+
+    def _started(self) -> tuple[asyncio.AbstractEventLoop, WorkerPool]:
+        if self._running is None:
+            self._running = asyncio.SelectorEventLoop(), WorkerPool(1, self._memory_bytes)
+        return self._running
 
     def close(self) -> None:
         """End the process."""
@@ -129,7 +139,6 @@ class BlockingWorker:
             loop.close()
 
 
-async def _answer(pool: WorkerPool, request: Request, ends_s: float | None) -> Answer:
+async def _in_time(work: Awaitable[None], ends_s: float | None) -> None:
     async with asyncio.timeout(None if ends_s is None else ends_s - time.monotonic()):
-        [answer] = await pool.run([request])
-    return answer
+        await work

@@ -6,13 +6,13 @@ The function ``jq`` cannot wait. Where a program must not run in the broker it a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
-from broker.core.waiting import Answers, answer_to, is_waited_for
+from broker.core.waiting import answer_to, is_waited_for
 from rules.jq.program import JqError, Program, Programs, outputs
 
 G = TypeVar("G")
@@ -43,8 +43,11 @@ class Request:
         return f"the jq program {self.program}"
 
     async def ask(self) -> str:
-        """Raises ``JqError``: those who have workers keep the answer themselves, by ``keep``."""
-        raise self.refused
+        """The outputs, as the JSON text of an array. Raises ``JqError``: it failed, or there are no workers here."""
+        run = _workers.get()
+        if run is None:
+            raise self.refused
+        return await run(self)
 
     @property
     def refused(self) -> JqError:
@@ -52,19 +55,7 @@ class Request:
         return JqError(f"the program runs in a worker process only, since {self.why}")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What became of a request: ``outputs`` is the JSON text of an array, or None and then ``error`` says why."""
-
-    outputs: str | None
-    error: str = ""
-
-
-def keep(answers: Answers, request: Request, answer: Answer) -> None:
-    """Take a worker's answer as the next one."""
-    answers.keep(request, answer.outputs, None if answer.outputs is not None else JqError(answer.error))
-
-
+_workers: Final[ContextVar[Callable[[Request], Awaitable[str]] | None]] = ContextVar("workers of jq", default=None)
 _variables: Final[ContextVar[Variables]] = ContextVar("variables of jq", default=dict)
 
 
@@ -72,6 +63,16 @@ class Counts:
     """What ran in this process."""
 
     inline = 0
+
+
+@contextmanager
+def workers_at_hand(run: Callable[[Request], Awaitable[str]]) -> Iterator[None]:
+    """In the block these workers answer requests."""
+    token = _workers.set(run)
+    try:
+        yield
+    finally:
+        _workers.reset(token)
 
 
 @contextmanager

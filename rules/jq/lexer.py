@@ -1,4 +1,4 @@
-"""Words of a jq program. Strings with interpolation become one token that holds the tokens of what is inserted."""
+"""Words of a jq program in order. A string is pieces, with what it inserts between them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A word. ``kind``: ``number``, ``string``, ``field`` (``.name``), ``variable``, ``format``, ``name``, ``symbol``
-    or ``end``. ``parts`` of a string are the token lists of its interpolations."""
+    """A word. ``kind``: ``number``, ``string`` (a piece), ``field`` (``.name``), ``variable``, ``format``, ``name``,
+    ``symbol`` or ``end``."""
 
     kind: str
     text: str
     at: int
-    parts: tuple[tuple[Token, ...], ...] = ()
 
 
+INSERT: Final = "\\("
 _NAME: Final = r"[A-Za-z_][A-Za-z_0-9]*(?:::[A-Za-z_][A-Za-z_0-9]*)*"
 _WORDS: Final = re.compile(
-    rf"""(?P<space>[ \t\r\n]+)
-    |(?P<comment>\#)
+    rf"""(?P<space>[ \t\r\n]+|\#(?:[^\n\r\\]|\\\r?\n|\\.?)*)
     |(?P<field>\.[A-Za-z_][A-Za-z_0-9]*)
     |(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)
     |(?P<variable>\$\s*{_NAME})
@@ -39,69 +38,43 @@ _WORDS: Final = re.compile(
     |(?P<symbol>\?//=?|\|=|//=|//|\+=|-=|\*=|/=|%=|==|!=|<=|>=|\.\.|[][(){{}}|,.:;?=<>+\-*/%])""",
     re.VERBOSE | re.ASCII,
 )
-_COMMENT_END: Final = re.compile(r"(?:[^\n\r\\]|\\\r?\n|\\.?)*")
-_STRING_PIECE: Final = re.compile(r'[^"\\]+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
-MAX_NESTING: Final = 50
+_PIECE: Final = re.compile(r'((?:[^"\\]+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*)("|\\\()')
 
 
-def tokens(program: str) -> tuple[Token, ...]:
+def tokens(program: str) -> list[Token]:
     """The words of a program, with an ``end`` last.
 
     Raises:
         Unreadable: there is something in it that is no word of jq.
     """
-    found, _ = _read(program, 0, closing=None, depth=0)
-    return found
-
-
-def _read(text: str, at: int, closing: str | None, depth: int) -> tuple[tuple[Token, ...], int]:
-    """Words up to the end, or up to the parenthesis that closes an interpolation; and where reading stopped."""
-    if depth > MAX_NESTING:
-        raise Unreadable("strings nest too deep", at)
     found: list[Token] = []
-    open_parentheses = 0
-    while at < len(text):
-        match = _WORDS.match(text, at)
+    open_parentheses: list[int] = []
+    """How many are open in each insertion that is."""
+    at = 0
+    while at < len(program):
+        match = _WORDS.match(program, at)
         if match is None:
-            raise Unreadable(f"{text[at]!r} is no word of jq", at)
-        kind, word = match.lastgroup, match.group()
-        if kind == "comment":
-            end = _COMMENT_END.match(text, at)
-            at = match.end() if end is None else end.end()
-            continue
-        if kind == "string":
-            token, at = _string(text, at, depth)
-            found.append(token)
-            continue
-        if closing is not None and word == "(":
-            open_parentheses += 1
-        elif closing is not None and word == ")":
-            if open_parentheses == 0:
-                return (*found, Token("end", "", at)), match.end()
-            open_parentheses -= 1
-        if kind == "variable":
-            word = "$" + word[1:].strip()
-        if kind is not None and kind != "space":
-            found.append(Token(kind, word, at))
-        at = match.end()
-    if closing is not None:
+            raise Unreadable(f"{program[at]!r} is no word of jq", at)
+        kind, word = match.lastgroup or "", match.group()
+        start, at = at, match.end()
+        if open_parentheses and word == "(":
+            open_parentheses[-1] += 1
+        elif open_parentheses and word == ")":
+            open_parentheses[-1] -= 1
+        is_end_of_insertion = bool(open_parentheses) and open_parentheses[-1] < 0
+        if kind not in ("space", "string"):
+            found.append(Token(kind, "$" + word[1:].strip() if kind == "variable" else word, start))
+        if is_end_of_insertion:
+            open_parentheses.pop()
+        if kind == "string" or is_end_of_insertion:
+            piece = _PIECE.match(program, at)
+            if piece is None:
+                raise Unreadable("a string does not end, or has an escape that jq does not know", start)
+            found.append(Token("string", piece[1], at))
+            at = piece.end()
+            if piece[2] == INSERT:
+                found.append(Token("symbol", INSERT, at))
+                open_parentheses.append(0)
+    if open_parentheses:
         raise Unreadable("a string does not end", at)
-    return (*found, Token("end", "", at)), at
-
-
-def _string(text: str, start: int, depth: int) -> tuple[Token, int]:
-    at, parts = start + 1, list[tuple[Token, ...]]()
-    literal: list[str] = []
-    while at < len(text):
-        if text[at] == '"':
-            return Token("string", "".join(literal), start, tuple(parts)), at + 1
-        if text.startswith("\\(", at):
-            inner, at = _read(text, at + 2, ")", depth + 1)
-            parts.append(inner)
-            continue
-        piece = _STRING_PIECE.match(text, at)
-        if piece is None:
-            raise Unreadable("an escape that jq does not know", at)
-        literal.append(piece.group())
-        at = piece.end()
-    raise Unreadable("a string does not end", start)
+    return [*found, Token("end", "", at)]

@@ -1,6 +1,6 @@
-"""The worker processes of a broker: batches in, answers out, whoever takes too long or too much is killed.
+"""The worker processes of a broker: requests in, answers out, whoever takes too long or too much is killed.
 
-Each batch is worked on by one process, its requests one after another. When a request takes longer than it may or its
+A process takes a batch of what waits and works on it one after another. When a request takes longer than it may or its
 process dies, that request alone has failed: the process is replaced, and the rest of the batch goes to the end of the
 line, so that a rule whose programs never end does not keep others from their turn.
 """
@@ -8,49 +8,51 @@ line, so that a rule whose programs never end does not keep others from their tu
 from __future__ import annotations
 
 import asyncio
+import mmap
+import os
 import signal
+import sys
+import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
-from rules.jq.evaluation import Answer, Request
-from rules.jq.process import (
-    DEFAULT_MEMORY_BYTES,
-    Progress,
-    command,
-    decode_answers,
-    environment,
-    frame,
-    too_long,
-    why_it_ended,
-)  # fmt: skip
-from rules.jq.worker import LENGTH, OUT_OF_MEMORY
+from rules.jq.evaluation import Request
+from rules.jq.program import JqError
+from rules.jq.worker import LENGTH, OUT_OF_MEMORY, PROGRESS
 
 _log = get_logger(__name__)
 
+DEFAULT_MEMORY_BYTES: Final = 256 * 1024 * 1024
 _START_S: Final = 20.0
 """How long a process may take before it begins with its first program."""
 _STARTING_POLL_S: Final = 0.05
+_BATCH: Final = 128
+"""Most requests that one process is given at a time."""
+_FEW: Final = 16
+_Answer = tuple[int, str | None, str]
+"""The place of the request in its batch, the outputs, and where there are none why."""
 _ERRORS_READ: Final = 4096
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """Requests that came together; ``waiting`` are the places of those without an answer."""
+    request: Request
+    done: asyncio.Future[str]
 
-    requests: Sequence[Request]
-    done: asyncio.Future[list[Answer]]
-    answers: dict[int, Answer] = field(default_factory=dict)
-
-    @property
-    def waiting(self) -> list[int]:
-        return [place for place in range(len(self.requests)) if place not in self.answers]
+    def fail(self, why: str) -> None:
+        """Answer with an error, where the caller still waits."""
+        if not self.done.done():
+            self.done.set_exception(JqError(why))
 
 
 class _Figures:
@@ -74,28 +76,26 @@ class WorkerPool:
         self._arrived = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._idle = 0
+        """Processes that look for requests, or will once they are started."""
         self.waiting = 0
         """Requests without an answer yet."""
         self._figures = _Figures(metrics or Metrics(), self)
         self._is_closed = False
 
-    async def run(self, requests: Sequence[Request]) -> list[Answer]:
-        """The answers, in the order of the requests. A cancelled call's requests are not begun any more."""
-        if not requests:
-            return []
-        job = _Job(requests, asyncio.get_running_loop().create_future())
-        self.waiting += len(requests)
+    async def run(self, request: Request) -> str:
+        """The outputs of a program. A cancelled call's request is not begun any more.
+
+        Raises:
+            JqError: the program failed, or was ended.
+        """
+        job = _Job(request, asyncio.get_running_loop().create_future())
+        self.waiting += 1
         self._jobs.append(job)
-        self._arrived.set()
-        if self._idle < len(self._jobs) and len(self._tasks) < self._most and not self._is_closed:
-            name = f"jq worker {len(self._tasks) + 1}"
-            self._tasks.append(asyncio.create_task(self._work(_Worker(self._memory_bytes)), name=name))
+        self._look_for_worker()
         try:
             return await job.done
         finally:
-            self.waiting -= len(requests)
-            with suppress(ValueError):
-                self._jobs.remove(job)
+            self.waiting -= 1
 
     async def close(self) -> None:
         """Kill the processes and wait for their end."""
@@ -105,42 +105,54 @@ class WorkerPool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
+    def _look_for_worker(self) -> None:
+        """Wake a process for the requests that wait, or start one where all are busy and there may be more."""
+        self._arrived.set()
+        if not self._idle and len(self._tasks) < self._most and not self._is_closed:
+            self._idle += 1
+            name = f"jq worker {len(self._tasks) + 1}"
+            self._tasks.append(asyncio.create_task(self._work(_Worker(self._memory_bytes)), name=name))
+
     async def _work(self, worker: _Worker) -> None:
         try:
             while True:
-                job = await self._next()
-                await self._do(worker, job)
-                if job.waiting and not job.done.done():
-                    self._jobs.append(job)
-                elif not job.done.done():
-                    job.done.set_result([job.answers[place] for place in range(len(job.requests))])
+                if jobs := self._batch():
+                    await self._do(worker, jobs)
+                    self._jobs += [job for job in jobs if not job.done.done()]
+                    self._idle += 1
+                else:
+                    self._arrived.clear()
+                    await self._arrived.wait()
         finally:
             await worker.end()
 
-    async def _next(self) -> _Job:
-        while not self._jobs:
-            self._arrived.clear()
-            self._idle += 1
-            try:
-                await self._arrived.wait()
-            finally:
-                self._idle -= 1
-        return self._jobs.popleft()
+    def _batch(self) -> list[_Job]:
+        """The share of one process of what waits; a few requests are not worth several."""
+        self._jobs = deque(job for job in self._jobs if not job.done.done())
+        share = min(_BATCH, max(_FEW, -(-len(self._jobs) // self._most)))
+        jobs = [self._jobs.popleft() for _ in range(min(share, len(self._jobs)))]
+        if jobs:
+            self._idle -= 1
+        if self._jobs:
+            self._look_for_worker()
+        return jobs
 
-    async def _do(self, worker: _Worker, job: _Job) -> None:
-        """Give the job to the worker until all is answered, or the worker had to be killed for one request of it."""
-        places = job.waiting
+    async def _do(self, worker: _Worker, jobs: Sequence[_Job]) -> None:
+        """Give requests to the worker until all are answered, or it had to be killed for one of them."""
         try:
-            async for index, answer in worker.answers([job.requests[place] for place in places]):
-                job.answers[places[index]] = answer
+            async for index, outputs, error in worker.answers([job.request for job in jobs]):
                 self._figures.evaluations.value += 1
+                if outputs is None:
+                    jobs[index].fail(error)
+                elif not jobs[index].done.done():
+                    jobs[index].done.set_result(outputs)
         except _Killed as killed:
-            job.answers[places[killed.index]] = Answer(None, killed.why)
+            jobs[killed.index].fail(killed.why)
             self._count(killed)
         except Exception as error:  # noqa: BLE001 - a worker that cannot be started must not end the task that tries
             _log.error("jq.worker_failed", reason=str(error))
             await worker.end()
-            job.answers[places[0]] = Answer(None, f"no worker could run the program: {error}")
+            jobs[0].fail(f"no worker could run the program: {error}")
 
     def _count(self, killed: _Killed) -> None:
         self._figures.restarts.value += 1
@@ -169,8 +181,8 @@ class _Worker:
         self._progress: Progress | None = None
         self._batch = 0
 
-    async def answers(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, Answer]]:
-        """Yield ``(index, answer)`` as they come. Raises ``_Killed`` when the process is gone."""
+    async def answers(self, requests: Sequence[Request]) -> AsyncIterator[_Answer]:
+        """Yield ``(index, outputs or None, error)`` as they come. Raises ``_Killed`` when the process is gone."""
         process, progress = await self._started()
         assert process.stdin is not None
         self._batch += 1
@@ -180,9 +192,9 @@ class _Worker:
             process.stdin.write(frame(self._batch, requests))
             await process.stdin.drain()
         while left:
-            for index, outputs, error in await self._read(process, progress, requests, left, sent_s):
-                left.discard(index)
-                yield index, Answer(outputs, error)
+            for answer in await self._read(process, progress, requests, left, sent_s):
+                left.discard(answer[0])
+                yield answer
 
     async def end(self) -> None:
         """Kill the process and wait until it is gone."""
@@ -211,7 +223,7 @@ class _Worker:
 
     async def _read(
         self, process: Process, progress: Progress, requests: Sequence[Request], left: set[int], sent_s: float
-    ) -> list[tuple[int, str | None, str]]:
+    ) -> list[_Answer]:
         """The next answers, watched by the clock of the program that runs."""
         assert process.stdout is not None
         reading = asyncio.ensure_future(_next_frame(process.stdout))
@@ -256,3 +268,63 @@ class _Worker:
 async def _next_frame(stream: asyncio.StreamReader) -> bytes:
     size: int = LENGTH.unpack(await stream.readexactly(LENGTH.size))[0]
     return await stream.readexactly(size)
+
+
+# One worker process as its owner sees it: how it is started, what is sent, what its end means.
+
+
+_MEMORY_SIGNS: Final = (b"cannot allocate memory", b"MemoryError", b"out of memory")
+
+decode_answers: Final = msgspec.msgpack.Decoder(list[_Answer]).decode
+
+
+class Progress:
+    """The shared file in which a worker notes what it works on."""
+
+    def __init__(self) -> None:
+        with tempfile.TemporaryFile() as file:
+            file.truncate(PROGRESS.size)
+            self.fd = os.dup(file.fileno())
+        self._map = mmap.mmap(self.fd, PROGRESS.size)
+
+    def read(self, batch: int) -> tuple[int, float] | None:
+        """The index that is being worked on and when it was begun (monotonic seconds); None before the first."""
+        current, index, started_ns = PROGRESS.unpack(self._map[:])
+        return (index, started_ns / 1e9) if current == batch else None
+
+    def close(self) -> None:
+        """Give up the file."""
+        self._map.close()
+        os.close(self.fd)
+
+
+def command(memory_bytes: int, progress: Progress) -> list[str]:
+    """What starts a worker; ``progress.fd`` must be passed on."""
+    return [sys.executable, "-m", "rules.jq.worker", str(memory_bytes), str(progress.fd)]
+
+
+def environment() -> dict[str, str]:
+    """As much of the environment as Python needs to start with this program's modules; the worker drops that too."""
+    return {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1"}
+
+
+def frame(batch: int, requests: Sequence[Request]) -> bytes:
+    """The bytes that ask a worker to run programs."""
+    body = msgspec.msgpack.encode((batch, [(one.program, one.text, one.timeout_s) for one in requests]))
+    return LENGTH.pack(len(body)) + body
+
+
+def why_it_ended(request: Request, returncode: int | None, errors: bytes) -> str:
+    """What the end of a process means for the program that it ran, as a sentence."""
+    if any(sign in errors for sign in _MEMORY_SIGNS) or returncode == -signal.SIGKILL:
+        return OUT_OF_MEMORY
+    if returncode == -signal.SIGALRM:
+        return too_long(request)
+    if returncode is not None and returncode < 0:
+        return f"the program crashed its worker ({signal.Signals(-returncode).name})"
+    return f"the worker of the program ended with status {returncode}"
+
+
+def too_long(request: Request) -> str:
+    """The sentence for a program whose time is over."""
+    return f"the program ran longer than {request.timeout_s:g} s and was ended"

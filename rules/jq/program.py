@@ -10,23 +10,20 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final
 
 import jq
 import msgspec
 
-from rules.jq.cost import work_of
-from rules.jq.folding import compiles_here
-from rules.jq.forms import Unbounded
+from rules.jq.bounds import INLINE_BUDGET_US, Unbounded, inline_bytes
 from rules.jq.lexer import Token, Unreadable, tokens
 
-INLINE_BUDGET_US: Final = 10_000.0
-"""The longest that a program may hold up the broker's loop, on the worst input of its size."""
-MAX_INLINE_BYTES: Final = 64 * 1024
-_USEFUL_INLINE_BYTES: Final = 64
-"""A program that may take longer on so small an input always goes to a worker."""
+MAX_CHARACTERS: Final = 4_000
+"""Longest program that is compiled in the broker: jq may take the square of the length, 40 ms here."""
 
 _FORBIDDEN: Final = {
     "halt": "would end the process",
@@ -68,7 +65,9 @@ class Program:
         self.text = text
         _check_words(text)
         self.reads_variables = _ENVIRONMENT.search(text) is not None
-        self.is_checked = compiles_here(text)
+        self.inline_bytes, self.why_not_inline = _inline(text)
+        """Inputs of up to so many bytes may run in the broker, 0 when none may; and why larger ones may not."""
+        self.is_checked = self.inline_bytes > 0 or (len(text) <= MAX_CHARACTERS and not _may_multiply_text(text))
         """Whether it is known to compile."""
         if self.is_checked:
             self.check()
@@ -83,28 +82,6 @@ class Program:
         head = ". as [$ENV, $__input] | def env: $ENV; $__input | " if self.reads_variables else ""
         return _compile(f"{head}[{self.text}\n\n] | tojson")
 
-    @cached_property
-    def inline_bytes(self) -> int:
-        """Inputs of up to so many bytes may run in the broker; 0 when none may."""
-        return self._verdict[0]
-
-    @property
-    def why_not_inline(self) -> str:
-        """Why the program never runs in the broker, or why larger inputs do not."""
-        return self._verdict[1]
-
-    @cached_property
-    def _verdict(self) -> tuple[int, str]:
-        if not compiles_here(self.text):
-            return 0, "it takes long to compile"
-        try:
-            largest = work_of(self.text).largest(INLINE_BUDGET_US, MAX_INLINE_BYTES)
-        except Unbounded as error:
-            return 0, str(error)
-        if largest < _USEFUL_INLINE_BYTES:
-            return 0, f"it may take longer than {INLINE_BUDGET_US / 1000:g} ms on a small input"
-        return largest, f"it may take longer than {INLINE_BUDGET_US / 1000:g} ms on more than {largest} bytes"
-
     def run(self, text: str) -> str:
         """All outputs for an input, as the JSON text of an array. Takes as long as it takes.
 
@@ -117,6 +94,21 @@ class Program:
             raise JqError(_one_line(str(error))) from None
         except StopIteration:
             raise JqError("the program ended early") from None
+
+
+def _inline(text: str) -> tuple[int, str]:
+    if len(text) > MAX_CHARACTERS:
+        return 0, "it takes long to compile"
+    try:
+        size = inline_bytes(text)
+    except Unbounded as error:
+        return 0, str(error)
+    return size, f"it may take longer than {INLINE_BUDGET_US / 1000:g} ms on more than {size} bytes"
+
+
+def _may_multiply_text(text: str) -> bool:
+    """Whether jq may compute a long text while it compiles, as for ``"a" * 2000000000``: it folds constants."""
+    return "*" in text and '"' in text
 
 
 def outputs(text: str) -> list[Any]:
@@ -213,12 +205,8 @@ def _check_words(text: str) -> None:
         raise ProgramError(f"{word} cannot be used in a rule: it {_FORBIDDEN[word]}", line, column)
 
 
-def _forbidden(words: tuple[Token, ...]) -> tuple[str, int] | None:
-    for word, following in zip(words, (*words[1:], words[-1]), strict=True):
+def _forbidden(words: Sequence[Token]) -> tuple[str, int] | None:
+    for word, following in pairwise(words):
         if word.kind == "name" and word.text in _FORBIDDEN and following.text != ":":
             return word.text, word.at
-        for part in word.parts:
-            inner = _forbidden(part)
-            if inner is not None:
-                return inner
     return None

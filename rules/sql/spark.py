@@ -25,10 +25,12 @@ from rules.functions.spark_form import EXACT, SparkForm
 from rules.sql import like
 from rules.sql.printer import target_of
 from rules.sql.sources import Sources
-from rules.sql.spark_fields import FIELD_TYPES, MAX_LENGTH, Fields
 from rules.sql.spark_values import (
+    FIELD_TYPES,
+    MAX_LENGTH,
     NUMERIC,
     UNDEFINED,
+    Fields,
     NotInSpark,
     Value,
     common_kind,

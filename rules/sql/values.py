@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from broker.core import jsontext
-from rules.sql.errors import EvaluationError as EvaluationError  # what values raise is found where they are
 from rules.sql.limits import (
     LARGE,
     MAX_INTEGER_BITS,
@@ -22,6 +21,7 @@ from rules.sql.limits import (
     MAX_ROWS_TIMES,
     MAX_TEXT,
 )
+from rules.sql.work import EvaluationError as EvaluationError  # what values raise is found where they are
 from rules.sql.work import spend
 
 

@@ -11,7 +11,7 @@ from sys import getsizeof
 from time import perf_counter
 from typing import Any, Final
 
-from rules.sql.errors import EvaluationError
+from broker.core.errors import SluiceError
 from rules.sql.limits import LARGE, MAX_CHAIN_MS, MAX_WORK_NS
 
 
@@ -78,3 +78,12 @@ def counted(value: Any) -> Any:
 
 
 _SIZED: Final = frozenset({str, bytes, list, dict})
+
+
+# What evaluating a rule may raise.
+
+
+class EvaluationError(SluiceError):
+    """A rule cannot be evaluated on this message; nothing is output. The text says which operation and why."""
+
+    code = "evaluation"

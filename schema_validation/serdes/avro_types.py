@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from broker.core.schema import UNKNOWN, FieldType
-from rules.sql.types import unified_all
+from rules.sql.type_checker.types import unified_all
 from schema_validation.serdes.avro_schema import AvroType
 
 _SCALARS = {

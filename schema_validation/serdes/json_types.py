@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from broker.core.schema import UNKNOWN, FieldType
-from rules.sql.types import maybe, unified_all
+from rules.sql.type_checker.types import maybe, unified_all
 
 _SCALARS = {"integer": "long", "number": "double", "string": "string", "boolean": "boolean", "null": "null"}
 _MAX_DEPTH = 32

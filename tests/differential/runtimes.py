@@ -19,7 +19,7 @@ from rules.sql.compiler import Surroundings, compile_for_messages
 from rules.sql.parser import parse
 from rules.sql.sources import sources
 from rules.sql.spark import SparkStatement, to_spark
-from rules.sql.spark_fields import RECORDS
+from rules.sql.spark_values import RECORDS
 from rules.sql.values import UNDEFINED
 
 FAILED: Final = "failed"

@@ -22,7 +22,7 @@ from broker.core import jsontext
 from broker.core.errors import Invalid
 from broker.core.objects import MemorySection
 from rules.functions.library import standard
-from rules.tester import test as try_rule
+from rules.trials.tester import test as try_rule
 from schema_validation.feature import SchemaValidationFeature
 from tests.docs.session import ROOT, Block, blocks, commands, run
 from tests.support.features import make_services

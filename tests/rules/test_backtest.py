@@ -17,12 +17,12 @@ from broker.core.clock import SystemClock
 from broker.core.errors import Invalid, NotFound, Unavailable
 from broker.core.stream import StreamRecord
 from broker.storage import records
-from rules.backtest import Backtests, wish
-from rules.backtest_run import Backtest, Ended, Job, Range, undefined_columns
 from rules.functions.library import standard
 from rules.rule import Statement, compile_statement
 from rules.settings import RulesSettings
 from rules.sql.compiler import Surroundings
+from rules.trials.backtest import Backtests, wish
+from rules.trials.backtest_run import Backtest, Ended, Job, Range, undefined_columns
 from tests.support.features import make_services
 
 FUNCTIONS = standard()
@@ -271,7 +271,7 @@ async def test_a_job_ends_however_its_process_does(program: str, state: str, err
 
 @on_a_loop
 async def test_the_oldest_jobs_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rules.backtest.MAX_KEPT", 2)
+    monkeypatch.setattr("rules.trials.backtest.MAX_KEPT", 2)
     backtests = jobs(["/nonexistent"])
     ids = []
     for _ in range(4):

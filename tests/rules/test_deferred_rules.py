@@ -82,7 +82,7 @@ class World:
             message = Message(
                 "t/1", b'{"n":%d}' % number, 1, False, Client("c", "u"), 5, {"User-Property": [("a", "b")]}
             )
-            self.deferrals.put_off("r", message, message, 77)
+            self.deferrals.defer("r", message, message, 77)
 
     def rows(self) -> list[dict[str, Any]]:
         return [json.loads(record.payload) for _, record in self.store.read(ROWS, 0, 10_000)]
@@ -167,7 +167,7 @@ def test_an_event_is_put_off_with_its_columns() -> None:
     async def check() -> None:
         world = World()
         message = Message("$events/x", b"", 0, False, Client("c"), 5)
-        world.deferrals.put_off("r", Occurrence({"payload": '{"n":4}', "topic": "seen", "timestamp": 3}), message, 77)
+        world.deferrals.defer("r", Occurrence({"payload": '{"n":4}', "topic": "seen", "timestamp": 3}), message, 77)
         await world.until(lambda: not world.deferrals.busy)
         assert world.rows()[0]["n"] == 4
         assert (world.rows()[0]["topic"], world.rows()[0]["timestamp"]) == ("seen", 3)

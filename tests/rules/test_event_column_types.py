@@ -11,7 +11,7 @@ from broker.core.events import EVENT_TYPES
 from broker.core.message import Message
 from rules.engine import as_values
 from rules.sql.columns import MESSAGE_COLUMNS, all_columns
-from rules.sql.event_columns import COMMON, EVENT_COLUMNS
+from rules.sql.type_checker.inputs import COMMON, EVENT_COLUMNS
 from rules.sql.values import UNDEFINED
 from schema_validation.feature import SchemaValidationFeature
 from tests.rules.test_types_hold import holds

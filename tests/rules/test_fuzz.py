@@ -15,7 +15,7 @@ from rules.functions.registry import Function
 from rules.rule import compile_statement
 from rules.sql.columns import Occurrence
 from rules.sql.compiler import Surroundings
-from rules.sql.inference import infer
+from rules.sql.type_checker.inference import infer
 from rules.sql.values import UNDEFINED, Bits, EvaluationError
 
 FUNCTIONS = standard()

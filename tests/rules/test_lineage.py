@@ -10,10 +10,10 @@ import sqlglot
 
 from broker.core.schema import FieldType
 from rules.functions.library import standard
-from rules.sql.arrow_schema import arrow_dict, arrow_schema, spark_schema
-from rules.sql.inference import Inferred, infer
-from rules.sql.inputs import message_input
 from rules.sql.parser import parse
+from rules.sql.type_checker.arrow_schema import arrow_dict, arrow_schema, spark_schema
+from rules.sql.type_checker.inference import Inferred, infer
+from rules.sql.type_checker.inputs import message_input
 
 FUNCTIONS = standard()
 _LONG, _DOUBLE, _STRING = (FieldType(name, nullable=False) for name in ("long", "double", "string"))

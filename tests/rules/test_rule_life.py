@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from broker.core.errors import Invalid, NotFound
 from broker.observe.prometheus import exposition
-from rules.rates import STEP_S, MatchRate, MatchRates
-from rules.timing import Timing
+from rules.metrics import STEP_S, MatchRate, MatchRates, Timing
 from tests.rules.conftest import Node
 
 HOT = {"type": "stream", "stream": "hot"}

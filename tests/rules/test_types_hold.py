@@ -20,13 +20,12 @@ from broker.core.message import Message
 from broker.core.schema import FieldType
 from rules.functions.library import standard
 from rules.functions.registry import Function
-from rules.sql.call_types import result_type
 from rules.sql.compiler import Surroundings, compile_for_messages
-from rules.sql.inference import infer
-from rules.sql.inputs import message_input
-from rules.sql.operand_checks import Operand
 from rules.sql.parser import parse
-from rules.sql.types import unified_all
+from rules.sql.type_checker.inference import infer
+from rules.sql.type_checker.inputs import message_input
+from rules.sql.type_checker.operands import Operand, result_type
+from rules.sql.type_checker.types import unified_all
 from rules.sql.values import UNDEFINED, Bits
 from schema_validation.serdes.base import DataRefused
 from schema_validation.serdes.json_schema import JsonSchemaSerde

@@ -6,10 +6,10 @@ import pytest
 
 from broker.core.schema import FieldType
 from rules.functions.library import standard
-from rules.sql.inference import Inferred, infer
-from rules.sql.inputs import inputs_of
 from rules.sql.parser import parse
 from rules.sql.tree import sources_of
+from rules.sql.type_checker.inference import Inferred, infer
+from rules.sql.type_checker.inputs import inputs_of
 
 FUNCTIONS = standard()
 

@@ -9,10 +9,9 @@ import pytest
 
 from broker.core.errors import Invalid, NotFound
 from broker.core.schema import ExternalRegistry, FieldType, SchemaError, SchemaLookup, Serde
-from rules.functions.external_schemas import external_schema_functions
 from rules.functions.library import standard
 from rules.functions.registry import Functions
-from rules.functions.schemas import schema_functions
+from rules.functions.schemas import external_schema_functions, schema_functions
 from rules.sql.values import EvaluationError
 from schema_validation.serdes.avro import AvroSerde
 from schema_validation.serdes.json_schema import JsonSchemaSerde

@@ -125,8 +125,9 @@ def test_a_deadline_ends_the_evaluation() -> None:
 
 def test_a_worker_goes_on_after_a_program_that_was_ended() -> None:
     with BlockingWorker() as worker:
-        assert worker.run(Request("last(repeat(1))", "1", 0.2)).outputs is None
-        assert worker.run(Request(". + 1", "1", 5.0)).outputs == "[2]"
+        with pytest.raises(JqError, match="ran longer than"):
+            worker.run(Request("last(repeat(1))", "1", 0.2))
+        assert worker.run(Request(". + 1", "1", 5.0)) == "[2]"
 
 
 def test_several_calls_are_answered_in_their_order() -> None:

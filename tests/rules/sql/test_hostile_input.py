@@ -12,11 +12,11 @@ import pytest
 from broker.core.errors import Invalid
 from rules.rule import compile_statement
 from rules.sql.columns import Occurrence
-from rules.sql.inference import infer
 from rules.sql.lexer import MAX_SQL_CHARACTERS, MAX_TOKENS
 from rules.sql.limits import MAX_WORK_NS
 from rules.sql.parser import MAX_CHAIN, MAX_CONDITIONS, MAX_DEPTH, parse
 from rules.sql.printer import text_of_statement
+from rules.sql.type_checker.inference import infer
 from rules.sql.work import WORK, counted
 from tests.rules.sql.evaluation import FAILED, FUNCTIONS, SURROUNDINGS, holds, result, row, value
 

@@ -8,7 +8,7 @@ from typing import Any
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import Spec
-from rules.cases import Expectation, TestCase
+from rules.spec import Expectation, TestCase
 
 Try = Callable[[Spec], dict[str, Any]]
 """What the SQL makes of an event, as ``rules:test`` answers; raises ``Invalid`` for what is no event."""

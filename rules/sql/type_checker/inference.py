@@ -16,28 +16,31 @@ from sqlglot import exp
 from broker.core.errors import Problem
 from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Functions
-from rules.sql.call_types import argument_issue, call_issue, result_type
-from rules.sql.inputs import ANY, Input, columns_of, is_open, payload_of
-from rules.sql.lineage import ColumnLineage, ConditionLineage, Lineage, Origin
-from rules.sql.operand_checks import (
+from rules.sql.printer import target_of, text_of_tree
+from rules.sql.tree import COMPARISONS, Path, Tree, bare, item_of, jq_of, operands, path_of, place_of, value_path
+from rules.sql.type_checker.inputs import ANY, Input, columns_of, is_open, payload_of
+from rules.sql.type_checker.lineage import ColumnLineage, ConditionLineage, Lineage, Origin
+from rules.sql.type_checker.operands import (
     Operand,
+    argument_issue,
     arithmetic_issue,
     arithmetic_type,
+    call_issue,
     comparison_issue,
     condition_issue,
     membership_issue,
     negation_issue,
+    result_type,
 )
-from rules.sql.printer import target_of, text_of_tree
-from rules.sql.steps import Issue, descend
-from rules.sql.tree import COMPARISONS, Path, Tree, bare, item_of, jq_of, operands, path_of, place_of, value_path
-from rules.sql.types import (
+from rules.sql.type_checker.types import (
     BOOLEAN,
     DOUBLE,
     LONG,
     NULL,
     STRING,
+    Issue,
     array_of,
+    descend,
     described,
     family,
     maybe,

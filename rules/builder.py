@@ -13,25 +13,21 @@ from broker.core.feature import Services
 from broker.core.objects import Spec
 from broker.core.stream import rows_problem
 from rules.actions.action import Action, ActionCounts, Step
-from rules.actions.console import console
-from rules.actions.effects import stop_message
 from rules.actions.republish import Republish, columns_read, republish
-from rules.actions.sink import hand_to_sink
 from rules.actions.spec import BridgeAction, Effect, RepublishAction, StreamAction, all_actions
-from rules.actions.stream import append_to_stream
-from rules.counts import Counts
-from rules.functions.asking import asked_by
+from rules.actions.targets import append_to_stream, console, hand_to_sink, stop_message
 from rules.functions.registry import Functions
-from rules.jq_rules import about_sources
+from rules.functions.schemas import waiting_of
+from rules.metrics import Counts
 from rules.rule import Rule, Statement, compile_statement
 from rules.settings import RulesSettings
-from rules.spec import RuleSpec, parse_spec
+from rules.spec import RuleSpec, about_sources, parse_spec
 from rules.sql.columns import all_columns
 from rules.sql.compiler import Program, Surroundings, compile_for_templates
 
 
 @dataclass(frozen=True, slots=True)
-class MadeRule:
+class BuiltRule:
     """A rule and the spec it was made from."""
 
     spec: RuleSpec
@@ -62,14 +58,14 @@ _MOST_PREPARED: Final = 8
 """Statements compiled beforehand and not yet saved."""
 
 
-class RuleMaker:
+class RuleBuilder:
     """Makes rules for one node."""
 
     def __init__(self, services: Services, functions: Functions, settings: RulesSettings) -> None:
         self._prepared: dict[tuple[str, str], Statement] = {}
         self._services, self._functions, self._settings = services, functions, settings
 
-    def make(self, spec: Spec) -> MadeRule:
+    def make(self, spec: Spec) -> BuiltRule:
         """The rule of a spec.
 
         Raises:
@@ -104,9 +100,9 @@ class RuleMaker:
                 self._services.node.clock.now_ns,
             )
             rule.variables = lambda message: all_columns(message, node, metadata, lambda: now_ns() // 1_000_000)
-        if asked := asked_by(statement.tree, self._functions):
+        if asked := waiting_of(statement.tree, self._functions):
             rule.may_wait = lambda: asked.waits(self._services.schemas)
-        return MadeRule(checked, rule)
+        return BuiltRule(checked, rule)
 
     def prepare(self, spec: Spec) -> None:
         """Compile what is about to be saved, on another thread: long SQL takes a second, which the loop has not got.
@@ -117,7 +113,7 @@ class RuleMaker:
         checked = parse_spec(spec)
         self._keep(checked, self.statement(checked))
 
-    def keep(self, made: MadeRule) -> None:
+    def keep(self, made: BuiltRule) -> None:
         """Have what a rule evaluates at hand for when it is made again, so that it is not compiled again."""
         self._keep(made.spec, made.rule.statement)
 

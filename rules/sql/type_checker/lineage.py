@@ -10,9 +10,9 @@ from broker.core.later import Later
 from broker.core.schema import FieldType
 
 if TYPE_CHECKING:
-    from rules.sql import arrow_schema
+    from rules.sql.type_checker import arrow_schema
 else:
-    arrow_schema = Later("rules.sql.arrow_schema")
+    arrow_schema = Later("rules.sql.type_checker.arrow_schema")
 
 
 @dataclass(frozen=True, slots=True, order=True)

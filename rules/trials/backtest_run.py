@@ -21,9 +21,9 @@ from broker.core.client import Client
 from broker.core.feature import Services
 from broker.core.message import Message
 from broker.core.wire import from_wire
+from rules.builder import RuleBuilder
 from rules.functions.registry import Functions
 from rules.jq.blocking import BlockingWorker, evaluate
-from rules.making import RuleMaker
 from rules.rule import Statement, error_text
 from rules.settings import RulesSettings
 from rules.spec import parse_spec
@@ -253,12 +253,12 @@ def run(
     ends_s: float,
     progress: Callable[[int, int], None],
 ) -> dict[str, Any]:
-    """Run the job that ``rules.backtest`` wrote; its result, which is ``complete`` when all was read.
+    """Run the job that ``rules.trials.backtest`` wrote; its result, which is ``complete`` when all was read.
 
     Raises:
         Invalid: SQL that cannot be compiled here.
     """
-    maker = RuleMaker(services, functions, settings)
+    maker = RuleBuilder(services, functions, settings)
     before, after = (
         None if spec is None else maker.statement(parse_spec(spec)) for spec in (document["before"], document["after"])
     )

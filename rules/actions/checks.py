@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
+from broker.core.action import Sinks
 from broker.core.errors import Problem
 from broker.core.schema import FieldType
 from broker.core.template import Template
-from rules.sql.inference import Inferred
-from rules.sql.steps import descend
+from rules.actions.spec import BridgeAction
 from rules.sql.tree import Path
-from rules.sql.types import nearest
+from rules.sql.type_checker.inference import Inferred
+from rules.sql.type_checker.types import descend, nearest
 from rules.sql.values import text_of
 
 _NO_PLACEHOLDER = re.compile(r"\$\{(?![A-Za-z0-9._]*\})[^{}$]*\}")
@@ -79,3 +81,23 @@ def _problem(path: Sequence[str], pointer: str, row: FieldType, payload: FieldTy
     _, issue = descend(kind, Path(name, tuple(steps)))
     if issue is not None and issue.is_mistake:
         yield Problem(f"{shown} renders as undefined: {issue.message}", pointer, suggestion=issue.suggestion)
+
+
+# Actions of a rule held against the bridges there are: one that is not there yet is a warning.
+
+
+def missing_bridges(actions: Sequence[Any], sinks: Sinks) -> Iterator[Problem]:
+    """The bridges that actions and their fallbacks name, and nobody has made."""
+    for position, action in enumerate(actions):
+        pointer = f"/actions/{position}"
+        yield from _missing(action, pointer, sinks)
+        for number, fallback in enumerate(getattr(action, "fallback_actions", ())):
+            yield from _missing(fallback, f"{pointer}/fallback_actions/{number}", sinks)
+
+
+def _missing(action: Any, pointer: str, sinks: Sinks) -> Iterator[Problem]:
+    if not isinstance(action, BridgeAction) or sinks.find(action.bridge) is not None:
+        return
+    close = get_close_matches(action.bridge, [sink.name for sink in sinks], 1)
+    hint = f"did you mean '{close[0]}'?" if close else "rows are discarded until it is made"
+    yield Problem(f"there is no action '{action.bridge}' yet", f"{pointer}/bridge", suggestion=hint)

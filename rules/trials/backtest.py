@@ -77,7 +77,7 @@ class Backtest:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class BacktestRequest:
     """What is to be compared over what, checked. ``start`` and ``end`` are offsets, or texts of times."""
 
     before: Spec | None
@@ -105,7 +105,7 @@ class Backtests:
         self._positions, self._schemas = services.storage.positions, schemas
         self._jobs: dict[str, Backtest] = {}
 
-    def start(self, wish: Wish) -> dict[str, Any]:
+    def start(self, wish: BacktestRequest) -> dict[str, Any]:
         """Begin; the job.
 
         Raises:
@@ -180,7 +180,7 @@ class Backtests:
         for id in over[: max(0, len(self._jobs) - MAX_KEPT)]:
             del self._jobs[id]
 
-    def _ranges(self, wish: Wish) -> list[tuple[int, int, int]]:
+    def _ranges(self, wish: BacktestRequest) -> list[tuple[int, int, int]]:
         """Shard, first offset and offset after the last, of what is there; the newest when that is more than asked."""
         firsts, ends = self._offsets(wish.stream, wish.start), self._offsets(wish.stream, wish.end)
         ranges = []
@@ -248,7 +248,9 @@ class Backtests:
             job.state, job.error, job.ended_ms = state, error, self._clock.now_ns() // 1_000_000
 
 
-def wish(body: Any, spec_of: Callable[[str], Spec], check: Callable[[Spec], None], settings: RulesSettings) -> Wish:
+def wish(
+    body: Any, spec_of: Callable[[str], Spec], check: Callable[[Spec], None], settings: RulesSettings
+) -> BacktestRequest:
     """The wish that a request holds.
 
     ``name`` and ``sql`` compare new SQL with the rule; ``sql`` alone, or ``name`` alone, with nothing. In place of SQL
@@ -281,7 +283,7 @@ def wish(body: Any, spec_of: Callable[[str], Spec], check: Callable[[Spec], None
     after = known if new is None else {"name": known["name"], **new}
     check(after)
     before = known if running and new is not None else None
-    return Wish(before, after, stream, start, end, limit, samples, timeout_s)
+    return BacktestRequest(before, after, stream, start, end, limit, samples, timeout_s)
 
 
 _EVALUATED: Final = ("name", "sql", "language", "jq", "from")

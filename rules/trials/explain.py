@@ -8,23 +8,25 @@ not evaluated: AND, OR and CASE stop as soon as they can.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sqlglot import exp
 
 from broker.core import jsontext
+from broker.core.action import CONNECTED, MISSING, Row, Settle, Sinks
 from broker.core.client import Client
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.message import Message
 from broker.core.objects import Spec
-from broker.core.wire import to_wire
-from rules import tester
+from broker.core.stage import Outcome, Refusal
+from broker.core.stream import Append, StreamAppender, StreamRecord
+from broker.core.wire import message_to_wire, payload_to_wire, to_wire
+from broker.observe.metrics import Metrics
 from rules.actions.action import LastError, Step
+from rules.builder import RuleBuilder
 from rules.functions.registry import Functions
-from rules.making import RuleMaker
-from rules.rehearsal import Effects, refused, rehearsing
 from rules.rule import compile_statement
 from rules.settings import RulesSettings
 from rules.sql.columns import Occurrence
@@ -33,7 +35,8 @@ from rules.sql.parser import parse
 from rules.sql.printer import text_of_tree
 from rules.sql.sources import sources
 from rules.sql.tree import place_of, sources_of
-from rules.sql.values import UNDEFINED
+from rules.sql.values import UNDEFINED, json_text
+from rules.trials import tester
 
 MAX_VALUES: Final = 20_000
 """So many values are told; a FOREACH over a long array has more."""
@@ -63,17 +66,17 @@ class _Trace:
 
 
 @dataclass(slots=True)
-class Rehearsal:
+class DryRun:
     """The actions of a rule, made to be rehearsed, and where they note what they would do."""
 
     steps: Sequence[Step] = ()
     effects: Effects = field(default_factory=list)
 
     @classmethod
-    def of(cls, spec: Spec, services: Services, functions: Functions, settings: RulesSettings) -> Rehearsal:
+    def of(cls, spec: Spec, services: Services, functions: Functions, settings: RulesSettings) -> DryRun:
         """Of a saved rule."""
         effects: Effects = []
-        steps = RuleMaker(rehearsing(services, effects), functions, settings).make(spec).rule.steps
+        steps = RuleBuilder(dry_run_services(services, effects), functions, settings).make(spec).rule.steps
         for step in steps:
             for one in (step, *step.fallbacks):
                 one.told = _unlogged
@@ -85,7 +88,7 @@ def explain(
     functions: Functions,
     surroundings: Surroundings,
     columns: dict[str, Any],
-    rehearsal: Rehearsal | None = None,
+    rehearsal: DryRun | None = None,
 ) -> dict[str, Any]:
     """The answer of the test API with ``steps``.
 
@@ -101,7 +104,7 @@ def explain(
     steps += _steps(trace.told)
     if outcome["outcome"] == "error":
         steps[-1] = _failed(steps[-1], outcome["error"])
-    steps += _rehearsed(rehearsal or Rehearsal(), rows.rows, message_of(columns))
+    steps += _dry_run(rehearsal or DryRun(), rows.rows, message_of(columns))
     return {**outcome, "steps": steps, **({"is_cut": True} if trace.is_cut else {})}
 
 
@@ -115,15 +118,15 @@ class Explainer:
         """See ``RuleService.explain``; ``spec_of`` gives a saved rule."""
         name = body.get("name") if isinstance(body, Mapping) else None
         if name is None:
-            return self._explain(*tester.sql_and_event(body), "test", Rehearsal())
+            return self._explain(*tester.sql_and_event(body), "test", DryRun())
         if not isinstance(name, str) or "sql" in body:
             raise Invalid("this cannot be explained", [Problem("give the name of a rule, or SQL, not both", "/name")])
         spec = spec_of(name)
         _, event = tester.sql_and_event({**body, "sql": spec["sql"]})
-        rehearsal = Rehearsal.of(spec, self._services, self._functions, self._settings)
+        rehearsal = DryRun.of(spec, self._services, self._functions, self._settings)
         return self._explain(spec["sql"], event, name, rehearsal)
 
-    def _explain(self, sql: str, event: Mapping[str, Any], name: str, rehearsal: Rehearsal) -> dict[str, Any]:
+    def _explain(self, sql: str, event: Mapping[str, Any], name: str, rehearsal: DryRun) -> dict[str, Any]:
         node, now_ms = self._services.node.name, self._services.node.clock.now_ns() // 1_000_000
         functions, surroundings = self._functions.trial(), Surroundings(node, {"rule_id": name}, lambda: now_ms)
         compile_statement(sql, functions, surroundings)  # tells all that is wrong, which a trace alone would not
@@ -241,7 +244,7 @@ def _unlogged(step: Step, error: Exception) -> LastError:
     return LastError(str(error) or type(error).__name__, 0)
 
 
-def _rehearsed(actions: Rehearsal, rows: Sequence[dict[str, Any]], message: Message) -> Iterator[dict[str, Any]]:
+def _dry_run(actions: DryRun, rows: Sequence[dict[str, Any]], message: Message) -> Iterator[dict[str, Any]]:
     """A step for each action on each row, with what it would do, or why it would fail."""
     for number, row in enumerate(rows, 1):
         for position, step in enumerate(actions.steps):
@@ -276,3 +279,87 @@ def message_of(columns: Mapping[str, Any]) -> Message:
         received_ns=timestamp * 1_000_000 if isinstance(timestamp, int) else 0,
         properties={"User-Property": list(pairs.items())} if isinstance(pairs, Mapping) else None,
     )
+
+
+# Actions rehearsed: the real ones, bound to recorders in place of publisher, streams and bridges.
+
+
+Effects = list[dict[str, Any]]
+
+
+def dry_run_services(services: Services, effects: Effects) -> Services:
+    """Services with which actions are made that only note in ``effects`` what they would do."""
+    return replace(
+        services,
+        messaging=replace(services.messaging, publisher=_Publisher(effects)),
+        storage=replace(services.storage, streams=_Streams(services.storage.streams, effects)),
+        endpoints=replace(services.endpoints, sinks=_sinks(services.endpoints.sinks, effects)),
+        monitoring=replace(services.monitoring, metrics=Metrics()),
+    )
+
+
+class _Publisher:
+    def __init__(self, effects: Effects) -> None:
+        self._effects = effects
+
+    def publish(self, message: Message) -> Outcome:
+        self._effects.append({"publish": message_to_wire(message)})
+        return Outcome(0)
+
+    def dispatch(self, message: Message) -> Outcome:
+        self._effects.append({"publish": message_to_wire(message), "direct_dispatch": True})
+        return Outcome(0)
+
+    async def decided(self, topic: str) -> Outcome:
+        """Nothing waits here."""
+        return Outcome(0)
+
+
+class _Streams:
+    def __init__(self, streams: StreamAppender, effects: Effects) -> None:
+        self._streams, self._effects = streams, effects
+
+    def appender(self, stream: str) -> Append:
+        self._streams.appender(stream)  # it must be there
+
+        def append(record: StreamRecord) -> None:
+            self._effects.append({"append": {"stream": stream, "topic": record.topic, "row": _row(record.payload)}})
+
+        return append
+
+    def names(self) -> Sequence[str]:
+        return self._streams.names()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._streams, name)
+
+
+class _Sink:
+    state = CONNECTED
+
+    def __init__(self, name: str, effects: Effects) -> None:
+        self.name, self._effects = name, effects
+
+    def write(self, row: Row, message: Message, settle: Settle) -> None:
+        self._effects.append({"send": {"bridge": self.name, "row": jsontext.decode(json_text(row))}})
+        settle.succeeded(1)
+
+
+def _sinks(real: Sinks, effects: Effects) -> Sinks:
+    """Sinks that find a recorder for each name; the state of a bridge that is away is told, not suffered."""
+    sinks = Sinks()
+    find: Callable[[str], Any] = lambda name: None if real.state_of(name) == MISSING else _Sink(name, effects)  # noqa: E731
+    sinks.find = find
+    return sinks
+
+
+def refused(refusal: Refusal) -> dict[str, Any]:
+    """What the action ``drop`` or ``disconnect`` would do."""
+    return {"drop": {"reason": refusal.reason, "disconnect": refusal.disconnect}}
+
+
+def _row(payload: bytes) -> Any:
+    try:
+        return jsontext.decode(payload)
+    except jsontext.JsonError:
+        return payload_to_wire(payload)

@@ -1,0 +1,194 @@
+"""What a rule counts: runs by their outcome, actions by theirs, and how long a run takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from broker.observe.counter_rates import STEP_S, CounterRate
+from broker.observe.metrics import Counter, Metrics
+from rules.actions.action import ActionCounts
+
+_COUNTERS: Final = {
+    "matched": "Messages and events the rule ran on.",
+    "passed": "Runs that gave rows.",
+    "failed_exception": "Runs that failed.",
+    "failed_no_result": "Runs whose WHERE did not hold, or whose FOREACH gave no row.",
+}
+
+
+class Counts:
+    """The counters of a rule, under the label ``rule``, those of its actions, and the time its runs take."""
+
+    __slots__ = (*_COUNTERS, "actions", "timing")
+
+    matched: Counter
+    passed: Counter
+    failed_exception: Counter
+    failed_no_result: Counter
+
+    def __init__(self, rule: str) -> None:
+        self.timing = Timing()
+        self.actions: list[ActionCounts] = []
+        """Of each action in order; those of fallbacks are with their steps, and in no sum."""
+        for name, text in _COUNTERS.items():
+            setattr(self, name, Counter(f"rule_{name}", text, {"rule": rule}))
+
+    def register(self, metrics: Metrics) -> None:
+        """Show them with the node's metrics."""
+        for name in _COUNTERS:
+            metrics.add(getattr(self, name))
+        for action in self.actions:
+            action.register(metrics)
+
+    def reset(self) -> None:
+        """Back to zero, as when the rule's SQL or actions change."""
+        for name in _COUNTERS:
+            getattr(self, name).value = 0
+        for action in self.actions:
+            action.reset()
+        self.timing.reset()
+
+    def as_dict(self) -> dict[str, int]:
+        """The counters by the names people know, with the sums."""
+        value: dict[str, int] = {name: getattr(self, name).value for name in _COUNTERS}
+        actions = [action.as_dict() for action in self.actions]
+        return {
+            "matched": value["matched"],
+            "passed": value["passed"],
+            "failed": value["failed_exception"] + value["failed_no_result"],
+            "failed.exception": value["failed_exception"],
+            "failed.no_result": value["failed_no_result"],
+            **{f"actions.{name}": sum(one[name] for one in actions) for name in ActionCounts.SHOWN},
+        }
+
+
+# What all rules of a node did since it started: sums that only grow, whatever becomes of single rules.
+
+
+class Totals:
+    """``rules.matched`` and ``actions.messages``. Read when asked for: a message adds to its rule's counters alone."""
+
+    def __init__(self, present: Callable[[], Iterable[Counts]]) -> None:
+        self._present = present
+        self._matched_before = self._actions_before = 0
+
+    def retire(self, counts: Counts) -> None:
+        """Keep what counters hold that go away, or are set to zero now."""
+        self._matched_before += counts.matched.value
+        self._actions_before += _actions(counts)
+
+    @property
+    def matched(self) -> int:
+        """Messages and events that rules ran on; one that three rules ran on counts three times."""
+        return self._matched_before + sum(counts.matched.value for counts in self._present())
+
+    @property
+    def actions(self) -> int:
+        """Rows handed to actions; one that two actions took counts twice."""
+        return self._actions_before + sum(map(_actions, self._present()))
+
+    def register(self, metrics: Metrics) -> None:
+        """Show them with the node's metrics."""
+        metrics.total("rules_matched", lambda: self.matched, "Messages and events that rules ran on, of all rules.")
+        metrics.total("actions_messages", lambda: self.actions, "Rows handed to actions, of all rules.")
+
+
+def _actions(counts: Counts) -> int:
+    return sum(action.total.value for action in counts.actions)
+
+
+# How many messages a second rules match: now, at most, and on average over five minutes.
+
+
+__all__ = ["STEP_S", "MatchRate", "MatchRates"]
+
+
+class MatchRate(CounterRate):
+    """The rate of a rule's ``matched``."""
+
+    __slots__ = ()
+
+    def as_dict(self) -> dict[str, float]:
+        """By the names people know."""
+        return {
+            "matched.rate": round(self.last, 2),
+            "matched.rate.max": round(self.most, 2),
+            "matched.rate.last5m": round(self.average, 2),
+        }
+
+
+class MatchRates:
+    """The rates of all rules of a node, by name. Used on the event loop."""
+
+    def __init__(self) -> None:
+        self._rates: dict[str, MatchRate] = {}
+
+    def tick(self, counts: Iterable[tuple[str, int]], now_s: float) -> None:
+        """Sample all rules, each with what it matched; those that are not there any more are forgotten."""
+        rates: dict[str, MatchRate] = {}
+        for name, count in counts:
+            rate = rates[name] = self._rates.get(name) or MatchRate()
+            rate.note(count, now_s)
+        self._rates = rates
+
+    def of(self, name: str) -> MatchRate:
+        """The rate of a rule; a new one has had no message yet."""
+        return self._rates.get(name) or MatchRate()
+
+    def forget(self, name: str) -> None:
+        """Begin anew, as when a rule's counters are set to zero."""
+        self._rates.pop(name, None)
+
+
+# How long a rule takes: a small histogram of the runs that are measured.
+
+
+SAMPLE_MASK: Final = 63
+"""Of 64 runs one is measured: two looks at the clock and a count cost 0.2 µs, which is too much for every one."""
+
+_PARTS: Final = 4
+"""Each doubling of time is divided in four, so that a quantile is at most a fifth too large."""
+_BUCKETS: Final = 40 * _PARTS
+
+
+class Timing:
+    """Durations by magnitude, from 1 ns to 18 minutes."""
+
+    __slots__ = ("_buckets", "samples")
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was measured."""
+        self.samples = 0
+        self._buckets = [0] * _BUCKETS
+
+    def note(self, duration_ns: int) -> None:
+        """Add a run."""
+        self.samples += 1
+        self._buckets[_bucket(duration_ns)] += 1
+
+    def quantile_s(self, share: float) -> float | None:
+        """The time, in seconds, within which this share of the runs ended; None when none was measured."""
+        if not self.samples:
+            return None
+        seen, wanted = 0, share * self.samples
+        for bucket, count in enumerate(self._buckets):
+            seen += count
+            if seen >= wanted:
+                return _end_ns(bucket) / 1e9
+        return None
+
+
+def _bucket(duration_ns: int) -> int:
+    if duration_ns < _PARTS:
+        return 0
+    magnitude = duration_ns.bit_length() - 3  # the two bits behind the first one choose the part
+    return min(magnitude * _PARTS + (duration_ns >> magnitude & _PARTS - 1), _BUCKETS - 1)
+
+
+def _end_ns(bucket: int) -> int:
+    magnitude, part = divmod(bucket, _PARTS)
+    return (_PARTS + part + 1) << magnitude

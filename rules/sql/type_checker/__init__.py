@@ -1,0 +1,1 @@
+"""Types of a statement: what columns hold, where they come from, and what looks like a mistake."""

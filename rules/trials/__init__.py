@@ -1,0 +1,1 @@
+"""Trying rules without effects: test cases, dry runs step by step, back-tests over streams."""
