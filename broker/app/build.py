@@ -154,20 +154,22 @@ class Node:
         self.server = self._make_server(allow_anonymous=allow_anonymous)
         hub = self.server.hub
         hub.pipeline.on_refusal, hub.queue_watch.alarms = self.refusals.note, self.alarms
-        self.access.attributes, self.access.limits.alarms = hub.client_attributes, self.alarms
+        self.access.attributes, self.access.limits.alarms = hub.logins.attributes, self.alarms
         self.access.check_open = self.server.check_open
         hub.delayed.settings = config.get("delayed", DelayedSettings)
         hub.sys_topics.settings = config.get("sys_topics", SysTopicSettings)
         hub.sys_topics.show_node(self.name, product_version())
         self.delayed = DelayedDesk(hub.delayed, self.clock)
         self.rewrites = RewriteService(sections.section("rewrites"), hub.rewrites)
-        self.auto_subscriptions = AutoSubscriptionService(sections.section("auto_subscriptions"), hub.automatic)
+        self.auto_subscriptions = AutoSubscriptionService(
+            sections.section("auto_subscriptions"), hub.subscribing.automatic
+        )
         users_of_stream: list[Any] = []
         self.streams = self._make_streams(users_of_stream)
         hub.shares.starts = self.streams.starts
         users_of_stream.append(hub.shares.users_of_stream)
         self.services = self._make_services(users_of_stream)
-        self.services.origin = hub.state.origin = origin_of(self.name, self.services.values)
+        self.services.origin = hub.context.origin = origin_of(self.name, self.services.values)
         self._load_features()
         self.quarantine = QuarantineDesk(self.streams, self.writer, self.server.publisher, self._quarantines)
         self.health = NodeHealth(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
+from broker.codec import properties as p
 from broker.codec.encode import encode_fitting
 from broker.codec.packets import PubAck, PubComp, PubRec, PubRel
 from broker.codec.wire import PACKET_ID_BYTES, malformed, protocol_error
 from broker.connection.connection import Connection
-from broker.connection.figures import Figures
+from broker.connection.context import Context
 from broker.connection.session_life import SessionLife
 from broker.core import reason
 from broker.core.message import Properties
@@ -21,8 +23,21 @@ _PUBREL: Final = b"\x62\x02\0\0"
 class Acknowledgements:
     """Takes PUBACK, PUBREC, PUBREL and PUBCOMP."""
 
-    def __init__(self, life: SessionLife, figures: Figures) -> None:
-        self._life, self._figures = life, figures
+    def __init__(self, context: Context, life: SessionLife) -> None:
+        self._life, self._figures = life, context.figures
+        self.by_identifier: Mapping[int, Callable[[Connection, int], None]] = {
+            0x50: self.received,
+            0x62: self.release,
+            0x70: self.completed,
+        }
+        """Of QoS 2, by first byte, packets with nothing but an identifier: no packet object is made of those."""
+        self.takers: Mapping[int, Callable[[Connection, Any], None]] = {
+            p.PUBACK: self.take_puback,
+            p.PUBREC: self.take_pubrec,
+            p.PUBREL: self.take_pubrel,
+            p.PUBCOMP: self.take_pubcomp,
+        }
+        """By packet type."""
 
     def take_puback(self, c: Connection, packet: PubAck) -> None:
         """A delivery is done, or refused with a code of 0x80 and above; it is not sent again either way

@@ -8,12 +8,12 @@ from broker.auth.attempt import ConnectAttempt
 from broker.auth.decision import NOBODY, Decision
 from broker.codec.packets import Connect
 from broker.connection.connection import Connection
+from broker.connection.context import Context
 from broker.connection.greeting import Greeting
 from broker.connection.sys_topics import SysTopics
 from broker.core import reason
 from broker.core.client import Client
-from broker.core.clock import Clock
-from broker.core.events import Columns, Events, property_columns
+from broker.core.events import Columns, property_columns
 from broker.pipeline.columns import client_columns
 
 _NS_PER_MS: Final = 1_000_000
@@ -22,8 +22,8 @@ _NS_PER_MS: Final = 1_000_000
 class Announcements:
     """Raises events about connections; ``$SYS`` topics tell of clients that come and go as well."""
 
-    def __init__(self, events: Events, sys_topics: SysTopics, clock: Clock) -> None:
-        self._events, self._sys_topics, self._clock = events, sys_topics, clock
+    def __init__(self, context: Context, sys_topics: SysTopics) -> None:
+        self._events, self._clock, self._sys_topics = context.events, context.clock, sys_topics
 
     def connack(self, c: Connection, packet: Connect, client: Client, code: int, expiry_s: int) -> None:
         """A CONNACK was sent, with success or a refusal."""

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from broker.codec.outgoing import Outgoing
+from broker.connection.context import Context
+from broker.connection.turns import Turns
 from broker.core import jsontext
 from broker.core.client import Client
-from broker.core.clock import Defer
 from broker.core.message import Message
 from broker.core.stream import StreamRecord
-from broker.observe.metrics import Metrics
 from broker.routing.router import Target
 from broker.routing.shared import ShareGroup
 from broker.session.delivery import Delivery
 from broker.session.session import Session
 from broker.session.state import SessionState
 from broker.storage.store import LogShard
-from broker.storage.writer import Writer
 
 REFILL_RECORDS: Final = 256
 """Records read at a time for a session that is behind: some 100 µs of the loop's time."""
@@ -38,35 +37,18 @@ _VIA: Final = "$via"
 """Beside the properties: the rules that a message came through, so that none runs on what it published itself."""
 
 
-class Debts(Protocol):
-    """Counts the seconds of the loop that messages will take once they are committed."""
-
-    def owe(self, seconds: float) -> None:
-        """A message was appended."""
-        ...
-
-    def settle(self, seconds: float) -> None:
-        """It has been handed out, or lost."""
-        ...
-
-
 class Backlog:
     """Appends to the session log and hands out what was committed, live or from the log."""
 
-    def __init__(
-        self, writer: Writer, shard: LogShard, defer: Defer, metrics: Metrics, max_bytes: int, debts: Debts
-    ) -> None:
-        self._writer, self._shard, self._defer = writer, shard, defer
-        self.max_bytes = max_bytes
-        """What the log may hold of what sessions wait for."""
+    def __init__(self, context: Context, shard: LogShard, turns: Turns) -> None:
+        self._context, self.shard, self._turns = context, shard, turns
+        self._writer = writer = context.writer
         self._open = self._flying = 0
         self.log_next = writer.store.range_of(shard).next_offset
         """The offset after the last record whose commit the loop has heard of."""
         self._on_lost: list[Callable[[int], None]] = []
-        self.shard = shard
-        self._debts = debts
         self._owed_s = 0.0
-        self._reads = metrics.counter(
+        self._reads = context.metrics.counter(
             "session_log_reads", "reads of the session log, for sessions that were away or whose queue was full"
         )
         writer.listen(shard.log, self._committed)
@@ -86,15 +68,15 @@ class Backlog:
         message = outgoing.message
         addressee = targets[0].subscriber.client_id if is_addressed else None
         self._open += 1
-        self._writer.append(self._shard, _record(message, addressee), (outgoing, tuple(targets)))
+        self._writer.append(self.shard, _record(message, addressee), (outgoing, tuple(targets)))
         if len(targets) > _WIDE:
             owed_s = len(targets) * ACCEPT_S
             self._owed_s += owed_s
-            self._debts.owe(owed_s)
+            self._turns.owe(owed_s)
 
     def refill(self, session: Session) -> None:
         """Read on for a session that is behind; in a later turn, since one session may have much to read."""
-        self._defer(self._refill, session)
+        self._context.defer(self._refill, session)
 
     def load_inflight(self, session: Session) -> None:
         """Fetch the messages of deliveries that a restart left with their offsets only."""
@@ -102,7 +84,7 @@ class Backlog:
             if delivery.outgoing is not None or delivery.is_released or delivery.offset < 0:
                 continue
             self._reads.value += 1
-            found = self._writer.store.read(self._shard, delivery.offset, 1)
+            found = self._writer.store.read(self.shard, delivery.offset, 1)
             if found and found[0][0] == delivery.offset:
                 delivery.outgoing = Outgoing(message_of(found[0][1]))
             else:  # forgotten, since all sessions together had too much waiting
@@ -111,7 +93,7 @@ class Backlog:
 
     def trim(self, before: int) -> None:
         """Forget what is below an offset, once the records that say so of their sessions are written."""
-        store, shard, writer = self._writer.store, self._shard, self._writer
+        store, shard, writer = self._writer.store, self.shard, self._writer
 
         def trim(error: BaseException | None) -> None:
             if error is None:
@@ -141,26 +123,26 @@ class Backlog:
     @property
     def records(self) -> int:
         """How many records the log holds."""
-        held = self._writer.store.range_of(self._shard)
+        held = self._writer.store.range_of(self.shard)
         return held.next_offset - held.first_offset
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the log in the store."""
-        return self._writer.store.size_of(self._shard)
+        return self._writer.store.size_of(self.shard)
 
     @property
     def is_over_bound(self) -> bool:
         """Whether the log holds more than it may."""
-        return self.size_bytes > self.max_bytes
+        return self.size_bytes > self._context.settings.max_session_log_bytes
 
     def offset_within_bound(self) -> int:
         """The offset from which on the log is within its bound with some room, where it is not; else 0."""
-        store, shard = self._writer.store, self._shard
-        over = store.size_of(shard) - self.max_bytes
+        store, shard, max_bytes = self._writer.store, self.shard, self._context.settings.max_session_log_bytes
+        over = store.size_of(shard) - max_bytes
         if over <= 0:
             return 0
-        over += self.max_bytes // 10
+        over += max_bytes // 10
         for frame in store.directory(shard):
             over -= frame.size_bytes
             if over <= 0:
@@ -169,11 +151,11 @@ class Backlog:
 
     def _read(self, start: int) -> Sequence[tuple[int, StreamRecord]]:
         self._reads.value += 1
-        return self._writer.store.read(self._shard, start, REFILL_RECORDS)
+        return self._writer.store.read(self.shard, start, REFILL_RECORDS)
 
     def part(self, start: int) -> list[tuple[int, Message, str | None]]:
         """Some of the committed records from an offset on, with whom each is addressed to: what there is to see."""
-        found = self._writer.store.read(self._shard, start, REFILL_RECORDS)
+        found = self._writer.store.read(self.shard, start, REFILL_RECORDS)
         return [(offset, message_of(record), record.rule) for offset, record in found if offset < self.log_next]
 
     def _sealed(self) -> None:
@@ -186,7 +168,7 @@ class Backlog:
         def settle(error: BaseException | None) -> None:
             self._flying -= count
             if owed_s:
-                self._debts.settle(owed_s)
+                self._turns.settle(owed_s)
             if error is not None:
                 for take_back in self._on_lost:
                     take_back(self.since_offset)

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from broker.connection.context import Context
 from broker.connection.link import Peer
-from broker.core.clock import Later
-from broker.observe.metrics import Metrics
 from broker.storage.writer import Writer
 
 REST: Final = 20
@@ -38,20 +37,24 @@ class Crowded(Protocol):
 class Brake:
     """Who waits for whom. ``fresh`` holds the subscribers found crowded since a connection was last held back."""
 
-    __slots__ = ("_given_up", "_later", "_resting", "_waiting", "fresh", "wait_s")
+    __slots__ = ("_context", "_given_up", "_resting", "_waiting", "fresh")
 
-    def __init__(self, wait_s: float, later: Later, metrics: Metrics) -> None:
-        self.wait_s, self._later = wait_s, later
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self.fresh: list[Crowded] = []
         self._waiting: dict[Crowded, set[Peer]] = {}
         self._resting: dict[Crowded, bool] = {}
         """Sessions that were waited for in vain, and whether they have caught up since."""
         help = "times that publishers no longer waited for a subscriber, since it was too slow"
-        self._given_up = metrics.counter("slow_subscribers", help)
+        self._given_up = context.metrics.counter("slow_subscribers", help)
+
+    @property
+    def _wait_s(self) -> float:
+        return self._context.settings.slow_subscriber_wait
 
     def crowded(self, session: Crowded) -> None:
         """A message was queued for a session that is more than half full."""
-        if session.is_waited_for and self.wait_s and (not self.fresh or self.fresh[-1] is not session):
+        if session.is_waited_for and self._wait_s and (not self.fresh or self.fresh[-1] is not session):
             self.fresh.append(session)
 
     def hold(self, publisher: Peer) -> None:
@@ -61,7 +64,7 @@ class Brake:
                 continue
             if session not in self._waiting:
                 self._waiting[session] = set()
-                self._later(self.wait_s, self._give_up, session, self._waiting[session])
+                self._context.later(self._wait_s, self._give_up, session, self._waiting[session])
             self._waiting[session].add(publisher)
             publisher.hold(session)
         self.fresh.clear()
@@ -81,7 +84,7 @@ class Brake:
         self._given_up.value += 1
         session.is_waited_for = False
         self._resting[session] = False
-        self._later(self.wait_s * REST, self._rested, session)
+        self._context.later(self._wait_s * REST, self._rested, session)
         self._let_go(session)
 
     def _rested(self, session: Crowded) -> None:

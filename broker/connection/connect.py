@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from logging import getLogger
 from math import inf
 from typing import Any, Final
@@ -10,42 +10,37 @@ from uuid import uuid4
 
 from broker.auth.access import Access
 from broker.auth.attempt import Certificate, ConnectAttempt
-from broker.auth.client_attributes import ClientAttributes
 from broker.auth.decision import Decision
 from broker.auth.subject import proof_of, proven_names
+from broker.codec import properties as p
 from broker.codec.codes import CLIENT_DISCONNECT
-from broker.codec.decode import connect_version
-from broker.codec.encode import encode_fitting, encode_packet
-from broker.codec.packets import ConnAck, Connect, Disconnect
+from broker.codec.decode import connect_version, decode_packet
+from broker.codec.encode import PINGRESP_BYTES, encode_fitting, encode_packet
+from broker.codec.framing import frame_at
+from broker.codec.packets import ConnAck, Connect, Disconnect, PingReq
 from broker.codec.wire import protocol_error
 from broker.connection.announce import Announcements
 from broker.connection.authentication.logins import Logins
 from broker.connection.authentication.permissions import Permissions
-from broker.connection.authentication.waiting import WaitingLogins
 from broker.connection.capabilities import announced, response_information
 from broker.connection.connect_limits import ConnectRefusal, banned, over_limit
 from broker.connection.connection import Connection
-from broker.connection.figures import Figures
+from broker.connection.context import TICK_S, Context
+from broker.connection.figures import CONNECT
 from broker.connection.greeting import Greeting
+from broker.connection.order import ORDER, Effect
 from broker.connection.session_life import SessionLife
 from broker.connection.settings import CertificateName, MqttSettings
-from broker.connection.state import TICK_S, NodeState
 from broker.connection.subscribe import Subscribing
 from broker.connection.user_properties import memory_of
 from broker.core import reason
 from broker.core.client import Client, Proof
-from broker.core.clock import Clock
 from broker.core.errors import PeerError
 from broker.core.origin import MARK
-from broker.pipeline.plan import Plans
-from broker.routing.automatic import AutoSubscriptions
-from broker.routing.router import Routes
 from broker.session.aliases import AliasingOutbox
-from broker.session.outbox import Turn
 from broker.session.session import Session
 from broker.session.will import Will
 from broker.session.window import MAX_PACKET_ID
-from broker.storage.writer import Writer
 
 _log = getLogger(__name__)
 
@@ -63,28 +58,58 @@ class Connecting:
 
     def __init__(
         self,
+        context: Context,
         *,
         access: Access,
         logins: Logins,
-        waiting: WaitingLogins,
         permissions: Permissions,
-        attributes: ClientAttributes,
         subscribing: Subscribing,
-        automatic: AutoSubscriptions,
         announcements: Announcements,
         life: SessionLife,
-        plans: Plans[Routes[Session]],
-        writer: Writer,
-        turn: Turn,
-        clock: Clock,
-        figures: Figures,
-        state: NodeState,
     ) -> None:
-        self._access, self._logins, self._waiting, self._permissions = access, logins, waiting, permissions
-        self._attributes, self._subscribing, self._automatic = attributes, subscribing, automatic
-        self._announcements, self._life, self._plans = announcements, life, plans
-        self._writer, self._turn, self._clock = writer, turn, clock
-        self._figures, self._state = figures, state
+        self._access, self._logins, self._permissions, self._subscribing = access, logins, permissions, subscribing
+        self._announcements, self._life, self._context, self._figures = announcements, life, context, context.figures
+        self.takers: Mapping[int, Callable[[Connection, Any], None]] = {
+            p.PINGREQ: self.take_ping,
+            p.DISCONNECT: self.take_disconnect,
+            p.AUTH: logins.take_auth,
+        }
+        """By packet type, of clients that are connected."""
+
+    def read_first(self, c: Connection, data: bytes) -> int:
+        """Take the CONNECT, and AUTH before the CONNACK; returns how many bytes were used. Anything else closes without
+        a packet [MQTT-3.1.0-1]."""
+        if c.login is not None:
+            return self._logins.read_exchange(c, data, 0)
+        if not data:
+            return 0
+        if ORDER[c.phase].get(data[0] >> 4) is not Effect.TAKE:
+            c.refuse_silently("protocol_error", "the first packet is not a CONNECT")
+            return len(data)
+        try:
+            frame = frame_at(data, 0, c.max_packet_bytes)
+        except PeerError as error:
+            return self._on_bad_header(c, error, data)
+        if frame is None:
+            return 0
+        start, stop = frame
+        if stop > len(data):
+            c.wanted = stop
+            return 0
+        try:
+            packet = decode_packet(data[0], data, start, stop, 0)
+        except PeerError as error:
+            self._on_bad_connect(c, error, data, start, stop)
+            return len(data)
+        assert isinstance(packet, Connect)
+        self._figures.note_before_connack(CONNECT)
+        self.take_connect(c, packet)
+        return stop if c.login is None else self._logins.read_exchange(c, data, stop)
+
+    def take_ping(self, c: Connection, _packet: PingReq) -> None:
+        """The client is alive."""
+        c.reply(PINGRESP_BYTES)
+        self._announcements.ping(c)
 
     def take_connect(self, c: Connection, packet: Connect) -> None:
         """Accept or refuse a CONNECT that is well-formed, now or once somebody has decided. What came behind it is
@@ -94,7 +119,7 @@ class Connecting:
         properties = packet.properties
         c.wants_reasons = properties.get("Request-Problem-Information", 1) == 1
         c.max_sent_bytes = properties.get("Maximum-Packet-Size", inf)
-        attempt = self._attempt(c, packet, packet.client_id or uuid4().hex[: self._state.settings.max_client_id_bytes])
+        attempt = self._attempt(c, packet)
         if (refusal := self._why_not(c, packet, attempt)) is not None:
             self._refuse(c, packet, _client(attempt), refusal)
             return
@@ -132,8 +157,7 @@ class Connecting:
         if self._is_of_another(c, client) and "clientid" not in proven_names(attempt, decision):
             detail = "the session of the client identifier belongs to another user (mqtt.session_takeover)"
             return ConnectRefusal(reason.NOT_AUTHORIZED, detail=detail)
-        self._logins.let_in(c, attempt, decision)
-        self._permissions.grant(c, client)
+        self._logins.let_in(c, client, attempt, decision)
         will = None if packet.will is None else Will.of(packet.will, client)
         if (refusal := self._no_room(c, packet, client.client_id, will)) is not None:
             return refusal
@@ -144,7 +168,7 @@ class Connecting:
     def _is_of_another(self, c: Connection, client: Client) -> bool:
         """Whether the session that there is belongs to another user, who does not share it."""
         session = self._life.sessions.get(client.client_id)
-        if session is None or self._state.settings.session_takeover == "any_user":
+        if session is None or self._context.settings.session_takeover == "any_user":
             return False
         return not client.may_resume(session.client)
 
@@ -152,11 +176,7 @@ class Connecting:
         """Whether a client's identifier goes from one connection to the next too fast; then ``finish`` is called
         later."""
         old = self._life.sessions.get(client_id)
-        return (
-            old is not None
-            and old.owner is not None
-            and self._waiting.hold_in_jail(c, client_id, self._clock.monotonic_s(), finish)
-        )
+        return old is not None and old.owner is not None and self._logins.waiting.hold_in_jail(c, client_id, finish)
 
     def _refuse(self, c: Connection, packet: Connect, client: Client, refusal: ConnectRefusal) -> None:
         self._announcements.connack(c, packet, client, refusal.code, self._session_expiry(c, packet, {}))
@@ -169,21 +189,21 @@ class Connecting:
             told["Assigned-Client-Identifier"] = client_id
         self._set_keep_alive(c, packet.keep_alive_s, told)
         expiry_s = self._session_expiry(c, packet, told)
-        told |= response_information(self._state.settings, properties, client_id)
+        told |= response_information(self._context.settings, properties, client_id)
         if any(name == MARK for name, _ in properties.get("User-Property", ())):  # a bridge says who it is: so do we
-            told["User-Property"] = [(MARK, self._state.origin)]
+            told["User-Property"] = [(MARK, self._context.origin)]
         if c.max_sent_bytes < inf and len(self._connack(c, False, told)) > c.max_sent_bytes:
             c.refuse_connect(reason.PACKET_TOO_LARGE)  # what must be told does not fit [MQTT-3.1.2-24]
             return
         c.client = client
-        before = self._writer.appended
+        before = self._context.writer.appended
         starts_clean = packet.clean_start or self._is_of_another(
             c, client
         )  # one that proved the identifier gets it, empty
         session, is_present = self._session(c, client_id, starts_clean, is_to_last=expiry_s > 0)
         c.session, session.expiry_s = session, expiry_s
         c.greeting, c.user_property_bytes = Greeting.of(packet, expiry_s), memory_of(properties)
-        self._state.greeted.bytes += c.user_property_bytes
+        self._context.greeted.bytes += c.user_property_bytes
         self._life.wills.keep(session, None if packet.will is None else Will.of(packet.will, c.client))
         c.connack = self._connack(c, is_present, told)
         self._alias_topics(c, packet)
@@ -192,8 +212,7 @@ class Connecting:
         self._permissions.recheck(c)
         if session.is_durable:
             self._life.records.changed(session)
-        if requests := self._automatic.requests_for(c.client):
-            self._subscribing.subscribe_for(c, requests)
+        self._subscribing.subscribe_automatically(c)
 
         def welcome() -> None:
             if session.owner is not c:
@@ -209,14 +228,14 @@ class Connecting:
             session.resume(None if c.permits is None else c.permits.may_have(session))
             self._life.replays.resumed(session)
 
-        c.answer(welcome, waits=self._writer.appended != before)
+        c.answer(welcome, waits=self._context.writer.appended != before)
         self._announcements.connack(c, packet, c.client, reason.SUCCESS, expiry_s)
         self._announcements.connected(c)
 
-    def _attempt(self, c: Connection, packet: Connect, client_id: str) -> ConnectAttempt:
+    def _attempt(self, c: Connection, packet: Connect) -> ConnectAttempt:
         """What is known of the client, its attributes worked out."""
-        link, settings = c.link, self._state.settings
-        zone = self._life.zones.of_listener(link.listener)
+        link, settings = c.link, self._context.settings
+        client_id = packet.client_id or uuid4().hex[: settings.max_client_id_bytes]
         attempt = ConnectAttempt(
             _named_by(link.certificate, settings.peer_cert_as_clientid) or client_id,
             _named_by(link.certificate, settings.peer_cert_as_username) or packet.username,
@@ -229,9 +248,9 @@ class Connecting:
             link.server_name,
             link.certificate,
             by_certificate=_NO_NAMES if link.certificate is None else _names_by_certificate(settings),
-            zone=zone.name,
+            zone=self._life.zones.of_listener(link.listener).name,
         )
-        return self._attributes.settled(attempt)
+        return self._logins.attributes.settled(attempt)
 
     def _why_not(self, c: Connection, packet: Connect, attempt: ConnectAttempt) -> ConnectRefusal | None:
         if c.link.refusal:
@@ -240,7 +259,7 @@ class Connecting:
             return ConnectRefusal(
                 reason.CLIENT_IDENTIFIER_NOT_VALID, "an empty client identifier"
             )  # [MQTT-3.1.3-8] of 3.1.1
-        if (refusal := over_limit(self._state.settings, self._figures, packet, attempt.client_id)) is not None:
+        if (refusal := over_limit(self._context.settings, self._figures, packet, attempt.client_id)) is not None:
             return refusal
         if (ban := self._access.bans.of(attempt)) is not None:
             return banned(ban)
@@ -278,7 +297,7 @@ class Connecting:
         old = self._life.sessions.get(client_id)
         if old is not None and isinstance(old.owner, Connection):
             old.owner.disconnect(reason.SESSION_TAKEN_OVER, "takenover")
-            self._waiting.taken_over(client_id, self._clock.monotonic_s())
+            self._logins.waiting.taken_over(client_id)
         found = self._life.sessions.get(client_id)
         if found is None or clean_start:
             return self._life.new_session(client_id, is_durable=is_to_last and zone.keeps_on_disk, zone=zone), False
@@ -290,7 +309,7 @@ class Connecting:
         maximum = min(packet.properties.get("Topic-Alias-Maximum", 0), c.terms.topic_alias_maximum_out)
         if maximum:
             c.box.flush()
-            c.box = AliasingOutbox(self._turn, c.link.write, maximum, c.max_sent_bytes)
+            c.box = AliasingOutbox(self._context.turn, c.link.write, maximum, c.max_sent_bytes)
 
     def _attach(self, c: Connection, packet: Connect) -> None:
         session = c.session
@@ -305,7 +324,7 @@ class Connecting:
         self._life.inbounds.client_came(session.client_id)
         session.connected_ns = c.connected_ns = c.now_ns
         if session.subscriptions and was_v5 != session.is_v5:
-            self._plans.invalidate()  # routes are grouped by version
+            self._life.router.regroup()  # routes are grouped by version
         c.is_connected = True
         c.max_packet_bytes = c.terms.max_packet_size
         self._figures.connected.value += 1
@@ -319,7 +338,7 @@ class Connecting:
 
     def _no_room(self, c: Connection, packet: Connect, client_id: str, will: Will | None) -> ConnectRefusal | None:
         """Why what a client would have the broker keep for it cannot be kept, of a client that may connect."""
-        settings = self._state.settings
+        settings = self._context.settings
         old = self._life.sessions.get(client_id)
         if old is None and len(self._life.sessions) >= settings.max_sessions:
             self._figures.limit_reached("max_sessions")
@@ -327,7 +346,7 @@ class Connecting:
         added = memory_of(packet.properties)
         if old is not None and isinstance(old.owner, Connection):
             added -= old.owner.user_property_bytes
-        if added > 0 and self._state.greeted.bytes + added > settings.max_user_property_bytes_total:
+        if added > 0 and self._context.greeted.bytes + added > settings.max_user_property_bytes_total:
             self._figures.limit_reached("max_user_property_bytes_total")
             most = settings.max_user_property_bytes_total
             return ConnectRefusal(
@@ -342,7 +361,7 @@ class Connecting:
             return ConnectRefusal(reason.QUOTA_EXCEEDED, text)
         return None
 
-    def on_bad_connect(self, c: Connection, error: PeerError, data: bytes, start: int, stop: int) -> None:
+    def _on_bad_connect(self, c: Connection, error: PeerError, data: bytes, start: int, stop: int) -> None:
         """A CONNECT that breaks the rules: a CONNACK where the standard allows one, else just the end."""
         version = connect_version(data, start, stop)
         if version == 5:
@@ -355,9 +374,9 @@ class Connecting:
         else:
             c.on_peer_error(error)
 
-    def on_bad_connect_header(self, c: Connection, error: PeerError, data: bytes) -> int:
-        """As ``on_bad_connect``, for one whose length is the trouble: its first bytes tell the version, the rest is not
-        read. Returns how many bytes were used: none while the version has not come."""
+    def _on_bad_header(self, c: Connection, error: PeerError, data: bytes) -> int:
+        """As ``_on_bad_connect``, for one that is too long: its first bytes give the version, the rest is not read.
+        Returns how many bytes were used: none while the version has not come."""
         start = next((at + 1 for at in range(1, _MOST_HEADER) if data[at] < 128), 0)
         if error.reason_code != reason.PACKET_TOO_LARGE or not start:
             c.on_peer_error(error)
@@ -365,7 +384,7 @@ class Connecting:
             c.wanted = start + _VERSION_BYTES
             return 0
         else:
-            self.on_bad_connect(c, error, data, start, len(data))
+            self._on_bad_connect(c, error, data, start, len(data))
         return len(data)
 
     def take_disconnect(self, c: Connection, packet: Disconnect) -> None:

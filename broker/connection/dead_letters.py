@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 
 from broker.config.model import Settings
 from broker.connection.backlog import Backlog
-from broker.core.clock import Clock
+from broker.connection.context import Context
 from broker.core.errors import PeerError
 from broker.core.message import Message, Properties
 from broker.core.stage import Outcome
@@ -85,15 +85,10 @@ class DeadLetters:
     nobody subscribed to are among them."""
 
     def __init__(
-        self,
-        settings: DeadLetterSettings,
-        publish: Callable[[Message], Outcome],
-        backlog: Backlog,
-        clock: Clock,
-        metrics: Metrics,
-        dropped: Callable[[str], Counter],
+        self, settings: DeadLetterSettings, publish: Callable[[Message], Outcome], backlog: Backlog, context: Context
     ) -> None:
-        self._settings, self._publish_letter, self._backlog, self._clock = settings, publish, backlog, clock
+        self._settings, self._publish_letter, self._backlog = settings, publish, backlog
+        self._clock, metrics = context.clock, context.metrics
         self._template = _compiled(settings.topic)
         self.reasons = frozenset(why for why, cause in CAUSES.items() if cause in settings.causes)
         """Reasons of drops that lead to dead letters."""
@@ -102,7 +97,9 @@ class DeadLetters:
         self._published = metrics.counter("dead_letters_published", "dead letters that passed all stages")
         self._lost = metrics.counter("dead_letters_lost", "dead letters that a stage refused")
         for why, cause in CAUSES.items():
-            self._show(metrics, cause, dropped(why), "group" if why in _OF_GROUPS else "session")
+            self._show(
+                metrics, cause, context.figures.delivery_dropped(why), "group" if why in _OF_GROUPS else "session"
+            )
         unwanted = metrics.counter("messages_dropped", DROPPED_HELP, reason=_NO_SUBSCRIBERS)
         self._show(metrics, _NO_SUBSCRIBERS, unwanted, "session")
 

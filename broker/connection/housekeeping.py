@@ -9,15 +9,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from broker.connection import replays
-from broker.connection.backlog import Backlog
+from broker.connection.context import Context
+from broker.connection.session_life import SessionLife
 from broker.session import in_log, record
-from broker.session.inbounds import Inbounds
-from broker.session.registry import SessionRegistry
 from broker.session.session import Session
-from broker.storage.writer import Writer
 
 _AT_ONCE: Final = 1000
 """Sessions, keys or identifiers looked at in one tick: some milliseconds."""
@@ -28,29 +26,16 @@ _STALE_NS: Final = 120 * 1_000_000_000
 _OF_SESSIONS: Final = (record.SUBSCRIPTIONS_PREFIX, replays.PREFIX)
 
 
-class Round(Protocol):
-    """One kind of clearing, in steps; called again for each round, with the time."""
-
-    def __call__(self, now_ns: int, /) -> Iterator[None]: ...
+Round = Callable[[int], Iterator[None]]
+"""One kind of clearing, in steps; called again for each round, with the time."""
 
 
 class Housekeeping:
-    """Deletes leftovers, a little in each tick.
+    """Deletes leftovers, a little in each tick; ``tick`` is called twice a second."""
 
-    ``tick`` is called twice a second; ``kept_from`` tells from which offset on share groups
-    need the log, ``forget_inbound`` deletes what one client sent."""
-
-    def __init__(
-        self,
-        sessions: SessionRegistry,
-        inbounds: Inbounds,
-        backlog: Backlog,
-        writer: Writer,
-        kept_from: Callable[[], int],
-        forget_inbound: Callable[[str], None],
-    ) -> None:
-        self._sessions, self._inbounds, self._backlog, self._writer = sessions, inbounds, backlog, writer
-        self._kept_from, self._forget_inbound = kept_from, forget_inbound
+    def __init__(self, context: Context, life: SessionLife) -> None:
+        self._context, self._life, self._writer = context, life, context.writer
+        self._sessions, self._backlog = life.sessions, life.backlog
         self._trimming = _Job(self._trim, _TRIM_NS)
         self._jobs = [
             self._trimming,
@@ -60,8 +45,11 @@ class Housekeeping:
         self.records_swept = 0
         """Records without a session that were deleted."""
 
-    def tick(self, now_ns: int) -> None:
+    def tick(self) -> None:
         """Do a little of everything that is due."""
+        if self._writer.failure is not None:  # while the store is opened again it cannot be read
+            return
+        now_ns = self._context.clock.now_ns()
         if self._backlog.is_over_bound:
             self._trimming.hurry(now_ns)
         for job in self._jobs:
@@ -79,7 +67,7 @@ class Housekeeping:
             if len(found) < _AT_ONCE:
                 break
             yield
-        self._backlog.trim(min(max(before, least), self._kept_from()))
+        self._backlog.trim(min(max(before, least), self._life.shares.kept_from()))
 
     def _low(self, session: Session) -> int:
         return in_log.low_offset(session, self._backlog.log_next)
@@ -106,9 +94,9 @@ class Housekeeping:
             self.records_swept += 1
 
     def _forget_stale(self, now_ns: int) -> Iterator[None]:
-        for number, (client_id, inbound) in enumerate(list(self._inbounds.items()), 1):
+        for number, (client_id, inbound) in enumerate(list(self._life.inbounds.items()), 1):
             if inbound.is_stale(now_ns) and not inbound.open_qos2 and self._sessions.get(client_id) is None:
-                self._forget_inbound(client_id)
+                self._life.forget_inbound(client_id)
             if number % _AT_ONCE == 0:
                 yield
 

@@ -9,13 +9,11 @@ from broker.codec.encode import encode_fitting
 from broker.codec.packets import PubAck, PubRec
 from broker.codec.properties import decode_properties
 from broker.codec.wire import PACKET_ID_BYTES, Reader, malformed, protocol_error
-from broker.connection.admission import Admission
 from broker.connection.capabilities import check_publish, is_as_claimed
 from broker.connection.connection import Connection, Kept
-from broker.connection.figures import Figures
+from broker.connection.context import Context
 from broker.connection.parking import Decided, Parking
 from broker.connection.session_life import SessionLife
-from broker.connection.state import NodeState
 from broker.connection.user_properties import check_user_properties
 from broker.core import reason
 from broker.core.errors import PeerError
@@ -26,7 +24,6 @@ from broker.pipeline.plan import Plans, TopicPlan
 from broker.routing.router import Routes
 from broker.session.inbound import Inbound, digest
 from broker.session.session import Session
-from broker.storage.writer import Writer
 
 _FIRST: Final = (b"", b"\x40", b"\x50")
 """The first byte of the answer, by QoS."""
@@ -39,18 +36,15 @@ class Publishing:
 
     def __init__(
         self,
+        context: Context,
         *,
         plans: Plans[Routes[Session]],
         pipeline: Pipeline[Routes[Session]],
         parking: Parking,
         life: SessionLife,
-        writer: Writer,
-        admission: Admission,
-        figures: Figures,
-        state: NodeState,
     ) -> None:
         self._plans, self._pipeline, self._parking, self._life = plans, pipeline, parking, life
-        self._writer, self._admission, self._figures, self._state = writer, admission, figures, state
+        self._context, self._writer, self._figures = context, context.writer, context.figures
 
     def take_run(
         self, c: Connection, plan: TopicPlan[Routes[Session]], data: bytes, position: int, head_end: int, stop: int
@@ -104,7 +98,7 @@ class Publishing:
             raise malformed("PUBLISH has QoS 3")  # [MQTT-3.3.1-4]
         if first & 8 and not qos:
             raise malformed("PUBLISH has DUP with QoS 0")  # [MQTT-3.3.1-2]
-        if self._state.restricts_publish:
+        if self._context.restricts_publish:
             check_publish(c.terms, qos, retain=first & 1 == 1)
         at = body + 2 + (data[body] << 8 | data[body + 1]) if body + 2 <= stop else stop + 1
         topic = data[body + 2 : at]
@@ -123,7 +117,7 @@ class Publishing:
             else:
                 reader = Reader(data, at, stop, "PUBLISH")
                 properties = decode_properties(reader, p.PUBLISH)
-                check_user_properties(self._state.settings, self._figures, properties)
+                check_user_properties(self._context.settings, self._figures, properties)
                 at = reader.position
                 topic = self._without_alias(c, topic, properties)
         if not topic:
@@ -137,13 +131,17 @@ class Publishing:
             plan.topic, data[at:stop], qos, first & 1 == 1, c.client, c.now_ns, properties or None, first & 8 == 8
         )
         self._figures.received[qos].value += 1
-        if properties and self._state.settings.check_payload_format and not is_as_claimed(message.payload, properties):
+        if (
+            properties
+            and self._context.settings.check_payload_format
+            and not is_as_claimed(message.payload, properties)
+        ):
             self._refuse_payload(c, message, plan, packet_id)
             return
         if qos:
             self._acknowledge(c, message, plan, packet_id)
             return
-        if self._admission.drops_qos0:
+        if self._context.admission.drops_qos0:
             self._pipeline.dropped("overload").value += 1
             return
         if plan.waits:
@@ -194,14 +192,14 @@ class Publishing:
         return known
 
     def _set_alias(self, c: Connection, alias: int, topic: bytes) -> None:
-        settings, added = self._state.settings, len(topic) - len(c.aliases.get(alias, b""))
+        settings, added = self._context.settings, len(topic) - len(c.aliases.get(alias, b""))
         if c.alias_bytes + added > settings.max_topic_alias_bytes:
             limit = "max_topic_alias_bytes"
-        elif self._state.aliased.bytes + added > settings.max_topic_alias_bytes_total:
+        elif self._context.aliased.bytes + added > settings.max_topic_alias_bytes_total:
             limit = "max_topic_alias_bytes_total"
         else:
             c.alias_bytes += added
-            self._state.aliased.bytes += added
+            self._context.aliased.bytes += added
             c.aliases[alias] = topic
             return
         self._figures.limit_reached(limit)

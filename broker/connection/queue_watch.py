@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from broker.connection.context import Context
 from broker.observe.alarms import Alarms
 from broker.observe.log import get_logger
-from broker.observe.metrics import Metrics
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 
@@ -34,9 +34,8 @@ class Sums(NamedTuple):
 class QueueWatch:
     """Watches the queues of all sessions. ``tick`` is called twice a second."""
 
-    def __init__(self, sessions: SessionRegistry, metrics: Metrics, watermark: int, every_s: float) -> None:
-        self._sessions = sessions
-        self.use(watermark, every_s)
+    def __init__(self, context: Context, sessions: SessionRegistry) -> None:
+        self._context, self._sessions, metrics = context, sessions, context.metrics
         self.alarms: Alarms | None = None
         """Where the alarm goes, once there are alarms."""
         self.sums = Sums()
@@ -46,14 +45,11 @@ class QueueWatch:
         metrics.gauge("queued_bytes", lambda: self.sums.size_bytes, "bytes of messages that wait for sessions")
         metrics.gauge("inflight_messages", lambda: self.sums.inflight, "messages sent and not yet acknowledged")
 
-    def use(self, watermark: int, every_s: float) -> None:
-        """Have this watermark in bytes, 0 for none, and so many seconds from one walk to the next."""
-        self._watermark, self._every_s = watermark, every_s
-
-    def tick(self, now_s: float) -> None:
+    def tick(self) -> None:
         """Look at some sessions; start from the first when that is due."""
+        now_s = self._context.now_s
         if self._walk is None and now_s >= self._due_s:
-            self._due_s = now_s + self._every_s
+            self._due_s = now_s + self._context.settings.queue_watch_interval
             self._walk = self._look_at_all()
         if self._walk is not None and next(self._walk, _END) is _END:
             self._walk = None
@@ -61,12 +57,13 @@ class QueueWatch:
     def _look_at_all(self) -> Iterator[None]:
         messages = size_bytes = inflight = 0
         high: list[Session] = []
+        watermark = self._context.settings.queue_high_watermark
         for number, session in enumerate(self._sessions, 1):
             waiting_bytes = session.waiting_bytes
             messages += session.waiting_messages
             size_bytes += waiting_bytes
             inflight += len(session.window.inflight)
-            if self._watermark and waiting_bytes > self._watermark:
+            if watermark and waiting_bytes > watermark:
                 high.append(session)
             if number % _AT_ONCE == 0:
                 yield
@@ -87,7 +84,7 @@ class QueueWatch:
             self.alarms.set(
                 ALARM,
                 bool(high),
-                f"{len(high)} sessions have more than {self._watermark:,} bytes waiting",
+                f"{len(high)} sessions have more than {self._context.settings.queue_high_watermark:,} bytes waiting",
                 sessions=len(high),
                 largest={session.client_id: session.waiting_bytes for session in high[:_TOLD]},
             )

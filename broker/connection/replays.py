@@ -24,7 +24,7 @@ import msgspec
 
 from broker.codec.outgoing import Outgoing
 from broker.connection.backlog import Backlog
-from broker.core.clock import Clock, Defer, Later
+from broker.connection.context import Context
 from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
@@ -33,7 +33,6 @@ from broker.routing.router import Target
 from broker.routing.topic_keys import FilterWalk
 from broker.session.delivery import Delivery
 from broker.session.session import Session
-from broker.storage.writer import Writer
 
 PREFIX: Final = b"replay/"
 _MESSAGES: Final = 256
@@ -77,22 +76,13 @@ class Replay:
 
 
 class Replays:
-    """Those of the node. ``max_queue`` is what a session may have waiting in memory, ``may_send`` tells whether a
-    retained message is still to be handed out."""
+    """Those of the node. ``may_send`` says whether a retained message may still be sent; None allows all."""
 
     def __init__(
-        self,
-        retained: Retained,
-        backlog: Backlog,
-        writer: Writer,
-        clock: Clock,
-        defer: Defer,
-        later: Later,
-        max_queue: int,
-        may_send: Callable[[Message], bool] | None = None,
+        self, context: Context, retained: Retained, backlog: Backlog, may_send: Callable[[Message], bool] | None = None
     ) -> None:
-        self._retained, self._backlog, self._writer, self._clock = retained, backlog, writer, clock
-        self._defer, self._later, self._max_queue, self._may_send = defer, later, max_queue, may_send
+        self._context, self._retained, self._backlog, self._may_send = context, retained, backlog, may_send
+        self._writer, self._clock, self._defer = context.writer, context.clock, context.defer
         self._of: dict[Session, dict[str, Replay]] = {}
         """Those under way, by topic filter."""
         self._turns: OrderedDict[Replay, None] = OrderedDict()
@@ -102,7 +92,7 @@ class Replays:
         self._moved: dict[str, Session] = {}
         """Whose places are to be stored with the next commit, by client identifier."""
         self._left_s, self._is_renewed, self._is_due = _TURN_S, False, False
-        writer.before_commit(self._put_places)
+        context.writer.before_commit(self._put_places)
 
     def __len__(self) -> int:
         return sum(map(len, self._of.values()))
@@ -309,7 +299,7 @@ class Replays:
         """Look again soon, once for all replays of a session; one that is away goes on with ``resumed``."""
         if session not in self._full and not session.is_away:
             self._full.add(session)
-            self._later(_LOOK_AGAIN_S, self._look_again, session)
+            self._context.later(_LOOK_AGAIN_S, self._look_again, session)
 
     def _look_again(self, session: Session) -> None:
         self._full.discard(session)
@@ -321,7 +311,7 @@ class Replays:
     def _has_room(self, session: Session) -> bool:
         if session.is_away or session.is_behind or session.is_slow:
             return False
-        return len(session.queue) * 2 <= self._max_queue
+        return len(session.queue) * 2 <= self._context.settings.max_queued_messages
 
 
 def _as_retained(message: Message) -> Outgoing:

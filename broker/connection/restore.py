@@ -7,11 +7,12 @@ sessions are there to get them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from broker.auth import bans
 from broker.connection import replays
+from broker.connection.context import Context
 from broker.connection.recount import Recount
 from broker.connection.session_life import SessionLife
 from broker.routing.delayed import Delayed
@@ -33,9 +34,10 @@ _AT_ONCE: Final = 256
 
 
 def restore(
-    life: SessionLife, retained: Retained, delayed: Delayed, known: bans.Bans, store: Store, now_ns: Callable[[], int]
+    context: Context, life: SessionLife, retained: Retained, delayed: Delayed, known: bans.Bans
 ) -> Iterator[None]:
     """Restore everything that is in the store; a step of some milliseconds at a time."""
+    store = context.writer.store
     wills = life.wills.load(store)
     yield from retained.load()
     delayed.load()
@@ -51,7 +53,7 @@ def restore(
         client_id = _client_id(key, replays.PREFIX)
         life.replays.load(client_id, value, life.sessions.get(client_id))
     yield from Recount(life.sessions, life.router, store, life.backlog.shard).run()
-    ended_ns = now_ns()
+    ended_ns = context.clock.now_ns()
     for session in cut_off:
         life.cut_off(session, ended_ns)
     for will in wills.values():

@@ -8,15 +8,14 @@ from typing import Final
 
 from broker.codec.outgoing import Outgoing
 from broker.connection.backlog import Backlog
+from broker.connection.context import Context
 from broker.connection.replays import Replays
 from broker.connection.session_records import SessionRecords
 from broker.connection.sharing.shares import Shares
 from broker.connection.turns import MANY, Turns
 from broker.connection.wills import Wills
 from broker.connection.zones import Zone, Zones
-from broker.core.clock import Clock, Defer
 from broker.core.subscription import Subscription
-from broker.observe.metrics import Counter
 from broker.routing.router import Router, Target
 from broker.session import in_log
 from broker.session.delivery import Delivery
@@ -25,7 +24,6 @@ from broker.session.inbounds import Inbounds
 from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 from broker.session.state import NEVER_S
-from broker.storage.writer import Writer
 
 _log = getLogger(__name__)
 
@@ -33,13 +31,12 @@ _NS: Final = 1_000_000_000
 
 
 class SessionLife:
-    """The life of sessions. ``inbound_bounds`` are bytes of what clients may send again: of those that are gone, and of
-    those that are connected. ``forgotten`` counts clients whose resends are taken as new."""
+    """The life of sessions."""
 
     def __init__(
         self,
+        context: Context,
         *,
-        sessions: SessionRegistry,
         router: Router[Session],
         shares: Shares,
         backlog: Backlog,
@@ -48,16 +45,19 @@ class SessionLife:
         wills: Wills,
         zones: Zones,
         turns: Turns,
-        writer: Writer,
-        clock: Clock,
-        defer: Defer,
-        inbound_bounds: tuple[int, int],
-        forgotten: Counter,
     ) -> None:
-        self.sessions, self.router, self.shares, self.backlog = sessions, router, shares, backlog
+        self.sessions = SessionRegistry()
+        self.router, self.shares, self.backlog = router, shares, backlog
         self.records, self.replays, self.wills, self.zones = records, replays, wills, zones
-        self.inbounds = Inbounds(*inbound_bounds, self._forget_oldest_inbound, defer)
-        self._turns, self._writer, self._clock, self._forgotten = turns, writer, clock, forgotten
+        settings = context.settings
+        self.inbounds = Inbounds(
+            settings.max_inbound_bytes_total,
+            settings.max_inbound_bytes_connected,
+            self._forget_oldest_inbound,
+            context.defer,
+        )
+        self._turns, self._writer, self._clock = turns, context.writer, context.clock
+        self._forgotten = context.figures.inbounds_forgotten
         backlog.when_lost(self._take_back_offsets)
 
     def new_session(self, client_id: str, *, is_durable: bool, zone: Zone | None = None) -> Session:

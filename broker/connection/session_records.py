@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.connection.backlog import Backlog
-from broker.core.clock import Later
+from broker.connection.context import Context
 from broker.session.foretelling import Foretelling
 from broker.session.inbound import Inbound
 from broker.session.outbox import Outbox
@@ -23,7 +23,6 @@ from broker.session.record import (
     encode_subscriptions,
 )
 from broker.session.state import SessionState
-from broker.storage.writer import Writer
 
 _MOVED_S: Final = 0.02
 """Records of sessions that moved on are written after so many seconds at the latest."""
@@ -38,8 +37,9 @@ class SessionRecords:
     ``save_groups`` puts the records of share groups.
     """
 
-    def __init__(self, writer: Writer, backlog: Backlog, save_groups: Callable[[], None], later: Later) -> None:
-        self._writer, self._backlog, self._save_groups, self._later = writer, backlog, save_groups, later
+    def __init__(self, context: Context, backlog: Backlog, save_groups: Callable[[], None]) -> None:
+        self._backlog, self._save_groups, self._later = backlog, save_groups, context.later
+        self._writer = context.writer
         self._changed: dict[SessionState, None] = {}
         self._moved: dict[SessionState, None] = {}
         self._subscriptions: dict[SessionState, None] = {}
@@ -47,7 +47,7 @@ class SessionRecords:
         self._inbounds: dict[str, Inbound] = {}
         self._is_due = False  # records of sessions that moved on
         self._made = 0  # times that records were made
-        writer.before_commit(self._save)
+        context.writer.before_commit(self._save)
 
     @property
     def has_unwritten(self) -> bool:

@@ -8,35 +8,33 @@ not. When the connection ends before the last filter, what was granted until the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
 from typing import Any, Final
 
+from broker.codec import properties as p
 from broker.codec.decode import Listing, open_subscribe, open_unsubscribe
 from broker.codec.packets import SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
 from broker.connection.authentication.permissions import Permissions
 from broker.connection.capabilities import check_subscribe, check_subscription
 from broker.connection.connection import Connection
-from broker.connection.figures import Figures
+from broker.connection.context import Context
 from broker.connection.session_events import SessionEvents
 from broker.connection.session_life import SessionLife
 from broker.connection.sharing import starts
-from broker.connection.state import NodeState
 from broker.connection.sys_topics import SysTopics
 from broker.connection.turns import Steps, Turns
 from broker.connection.user_properties import check_user_properties
 from broker.core import reason
 from broker.core.errors import PeerError
-from broker.core.events import Events
 from broker.core.subscription import Subscription
-from broker.core.tally import Tally
 from broker.core.topic import SYSTEM_LEVEL, TopicFilter
+from broker.routing.automatic import AutoSubscriptions
 from broker.routing.rewrite import Rewrites, UnsafeName
 from broker.session.subscriptions import size_of
-from broker.storage.writer import Writer
 
 _log = getLogger(__name__)
 
@@ -52,30 +50,36 @@ _Granted = tuple[Subscription, bool, bool]
 
 
 class Subscribing:
-    """Takes SUBSCRIBE and UNSUBSCRIBE. ``subscribed`` sums up the subscriptions of all sessions."""
+    """Takes SUBSCRIBE and UNSUBSCRIBE. ``automatic`` are the subscriptions that every client gets."""
 
     def __init__(
         self,
+        context: Context,
         *,
         life: SessionLife,
         permissions: Permissions,
         rewrites: Rewrites,
         sys_topics: SysTopics,
         turns: Turns,
-        writer: Writer,
-        events: Events,
-        session_events: SessionEvents,
-        figures: Figures,
-        subscribed: Tally,
-        state: NodeState,
     ) -> None:
         self._life, self._permissions, self._rewrites, self._sys_topics = life, permissions, rewrites, sys_topics
-        self._turns, self._writer, self._events, self._session_events = turns, writer, events, session_events
-        self._figures, self._subscribed, self._state = figures, subscribed, state
+        self._context, self._turns, self._writer, self._figures = context, turns, context.writer, context.figures
+        self._session_events = SessionEvents(context.events)
+        self.automatic = AutoSubscriptions(context.metrics)
+        self.takers: Mapping[int, Callable[[Connection, Any], None]] = {
+            p.SUBSCRIBE: self.take_subscribe,
+            p.UNSUBSCRIBE: self.take_unsubscribe,
+        }
+        """By packet type."""
+        self.long_takers: Mapping[int, Callable[[Connection, bytes, int, int], None]] = {
+            0x82: self.take_long_subscribe,
+            0xA2: self.take_long_unsubscribe,
+        }
+        """By first byte, packets that may hold very many topic filters: read while they are processed."""
 
     def take_subscribe(self, c: Connection, packet: Subscribe) -> None:
         """A SUBSCRIBE of a few filters."""
-        check_user_properties(self._state.settings, self._figures, packet.properties)
+        check_user_properties(self._context.settings, self._figures, packet.properties)
         if c.is_v5:
             check_subscribe(c.terms, packet)
         before, work = self._writer.appended, _Request(self, c, packet)
@@ -89,7 +93,7 @@ class Subscribing:
     def take_long_subscribe(self, c: Connection, data: bytes, start: int, stop: int) -> None:
         """A SUBSCRIBE of any number of filters, whose body is ``data[start:stop]``."""
         listing = open_subscribe(data, start, stop, c.version)
-        check_user_properties(self._state.settings, self._figures, listing.packet.properties)
+        check_user_properties(self._context.settings, self._figures, listing.packet.properties)
         self._turns.work_off(c, self._subscribe_long(c, listing))
 
     def _subscribe_long(self, c: Connection, listing: Listing[Subscribe, SubscriptionRequest]) -> Steps:
@@ -124,6 +128,11 @@ class Subscribing:
         if error.reason_code == reason.TOPIC_FILTER_INVALID:
             raise error
         return request.qos
+
+    def subscribe_automatically(self, c: Connection) -> None:
+        """Subscribe a client that has connected to what every client gets."""
+        if requests := self.automatic.requests_for(c.client):
+            self.subscribe_for(c, requests)
 
     def subscribe_for(
         self, c: Connection, requests: Sequence[SubscriptionRequest], *, checks_rules: bool = True
@@ -162,7 +171,7 @@ class Subscribing:
 
     def take_unsubscribe(self, c: Connection, packet: Unsubscribe) -> None:
         """An UNSUBSCRIBE of a few filters, compared as text, character by character [MQTT-3.10.4-1]."""
-        check_user_properties(self._state.settings, self._figures, packet.properties)
+        check_user_properties(self._context.settings, self._figures, packet.properties)
         before = self._writer.appended
         codes = self._unsubscribe(c, packet)
         c.answer_fitting(UnsubAck(packet.packet_id, codes), waits=self._writer.appended != before)
@@ -170,7 +179,7 @@ class Subscribing:
     def take_long_unsubscribe(self, c: Connection, data: bytes, start: int, stop: int) -> None:
         """An UNSUBSCRIBE of any number of filters, whose body is ``data[start:stop]``."""
         listing = open_unsubscribe(data, start, stop, c.version)
-        check_user_properties(self._state.settings, self._figures, listing.packet.properties)
+        check_user_properties(self._context.settings, self._figures, listing.packet.properties)
         self._turns.work_off(c, self._unsubscribe_long(c, listing))
 
     def _unsubscribe_long(self, c: Connection, listing: Listing[Unsubscribe, str]) -> Steps:
@@ -209,7 +218,7 @@ class Subscribing:
         self._life.router.unsubscribe(session, subscription.filter)
         self._life.replays.forget(session, text)
         removed.append(subscription)
-        if "session.unsubscribed" in self._events.wanted:
+        if "session.unsubscribed" in self._context.events.wanted:
             self._session_events.subscription(
                 "session.unsubscribed", session, text, subscription.qos, packet.properties
             )
@@ -218,7 +227,7 @@ class Subscribing:
     def _why_unknown(self, c: Connection, text: str) -> int:
         """The code for an UNSUBSCRIBE of a filter that the session does not have."""
         try:
-            TopicFilter.parse(text, self._state.settings.max_topic_levels, self._state.settings.max_topic_bytes)
+            TopicFilter.parse(text, self._context.settings.max_topic_levels, self._context.settings.max_topic_bytes)
         except PeerError as error:
             return error.reason_code
         return reason.NO_SUBSCRIPTION_EXISTED
@@ -251,7 +260,7 @@ class Subscribing:
             PeerError: why it is refused.
         """
         subscriptions = c.session.subscriptions
-        text, settings = self._rewritten(c, request.filter), self._state.settings
+        text, settings = self._rewritten(c, request.filter), self._context.settings
         topic_filter = TopicFilter.parse(text, settings.max_topic_levels, settings.max_topic_bytes)
         if topic_filter.levels[0] in _INTERNAL_TREES:
             raise PeerError(reason.NOT_AUTHORIZED, f"what begins with {topic_filter.levels[0]}/ is the broker's own")
@@ -266,7 +275,7 @@ class Subscribing:
         keeps_place = known is not None and known.qos > 0  # raised from QoS 0, it holds for the log from now on
         return Subscription(
             topic_filter,
-            min(request.qos, self._state.settings.maximum_qos),  # [MQTT-3.2.2-10]
+            min(request.qos, self._context.settings.maximum_qos),  # [MQTT-3.2.2-10]
             request.no_local,
             request.retain_as_published,
             request.retain_handling,
@@ -277,7 +286,7 @@ class Subscribing:
 
     def _check_room(self, c: Connection, topic_filter: TopicFilter) -> None:
         """Refuse a further subscription that the session, or the broker, has no room for."""
-        settings, subscriptions = self._state.settings, c.session.subscriptions
+        settings, subscriptions = self._context.settings, c.session.subscriptions
         size = size_of(topic_filter)
         if len(subscriptions) >= settings.max_subscriptions:
             limit = "max_subscriptions"
@@ -285,7 +294,7 @@ class Subscribing:
             limit = "max_shared_subscriptions"  # a session leaves all its groups at once, at some 20 microseconds each
         elif subscriptions.size_bytes + size > settings.max_subscription_bytes:
             limit = "max_subscription_bytes"
-        elif self._subscribed.bytes + size > settings.max_subscription_bytes_total:
+        elif self._context.subscribed.bytes + size > settings.max_subscription_bytes_total:
             limit = "max_subscription_bytes_total"
         else:
             return
@@ -320,7 +329,7 @@ class Subscribing:
         session, text = c.session, subscription.filter.text
         session.subscriptions[text] = subscription
         self._life.router.subscribe(session, subscription, is_new)
-        if "session.subscribed" in self._events.wanted:
+        if "session.subscribed" in self._context.events.wanted:
             self._session_events.subscription("session.subscribed", session, text, subscription.qos, packet.properties)
 
     def _send_retained(self, c: Connection, granted: Sequence[_Granted]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from broker.core.clock import Clock
+from broker.connection.context import Context
 from broker.core.message import Message
 from broker.session.record import decode_will, encode_will
 from broker.session.session import Session
@@ -24,13 +24,8 @@ PREFIX: Final = b"wills/"
 class Wills:
     """Puts wills into the store and publishes them through ``publish``."""
 
-    def __init__(
-        self,
-        put: Callable[[bytes, bytes | None], None],
-        publish: Callable[[Message], object],
-        clock: Clock,
-    ) -> None:
-        self._put, self._publish, self._clock = put, publish, clock
+    def __init__(self, context: Context, publish: Callable[[Message], object]) -> None:
+        self._put, self._publish, self._clock = context.writer.put, publish, context.clock
         self.size_bytes = 0
         """Of the wills of all sessions."""
 

@@ -11,11 +11,11 @@ from typing import Final
 
 from broker.auth.access import Access
 from broker.connection.connection import Connection
+from broker.connection.context import TICK_S
 from broker.connection.dead_letters import DeadLetterSettings
 from broker.connection.hub import Hub
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.settings import SharedSettings
-from broker.connection.state import TICK_S
 from broker.connection.zone_settings import ZonesSettings
 from broker.core import reason
 from broker.core.clock import Clock
@@ -103,7 +103,7 @@ class Server:
             shared=shared,
             zones=zones,
         )
-        self.hub.admission.most = min(self.hub.admission.most, client_limit(api_connections))
+        self.hub.context.admission.most = min(self.hub.context.admission.most, client_limit(api_connections))
         self.listeners = Listeners(listeners, self.hub, metrics)
         self._collector = Collector(self._loop)
         self.is_loaded = False
@@ -127,7 +127,7 @@ class Server:
     def use_settings(self, settings: MqttSettings) -> None:
         """Have other settings from the next packet on; those of ``FIXED_SETTINGS`` must be as they were."""
         self.hub.use_settings(settings)
-        self.hub.admission.most = min(settings.max_connections or inf, client_limit(self._api_connections))
+        self.hub.context.admission.most = min(settings.max_connections or inf, client_limit(self._api_connections))
 
     async def change_listeners(self, named: Sequence[NamedListener], *, drain: bool = False) -> ListenerChanges:
         """Have these listeners in place of those there are.
@@ -179,7 +179,7 @@ class Server:
         if self._timer is not None:
             self._timer.cancel()
         ends_at = self._loop.time() + deadline_s
-        self.hub.state.is_stopping = True
+        self.hub.context.is_stopping = True
         for connection in self.hub.connections:
             connection.hold(self)
         halfway = self._loop.time() + deadline_s / 2
@@ -240,7 +240,7 @@ class Server:
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)
         self.hub.tick()
-        self._collector.tick(self.hub.figures.connected.value)
+        self._collector.tick(self.hub.context.figures.connected.value)
 
     async def _until(self, is_done: Callable[[], bool], ends_at: float) -> None:
         while not is_done() and self._loop.time() < ends_at:  # noqa: ASYNC110  only while stopping

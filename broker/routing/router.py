@@ -233,8 +233,13 @@ class Router(Generic[S]):
             self._plain.remove(topic_filter.levels, subscriber.client_id)
         self._on_change(topic_filter)
 
+    def regroup(self) -> None:
+        """A subscriber changed its version, or what it may have: no routes are right any more."""
+        self.forget_routes()
+        self._on_change(_ALL)
+
     def limit(self, subscriber: S) -> None:
-        """What a subscriber may have has changed; plans are to be made again."""
+        """What a subscriber may have has changed; ``regroup`` has to follow where it has subscriptions."""
         if subscriber.may_have is None:
             self._limited.discard(subscriber)
         else:
@@ -249,8 +254,7 @@ class Router(Generic[S]):
         filters = [one.filter for one in subscriptions if not one.is_membership]
         self.subscription_count -= len(filters)
         self._leaving.add(subscriber)
-        self.forget_routes()
-        self._on_change(_ALL)
+        self.regroup()
         return self._remove(subscriber, filters)
 
     def _remove(self, subscriber: S, filters: Sequence[TopicFilter]) -> Iterator[None]:

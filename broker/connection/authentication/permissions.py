@@ -12,13 +12,11 @@ from broker.auth.authorize import Withheld, is_wide
 from broker.auth.bans import Ban
 from broker.connection.authentication.permits import Permits, SessionRoutes
 from broker.connection.connection import Connection
-from broker.connection.figures import Figures
+from broker.connection.context import Context
 from broker.connection.session_life import SessionLife
-from broker.connection.state import NodeState
 from broker.connection.turns import Turns
 from broker.core import reason
 from broker.core.client import Client
-from broker.core.events import Events
 from broker.core.topic import TopicFilter
 from broker.observe.log import get_logger
 from broker.pipeline.plan import Plans
@@ -29,17 +27,8 @@ log = get_logger(__name__)
 class Permissions:
     """Gives connections their permits, and takes from clients what they may not have any more."""
 
-    def __init__(
-        self,
-        access: Access,
-        plans: Plans[SessionRoutes],
-        life: SessionLife,
-        events: Events,
-        figures: Figures,
-        state: NodeState,
-    ) -> None:
-        self._access, self._plans, self._life = access, plans, life
-        self._events, self._figures, self._state = events, figures, state
+    def __init__(self, context: Context, access: Access, plans: Plans[SessionRoutes], life: SessionLife) -> None:
+        self._context, self._access, self._plans, self._life = context, access, plans, life
 
     def grant(self, c: Connection, client: Client) -> None:
         """Give a connection its permits, by the rules of this moment."""
@@ -50,7 +39,8 @@ class Permissions:
         assert c.subject is not None
         authorizer = self._access.authorizer
         rulings = authorizer.rulings(c.subject)
-        return Permits(client, rulings, authorizer.settings, self._plans, self._events, self._state.now_s)
+        context = self._context
+        return Permits(client, rulings, authorizer.settings, self._plans, context.events, context.now_s)
 
     def check_filter(self, c: Connection, topic_filter: TopicFilter, qos: int) -> None:
         """Raise ``PeerError`` 0x87 when a client may not subscribe to this."""
@@ -58,7 +48,7 @@ class Permissions:
         if permits is None and is_wide(topic_filter):
             permits = self._permits(c, c.client)
         if permits is not None and permits.check_subscribe(topic_filter, qos):
-            self._figures.subscriptions_filtered.value += 1
+            self._context.figures.subscriptions_filtered.value += 1
             self._limit_deliveries(c, permits.rulings.withheld)
 
     def _limit_deliveries(self, c: Connection, withheld: Withheld | None) -> None:
@@ -69,7 +59,7 @@ class Permissions:
             return
         session.may_have = withheld
         life.router.limit(session)
-        self._plans.invalidate()
+        life.router.regroup()
         if session.foretelling is not None:
             session.foretelling.upset()  # the record on disk foretells what goes by the rules of before
             life.records.changed(session)
@@ -104,7 +94,7 @@ class Permissions:
         session.withhold(permits.may_have(session))
         if not lost:
             return
-        self._figures.subscriptions_revoked.value += len(lost)
+        self._context.figures.subscriptions_revoked.value += len(lost)
         log.warning(
             "subscriptions.revoked", client_id=session.client_id, filters=[one.filter.text for one in lost[:20]]
         )

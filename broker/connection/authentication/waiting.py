@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from broker.auth.decision import Decision
 from broker.auth.flapping import Jail
+from broker.connection.context import Context
 from broker.connection.link import Peer
 from broker.core import reason
-from broker.observe.metrics import Metrics
 
 _log = getLogger(__name__)
 
@@ -31,11 +31,13 @@ class _Jailed(NamedTuple):
 class WaitingLogins:
     """The logins of a node that wait. Each connection has one at most."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._tasks: dict[Peer, asyncio.Task[None]] = {}
         self._jail = Jail()
         self._jailed: dict[str, _Jailed] = {}
-        metrics.gauge("logins_waiting", lambda: len(self._tasks), "clients whose authenticator has not answered yet")
+        help = "clients whose authenticator has not answered yet"
+        context.metrics.gauge("logins_waiting", lambda: len(self._tasks), help)
 
     def wait(self, c: Peer, decision: Coroutine[Any, Any, Decision], finish: Callable[[Decision], None]) -> None:
         """Take nothing more of a connection until it is decided over; then ``finish``."""
@@ -53,12 +55,12 @@ class WaitingLogins:
         if not c.is_parked:
             c.let_go(PARKED_LOGIN)
 
-    def hold_in_jail(self, c: Peer, client_id: str, now_s: float, finish: Callable[[], None]) -> bool:
+    def hold_in_jail(self, c: Peer, client_id: str, finish: Callable[[], None]) -> bool:
         """Whether a connection has to wait for an identifier that was taken over a moment ago; then ``finish`` later.
 
         One waits for an identifier at most, the newest; one that waited is told that the broker is busy.
         """
-        if not self._jail.is_held(client_id, now_s):
+        if not self._jail.is_held(client_id, self._context.clock.monotonic_s()):
             return False
         before = self._jailed.pop(client_id, None)
         if before is not None:
@@ -67,12 +69,13 @@ class WaitingLogins:
         self._jailed[client_id] = _Jailed(c, finish)
         return True
 
-    def taken_over(self, client_id: str, now_s: float) -> None:
+    def taken_over(self, client_id: str) -> None:
         """A connection has taken an identifier from another."""
-        self._jail.taken_over(client_id, now_s)
+        self._jail.taken_over(client_id, self._context.clock.monotonic_s())
 
-    def tick(self, now_s: float) -> None:
+    def tick(self) -> None:
         """Let those go on who have waited long enough."""
+        now_s = self._context.now_s
         self._jail.forget_old(now_s)
         for client_id in [one for one in self._jailed if not self._jail.is_held(one, now_s)]:
             jailed = self._jailed.pop(client_id)

@@ -7,24 +7,23 @@ from typing import Final, Protocol
 
 from broker.connection.backlog import Backlog, message_of
 from broker.connection.brake import Brake
+from broker.connection.context import Context
+from broker.connection.dead_letters import DeadLetters
 from broker.connection.sharing.group import ShareGroup
 from broker.connection.sharing.member import Member
 from broker.connection.sharing.places import Cursor
 from broker.connection.sharing.record import PREFIX, decode_groups, encode_group, key_of, restore_group
-from broker.connection.sharing.services import Found, GroupServices, Losses
+from broker.connection.sharing.services import Found, GroupLosses, GroupServices
 from broker.connection.sharing.settings import SharedSettings
 from broker.connection.sharing.state import GroupState
-from broker.core.clock import Clock
 from broker.core.errors import AlreadyExists, NotFound
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.observe.metrics import Counter, Metrics
 from broker.routing.shared import ShareGroups
 from broker.routing.strategies import StrategyName
 from broker.session.session import Session
 from broker.session.shared_delivery import SharedDelivery
 from broker.storage.store import LogShard
-from broker.storage.writer import Writer
 
 _OLD_TICKS: Final = 60
 """How often messages that are too old are looked for."""
@@ -54,22 +53,18 @@ class Shares:
 
     def __init__(
         self,
-        *,
         settings: SharedSettings,
-        writer: Writer,
+        context: Context,
         backlog: Backlog,
         routed: ShareGroups,
-        losses: Losses,
+        dead_letters: DeadLetters,
         brake: Brake,
-        clock: Clock,
-        metrics: Metrics,
-        dropped: Callable[[str], Counter],
-        defer: Callable[[Callable[[], None]], object],
     ) -> None:
         self.settings = settings
+        writer, metrics = context.writer, context.metrics
         self.groups: dict[str, ShareGroup] = {}
         self.starts: Starts | None = None
-        self._writer, self._backlog, self._routed, self._clock = writer, backlog, routed, clock
+        self._writer, self._backlog, self._routed, self._clock = writer, backlog, routed, context.clock
         self._dirty: dict[GroupState, None] = {}
         self._starts: dict[tuple[str, str], Start] = {}
         self._listening: set[int] = set()
@@ -79,19 +74,19 @@ class Shares:
         )
         self._services = GroupServices(
             settings=settings,
-            clock=clock,
+            clock=context.clock,
             read=self._read,
             first_offset=lambda shard: writer.store.range_of(shard).first_offset,
             next_offset=lambda shard: writer.store.range_of(shard).next_offset,
             log_next=lambda: backlog.log_next,
-            defer=defer,
+            defer=context.defer,
             changed=self._changed,
             when_recorded=self._when_recorded,
-            dropped=dropped,
+            dropped=context.figures.delivery_dropped,
             redelivered=self._redelivered,
             crowded=brake.crowded,
             relieved=brake.relieved,
-            losses=losses,
+            losses=GroupLosses(context.events, dead_letters),
         )
         metrics.gauge("shared_groups", lambda: len(self.groups), "share groups")
         metrics.gauge(
@@ -262,8 +257,9 @@ class Shares:
 
     # -- time --
 
-    def tick(self, now_ns: int) -> None:
+    def tick(self) -> None:
         """Move what members have had for too long, drop what waits for too long."""
+        now_ns = self._clock.now_ns()
         self._ticks += 1
         is_old_due = self._ticks % _OLD_TICKS == 0
         least_offset = self._backlog.offset_within_bound() if is_old_due and self.groups else 0

@@ -30,7 +30,7 @@ async def test_packets_that_take_long_are_all_taken_in_order_over_several_turns(
     clock = LongClock()
     async with running(clock=clock) as node:
         client = await node.client("c")
-        turns = node.server.hub.figures.packets_received.value
+        turns = node.server.hub.context.figures.packets_received.value
         clock.is_long = True
         client.send(*[PingReq()] * 50, Publish("t", b"x", 1, packet_id=7), *[PingReq()] * 50)
         for _ in range(50):
@@ -38,7 +38,7 @@ async def test_packets_that_take_long_are_all_taken_in_order_over_several_turns(
         assert await client.expect(PubAck) == PubAck(7)
         for _ in range(50):
             await client.expect(PingResp)
-        assert node.server.hub.figures.packets_received.value == turns + 101
+        assert node.server.hub.context.figures.packets_received.value == turns + 101
 
 
 @on_loop

@@ -74,8 +74,8 @@ async def test_certificate_and_server_name_are_known_of_a_client(authority: Auth
     dev = authority.sign("dev", subject, ["dev-7.example", "10.0.0.7", "dev@acme.example", "urn:dev:7"])
     seen = []
     async with running() as node:
-        settled = node.server.hub.client_attributes.settled
-        node.server.hub.client_attributes.settled = lambda attempt: seen.append(attempt) or settled(attempt)  # type: ignore[method-assign, func-returns-value]
+        settled = node.server.hub.logins.attributes.settled
+        node.server.hub.logins.attributes.settled = lambda attempt: seen.append(attempt) or settled(attempt)  # type: ignore[method-assign, func-returns-value]
         async with listening(node, **server.settings, verify="peer", cacertfile=str(authority.file)) as (_, port):
             await connected(port, trusting(authority, dev))
     [attempt] = seen
