@@ -166,8 +166,8 @@ class Node:
         )
         users_of_stream: list[Any] = []
         self.streams = self._make_streams(users_of_stream)
-        hub.shares.starts = self.streams.starts
-        users_of_stream.append(hub.shares.users_of_stream)
+        hub.share_groups.starts = self.streams.starts
+        users_of_stream.append(hub.share_groups.users_of_stream)
         self.services = self._make_services(users_of_stream)
         self.services.origin = hub.context.origin = origin_of(self.name, self.services.values)
         self._load_features()

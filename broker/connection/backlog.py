@@ -17,7 +17,7 @@ from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.stream import StreamRecord
 from broker.routing.router import Target
-from broker.routing.shared import ShareGroup
+from broker.routing.shared import RoutedGroup
 from broker.session.delivery import Delivery
 from broker.session.session import Session
 from broker.session.state import SessionState
@@ -30,7 +30,7 @@ ACCEPT_S: Final = 2e-6
 """What it takes to tell a session of a message that was committed: counted when the message is appended, since the end
 of a commit is one piece of work, however many sessions its messages are for."""
 
-_Token = tuple[Outgoing, tuple[Target[Session | ShareGroup], ...]]
+_Token = tuple[Outgoing, tuple[Target[Session | RoutedGroup], ...]]
 _WIDE: Final = 32
 _BASE64: Final = "$base64"
 _VIA: Final = "$via"
@@ -63,7 +63,7 @@ class Backlog:
         """The offset that the next record appended will have; a subscription made now holds from there on."""
         return self.log_next + self._open + self._flying
 
-    def keep(self, outgoing: Outgoing, targets: Sequence[Target[Session | ShareGroup]], is_addressed: bool) -> None:
+    def keep(self, outgoing: Outgoing, targets: Sequence[Target[Session | RoutedGroup]], is_addressed: bool) -> None:
         """Append a message for these sessions; ``is_addressed`` when other sessions must not find it in the log."""
         message = outgoing.message
         addressee = targets[0].subscriber.client_id if is_addressed else None
@@ -177,7 +177,7 @@ class Backlog:
 
     def _committed(self, first_offset: int, records: list[StreamRecord], tokens: list[object]) -> None:
         self.log_next = first_offset + len(records)
-        touched: dict[Session | ShareGroup, None] = {}
+        touched: dict[Session | RoutedGroup, None] = {}
         for offset, token in enumerate(tokens, first_offset):
             outgoing, targets = cast(_Token, token)
             for session, qos, retain, identifiers in targets:

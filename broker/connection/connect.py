@@ -224,7 +224,7 @@ class Connecting:
                 c.on_internal_error()
                 return
             c.welcome()
-            self._life.shares.here(session)
+            self._life.share_groups.here(session)
             session.resume(None if c.permits is None else c.permits.may_have(session))
             self._life.replays.resumed(session)
 

@@ -67,7 +67,7 @@ class Housekeeping:
             if len(found) < _AT_ONCE:
                 break
             yield
-        self._backlog.trim(min(max(before, least), self._life.shares.kept_from()))
+        self._backlog.trim(min(max(before, least), self._life.share_groups.kept_from()))
 
     def _low(self, session: Session) -> int:
         return in_log.low_offset(session, self._backlog.log_next)

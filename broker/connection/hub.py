@@ -31,8 +31,8 @@ from broker.connection.session_events import SessionEvents
 from broker.connection.session_life import SessionLife
 from broker.connection.session_records import SessionRecords
 from broker.connection.settings import MqttSettings
+from broker.connection.sharing.groups import ShareGroups
 from broker.connection.sharing.settings import SharedSettings
-from broker.connection.sharing.shares import Shares
 from broker.connection.subscribe import Subscribing
 from broker.connection.sys_topics import SysTopics
 from broker.connection.turns import Turns
@@ -54,7 +54,7 @@ from broker.routing.retained import Retained
 from broker.routing.rewrite import Rewrites
 from broker.routing.router import Router, Routes
 from broker.routing.settings import RetainedSettings
-from broker.routing.shared import ShareGroups
+from broker.routing.shared import RoutedGroups
 from broker.session.session import Session, SessionServices
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
@@ -98,9 +98,9 @@ class Hub:
         self.rewrites = Rewrites(self._forget_topics)
         self.delayed = Delayed(settings=DelayedSettings(), writer=writer, clock=clock, metrics=metrics)
         self.dead_letters = DeadLetters(letter_settings, self._publish, self.backlog, context)
-        groups = ShareGroups(self._forget)
-        self.shares = Shares(shared_settings, context, self.backlog, groups, self.dead_letters, self._brake)
-        self.router: Router[Session] = Router(self.backlog.keep, self._forget, self.shares, groups)
+        groups = RoutedGroups(self._forget)
+        self.share_groups = ShareGroups(shared_settings, context, self.backlog, groups, self.dead_letters, self._brake)
+        self.router: Router[Session] = Router(self.backlog.keep, self._forget, self.share_groups, groups)
         self.plans = self._make_plans(settings)
         self.pipeline: Pipeline[Routes[Session]] = Pipeline(
             self.plans,
@@ -114,12 +114,12 @@ class Hub:
         authorizer = self.access.authorizer
         may_send = authorizer.may_retain if authorizer.settings.check_retain_source else None
         self.replays = Replays(context, self.retained, self.backlog, may_send)
-        self.records = SessionRecords(context, self.backlog, self.shares.save)
+        self.records = SessionRecords(context, self.backlog, self.share_groups.save)
         self.zones = Zones(zones, settings, self._make_services(settings))
         self.life = life = SessionLife(
             context,
             router=self.router,
-            shares=self.shares,
+            share_groups=self.share_groups,
             backlog=self.backlog,
             records=self.records,
             replays=self.replays,
@@ -190,7 +190,7 @@ class Hub:
         self._ticks = (
             self.registry.tick,
             self.logins.tick,
-            self.shares.tick,
+            self.share_groups.tick,
             upkeep.tick,
             self.sys_topics.tick,
             self.housekeeping.tick,

@@ -45,10 +45,10 @@ def restore(
     for key, value in store.scan(INBOUND_PREFIX):
         life.inbounds[_client_id(key, INBOUND_PREFIX)] = Inbound.decode(value)
     life.inbounds.loaded()
-    life.shares.load()
+    life.share_groups.load()
     cut_off: list[Session] = []
     yield from _sessions(life, store, wills, cut_off)
-    life.shares.loaded()
+    life.share_groups.loaded()
     for key, value in store.scan(replays.PREFIX):
         client_id = _client_id(key, replays.PREFIX)
         life.replays.load(client_id, value, life.sessions.get(client_id))
@@ -100,7 +100,7 @@ def _add(life: SessionLife, session: Session, subscriptions: bytes | None) -> No
     session.inbound = life.inbounds.get(session.client_id)
     for subscription in session.subscriptions.values():
         life.router.subscribe(session, subscription, is_new=True)
-    life.shares.adopt(session)
+    life.share_groups.adopt(session)
 
 
 def _client_id(key: bytes, prefix: bytes) -> str:

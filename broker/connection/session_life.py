@@ -11,7 +11,7 @@ from broker.connection.backlog import Backlog
 from broker.connection.context import Context
 from broker.connection.replays import Replays
 from broker.connection.session_records import SessionRecords
-from broker.connection.sharing.shares import Shares
+from broker.connection.sharing.groups import ShareGroups
 from broker.connection.turns import MANY, Turns
 from broker.connection.wills import Wills
 from broker.connection.zones import Zone, Zones
@@ -38,7 +38,7 @@ class SessionLife:
         context: Context,
         *,
         router: Router[Session],
-        shares: Shares,
+        share_groups: ShareGroups,
         backlog: Backlog,
         records: SessionRecords,
         replays: Replays,
@@ -47,7 +47,7 @@ class SessionLife:
         turns: Turns,
     ) -> None:
         self.sessions = SessionRegistry()
-        self.router, self.shares, self.backlog = router, shares, backlog
+        self.router, self.share_groups, self.backlog = router, share_groups, backlog
         self.records, self.replays, self.wills, self.zones = records, replays, wills, zones
         settings = context.settings
         self.inbounds = Inbounds(
@@ -77,7 +77,7 @@ class SessionLife:
 
     def end_session(self, session: Session) -> None:
         """Forget a session; a will that waits for its delay is due now [MQTT-3.1.2-8]."""
-        self.shares.away(session, for_good=True)
+        self.share_groups.away(session, for_good=True)
         session.is_ended = True
         session.drop_all("session_ended")
         self._end_subscriptions(session)
@@ -131,7 +131,7 @@ class SessionLife:
         if session.expiry_s == 0:
             self.end_session(session)
         else:
-            self.shares.away(session)
+            self.share_groups.away(session)
             self.records.changed(session)
             self.sessions.schedule(session)
         self.inbounds.client_went(session.client_id)
@@ -158,7 +158,7 @@ class SessionLife:
         """Records that were appended could not be stored: those that follow get their offsets."""
         for session in self.sessions:
             in_log.take_back_offsets(session, next_offset)
-        self.shares.take_back_offsets(next_offset)
+        self.share_groups.take_back_offsets(next_offset)
 
     def forget_inbound(self, client_id: str) -> None:
         """What a client sent is forgotten: a resend of it is taken as new."""
@@ -177,7 +177,7 @@ class SessionLife:
         """A session goes on with a connection in this zone; one in memory that ``is_to_last`` goes to disk with it
         where the zone keeps its sessions there."""
         session.enter_zone(zone.name, zone.services)
-        if zone.keeps_on_disk and is_to_last and not session.is_durable and self.shares.may_be_durable(session):
+        if zone.keeps_on_disk and is_to_last and not session.is_durable and self.share_groups.may_be_durable(session):
             self._to_disk(session)
 
     def _to_disk(self, session: Session) -> None:
@@ -185,7 +185,7 @@ class SessionLife:
         backlog = self.backlog
         log = "session.moved_to_disk client_id=%s zone=%s inflight=%d queued=%d"
         _log.info(log, session.client_id, session.zone, len(session.window.inflight), len(session.queue))
-        self.shares.part_with(session)
+        self.share_groups.part_with(session)
         flying, waiting = in_log.enter(session, backlog.since_offset)
         for delivery in [*flying, *waiting]:
             backlog.keep(_addressed(delivery), [_target(session, delivery)], True)
@@ -195,7 +195,7 @@ class SessionLife:
                 in_log.leave(session, waiting)
 
         self._writer.when_committed(stored)
-        self.shares.member_is_durable(session)
+        self.share_groups.member_is_durable(session)
         self.records.subscriptions_changed(session)
         if session.inbound is not None:
             self.records.inbound_changed(session.client_id, session.inbound)

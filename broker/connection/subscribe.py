@@ -24,7 +24,7 @@ from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.session_events import SessionEvents
 from broker.connection.session_life import SessionLife
-from broker.connection.sharing import starts
+from broker.connection.sharing.groups import NoStart, asked_start
 from broker.connection.sys_topics import SysTopics
 from broker.connection.turns import Steps, Turns
 from broker.connection.user_properties import check_user_properties
@@ -271,7 +271,7 @@ class Subscribing:
             self._check_room(c, topic_filter)
         self._check_share(c, topic_filter)
         if begins is not None:
-            starts.begin(self._life.shares, c.session, topic_filter, begins)
+            self._life.share_groups.begin(c.session, topic_filter, begins)
         keeps_place = known is not None and known.qos > 0  # raised from QoS 0, it holds for the log from now on
         return Subscription(
             topic_filter,
@@ -306,7 +306,7 @@ class Subscribing:
         if (
             topic_filter.share_group is not None
             and c.session.is_durable
-            and self._life.shares.settings.durable == "off"
+            and self._life.share_groups.settings.durable == "off"
         ):
             raise PeerError(
                 reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
@@ -319,7 +319,7 @@ class Subscribing:
         set, only its first member; a stream that a subscription begins in has them among the others."""
         if not subscription.is_membership:
             return True
-        shares = self._life.shares
+        shares = self._life.share_groups
         if subscription.is_replayed or shares.settings.retained == "none":
             return False
         return not shares.is_there(c.session, subscription.filter)
@@ -362,7 +362,7 @@ class _Request:
 
     def __init__(self, subscribing: Subscribing, c: Connection, packet: Subscribe) -> None:
         self._subscribing, self._c, self._packet = subscribing, c, packet
-        self._begins = starts.asked_start(packet.properties)
+        self._begins = asked_start(packet.properties)
         self._codes: list[int] = []
         self._told: dict[str, Any] = {}
         self._lowered: list[Subscription] = []
@@ -375,7 +375,7 @@ class _Request:
         try:
             check_subscription(c.terms, request, identifier)
             subscription = subscribing.subscription(c, request, identifier, self._begins)
-        except starts.NoStart as error:
+        except NoStart as error:
             self._told = {"Reason-String": str(error)} if c.wants_reasons else {}
             self._codes.append(error.reason_code)
             return None

@@ -10,7 +10,7 @@ from broker.session.delivery import Delivery
 Claim = tuple[str, int, int, int]
 """Where a share group has a message from: the group's key, log, shard and offset."""
 
-NO_PLACE: Final = -1
+NO_OFFSET: Final = -1
 
 
 class SharedDelivery(Delivery):

@@ -49,7 +49,7 @@ class Player:
         if is_durable:
             hub.records.changed(found)
         hub.backlog.load_inflight(found)
-        hub.shares.here(found)
+        hub.share_groups.here(found)
         found.resume()
 
     def fail(self, error: BaseException) -> None:
@@ -168,7 +168,7 @@ class ShareBench:
         return taken
 
     def group(self, text: str) -> ShareGroup:
-        return self.hub.shares.groups[text]
+        return self.hub.share_groups.groups[text]
 
     def dropped(self, why: str) -> float:
         return self.metrics.value("deliveries_dropped", reason=why)

@@ -1,4 +1,4 @@
-"""What all share groups of a node use, and whom they tell."""
+"""The state of one share group, and what all groups of a node use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Final
 from broker.connection.brake import Crowded
 from broker.connection.dead_letters import DeadLetters
 from broker.connection.sharing.settings import SharedSettings
-from broker.connection.sharing.state import GroupState
 from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.events import Events
@@ -24,6 +23,21 @@ NO_MESSAGE: Final = Message("", b"", 0, False, Client(""), 0)
 
 Found = Sequence[tuple[int, Message | None]]
 """Offsets and what stands there; None for what is not meant for groups."""
+
+
+class GroupState:
+    """``key`` is the text of the subscription, or stands for one that began in the past.
+
+    ``is_kept`` tells that the group outlives its members. ``outstanding`` and ``outstanding_bytes`` are what is in the
+    session log for it and not settled. ``is_persistent`` tells that its place in a log is kept in the store.
+    """
+
+    def __init__(self, key: str, topic_filter: TopicFilter, created_ns: int) -> None:
+        self.key, self.filter, self.created_ns = key, topic_filter, created_ns
+        self.is_durable = self.is_kept = self.is_over = False
+        self.is_private = self.is_persistent = False
+        self.in_flight = self.outstanding = self.outstanding_bytes = 0
+        self.given = self.redelivered = 0
 
 
 class GroupLosses:

@@ -14,7 +14,7 @@ from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.routing.router import Router, Target
-from broker.routing.shared import ShareGroup, ShareGroups
+from broker.routing.shared import RoutedGroup, RoutedGroups
 from broker.routing.trie import FilterTrie
 from tests.support.strategies import filters, topics
 
@@ -47,7 +47,7 @@ class Kept:
         self.calls: list[tuple[bytes, list[str], bool]] = []
 
     def __call__(
-        self, outgoing: Outgoing, targets: Sequence[Target[Listener | ShareGroup]], is_addressed: bool
+        self, outgoing: Outgoing, targets: Sequence[Target[Listener | RoutedGroup]], is_addressed: bool
     ) -> None:
         names = [target.subscriber.client_id or "group" for target in targets]
         self.calls.append((outgoing.message.payload, names, is_addressed))
@@ -100,7 +100,7 @@ class Groups:
     def __init__(self) -> None:
         self.by_text: dict[str, Group] = {}
         self.members: dict[str, set[str]] = {}
-        self.routed = ShareGroups(lambda _: None)
+        self.routed = RoutedGroups(lambda _: None)
 
     def join(self, subscriber: Listener, subscription: Subscription) -> None:
         text = subscription.filter.text

@@ -12,7 +12,7 @@ from broker.core.topic import TopicFilter
 from broker.session import answers, sending
 from broker.session.delivery import Delivery
 from broker.session.foretelling import FORETOLD_MAX
-from broker.session.shared_delivery import NO_PLACE, SharedDelivery
+from broker.session.shared_delivery import NO_OFFSET, SharedDelivery
 from tests.support.session_bench import SessionBench, outgoing
 
 
@@ -100,7 +100,7 @@ def after_an_identifier_ahead_is_free_again(bench: SessionBench) -> None:
 
 
 def after_a_message_of_a_share_group(bench: SessionBench) -> None:
-    delivery = SharedDelivery(outgoing(0), None, NO_PLACE, 1)
+    delivery = SharedDelivery(outgoing(0), None, NO_OFFSET, 1)
     delivery.qos, delivery.holder = 1, Group()
     assert sending.send_shared(bench.session, delivery, dup=False)
 

@@ -220,7 +220,7 @@ def test_with_its_last_member_a_group_and_what_waits_is_gone(bench: ShareBench, 
     else:
         bench.hub.life.end_session(one.session)
         bench.settle()
-    assert TEXT not in bench.hub.shares.groups
+    assert TEXT not in bench.hub.share_groups.groups
     assert list(bench.store.scan(b"share-group/")) == []
     assert bench.dropped("group_ended") == (4 if ends == "unsubscribe" else 5)
     [fresh] = members(bench, 1)
@@ -237,7 +237,7 @@ def test_a_group_declared_durable_outlives_its_members(request: pytest.FixtureRe
     assert bench.group(TEXT).waiting == 4
     [again] = members(bench, 1)
     assert bench.ack_all(again) == numbers(4)
-    bench.hub.shares.delete(TEXT)
+    bench.hub.share_groups.delete(TEXT)
     bench.disconnect(again)
     assert bench.group(TEXT).is_kept  # begun anew by the member that was still there
 
@@ -275,7 +275,7 @@ def test_too_much_in_the_session_log_drops_the_oldest_of_groups_too(bench: Share
     group = bench.group(TEXT)
     group.drop_excess(bench.clock.now_ns(), also_old=True, least_offset=60)
     assert bench.dropped("group_full") == 60
-    assert bench.hub.shares.kept_from() == 60
+    assert bench.hub.share_groups.kept_from() == 60
     assert bench.ack_all(bench.connect("m0", is_durable=True)) == numbers(40, 60)
 
 
@@ -332,7 +332,7 @@ def test_joining_and_leaving_100_times_leaves_nothing_behind(bench: ShareBench) 
     group = bench.group(TEXT)
     assert sorted(taken, key=int) == numbers(300)
     assert (len(group.members), group.in_flight, group.waiting) == (1, 0, 0)
-    assert (group._waiting.held, len(group._leaving)) == (0, 0)
+    assert (group._queue.held, len(group._leaving)) == (0, 0)
     assert toggles.session.memberships == {}
     assert group.cursors[0].pending == {}
 
@@ -427,20 +427,20 @@ def test_a_group_of_sessions_that_all_died_with_the_broker_is_gone(request: pyte
     assert list(bench.store.scan(b"share-group/")) != []
     bench.crash()
     bench.settle()
-    assert bench.hub.shares.groups == {}
+    assert bench.hub.share_groups.groups == {}
     assert list(bench.store.scan(b"share-group/")) == []
 
 
 def test_the_session_log_is_kept_as_far_as_groups_need_it(bench: ShareBench) -> None:
     [one] = members(bench, 1, is_durable=True, window=2)
     publish(bench, 6)
-    assert bench.hub.shares.kept_from() == 0
+    assert bench.hub.share_groups.kept_from() == 0
     bench.ack(one, one.got[1])
-    assert bench.hub.shares.kept_from() == 0
+    assert bench.hub.share_groups.kept_from() == 0
     bench.ack(one, one.got[0])
-    assert bench.hub.shares.kept_from() == 2
+    assert bench.hub.share_groups.kept_from() == 2
     bench.ack_all(one)
-    assert bench.hub.shares.kept_from() == 6
+    assert bench.hub.share_groups.kept_from() == 6
 
 
 def test_an_expired_message_is_not_given(bench: ShareBench) -> None:
@@ -538,7 +538,7 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def a_group_is_there_as_long_as_it_has_members(self) -> None:
-        assert (TEXT in self.bench.hub.shares.groups) is bool(self.members)
+        assert (TEXT in self.bench.hub.share_groups.groups) is bool(self.members)
 
     def teardown(self) -> None:
         if not hasattr(self, "bench"):

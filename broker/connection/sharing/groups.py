@@ -3,52 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final
 
 from broker.connection.backlog import Backlog, message_of
 from broker.connection.brake import Brake
 from broker.connection.context import Context
 from broker.connection.dead_letters import DeadLetters
+from broker.connection.sharing.cursors import Cursor
 from broker.connection.sharing.group import ShareGroup
 from broker.connection.sharing.member import Member
-from broker.connection.sharing.places import Cursor
-from broker.connection.sharing.record import PREFIX, decode_groups, encode_group, key_of, restore_group
-from broker.connection.sharing.services import Found, GroupLosses, GroupServices
+from broker.connection.sharing.services import Found, GroupLosses, GroupServices, GroupState
 from broker.connection.sharing.settings import SharedSettings
-from broker.connection.sharing.state import GroupState
-from broker.core.errors import AlreadyExists, NotFound
+from broker.core import reason
+from broker.core.errors import AlreadyExists, Invalid, NotFound, PeerError
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.routing.shared import ShareGroups
+from broker.routing.shared import RoutedGroups
 from broker.routing.strategies import StrategyName
 from broker.session.session import Session
 from broker.session.shared_delivery import SharedDelivery
 from broker.storage.store import LogShard
+from broker.streams.starts import Start, StreamStarts
 
+PREFIX: Final = b"share-group/"
 _OLD_TICKS: Final = 60
 """How often messages that are too old are looked for."""
 
 
-class Start:
-    """Where a group begins in a stream: an offset for each shard."""
-
-    __slots__ = ("offsets", "stream")
-
-    def __init__(self, stream: str, offsets: Sequence[tuple[LogShard, int]]) -> None:
-        self.stream, self.offsets = stream, offsets
+OFFSET: Final = "stream-offset"
+"""User property of a SUBSCRIBE that begins in the past: ``earliest``, ``latest``, a time, or ``offset:N``."""
+STREAM: Final = "stream"
+"""The user property that names a stream, where several capture the topics."""
 
 
-class Starts(Protocol):
-    """Where subscriptions that begin in the past begin, see ``broker.streams.starts``."""
+class NoStart(PeerError):
+    """The subscription cannot begin where it asks to; code 0x83, and the text is for the client."""
 
-    def find(
-        self, topic_filter: TopicFilter, start: str, stream: str | None
-    ) -> tuple[str, Sequence[tuple[LogShard, int]]]:
-        """The name of a stream, and an offset for each of its shards. Raises ``broker.core.errors.Invalid``."""
-        ...
+    def __init__(self, text: str) -> None:
+        super().__init__(reason.IMPLEMENTATION_SPECIFIC_ERROR, text)
 
 
-class Shares:
+def asked_start(properties: dict[str, Any]) -> tuple[str, str | None] | None:
+    """Where a SUBSCRIBE asks to begin and in which stream, None when it does not."""
+    asked = dict(properties.get("User-Property", ()))
+    return (asked[OFFSET], asked.get(STREAM)) if OFFSET in asked else None
+
+
+class ShareGroups:
     """All share groups of a node; implements ``broker.routing.shared.Memberships``."""
 
     def __init__(
@@ -56,14 +57,14 @@ class Shares:
         settings: SharedSettings,
         context: Context,
         backlog: Backlog,
-        routed: ShareGroups,
+        routed: RoutedGroups,
         dead_letters: DeadLetters,
         brake: Brake,
     ) -> None:
         self.settings = settings
         writer, metrics = context.writer, context.metrics
         self.groups: dict[str, ShareGroup] = {}
-        self.starts: Starts | None = None
+        self.starts: StreamStarts | None = None
         self._writer, self._backlog, self._routed, self._clock = writer, backlog, routed, context.clock
         self._dirty: dict[GroupState, None] = {}
         self._starts: dict[tuple[str, str], Start] = {}
@@ -100,9 +101,21 @@ class Shares:
 
     # -- memberships --
 
-    def start_at(self, session: Session, text: str, start: Start) -> None:
-        """Where the group that the session's next subscription with this text makes begins."""
-        self._starts[(session.client_id, text)] = start
+    def begin(self, session: Session, topic_filter: TopicFilter, asked: tuple[str, str | None]) -> None:
+        """Have the session's next subscription begin where it asks to. One that exists, or whose group does, goes on
+        from its position.
+
+        Raises:
+            NoStart: no stream has the topics, or the start is not valid.
+        """
+        if self.is_there(session, topic_filter):
+            return
+        if self.starts is None:
+            raise NoStart("this broker has no streams to begin in")
+        try:
+            self._starts[(session.client_id, topic_filter.text)] = self.starts.find(topic_filter, *asked)
+        except Invalid as error:
+            raise NoStart(str(error)) from error
 
     def is_there(self, session: Session, topic_filter: TopicFilter) -> bool:
         """Whether there is a group that a subscription of the session with this filter joins."""
@@ -207,12 +220,8 @@ class Shares:
 
     def load(self) -> None:
         """Restore groups, before the sessions that are their members."""
-        for key, record in decode_groups(self._writer.store.scan(PREFIX)):
-            group = ShareGroup(
-                key, TopicFilter.parse(record.filter, 1 << 16), self._services, record.strategy, record.created_ns
-            )
-            restore_group(group, record)
-            self._add(group)
+        for key, value in self._writer.store.scan(PREFIX):
+            self._add(ShareGroup.decode(key[len(PREFIX) :].decode(), value, self._services))
 
     def adopt(self, session: Session) -> None:
         """Give a restored session what it has in flight for groups, or let it forget that."""
@@ -236,7 +245,7 @@ class Shares:
         for state in dirty:
             group = self.groups.get(state.key)
             if group is not None:
-                self._writer.put(key_of(group.key), encode_group(group))
+                self._writer.put(PREFIX + group.key.encode(), group.encode())
 
     def kept_from(self) -> int:
         """The lowest offset of the session log that a group still needs."""
@@ -303,7 +312,7 @@ class Shares:
         self._routed.remove(group.filter, group.key)
         self._dirty.pop(group, None)
         if group.is_persistent:
-            self._writer.put(key_of(group.key), None)
+            self._writer.put(PREFIX + group.key.encode(), None)
 
     def _settle_durability(self, group: ShareGroup, session: Session, subscription: Subscription) -> None:
         is_wanted = group.is_kept or self.settings.durable == "all" or (session.is_durable and subscription.qos > 0)

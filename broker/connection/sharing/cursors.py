@@ -26,7 +26,7 @@ class Cursor:
         self.pending: dict[int, SharedDelivery] = {}
 
 
-class Places:
+class Cursors:
     """The cursors of a group: one in the session log or, where ``stream`` names one, as many as the stream has shards.
 
     Without any, messages come from the router alone. ``number`` is that of the last message, in the order of the group.

@@ -1,4 +1,4 @@
-"""Giving the messages of a share group to its members, one each, and what becomes of those that nobody can have."""
+"""Dispatcher the messages of a share group to its members, one each, and what becomes of those that nobody can have."""
 
 from __future__ import annotations
 
@@ -8,41 +8,40 @@ from typing import Final
 
 from broker.codec.framing import frame_at
 from broker.codec.outgoing import Outgoing
+from broker.connection.sharing.cursors import Cursor, Cursors
 from broker.connection.sharing.member import Member
-from broker.connection.sharing.places import Cursor, Places
-from broker.connection.sharing.services import NO_MESSAGE, GroupServices
-from broker.connection.sharing.state import GroupState
-from broker.connection.sharing.waiting import Waiting
+from broker.connection.sharing.queue import GroupQueue
+from broker.connection.sharing.services import NO_MESSAGE, GroupServices, GroupState
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.routing.strategies import Keyed, Strategy
 from broker.session import sending
 from broker.session.delivery import DENIED
-from broker.session.shared_delivery import NO_PLACE, SharedDelivery
+from broker.session.shared_delivery import NO_OFFSET, SharedDelivery
 
 _ONE_BYTE: Final = 128
 """A remaining length below this takes one byte."""
 
 
-class Giving:
+class Dispatcher:
     """Gives the messages of a share group to its members.
 
     ``ack_ns`` is how long a member may have a message before another gets it, 0 for ever.
     """
 
-    __slots__ = ("_ack_ns", "_group", "_keyed", "_places", "_services", "_strategy", "_waiting")
+    __slots__ = ("_ack_ns", "_cursors", "_group", "_keyed", "_queue", "_services", "_strategy")
 
     def __init__(
         self,
         group: GroupState,
         services: GroupServices,
         strategy: Strategy[Member],
-        waiting: Waiting,
-        places: Places,
+        waiting: GroupQueue,
+        places: Cursors,
         ack_ns: int,
     ) -> None:
         self._group, self._services, self._ack_ns = group, services, ack_ns
-        self._strategy, self._waiting, self._places = strategy, waiting, places
+        self._strategy, self._queue, self._cursors = strategy, waiting, places
         self._keyed: Keyed[Member] | None = strategy if isinstance(strategy, Keyed) else None
 
     def offer_qos0(self, outgoing: Outgoing) -> int:
@@ -113,7 +112,7 @@ class Giving:
         """Let a message wait: for its member where it has a key, else for whoever has room first."""
         keyed = self._keyed
         if keyed is not None:
-            message = self._places.message_of(delivery)
+            message = self._cursors.message_of(delivery)
             member = keyed.pick(message)
             if member is not None:
                 delivery.key = keyed.key_of(message)
@@ -123,22 +122,22 @@ class Giving:
                 else:
                     self._into_lane(delivery, member)
                 return
-        self._waiting.add(delivery)
+        self._queue.add(delivery)
 
     def _into_lane(self, delivery: SharedDelivery, member: Member) -> None:
-        self._waiting.hold(delivery)
+        self._queue.hold(delivery)
         member.lane.append(delivery)
         if isinstance(delivery.cursor, Cursor):
             delivery.cursor.pending[delivery.place] = delivery
 
     def keep_bound(self, delivery: SharedDelivery) -> None:
         """In memory, of a message that waits now: the oldest goes when there are too many."""
-        if not self._waiting.has_too_much():
+        if not self._queue.has_too_much():
             return
-        member = self._keyed.pick(self._places.message_of(delivery)) if self._keyed is not None else None
-        oldest = member.lane.popleft() if member is not None and member.lane else self._waiting.pop_first()
-        self._waiting.let_go(oldest)
-        self.lost(partial(self._places.message_of, oldest), "queue_full")
+        member = self._keyed.pick(self._cursors.message_of(delivery)) if self._keyed is not None else None
+        oldest = member.lane.popleft() if member is not None and member.lane else self._queue.pop_first()
+        self._queue.let_go(oldest)
+        self.lost(partial(self._cursors.message_of, oldest), "queue_full")
         if member is not None:
             self.release(oldest, member)
         self.finish(oldest)
@@ -146,10 +145,10 @@ class Giving:
     def drop_oldest(self, is_excessive: Callable[[], bool], oldest_ns: int, least_offset: int) -> bool:
         """Drop what is too much or too old, or stands too low in a log, from the front of what waits; whether nothing
         was left there."""
-        waiting, message_of = self._waiting, self._places.message_of
+        waiting, message_of = self._queue, self._cursors.message_of
         while waiting.fresh:
             delivery = waiting.fresh[0]
-            is_full = is_excessive() or NO_PLACE < delivery.place < least_offset
+            is_full = is_excessive() or NO_OFFSET < delivery.place < least_offset
             if not is_full and message_of(delivery).received_ns >= oldest_ns:
                 return False
             waiting.fresh.popleft()
@@ -163,15 +162,15 @@ class Giving:
         if not self._strategy.here.items:
             return
         if self._keyed is not None:
-            for delivery in self._waiting.take_all():
+            for delivery in self._queue.take_all():
                 self.admit(delivery)
             return
         strategy = self._strategy
-        while (first := self._waiting.first()) is not None:
+        while (first := self._queue.first()) is not None:
             member = strategy.pick(NO_MESSAGE)
             if member is None:
                 return
-            self._waiting.let_go(self._waiting.pop_first())
+            self._queue.let_go(self._queue.pop_first())
             self.give(first, member)
 
     def drain(self, member: Member) -> None:
@@ -179,12 +178,12 @@ class Giving:
         lane = member.lane
         while lane and member.has_room:
             delivery = lane.popleft()
-            self._waiting.let_go(delivery)
+            self._queue.let_go(delivery)
             self.give(delivery, member)
 
     def give(self, delivery: SharedDelivery, member: Member) -> None:
         """Send a message to a member that has room, unless nobody can have it any more."""
-        outgoing, services, session = delivery.outgoing or self._places.load(delivery), self._services, member.session
+        outgoing, services, session = delivery.outgoing or self._cursors.load(delivery), self._services, member.session
         group = self._group
         if outgoing is None:
             self._lose(delivery, member, "not_found")
@@ -269,7 +268,7 @@ class Giving:
         """The packet is larger than the member takes, or on a topic that it may not have: another may take it
         [MQTT-3.1.2-25]."""
         self.release(delivery, member)
-        message = self._places.message_of(delivery)
+        message = self._cursors.message_of(delivery)
         for other in self._strategy.here.items:
             if other is member:
                 continue
@@ -291,7 +290,7 @@ class Giving:
         self.finish(delivery)
 
     def _lose(self, delivery: SharedDelivery, member: Member, why: str) -> None:
-        self.lost(partial(self._places.message_of, delivery), why)
+        self.lost(partial(self._cursors.message_of, delivery), why)
         self._forget(delivery, member)
 
     def release(self, delivery: SharedDelivery, member: Member) -> None:
@@ -306,7 +305,7 @@ class Giving:
         if not isinstance(cursor, Cursor) or group.is_over:
             return
         cursor.pending.pop(delivery.place, None)
-        if self._places.stream is None:
+        if self._cursors.stream is None:
             group.outstanding = max(group.outstanding - 1, 0)
             size = delivery.outgoing.size_bytes if delivery.outgoing is not None else 0
             group.outstanding_bytes = max(group.outstanding_bytes - size, 0) if group.outstanding else 0

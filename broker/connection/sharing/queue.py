@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from broker.connection.sharing.places import Cursor
+from broker.connection.sharing.cursors import Cursor
 from broker.connection.sharing.settings import SharedSettings
 from broker.session.shared_delivery import SharedDelivery
 
@@ -15,7 +15,7 @@ _CROWDED: Final = 500
 """When so many wait in memory publishers wait as well: few enough to be given out before that is given up."""
 
 
-class Waiting:
+class GroupQueue:
     """What was given to nobody yet is ``fresh``, in order; what was is ``returned``, a heap, and goes first. Both, and
     what stands in the lanes of members, is counted in ``held`` and ``held_bytes``."""
 
