@@ -46,7 +46,7 @@ class SessionDesk:
             **session_row(session),
             "subscriptions": [subscription_row(session, item) for _, item in sorted(session.subscriptions.items())],
             **_queue(session),
-            "log_next": str(self._hub.backlog.log_next),
+            "log_next": str(self._hub.session_log.log_next),
         }
 
     async def purge(self, wanted: Selection, *, dry_run: bool) -> Spec:

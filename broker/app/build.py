@@ -26,10 +26,10 @@ from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.sections import Sections
 from broker.connection.dead_letters import DeadLetterSettings
+from broker.connection.sessions.zones import ZonesSettings
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.settings import SharedSettings
 from broker.connection.sys_topics import SysTopicSettings
-from broker.connection.zone_settings import ZonesSettings
 from broker.core import quarantine
 from broker.core.clock import SystemClock
 from broker.core.events import Events

@@ -18,13 +18,11 @@ from broker.auth.subject import Subject
 from broker.auth.users import User
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.packets import ConnAck, Disconnect, SubAck, UnsubAck
-from broker.connection.authentication.login import Login
+from broker.connection.authentication.pending import PARKED_LOGIN, Login
 from broker.connection.authentication.permits import Permits
-from broker.connection.authentication.waiting import PARKED_LOGIN
-from broker.connection.brake import Brake, StoreBrake
+from broker.connection.backpressure import Backpressure, StoreBackpressure
 from broker.connection.context import TICK_S, Context
-from broker.connection.greeting import Greeting
-from broker.connection.link import Link
+from broker.connection.link import Greeting, Link
 from broker.connection.order import Phase
 from broker.connection.publish_rate import PublishMeter
 from broker.core import reason
@@ -66,11 +64,11 @@ _ANSWERS_FACTOR: Final = 4
 """A client that reads none of its answers is not read from, once so many times ``max_unsent_bytes`` wait for it."""
 
 
-Waiting = bytes | Callable[[], None]
+Answer = bytes | Callable[[], None]
 """An answer that waits for a commit, or what is to be done then."""
 
 
-class Kept(NamedTuple):
+class StoredPublish(NamedTuple):
     """A publish that left something in the commit group, and what is lost with it when that cannot be written."""
 
     packet_id: int
@@ -112,8 +110,8 @@ class Registry(Protocol):
 class ConnectionServices:
     """What connections work with. ``dropped`` gives the counter of messages not passed on, by reason."""
 
-    brake: Brake
-    store_brake: StoreBrake
+    backpressure: Backpressure
+    store_backpressure: StoreBackpressure
     dropped: Callable[[str], Counter]
     first: FirstReader
     reader: Reader
@@ -145,7 +143,6 @@ class Connection:
         "is_connected",
         "is_parked",
         "is_v5",
-        "kept",
         "link",
         "login",
         "max_packet_bytes",
@@ -158,6 +155,7 @@ class Connection:
         "services",
         "session",
         "silence_s",
+        "stored",
         "subject",
         "terms",
         "unacknowledged",
@@ -195,9 +193,9 @@ class Connection:
         """The settings that the client was told the limits of; it is held to these, whatever they are later."""
         self.connack = b""
         """What waits to be sent first, until the session is stored."""
-        self.waiting: list[Waiting] = []
-        self.kept: list[Kept] = []
-        self.batches: deque[tuple[list[Waiting], list[Kept]]] = NOTHING
+        self.waiting: list[Answer] = []
+        self.stored: list[StoredPublish] = []
+        self.batches: deque[tuple[list[Answer], list[StoredPublish]]] = NOTHING
         self.unacknowledged = 0
         self.bytes_in = self.packets_in = self.messages_in = 0
         self.now_ns = self.connected_ns = 0
@@ -292,13 +290,13 @@ class Connection:
         if meter is not None:
             meter.spend(meter.published() - published, len(data))
         if writer.appended != appended and writer.is_congested:
-            services.store_brake.hold(self)
+            services.store_backpressure.hold(self)
         turn = context.turn
         turn.read_bytes += len(data)
         if turn.read_bytes >= _LARGE_READ_BYTES:
             turn.flush()
-        if services.brake.fresh:
-            services.brake.hold(self)
+        if services.backpressure.fresh:
+            services.backpressure.hold(self)
 
     def connection_lost(self) -> None:
         """The link is gone."""
@@ -364,7 +362,7 @@ class Connection:
 
     # -- answers --
 
-    def answer(self, data: Waiting, *, waits: bool) -> None:
+    def answer(self, data: Answer, *, waits: bool) -> None:
         """Send ``data``, or do it when it is a callable: in order, and after the present commit group if it
         ``waits``."""
         if waits or self.waiting or self.batches:
@@ -386,8 +384,8 @@ class Connection:
     def _seal(self) -> None:
         """Tie the answers gathered in this read to the commit group that holds what they acknowledge."""
         self.batches = filled(self.batches)
-        self.batches.append((self.waiting, self.kept))
-        self.waiting, self.kept = [], []
+        self.batches.append((self.waiting, self.stored))
+        self.waiting, self.stored = [], []
         self.context.writer.when_committed(self._committed)
 
     def _committed(self, error: BaseException | None) -> None:
@@ -401,13 +399,13 @@ class Connection:
             self.unacknowledged -= _is_puback(data)
             self._release(data)
 
-    def _release(self, data: Waiting) -> None:
+    def _release(self, data: Answer) -> None:
         if isinstance(data, bytes):
             self.reply(data)
         else:
             data()
 
-    def _not_stored(self, waiting: list[Waiting], kept: list[Kept]) -> None:
+    def _not_stored(self, waiting: list[Answer], kept: list[StoredPublish]) -> None:
         """What the group held was not stored: say so for its publishes, and close where the protocol has no word for
         it.
 
@@ -529,5 +527,5 @@ class Connection:
         return f"{self.link.peer_host}:{self.link.peer_port}"
 
 
-def _is_puback(data: Waiting) -> bool:
+def _is_puback(data: Answer) -> bool:
     return isinstance(data, bytes) and data[0] == _PUBACK

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from broker.auth.access import Access
-from broker.connection.announce import Announcements
 from broker.connection.connection import Connection
 from broker.connection.context import Context
+from broker.connection.events import ClientEvents
 from broker.connection.publish_rate import PublishRates
-from broker.connection.session_life import SessionLife
+from broker.connection.sessions.lifecycle import SessionLife
 
 _STALE_TICKS: Final = 240
 
@@ -33,12 +33,12 @@ class Connections:
         *,
         holders: Sequence[Holder],
         life: SessionLife,
-        announcements: Announcements,
+        client_events: ClientEvents,
         publish_rates: PublishRates,
         access: Access,
     ) -> None:
         self._context, self._all, self._holders, self._life = context, all, holders, life
-        self._announcements, self._publish_rates, self._access = announcements, publish_rates, access
+        self._client_events, self._publish_rates, self._access = client_events, publish_rates, access
         self._ticks = 0
 
     def opened(self, c: Connection) -> None:
@@ -64,7 +64,7 @@ class Connections:
         figures.connected_by_version[c.version] -= 1
         if c.session.owner is c:
             self._life.detached(c.session, is_will_due=is_will_due)
-        self._announcements.disconnected(c, why, properties)
+        self._client_events.disconnected(c, why, properties)
 
     def renew_meters(self) -> None:
         """Measure what clients publish by the limits of this moment."""

@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 from pydantic import Field, field_validator
 
 from broker.config.model import Settings
-from broker.connection.backlog import Backlog
 from broker.connection.context import Context
+from broker.connection.sessions.log import SessionLog
 from broker.core.errors import PeerError
 from broker.core.message import Message, Properties
 from broker.core.stage import Outcome
@@ -85,9 +85,13 @@ class DeadLetters:
     nobody subscribed to are among them."""
 
     def __init__(
-        self, settings: DeadLetterSettings, publish: Callable[[Message], Outcome], backlog: Backlog, context: Context
+        self,
+        context: Context,
+        settings: DeadLetterSettings,
+        session_log: SessionLog,
+        publish: Callable[[Message], Outcome],
     ) -> None:
-        self._settings, self._publish_letter, self._backlog = settings, publish, backlog
+        self._settings, self._publish_letter, self._session_log = settings, publish, session_log
         self._clock, metrics = context.clock, context.metrics
         self._template = _compiled(settings.topic)
         self.reasons = frozenset(why for why, cause in CAUSES.items() if cause in settings.causes)
@@ -111,7 +115,7 @@ class DeadLetters:
     def take_shed(self, session: SessionState, why: str, begin: int, skipped: int, count: int) -> None:
         """A session passes over ``count`` of its messages in the log, behind ``skipped`` from ``begin`` on."""
         if why in self.reasons:
-            for message in self._backlog.messages_for(session, begin, skipped, count):
+            for message in self._session_log.messages_for(session, begin, skipped, count):
                 self._publish(message, CAUSES[why], session.client_id)
 
     def take_of_group(self, topic_filter: TopicFilter, message: Message, why: str) -> None:

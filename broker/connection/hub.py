@@ -5,41 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from broker.auth.access import Access
-from broker.connection.acknowledge import Acknowledgements
-from broker.connection.announce import Announcements
 from broker.connection.authentication.logins import Logins
 from broker.connection.authentication.permissions import AccessChanges, Permissions
-from broker.connection.backlog import Backlog
-from broker.connection.brake import Brake, StoreBrake
-from broker.connection.connect import Connecting
+from broker.connection.backpressure import Backpressure, StoreBackpressure
+from broker.connection.client_topics import ClientTopics
 from broker.connection.connection import Connection, ConnectionServices
 from broker.connection.connections import Connections
 from broker.connection.context import Context
 from broker.connection.dead_letters import DeadLetters, DeadLetterSettings
-from broker.connection.entrance import Entrance
-from broker.connection.forwarding import Forwarding
-from broker.connection.housekeeping import Housekeeping
+from broker.connection.events import ClientEvents, SessionEvents
 from broker.connection.link import Link
-from broker.connection.parking import Parking
-from broker.connection.publish import Publishing
+from broker.connection.protocol.acknowledge import Acknowledgements
+from broker.connection.protocol.connect import Connecting
+from broker.connection.protocol.forwarding import Forwarding
+from broker.connection.protocol.parking import Parking
+from broker.connection.protocol.publish import Publishing
+from broker.connection.protocol.reading import PacketReader
+from broker.connection.protocol.subscribe import Subscribing
 from broker.connection.publish_rate import PublishRates
-from broker.connection.queue_watch import QueueWatch
-from broker.connection.reading import PacketReader
-from broker.connection.replays import Replays
-from broker.connection.restore import restore
-from broker.connection.session_events import SessionEvents
-from broker.connection.session_life import SessionLife
-from broker.connection.session_records import SessionRecords
+from broker.connection.scheduler import Scheduler
+from broker.connection.sessions.lifecycle import SessionLife
+from broker.connection.sessions.log import SessionLog
+from broker.connection.sessions.maintenance import Housekeeping, QueueWatch
+from broker.connection.sessions.records import SessionRecords
+from broker.connection.sessions.replays import Replays
+from broker.connection.sessions.restore import restore
+from broker.connection.sessions.wills import Wills
+from broker.connection.sessions.zones import Zones, ZonesSettings
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.groups import ShareGroups
 from broker.connection.sharing.settings import SharedSettings
-from broker.connection.subscribe import Subscribing
 from broker.connection.sys_topics import SysTopics
-from broker.connection.turns import Turns
 from broker.connection.upkeep import Upkeep
-from broker.connection.wills import Wills
-from broker.connection.zone_settings import ZonesSettings
-from broker.connection.zones import Zones
 from broker.core.clock import Clock, Defer, Later
 from broker.core.events import Events
 from broker.core.message import Message
@@ -90,17 +87,19 @@ class Hub:
         )
         self.access = access or Access.of(None, writer, metrics, clock)
         self.connections: set[Connection] = set()
-        self.turns = Turns(clock, defer)
-        self._brake, store_brake = Brake(context), StoreBrake(writer)
-        self.backlog = Backlog(context, session_log, self.turns)
+        self.scheduler = Scheduler(clock, defer)
+        self._backpressure, store_backpressure = Backpressure(context), StoreBackpressure(writer)
+        self.session_log = SessionLog(context, session_log, self.scheduler)
         self.retained = Retained(writer, clock, retained)
         self.retained.is_on = settings.retain_available
         self.rewrites = Rewrites(self._forget_topics)
         self.delayed = Delayed(settings=DelayedSettings(), writer=writer, clock=clock, metrics=metrics)
-        self.dead_letters = DeadLetters(letter_settings, self._publish, self.backlog, context)
+        self.dead_letters = DeadLetters(context, letter_settings, self.session_log, self._publish)
         groups = RoutedGroups(self._forget)
-        self.share_groups = ShareGroups(shared_settings, context, self.backlog, groups, self.dead_letters, self._brake)
-        self.router: Router[Session] = Router(self.backlog.keep, self._forget, self.share_groups, groups)
+        self.share_groups = ShareGroups(
+            context, shared_settings, self.session_log, groups, self.dead_letters, self._backpressure
+        )
+        self.router: Router[Session] = Router(self.session_log.keep, self._forget, self.share_groups, groups)
         self.plans = self._make_plans(settings)
         self.pipeline: Pipeline[Routes[Session]] = Pipeline(
             self.plans,
@@ -113,19 +112,19 @@ class Hub:
         )
         authorizer = self.access.authorizer
         may_send = authorizer.may_retain if authorizer.settings.check_retain_source else None
-        self.replays = Replays(context, self.retained, self.backlog, may_send)
-        self.records = SessionRecords(context, self.backlog, self.share_groups.save)
+        self.replays = Replays(context, self.retained, self.session_log, may_send)
+        self.records = SessionRecords(context, self.session_log, self.share_groups.save)
         self.zones = Zones(zones, settings, self._make_services(settings))
         self.life = life = SessionLife(
             context,
             router=self.router,
             share_groups=self.share_groups,
-            backlog=self.backlog,
+            session_log=self.session_log,
             records=self.records,
             replays=self.replays,
             wills=Wills(context, self.pipeline.publish_for_client),
             zones=self.zones,
-            turns=self.turns,
+            scheduler=self.scheduler,
         )
         self.sessions = life.sessions
         self.sys_topics = SysTopics(
@@ -138,15 +137,15 @@ class Hub:
         )
         self.publish_rates = PublishRates(context)
         permissions = Permissions(context, self.access, self.plans, life)
-        self.access.announce_to(AccessChanges(self.access, permissions, self.connections, life, self.turns))
-        self.logins = Logins(context, self.access, permissions, self.turns)
-        announcements, parking = Announcements(context, self.sys_topics), Parking(self.pipeline, metrics)
+        self.access.announce_to(AccessChanges(self.access, permissions, self.connections, life, self.scheduler))
+        self.logins = Logins(context, self.access, permissions, self.scheduler)
+        client_events, parking = ClientEvents(context, self.sys_topics), Parking(self.pipeline, metrics)
         self.registry = Connections(
             context,
             self.connections,
-            holders=(parking, self.turns, self.logins, store_brake),
+            holders=(parking, self.scheduler, self.logins, store_backpressure),
             life=life,
-            announcements=announcements,
+            client_events=client_events,
             publish_rates=self.publish_rates,
             access=self.access,
         )
@@ -156,7 +155,7 @@ class Hub:
             permissions=permissions,
             rewrites=self.rewrites,
             sys_topics=self.sys_topics,
-            turns=self.turns,
+            scheduler=self.scheduler,
         )
         connecting = Connecting(
             context,
@@ -164,7 +163,7 @@ class Hub:
             logins=self.logins,
             permissions=permissions,
             subscribing=self.subscribing,
-            announcements=announcements,
+            client_events=client_events,
             life=life,
         )
         reader = PacketReader(
@@ -174,11 +173,11 @@ class Hub:
             acknowledgements=Acknowledgements(context, life),
             subscribing=self.subscribing,
             takers=connecting.takers,
-            turns=self.turns,
+            scheduler=self.scheduler,
         )
         self._services = ConnectionServices(
-            brake=self._brake,
-            store_brake=store_brake,
+            backpressure=self._backpressure,
+            store_backpressure=store_backpressure,
             dropped=self.pipeline.dropped,
             first=connecting,
             reader=reader,
@@ -247,7 +246,7 @@ class Hub:
         return Plans(
             self.router.routes,
             self.router.forget_routes,
-            Entrance(self.rewrites, self.delayed),
+            ClientTopics(self.rewrites, self.delayed),
             settings.max_cached_plans,
             settings.max_topic_levels,
             settings.max_topic_bytes,
@@ -260,17 +259,17 @@ class Hub:
             clock=context.clock,
             changed=self.records.changed,
             moved=self.records.moved,
-            refill=self.backlog.refill,
+            refill=self.session_log.refill,
             defer=context.defer,
-            crowded=self._brake.crowded,
-            relieved=self._brake.relieved,
+            crowded=self._backpressure.crowded,
+            relieved=self._backpressure.relieved,
             on_event=SessionEvents(context.events).delivery,
             events=context.events,
             sent=context.figures.sent,
             dropped=context.figures.delivery_dropped,
             max_queue=settings.max_queued_messages,
             max_queue_bytes=settings.max_queued_bytes,
-            max_late_bytes=settings.max_unsent_bytes,
+            max_qos0_bytes=settings.max_unsent_bytes,
             window=settings.max_inflight,
             resends=settings.retry_interval > 0,
             shed=self.dead_letters.take_shed,

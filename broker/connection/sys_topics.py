@@ -21,9 +21,8 @@ from broker.config.model import Settings
 from broker.config.units import Duration
 from broker.connection.context import Context
 from broker.connection.figures import PACKET_TYPES
-from broker.connection.greeting import Greeting
-from broker.connection.link import Peer
-from broker.connection.session_life import SessionLife
+from broker.connection.link import Greeting, Peer
+from broker.connection.sessions.lifecycle import SessionLife
 from broker.core import jsontext
 from broker.core.client import BROKER, Client
 from broker.core.errors import PeerError
@@ -192,8 +191,8 @@ class SysTopics:
             "bytes/sent": lambda: self._sum("bytes_sent"),
             "packet/out/bytes": lambda: sum(c.link.unsent_bytes() for c in connections),
             "retained messages/count": lambda: retained.count,
-            "store/messages/count": lambda: retained.count + life.backlog.records,
-            "store/messages/bytes": lambda: retained.size_bytes + life.backlog.size_bytes,
+            "store/messages/count": lambda: retained.count + life.session_log.records,
+            "store/messages/bytes": lambda: retained.size_bytes + life.session_log.size_bytes,
             "subscriptions/count": lambda: life.router.subscription_count,
             "shared_subscriptions/count": lambda: life.router.shared_subscription_count,
             "heap/current": _resident_bytes,

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 from broker.connection.context import AT_ONCE, TICK_S, Context
-from broker.connection.session_life import SessionLife
+from broker.connection.sessions.lifecycle import SessionLife
 from broker.core.stage import Publisher
 from broker.routing.delayed import Delayed
 from broker.routing.retained import Retained
-from broker.session import resending
+from broker.session import sending
 
 _NS: Final = 1_000_000_000
 
@@ -71,4 +71,4 @@ class Upkeep:
     def _resend(self, sent_before_ns: int) -> None:
         for session in self._life.sessions:
             if session.window.inflight and not session.is_away:
-                resending.resend(session, sent_before_ns)
+                sending.resend(session, sent_before_ns)

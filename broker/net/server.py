@@ -14,9 +14,9 @@ from broker.connection.connection import Connection
 from broker.connection.context import TICK_S
 from broker.connection.dead_letters import DeadLetterSettings
 from broker.connection.hub import Hub
+from broker.connection.sessions.zones import ZonesSettings
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.settings import SharedSettings
-from broker.connection.zone_settings import ZonesSettings
 from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.events import Events

@@ -86,7 +86,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Record).decode
 
 
-class Kept(NamedTuple):
+class DelayedMessage(NamedTuple):
     """One delayed message; ``due_ns`` is wall clock."""
 
     key: bytes
@@ -211,13 +211,13 @@ class Delayed:
             left -= 1
         return inf
 
-    def page(self, after: str | None, limit: int) -> list[Kept]:
+    def page(self, after: str | None, limit: int) -> list[DelayedMessage]:
         """At most ``limit`` in the order in which they are due, those after an identifier."""
         start = b"" if after is None else _key_of(after)
         keys = nsmallest(limit, (key for key in self._sizes if key > start))
         return [kept for key in keys if (kept := self._find(key)) is not None]
 
-    def get(self, id: str) -> Kept:
+    def get(self, id: str) -> DelayedMessage:
         """One of them.
 
         Raises:
@@ -265,11 +265,11 @@ class Delayed:
         if not self._bytes_of[client_id]:
             del self._bytes_of[client_id]
 
-    def _find(self, key: bytes) -> Kept | None:
+    def _find(self, key: bytes) -> DelayedMessage | None:
         if key not in self._sizes:
             return None
         value = self._uncommitted.get(key) or self._writer.store.get(PREFIX + key)
-        return None if value is None else Kept(key, _due_ns(key), _message(_decode(value)))
+        return None if value is None else DelayedMessage(key, _due_ns(key), _message(_decode(value)))
 
     def _forget(self, key: bytes) -> None:
         self._drop(key)

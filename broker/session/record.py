@@ -10,10 +10,9 @@ from broker.core.client import Client, Proof
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.session import in_log
-from broker.session.delivery import Delivery
+from broker.session.delivery import Claim, Delivery, SharedDelivery
+from broker.session.log_queue import LogQueue
 from broker.session.session import Session
-from broker.session.share import LogShare
-from broker.session.shared_delivery import Claim, SharedDelivery
 from broker.session.state import DEFAULT_ZONE, SessionState
 from broker.session.will import Will
 
@@ -188,7 +187,7 @@ def restore_session(session: Session, value: bytes) -> bool:
         delivery.is_released = flight.is_released
         inflight[flight.packet_id] = delivery
     session.window.inflight, session.window.next_id = inflight, record.next_id
-    session.log = LogShare(record.position, is_behind=True)
+    session.log = LogQueue(record.position, is_behind=True)
     return record.is_connected
 
 

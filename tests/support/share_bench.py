@@ -20,7 +20,7 @@ from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Metrics
-from broker.session import answers
+from broker.session import acks
 from broker.session.outbox import Outbox
 from broker.session.session import Session
 from broker.storage.memory import MemoryStore
@@ -48,7 +48,7 @@ class Player:
         found.attach(self, Client(client_id, protocol_version=5), box, window, max_bytes)
         if is_durable:
             hub.records.changed(found)
-        hub.backlog.load_inflight(found)
+        hub.session_log.load_inflight(found)
         hub.share_groups.here(found)
         found.resume()
 
@@ -131,7 +131,7 @@ class ShareBench:
     def subscribe(self, player: Player, text: str, qos: int = 1, **options: Any) -> None:
         session = player.session
         topic_filter = TopicFilter.parse(text)
-        subscription = Subscription(topic_filter, qos, since_offset=self.hub.backlog.since_offset, **options)
+        subscription = Subscription(topic_filter, qos, since_offset=self.hub.session_log.since_offset, **options)
         is_new = text not in session.subscriptions
         session.subscriptions[text] = subscription
         self.hub.router.subscribe(session, subscription, is_new)
@@ -152,7 +152,7 @@ class ShareBench:
 
     def ack(self, player: Player, packet: Publish) -> None:
         player.got.remove(packet)
-        answers.puback(player.session, packet.packet_id)
+        acks.puback(player.session, packet.packet_id)
         self.settle()
 
     def ack_all(self, player: Player) -> list[str]:
@@ -162,7 +162,7 @@ class ShareBench:
             packet = player.got.pop(0)
             taken.append(packet.payload.decode())
             if packet.qos == 1:
-                answers.puback(player.session, packet.packet_id)
+                acks.puback(player.session, packet.packet_id)
             if not player.got:
                 self.settle()
         return taken

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from broker.codec.packets import Connect
-from broker.connection.zone_settings import ZonesSettings
+from broker.connection.sessions.zones import ZonesSettings
 from broker.net.listener import Listener
 from broker.net.settings import ListenerSettings, NamedListener
 from broker.storage.store import Store

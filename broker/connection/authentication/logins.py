@@ -21,13 +21,12 @@ from broker.codec.framing import frame_at
 from broker.codec.packets import Auth, Properties
 from broker.codec.wire import protocol_error
 from broker.connection.authentication.expiry import Expiries
-from broker.connection.authentication.login import Done, Login
+from broker.connection.authentication.pending import PARKED_LOGIN, Done, Login, PendingLogins
 from broker.connection.authentication.permissions import Permissions
-from broker.connection.authentication.waiting import PARKED_LOGIN, WaitingLogins
 from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.order import check_order
-from broker.connection.turns import Turns
+from broker.connection.scheduler import Scheduler
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import PeerError
@@ -44,14 +43,14 @@ class Logins:
         context: Context,
         access: Access,
         permissions: Permissions,
-        turns: Turns,
+        scheduler: Scheduler,
     ) -> None:
-        self._context, self._access, self._permissions, self._turns = context, access, permissions, turns
+        self._context, self._access, self._permissions, self._scheduler = context, access, permissions, scheduler
         settings = context.settings
         override = None if settings.clientid_override == "disabled" else settings.clientid_override
         self.attributes = ClientAttributes(settings.client_attrs_init, context.metrics, override)
         """Attributes of clients, by the settings of the start."""
-        self.waiting = WaitingLogins(context)
+        self.waiting = PendingLogins(context)
         self._expiries = Expiries(context)
         self._again: set[Connection] = set()
         """Connected, and an exchange of AUTH is under way."""
@@ -145,7 +144,7 @@ class Logins:
             self._send(c, login, reason.CONTINUE_AUTHENTICATION, result.data)  # [MQTT-4.12.0-2]
         elif isinstance(result, Finished):
             if c.is_connected:
-                self._turns.give_way(c)  # what comes next is read by the rules of then
+                self._scheduler.give_way(c)  # what comes next is read by the rules of then
             self._finish(c, login, result)
         else:
             if c.is_connected:

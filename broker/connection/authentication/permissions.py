@@ -13,8 +13,8 @@ from broker.auth.bans import Ban
 from broker.connection.authentication.permits import Permits, SessionRoutes
 from broker.connection.connection import Connection
 from broker.connection.context import Context
-from broker.connection.session_life import SessionLife
-from broker.connection.turns import Turns
+from broker.connection.scheduler import Scheduler
+from broker.connection.sessions.lifecycle import SessionLife
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.topic import TopicFilter
@@ -60,8 +60,8 @@ class Permissions:
         session.may_have = withheld
         life.router.limit(session)
         life.router.regroup()
-        if session.foretelling is not None:
-            session.foretelling.upset()  # the record on disk foretells what goes by the rules of before
+        if session.prediction is not None:
+            session.prediction.upset()  # the record on disk foretells what goes by the rules of before
             life.records.changed(session)
 
     def closes_on_denial(self) -> bool:
@@ -111,10 +111,10 @@ class AccessChanges:
         permissions: Permissions,
         connections: Collection[Connection],
         life: SessionLife,
-        turns: Turns,
+        scheduler: Scheduler,
     ) -> None:
         self._access, self._permissions, self._connections = access, permissions, connections
-        self._life, self._turns = life, turns
+        self._life, self._scheduler = life, scheduler
 
     def rules_changed(self) -> None:
         """Rules have changed: let them count for everybody who is connected.
@@ -125,7 +125,7 @@ class AccessChanges:
         connected = [c for c in self._connections if c.is_connected and not c.is_closed]
         for c in connected:
             self._permissions.grant(c, c.client)
-        self._turns.do(self._recheck(connected))
+        self._scheduler.run_in_background(self._recheck(connected))
 
     def _recheck(self, connected: Sequence[Connection]) -> Iterator[None]:
         for c in connected:
@@ -135,7 +135,7 @@ class AccessChanges:
 
     def users_changed(self, names: Collection[str]) -> None:
         """Users were deleted or changed: let that count for those who are connected as them."""
-        self._turns.do(
+        self._scheduler.run_in_background(
             self._users_changed([c for c in self._connections if c.account is not None and c.account.name in names])
         )
 
@@ -165,7 +165,7 @@ class AccessChanges:
         """Somebody was banned: close the connections that it is about. That of one client identifier at once, others
         are looked for over some turns of the loop."""
         if ban.kind != "clientid":
-            self._turns.do(self._close_banned())
+            self._scheduler.run_in_background(self._close_banned())
             return
         session = self._life.sessions.get(ban.who)
         if session is not None and session.owner is not None:

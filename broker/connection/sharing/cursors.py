@@ -8,7 +8,7 @@ from typing import Final
 from broker.codec.outgoing import Outgoing
 from broker.connection.sharing.services import NO_MESSAGE, GroupServices
 from broker.core.message import Message
-from broker.session.shared_delivery import SharedDelivery
+from broker.session.delivery import SharedDelivery
 from broker.storage.store import LogShard
 
 READ_RECORDS: Final = 256

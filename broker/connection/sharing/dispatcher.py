@@ -16,8 +16,7 @@ from broker.core.client import Client
 from broker.core.message import Message
 from broker.routing.strategies import Keyed, Strategy
 from broker.session import sending
-from broker.session.delivery import DENIED
-from broker.session.shared_delivery import NO_OFFSET, SharedDelivery
+from broker.session.delivery import DENIED, NO_OFFSET, SharedDelivery
 
 _ONE_BYTE: Final = 128
 """A remaining length below this takes one byte."""

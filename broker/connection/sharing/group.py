@@ -30,8 +30,8 @@ from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.routing.strategies import Keyed, Strategy, StrategyName, strategy_of
+from broker.session.delivery import NO_OFFSET, SharedDelivery
 from broker.session.session import Session
-from broker.session.shared_delivery import NO_OFFSET, SharedDelivery
 from broker.storage.store import LogShard
 
 AHEAD: Final = 1024

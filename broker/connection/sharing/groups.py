@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from broker.connection.backlog import Backlog, message_of
-from broker.connection.brake import Brake
+from broker.connection.backpressure import Backpressure
 from broker.connection.context import Context
 from broker.connection.dead_letters import DeadLetters
+from broker.connection.sessions.log import SessionLog, message_of
 from broker.connection.sharing.cursors import Cursor
 from broker.connection.sharing.group import ShareGroup
 from broker.connection.sharing.member import Member
@@ -20,8 +20,8 @@ from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.routing.shared import RoutedGroups
 from broker.routing.strategies import StrategyName
+from broker.session.delivery import SharedDelivery
 from broker.session.session import Session
-from broker.session.shared_delivery import SharedDelivery
 from broker.storage.store import LogShard
 from broker.streams.starts import Start, StreamStarts
 
@@ -54,18 +54,18 @@ class ShareGroups:
 
     def __init__(
         self,
-        settings: SharedSettings,
         context: Context,
-        backlog: Backlog,
+        settings: SharedSettings,
+        session_log: SessionLog,
         routed: RoutedGroups,
         dead_letters: DeadLetters,
-        brake: Brake,
+        backpressure: Backpressure,
     ) -> None:
         self.settings = settings
         writer, metrics = context.writer, context.metrics
         self.groups: dict[str, ShareGroup] = {}
         self.starts: StreamStarts | None = None
-        self._writer, self._backlog, self._routed, self._clock = writer, backlog, routed, context.clock
+        self._writer, self._session_log, self._routed, self._clock = writer, session_log, routed, context.clock
         self._dirty: dict[GroupState, None] = {}
         self._starts: dict[tuple[str, str], Start] = {}
         self._listening: set[int] = set()
@@ -79,14 +79,14 @@ class ShareGroups:
             read=self._read,
             first_offset=lambda shard: writer.store.range_of(shard).first_offset,
             next_offset=lambda shard: writer.store.range_of(shard).next_offset,
-            log_next=lambda: backlog.log_next,
+            log_next=lambda: session_log.log_next,
             defer=context.defer,
             changed=self._changed,
             when_recorded=self._when_recorded,
             dropped=context.figures.delivery_dropped,
             redelivered=self._redelivered,
-            crowded=brake.crowded,
-            relieved=brake.relieved,
+            crowded=backpressure.crowded,
+            relieved=backpressure.relieved,
             losses=GroupLosses(context.events, dead_letters),
         )
         metrics.gauge("shared_groups", lambda: len(self.groups), "share groups")
@@ -249,7 +249,7 @@ class ShareGroups:
 
     def kept_from(self) -> int:
         """The lowest offset of the session log that a group still needs."""
-        shard, log_next = self._backlog.shard, self._backlog.log_next
+        shard, log_next = self._session_log.shard, self._session_log.log_next
         lows = (group.low_offset(shard) for group in self.groups.values())
         return min((low for low in lows if low is not None), default=log_next)
 
@@ -271,7 +271,7 @@ class ShareGroups:
         now_ns = self._clock.now_ns()
         self._ticks += 1
         is_old_due = self._ticks % _OLD_TICKS == 0
-        least_offset = self._backlog.offset_within_bound() if is_old_due and self.groups else 0
+        least_offset = self._session_log.offset_within_bound() if is_old_due and self.groups else 0
         for group in [group for group in self.groups.values() if group.is_timed]:
             group.tick(now_ns)
             group.drop_excess(now_ns, also_old=is_old_due, least_offset=least_offset)
@@ -322,7 +322,7 @@ class ShareGroups:
     def _make_durable(self, group: ShareGroup) -> None:
         group.is_persistent = True
         if group.stream is None and not group.cursors:
-            group.stand_on([Cursor(self._backlog.shard, self._backlog.since_offset, is_behind=False)])
+            group.stand_on([Cursor(self._session_log.shard, self._session_log.since_offset, is_behind=False)])
         self._changed(group)
 
     def _changed(self, group: GroupState) -> None:
@@ -348,9 +348,9 @@ class ShareGroups:
 
     def _read(self, shard: LogShard, from_offset: int, limit: int) -> Found:
         """Records as messages; of the session log only what the loop has heard of, without what is addressed."""
-        backlog = self._backlog
-        is_session_log = shard == backlog.shard
-        end = backlog.log_next if is_session_log else 1 << 62
+        session_log = self._session_log
+        is_session_log = shard == session_log.shard
+        end = session_log.log_next if is_session_log else 1 << 62
         if from_offset >= end:
             return []
         return [

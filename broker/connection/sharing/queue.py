@@ -9,7 +9,7 @@ from typing import Final
 
 from broker.connection.sharing.cursors import Cursor
 from broker.connection.sharing.settings import SharedSettings
-from broker.session.shared_delivery import SharedDelivery
+from broker.session.delivery import SharedDelivery
 
 _CROWDED: Final = 500
 """When so many wait in memory publishers wait as well: few enough to be given out before that is given up."""

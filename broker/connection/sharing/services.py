@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.connection.brake import Crowded
+from broker.connection.backpressure import Crowded
 from broker.connection.dead_letters import DeadLetters
 from broker.connection.sharing.settings import SharedSettings
 from broker.core.client import Client

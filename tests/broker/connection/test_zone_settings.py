@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from broker.codec.packets import Disconnect, PubAck, Publish, SubscriptionRequest
 from broker.config.model import Settings
+from broker.connection.sessions.zones import ZoneMqttSettings, ZonesSettings
 from broker.connection.settings import FIXED_SETTINGS, MqttSettings
-from broker.connection.zone_settings import ZoneMqttSettings, ZonesSettings
 from tests.support.mqtt_server import on_loop
 from tests.support.zoned import HOUR_S, zoned
 

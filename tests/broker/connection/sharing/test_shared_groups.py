@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from broker.codec.packets import Publish
 from broker.connection.sharing.settings import ShareGroupSettings
 from broker.routing.strategies import StrategyName
-from broker.session import answers
+from broker.session import acks
 from tests.support.share_bench import Player, ShareBench, payloads
 
 TEXT = "$share/g/t/#"
@@ -110,14 +110,14 @@ def test_qos_2_stays_with_its_session_and_comes_again_there(bench: ShareBench) -
     publish(bench, 6, qos=2)
     mine, others = payloads(one), payloads(two)
     received = one.got[0]
-    answers.pubrec(one.session, received.packet_id)
+    acks.pubrec(one.session, received.packet_id)
     bench.disconnect(one)
     assert payloads(two) == others
     again = bench.connect("m0", is_durable=True)
     assert payloads(again) == mine[1:]
     assert all(packet.dup for packet in again.got)
     assert len(again.other) == 1  # PUBREL
-    answers.pubcomp(again.session, received.packet_id)
+    acks.pubcomp(again.session, received.packet_id)
     assert bench.group(TEXT).in_flight == 5
 
 
@@ -133,7 +133,7 @@ def test_qos_2_of_a_session_that_ends_goes_to_nobody(bench: ShareBench) -> None:
 def test_a_refused_message_is_discarded_and_counted(bench: ShareBench) -> None:
     one, two = members(bench, 2)
     publish(bench, 2)
-    answers.refusal(one.session, one.got[0].packet_id, 1)
+    acks.refusal(one.session, one.got[0].packet_id, 1)
     bench.settle()
     assert (len(one.got), len(two.got)) == (1, 1)
     assert bench.group(TEXT).in_flight == 1
@@ -193,7 +193,7 @@ def test_a_durable_group_is_stored_once_and_with_plain_sessions_too(bench: Share
     plain = bench.connect("plain", is_durable=True)
     bench.subscribe(plain, "t/#")
     publish(bench, 10)
-    held = bench.store.range_of(bench.hub.backlog.shard)
+    held = bench.store.range_of(bench.hub.session_log.shard)
     assert held.next_offset - held.first_offset == 10
 
 
@@ -560,9 +560,9 @@ class Groups(RuleBasedStateMachine):
 
     def _settle(self, player: Player, packet: Publish, is_refused: bool) -> None:
         if is_refused:
-            answers.refusal(player.session, packet.packet_id, packet.qos)
+            acks.refusal(player.session, packet.packet_id, packet.qos)
         else:
-            answers.puback(player.session, packet.packet_id)
+            acks.puback(player.session, packet.packet_id)
         self.bench.settle()
         self.done[packet.payload.decode()] += 1
 
