@@ -27,7 +27,7 @@ from pathlib import Path
 
 from benchmarks.load import resident_bytes
 from broker.app.build import SESSION_LOG
-from broker.connection.settings import MqttSettings
+from broker.connection.hub import ServerSettings
 from broker.core.client import Client
 from broker.core.clock import SystemClock
 from broker.core.events import Events
@@ -283,7 +283,7 @@ async def start(folder: Path, count: int) -> int:
 def _server(store: Store) -> Server:
     metrics = Metrics()
     return Server(
-        settings=MqttSettings(),
+        settings=ServerSettings(),
         listeners=[NamedListener(ListenerSettings(bind="127.0.0.1:0"))],
         writer=Writer(store, asyncio.get_running_loop(), metrics=metrics),
         session_log=SESSION_LOG,

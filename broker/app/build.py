@@ -26,6 +26,7 @@ from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.sections import Sections
 from broker.connection.dead_letters import DeadLetterSettings
+from broker.connection.hub import ServerSettings
 from broker.connection.sessions.zones import ZonesSettings
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.settings import SharedSettings
@@ -188,11 +189,13 @@ class Node:
         config = self.config
         return Server(
             listeners=named_of(config),
-            settings=config.get("mqtt", MqttSettings),
-            zones=config.get("zones", ZonesSettings),
-            shared=config.get("shared_subscription", SharedSettings),
-            retained=config.get("retained", RetainedSettings),
-            dead_letter=config.get("dead_letter", DeadLetterSettings),
+            settings=ServerSettings(
+                mqtt=config.get("mqtt", MqttSettings),
+                zones=config.get("zones", ZonesSettings),
+                shared=config.get("shared_subscription", SharedSettings),
+                retained=config.get("retained", RetainedSettings),
+                dead_letter=config.get("dead_letter", DeadLetterSettings),
+            ),
             writer=self.writer,
             session_log=SESSION_LOG,
             metrics=self.metrics,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from broker.auth.access import Access
 from broker.connection.authentication.logins import Logins
@@ -37,12 +38,9 @@ from broker.connection.sharing.groups import ShareGroups
 from broker.connection.sharing.settings import SharedSettings
 from broker.connection.sys_topics import SysTopics
 from broker.connection.upkeep import Upkeep
-from broker.core.clock import Clock, Defer, Later
-from broker.core.events import Events
 from broker.core.message import Message
 from broker.core.stage import Gate, Outcome, Tap
 from broker.core.topic import TopicFilter
-from broker.observe.metrics import Metrics
 from broker.pipeline.lanes import LaneBounds
 from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import Plans
@@ -54,50 +52,43 @@ from broker.routing.settings import RetainedSettings
 from broker.routing.shared import RoutedGroups
 from broker.session.session import Session, SessionServices
 from broker.storage.store import LogShard
-from broker.storage.writer import Writer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """The settings of an MQTT server, by section."""
+
+    mqtt: MqttSettings = field(default_factory=MqttSettings)
+    retained: RetainedSettings = field(default_factory=RetainedSettings)
+    dead_letter: DeadLetterSettings = field(default_factory=DeadLetterSettings)
+    shared: SharedSettings = field(default_factory=SharedSettings)
+    zones: ZonesSettings | None = None
 
 
 class Hub:
-    """All parts of a node's MQTT server. ``defer`` runs a callable in a later turn of the loop, ``later`` after some
-    seconds.
+    """All parts of a node's MQTT server.
 
     Nothing below imports this module. Attributes are for the packages above, which show and change what the node does.
     """
 
     def __init__(
-        self,
-        *,
-        settings: MqttSettings,
-        writer: Writer,
-        session_log: LogShard,
-        metrics: Metrics,
-        events: Events,
-        clock: Clock,
-        defer: Defer,
-        later: Later,
-        access: Access | None = None,
-        retained: RetainedSettings | None = None,
-        dead_letter: DeadLetterSettings | None = None,
-        shared: SharedSettings | None = None,
-        zones: ZonesSettings | None = None,
+        self, context: Context, settings_of: ServerSettings, session_log: LogShard, access: Access | None = None
     ) -> None:
-        shared_settings, letter_settings = shared or SharedSettings(), dead_letter or DeadLetterSettings()
-        self.context = context = Context(
-            settings, writer=writer, metrics=metrics, events=events, clock=clock, defer=defer, later=later
-        )
+        self.context, settings = context, settings_of.mqtt
+        writer, metrics, events, clock = context.writer, context.metrics, context.events, context.clock
         self.access = access or Access.of(None, writer, metrics, clock)
         self.connections: set[Connection] = set()
-        self.scheduler = Scheduler(clock, defer)
+        self.scheduler = Scheduler(clock, context.defer)
         self._backpressure, store_backpressure = Backpressure(context), StoreBackpressure(writer)
         self.session_log = SessionLog(context, session_log, self.scheduler)
-        self.retained = Retained(writer, clock, retained)
+        self.retained = Retained(writer, clock, settings_of.retained)
         self.retained.is_on = settings.retain_available
         self.rewrites = Rewrites(self._forget_topics)
         self.delayed = Delayed(settings=DelayedSettings(), writer=writer, clock=clock, metrics=metrics)
-        self.dead_letters = DeadLetters(context, letter_settings, self.session_log, self._publish)
+        self.dead_letters = DeadLetters(context, settings_of.dead_letter, self.session_log, self._publish)
         groups = RoutedGroups(self._forget)
         self.share_groups = ShareGroups(
-            context, shared_settings, self.session_log, groups, self.dead_letters, self._backpressure
+            context, settings_of.shared, self.session_log, groups, self.dead_letters, self._backpressure
         )
         self.router: Router[Session] = Router(self.session_log.keep, self._forget, self.share_groups, groups)
         self.plans = self._make_plans(settings)
@@ -114,7 +105,7 @@ class Hub:
         may_send = authorizer.may_retain if authorizer.settings.check_retain_source else None
         self.replays = Replays(context, self.retained, self.session_log, may_send)
         self.records = SessionRecords(context, self.session_log, self.share_groups.save)
-        self.zones = Zones(zones, settings, self._make_services(settings))
+        self.zones = Zones(settings_of.zones, settings, self._make_services(settings))
         self.life = life = SessionLife(
             context,
             router=self.router,

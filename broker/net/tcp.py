@@ -27,32 +27,14 @@ class TcpLink(asyncio.Protocol):
     """One accepted socket; ``broker.connection.connection.Link`` for its connection."""
 
     __slots__ = (
-        "_connection",
-        "_context",
-        "_is_tls",
-        "_loop",
-        "_origin",
-        "_owner",
-        "_transport",
-        "certificate",
-        "data_received",
-        "listener",
-        "peer_host",
-        "peer_port",
-        "refusal",
-        "server_name",
-        "tls_version",
-    )
+        "_connection", "_context", "_is_tls", "_loop", "_origin", "_owner", "_transport", "certificate",
+        "data_received", "listener", "peer_host", "peer_port", "refusal", "server_name", "tls_version",
+    )  # fmt: skip
 
     _transport: asyncio.Transport
 
     def __init__(
-        self,
-        hub: Hub,
-        owner: LinkOwner,
-        loop: asyncio.AbstractEventLoop,
-        listener: str,
-        origin: Origin | None = None,
+        self, hub: Hub, owner: LinkOwner, loop: asyncio.AbstractEventLoop, listener: str, origin: Origin | None = None
     ) -> None:
         self._context, self._owner, self._loop, self.listener = hub.context, owner, loop, listener
         self._origin = origin

@@ -195,11 +195,7 @@ class Router(Generic[S]):
     """
 
     def __init__(
-        self,
-        keep: Keep[S],
-        on_change: Callable[[TopicFilter], None],
-        memberships: Memberships[S],
-        groups: RoutedGroups,
+        self, keep: Keep[S], on_change: Callable[[TopicFilter], None], memberships: Memberships[S], groups: RoutedGroups
     ) -> None:
         self._keep, self._on_change, self._memberships, self._groups = keep, on_change, memberships, groups
         self._plain: FilterTrie[tuple[S, Subscription]] = FilterTrie()

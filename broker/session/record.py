@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from broker.core.client import Client, Proof
+from broker.core.message import with_pairs
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.session import in_log
@@ -207,7 +208,5 @@ def restore_subscriptions(session: Session, value: bytes) -> None:
 
 
 def _will(record: _Will, client: Client) -> Will:
-    properties = dict(record.properties)
-    if "User-Property" in properties:
-        properties["User-Property"] = [(name, text) for name, text in properties["User-Property"]]
+    properties = with_pairs(record.properties) or {}
     return Will(record.topic, record.payload, record.qos, record.retain, client, record.delay_s, properties)

@@ -113,42 +113,12 @@ class SessionState:
     the size of packets or takes topic aliases. ``log`` and ``prediction`` are there when it is durable."""
 
     __slots__ = (
-        "away_since_ns",
-        "box",
-        "client",
-        "client_id",
-        "connected_ns",
-        "dropped",
-        "ends_at_ns",
-        "expiry_s",
-        "fast",
-        "inbound",
-        "is_blocked",
-        "is_crowded",
-        "is_durable",
-        "is_ended",
-        "is_slow",
-        "is_v5",
-        "is_waited_for",
-        "log",
-        "max_packet_bytes",
-        "may_have",
-        "maybe_sent_below",
-        "memberships",
-        "owner",
-        "prediction",
-        "pushed",
-        "qos0_queue",
-        "queue",
-        "queue_bytes",
-        "retained_queue",
-        "services",
-        "subscriptions",
-        "will",
-        "will_at_ns",
-        "window",
-        "zone",
-    )
+        "away_since_ns", "box", "client", "client_id", "connected_ns", "dropped", "ends_at_ns", "expiry_s", "fast",
+        "inbound", "is_blocked", "is_crowded", "is_durable", "is_ended", "is_slow", "is_v5", "is_waited_for", "log",
+        "max_packet_bytes", "may_have", "maybe_sent_below", "memberships", "owner", "prediction", "pushed",
+        "qos0_queue", "queue", "queue_bytes", "retained_queue", "services", "subscriptions", "will", "will_at_ns",
+        "window", "zone",
+    )  # fmt: skip
 
     def __init__(self, client_id: str, services: DeliveryServices, *, is_durable: bool, next_offset: int = 0) -> None:
         self.client_id, self.services, self.is_durable = client_id, services, is_durable

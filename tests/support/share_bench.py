@@ -10,7 +10,8 @@ from typing import Any
 
 from broker.codec.framing import Decoder
 from broker.codec.packets import Packet, Publish
-from broker.connection.hub import Hub
+from broker.connection.context import Context
+from broker.connection.hub import Hub, ServerSettings
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.group import ShareGroup
 from broker.connection.sharing.settings import SharedSettings
@@ -80,17 +81,16 @@ class ShareBench:
         """Begin with what the store holds."""
         self.metrics = Metrics()
         self.writer = Writer(self.store, self.loop, metrics=self.metrics)
-        self.hub = Hub(
-            settings=MqttSettings(),
+        context = Context(
+            MqttSettings(),
             writer=self.writer,
-            session_log=LogShard(1),
             metrics=self.metrics,
             events=Events(),
             clock=self.clock,
             defer=self.loop.call_soon,
             later=self.loop.call_later,
-            shared=self.shared,
         )
+        self.hub = Hub(context, ServerSettings(shared=self.shared), LogShard(1))
         for _ in self.hub.load():
             pass
 

@@ -38,13 +38,7 @@ DATA: Final = "Authentication-Data"
 class Logins:
     """Logs clients in, and takes AUTH."""
 
-    def __init__(
-        self,
-        context: Context,
-        access: Access,
-        permissions: Permissions,
-        scheduler: Scheduler,
-    ) -> None:
+    def __init__(self, context: Context, access: Access, permissions: Permissions, scheduler: Scheduler) -> None:
         self._context, self._access, self._permissions, self._scheduler = context, access, permissions, scheduler
         settings = context.settings
         override = None if settings.clientid_override == "disabled" else settings.clientid_override

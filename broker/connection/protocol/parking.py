@@ -37,11 +37,7 @@ class Parking:
         metrics.gauge("connections_parked", lambda: len(self._tasks), "clients whose publish waits for another process")
 
     def park(
-        self,
-        c: Peer,
-        message: Message,
-        plan: TopicPlan[Routes[Session]],
-        finish: Callable[[Decided], None],
+        self, c: Peer, message: Message, plan: TopicPlan[Routes[Session]], finish: Callable[[Decided], None]
     ) -> None:
         """Read nothing more from a connection until its message is decided; then ``finish`` with what was decided."""
         c.is_parked = True

@@ -5,14 +5,12 @@ A record with ``rule`` set is addressed to the one client identifier it names: r
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from broker.codec.outgoing import Outgoing
 from broker.connection.context import Context
 from broker.connection.scheduler import Scheduler
-from broker.core import jsontext
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.stream import StreamRecord
@@ -22,6 +20,7 @@ from broker.session.delivery import Delivery
 from broker.session.session import Session
 from broker.session.state import SessionState
 from broker.storage.store import LogShard
+from broker.streams.capture import properties_of, record_of
 
 REFILL_RECORDS: Final = 256
 """Records read at a time for a session that is behind: some 100 µs of the loop's time."""
@@ -32,7 +31,6 @@ of a commit is one piece of work, however many sessions its messages are for."""
 
 _Token = tuple[Outgoing, tuple[Target[Session | RoutedGroup], ...]]
 _WIDE: Final = 32
-_BASE64: Final = "$base64"
 _VIA: Final = "$via"
 """Beside the properties: the rules that a message came through, so that none runs on what it published itself."""
 
@@ -216,54 +214,23 @@ def _match(session: SessionState, offset: int, record: StreamRecord) -> Delivery
 
 
 def _record(message: Message, addressee: str | None) -> StreamRecord:
-    client = message.client
-    return StreamRecord(
-        message.received_ns // 1000,
-        message.topic,
-        message.payload,
-        message.qos,
-        message.retain,
-        client.client_id,
-        client.username,
-        _properties_text(message),
-        addressee,
-    )
+    if message.via:
+        properties = {**(message.properties or {}), _VIA: message.via}
+        message = message.changed(message.topic, message.payload, message.qos, message.retain, properties)
+    record = record_of(message)
+    return record if addressee is None else record._replace(rule=addressee)
 
 
 def message_of(record: StreamRecord) -> Message:
     """The message that a record was made of."""
     client = Client(record.client_id, record.username)
-    properties, via = _properties_of(record.properties), ()
+    properties, via = properties_of(record.properties), ()
     if properties is not None and _VIA in properties:
         via = tuple(properties.pop(_VIA))
     received_ns = record.ts_us * 1000
     return Message(
         record.topic, record.payload, record.qos, record.retain, client, received_ns, properties or None, via=via
     )
-
-
-def _properties_text(message: Message) -> str | None:
-    if not (message.properties or message.via):
-        return None
-    plain: dict[str, Any] = {
-        name: {_BASE64: b64encode(value).decode()} if isinstance(value, bytes) else value
-        for name, value in (message.properties or {}).items()
-    }
-    if message.via:
-        plain[_VIA] = message.via
-    return jsontext.encode(plain).decode()
-
-
-def _properties_of(text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    properties: dict[str, Any] = jsontext.decode(text)
-    for name, value in properties.items():
-        if isinstance(value, dict) and _BASE64 in value:
-            properties[name] = b64decode(value[_BASE64])
-    if "User-Property" in properties:
-        properties["User-Property"] = [(key, text) for key, text in properties["User-Property"]]
-    return properties
 
 
 def _ignore(_error: BaseException | None) -> None:

@@ -40,11 +40,7 @@ class Housekeeping:
         self._context, self._life, self._writer = context, life, context.writer
         self._sessions, self._session_log = life.sessions, life.session_log
         self._trimming = _Job(self._trim, _TRIM_NS)
-        self._jobs = [
-            self._trimming,
-            _Job(self._sweep_records, _SWEEP_NS),
-            _Job(self._forget_stale, _STALE_NS),
-        ]
+        self._jobs = [self._trimming, _Job(self._sweep_records, _SWEEP_NS), _Job(self._forget_stale, _STALE_NS)]
         self.records_swept = 0
         """Records without a session that were deleted."""
 

@@ -247,7 +247,7 @@ async def test_a_parked_client_can_be_kicked() -> None:
         client = await node.client("p", 5)
         client.send(published(b"x", 2))
         await node.until(lambda: judge.asked)
-        assert node.server.kick("p")
+        node.kick("p")
         assert (await client.expect(Disconnect)).reason_code == 0x98
         await node.until(lambda: judge.cancelled)
         assert node.metrics.value("connections_parked") == 0

@@ -181,7 +181,7 @@ async def test_a_session_that_ends_leaves_no_place_behind() -> None:
         client = await node.client("d", 5, clean_start=False, properties=_LASTING)
         await client.subscribe(SubscriptionRequest("r/#", 1))
         await take(client, 10)
-        node.server.delete_session("d")
+        node.end_session("d")
         await node.writer.committed()
         assert store.get(PREFIX + b"d") is None
         assert len(node.server.hub.replays) == 0

@@ -110,8 +110,8 @@ async def test_a_certificate_may_name_user_and_client(
         client = await opened(port, trusting(authority, dev))
         client.send(Connect("c", 5))
         await client.expect(ConnAck)
-        [status] = list(node.server.clients())
-        assert (status.client_id, status.username) == (client_id, username)
+        [session] = node.server.hub.sessions
+        assert (session.client_id, session.client.username) == (client_id, username)
 
 
 @on_loop
