@@ -197,7 +197,7 @@ def serve(port: int, directory: Path | None) -> None:
     """Run the server alone until SIGTERM, with its store in memory or in a directory."""
     import uvloop
 
-    from broker.connection.settings import MqttSettings
+    from broker.connection.hub import ServerSettings
     from broker.core.clock import SystemClock
     from broker.core.events import Events
     from broker.net.server import Server
@@ -214,7 +214,7 @@ def serve(port: int, directory: Path | None) -> None:
         store = RocksStore(directory / "store", "fsync") if directory else MemoryStore()
         writer = Writer(store, loop)
         server = Server(
-            settings=MqttSettings(),
+            settings=ServerSettings(),
             listeners=[NamedListener(ListenerSettings(bind=f"127.0.0.1:{port}"))],
             writer=writer,
             session_log=LogShard(1),

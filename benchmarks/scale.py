@@ -27,7 +27,7 @@ from pathlib import Path
 
 from benchmarks.load import resident_bytes
 from broker.app.build import SESSION_LOG
-from broker.connection.settings import MqttSettings
+from broker.connection.hub import ServerSettings
 from broker.core.client import Client
 from broker.core.clock import SystemClock
 from broker.core.events import Events
@@ -223,7 +223,7 @@ async def plans(folder: Path, count: int) -> int:
         started = time.perf_counter()
         for piece in pieces:
             publisher.data_received(piece)
-            hub.turn.flush()
+            hub.context.turn.flush()
         rates[topics] = max(messages, topics) / (time.perf_counter() - started)
         name = "all of them new" if topics > 10_000 else f"{topics:,} in turn"
         _tell(f"plans, topics: {name}", f"{rates[topics]:,.0f}/s, {rates[topics] / rates[1]:.2f} of one topic")
@@ -241,7 +241,7 @@ async def start(folder: Path, count: int) -> int:
     """A node with a tenth as many lasting sessions as retained messages, each with a subscription, ended and begun."""
     sessions = count // 10
     server = _server(RocksStore(folder, "os"))
-    hub, writer = server.hub, server.hub.writer
+    hub, writer = server.hub, server.hub.context.writer
     for _ in hub.load():
         pass
     for number in range(count):
@@ -276,14 +276,14 @@ async def start(folder: Path, count: int) -> int:
     there = f"{len(server.hub.sessions):,} sessions, {server.hub.retained.count:,} retained"
     _tell("start", f"{there}: {taken_s:.1f} s, in steps of {longest * 1e3:.0f} ms at most")
     _tell("start, resident memory", f"{(_resident() - before) / max(sessions, 1):,.0f} bytes a session")
-    await server.hub.writer.close()
+    await server.hub.context.writer.close()
     return int(taken_s > _START_WITHIN_S or longest > _START_STEP_S)
 
 
 def _server(store: Store) -> Server:
     metrics = Metrics()
     return Server(
-        settings=MqttSettings(),
+        settings=ServerSettings(),
         listeners=[NamedListener(ListenerSettings(bind="127.0.0.1:0"))],
         writer=Writer(store, asyncio.get_running_loop(), metrics=metrics),
         session_log=SESSION_LOG,

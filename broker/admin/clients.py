@@ -80,7 +80,7 @@ class ClientDesk:
         """
         connection = self._connected(client_id)
         outcomes = self._hub.subscribing.subscribe_for(connection, requests, checks_rules=checks_rules)
-        await self._hub.writer.committed()
+        await self._hub.context.writer.committed()
         results = [_result(asked, outcome) for asked, outcome in zip(requests, outcomes, strict=True)]
         refused = [
             Problem(str(outcome), f"/subscriptions/{at}/filter")
@@ -96,7 +96,7 @@ class ClientDesk:
         """End subscriptions of a connected client; raises as ``subscribe``."""
         connection = self._connected(client_id)
         ended = self._hub.subscribing.unsubscribe_for(connection, filters)
-        await self._hub.writer.committed()
+        await self._hub.context.writer.committed()
         return {"client_id": client_id, "ended": ended, "subscriptions": _subscriptions(connection.session)}
 
     def _session(self, client_id: str) -> Session:
@@ -112,7 +112,7 @@ class ClientDesk:
         return connection
 
     def _rates(self, client_id: str, counters: Mapping[str, int]) -> dict[str, float]:
-        sampler = self._samplers.pop(client_id, None) or Sampler(self._hub.clock)
+        sampler = self._samplers.pop(client_id, None) or Sampler(self._hub.context.clock)
         self._samplers[client_id] = sampler
         if len(self._samplers) > _WATCHED:
             self._samplers.popitem(last=False)

@@ -8,7 +8,7 @@ from broker.core.clock import Clock
 from broker.core.objects import Spec
 from broker.core.times import rfc3339
 from broker.core.wire import message_to_wire
-from broker.routing.delayed import Delayed, Kept
+from broker.routing.delayed import Delayed, DelayedMessage
 
 MAX_LISTED: Final = 1000
 
@@ -35,7 +35,7 @@ class DelayedDesk:
         """Forget one; raises ``NotFound``."""
         self._delayed.delete(id)
 
-    def _shown(self, kept: Kept) -> Spec:
+    def _shown(self, kept: DelayedMessage) -> Spec:
         message = kept.message
         return {
             "id": kept.id,

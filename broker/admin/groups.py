@@ -14,7 +14,7 @@ from pydantic import Field
 
 from broker.config.model import Settings
 from broker.connection.sharing.group import ShareGroup
-from broker.connection.sharing.shares import Shares, Start
+from broker.connection.sharing.groups import ShareGroups
 from broker.core.errors import Invalid, NotFound, PeerError, Problem
 from broker.core.topic import SHARE_PREFIX, TopicFilter
 from broker.routing.strategies import StrategyName
@@ -36,12 +36,12 @@ class GroupSpec(Settings):
 class GroupDesk:
     """Lists, shows, creates and deletes share groups. Used on the event loop."""
 
-    def __init__(self, shares: Shares) -> None:
-        self._shares = shares
+    def __init__(self, groups: ShareGroups) -> None:
+        self._groups = groups
 
     def list(self) -> Sequence[Answer]:
         """Every group with its figures, by name."""
-        return [_figures(group) for _, group in sorted(self._shares.groups.items())]
+        return [_figures(group) for _, group in sorted(self._groups.groups.items())]
 
     def get(self, name: str) -> Answer:
         """One group with its members, at most ``MAX_MEMBERS_SHOWN`` of them, and its places in a stream.
@@ -49,7 +49,7 @@ class GroupDesk:
         Raises:
             NotFound: there is none.
         """
-        group = self._shares.groups.get(name)
+        group = self._groups.groups.get(name)
         if group is None:
             raise NotFound("share group", name, "GET /api/v1/groups lists all")
         members = [
@@ -79,13 +79,13 @@ class GroupDesk:
         topic_filter = _shared_filter(spec.group)
         begins = None
         if spec.start is not None:
-            if self._shares.starts is None:
+            if self._groups.starts is None:
                 raise _invalid("this broker has no streams to begin in", "/start")
             try:
-                begins = Start(*self._shares.starts.find(topic_filter, spec.start, spec.stream))
+                begins = self._groups.starts.find(topic_filter, spec.start, spec.stream)
             except Invalid as error:
                 raise _invalid(str(error), "/start") from error
-        self._shares.make(topic_filter, begins, spec.strategy)
+        self._groups.make(topic_filter, begins, spec.strategy)
         return self.get(spec.group)
 
     def delete(self, name: str) -> None:
@@ -94,7 +94,7 @@ class GroupDesk:
         Raises:
             NotFound: there is none.
         """
-        self._shares.delete(name)
+        self._groups.delete(name)
 
 
 def _figures(group: ShareGroup) -> Answer:

@@ -31,7 +31,7 @@ class RetainedDesk:
     """
 
     def __init__(self, hub: Hub) -> None:
-        self._retained, self._writer, self._clock = hub.retained, hub.writer, hub.clock
+        self._retained, self._writer, self._clock = hub.retained, hub.context.writer, hub.context.clock
 
     def count(self) -> Spec:
         """How many there are, and their bytes, topics and properties included."""

@@ -46,7 +46,7 @@ class SessionDesk:
             **session_row(session),
             "subscriptions": [subscription_row(session, item) for _, item in sorted(session.subscriptions.items())],
             **_queue(session),
-            "log_next": str(self._hub.backlog.log_next),
+            "log_next": str(self._hub.session_log.log_next),
         }
 
     async def purge(self, wanted: Selection, *, dry_run: bool) -> Spec:
@@ -63,7 +63,7 @@ class SessionDesk:
                 if not dry_run:
                     self._end(session)
         if not dry_run and counts["sessions"]:
-            await self._hub.writer.committed()
+            await self._hub.context.writer.committed()
         return {**counts, "samples": samples, "dry_run": dry_run}
 
     async def delete(self, client_id: str) -> None:
@@ -72,7 +72,7 @@ class SessionDesk:
         if session is None:
             raise NotFound("session", client_id)
         self._end(session)
-        await self._hub.writer.committed()
+        await self._hub.context.writer.committed()
 
     async def top(self, count: int, by: Literal["messages", "bytes"]) -> Spec:
         """The sessions with the longest queues, in memory and in the log together, longest first."""

@@ -103,7 +103,7 @@ class SubscriptionDesk:
 
     def _members(self, topic: str) -> Iterator[_Row]:
         """The memberships of the share groups that get messages on a topic."""
-        groups = self._hub.shares.groups
+        groups = self._hub.share_groups.groups
         for key in self._hub.router.matching_groups(topic):
             group = groups[key]
             for member in group.members.values():

@@ -18,7 +18,7 @@ class Traffic:
         self.sessions = SessionDesk(hub)
         self.subscriptions = SubscriptionDesk(hub)
         self.retained = RetainedDesk(hub)
-        self._writer = hub.writer
+        self._writer = hub.context.writer
 
     async def stored(self) -> None:
         """Wait until all that was published so far is committed, where it is kept.

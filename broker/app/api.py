@@ -89,7 +89,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         streams=StreamsOfNode(node),
         lake=node.lake.service,
         quarantine=node.quarantine,
-        groups=GroupDesk(node.server.hub.shares),
+        groups=GroupDesk(node.server.hub.share_groups),
         access=node.access,
         logins=ApiLogins(node.access.limits),
         delayed=node.delayed,

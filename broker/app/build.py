@@ -27,10 +27,11 @@ from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.sections import Sections
 from broker.connection.dead_letters import DeadLetterSettings
+from broker.connection.hub import ServerSettings
+from broker.connection.sessions.zones import ZonesSettings
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.settings import SharedSettings
 from broker.connection.sys_topics import SysTopicSettings
-from broker.connection.zone_settings import ZonesSettings
 from broker.core.clock import SystemClock
 from broker.core.contributor import Contributors
 from broker.core.events import Events
@@ -154,19 +155,21 @@ class Node:
         self.server = self._make_server(allow_anonymous=allow_anonymous)
         hub = self.server.hub
         hub.pipeline.on_refusal, hub.queue_watch.alarms = self.refusals.note, self.alarms
-        self.access.attributes, self.access.limits.alarms = hub.client_attributes, self.alarms
+        self.access.attributes, self.access.limits.alarms = hub.logins.attributes, self.alarms
         self.access.check_open = self.server.check_open
         hub.delayed.settings = config.get("delayed", DelayedSettings)
         hub.sys_topics.settings = config.get("sys_topics", SysTopicSettings)
         hub.sys_topics.show_node(self.name, product_version())
         self.delayed = DelayedDesk(hub.delayed, self.clock)
         self.rewrites = RewriteService(sections.section("rewrites"), hub.rewrites)
-        self.auto_subscriptions = AutoSubscriptionService(sections.section("auto_subscriptions"), hub.automatic)
-        contributors = Contributors((hub.shares,))
+        self.auto_subscriptions = AutoSubscriptionService(
+            sections.section("auto_subscriptions"), hub.subscribing.automatic
+        )
+        contributors = Contributors((hub.share_groups,))
         self.streams = self._make_streams(contributors)
-        hub.shares.starts = self.streams.starts
+        hub.share_groups.starts = self.streams.starts
         self.services = self._make_services(contributors)
-        hub.state.origin = self.services.node.origin
+        hub.context.origin = self.services.node.origin
         self._load_features()
         self.quarantine = QuarantineDesk(self.streams, self.writer, self.server.publisher, self._quarantines)
         self.health = NodeHealth(
@@ -185,11 +188,13 @@ class Node:
         config = self.config
         return Server(
             listeners=named_of(config),
-            settings=config.get("mqtt", MqttSettings),
-            zones=config.get("zones", ZonesSettings),
-            shared=config.get("shared_subscription", SharedSettings),
-            retained=config.get("retained", RetainedSettings),
-            dead_letter=config.get("dead_letter", DeadLetterSettings),
+            settings=ServerSettings(
+                mqtt=config.get("mqtt", MqttSettings),
+                zones=config.get("zones", ZonesSettings),
+                shared=config.get("shared_subscription", SharedSettings),
+                retained=config.get("retained", RetainedSettings),
+                dead_letter=config.get("dead_letter", DeadLetterSettings),
+            ),
             writer=self.writer,
             session_log=SESSION_LOG,
             metrics=self.metrics,

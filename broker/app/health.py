@@ -37,11 +37,11 @@ class NodeHealth:
         overload, hub = self._overload, self._server.hub
         settings, streams = overload.settings, self._streams
         code = reason.SERVER_BUSY if settings.server_reference is None else reason.USE_ANOTHER_SERVER
-        hub.admission.server_reference = settings.server_reference
+        hub.context.admission.server_reference = settings.server_reference
 
         def changed(is_overloaded: bool) -> None:
-            hub.admission.refused_with = code if is_overloaded and settings.refuse_connections else 0
-            hub.admission.drops_qos0 = is_overloaded and settings.drop_qos0
+            hub.context.admission.refused_with = code if is_overloaded and settings.refuse_connections else 0
+            hub.context.admission.drops_qos0 = is_overloaded and settings.drop_qos0
             streams.put_off_sealing(put_off=is_overloaded and settings.defer_work)
 
         overload.on_change(changed)
@@ -52,7 +52,7 @@ class NodeHealth:
 
     def not_ready(self) -> str | None:
         """Why the node should get no traffic now, None when it may."""
-        if self._server.hub.state.is_stopping:
+        if self._server.hub.context.is_stopping:
             return "stopping"
         if not self._server.is_loaded:
             return "the store is being loaded"

@@ -45,7 +45,7 @@ class ConfigReload:
         hub = node.server.hub
         self._live: Mapping[str, tuple[Apply, frozenset[str]]] = {
             "mqtt": (node.server.use_settings, FIXED_SETTINGS),
-            "zones": (lambda settings: hub.zones.use(hub.state.settings, settings), frozenset()),
+            "zones": (lambda settings: hub.zones.use(hub.context.settings, settings), frozenset()),
             "delayed": (lambda settings: setattr(hub.delayed, "settings", settings), frozenset()),
             "sys_topics": (lambda settings: setattr(hub.sys_topics, "settings", settings), frozenset()),
             "authentication": (node.access.settings["authentication"].adopt, frozenset()),

@@ -10,28 +10,9 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from broker.codec import packets
 from broker.codec import properties as p
 from broker.codec.codes import CODES
-from broker.codec.packets import (
-    Auth,
-    ConnAck,
-    Connect,
-    Disconnect,
-    Packet,
-    PingReq,
-    PingResp,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    SubAck,
-    Subscribe,
-    SubscriptionRequest,
-    UnsubAck,
-    Unsubscribe,
-    Will,
-)
 from broker.codec.properties import decode_properties
 from broker.codec.wire import Reader, malformed, protocol_error
 from broker.core import reason
@@ -45,7 +26,7 @@ _QOS_FLAGS: Final = 6
 sent again, and what 3.1 does not use may have any value."""
 
 
-def decode_packet(first: int, data: bytes, start: int, stop: int, version: int) -> Packet:
+def decode_packet(first: int, data: bytes, start: int, stop: int, version: int) -> packets.Packet:
     """The packet whose fixed header began with ``first`` and whose body is ``data[start:stop]``.
 
     ``version`` is 3, 4 or 5; CONNECT carries its own and ignores it.
@@ -86,20 +67,22 @@ class Listing(NamedTuple, Generic[P, Item]):
     or there is none."""
 
 
-def open_subscribe(data: bytes, start: int, stop: int, version: int) -> Listing[Subscribe, SubscriptionRequest]:
+def open_subscribe(
+    data: bytes, start: int, stop: int, version: int
+) -> Listing[packets.Subscribe, packets.SubscriptionRequest]:
     """As ``decode_packet`` for a SUBSCRIBE that may have very many filters: these are read later.
 
     Raises:
         PeerError: what stands before the filters breaks the rules.
     """
     packet_id, properties, rest = _head(data, start, stop, p.SUBSCRIBE, version)
-    return Listing(Subscribe(packet_id, [], properties), lambda: _requests(copy(rest), version))
+    return Listing(packets.Subscribe(packet_id, [], properties), lambda: _requests(copy(rest), version))
 
 
-def open_unsubscribe(data: bytes, start: int, stop: int, version: int) -> Listing[Unsubscribe, str]:
+def open_unsubscribe(data: bytes, start: int, stop: int, version: int) -> Listing[packets.Unsubscribe, str]:
     """As ``open_subscribe``, for an UNSUBSCRIBE."""
     packet_id, properties, rest = _head(data, start, stop, p.UNSUBSCRIBE, version)
-    return Listing(Unsubscribe(packet_id, [], properties), lambda: _filters(copy(rest), version))
+    return Listing(packets.Unsubscribe(packet_id, [], properties), lambda: _filters(copy(rest), version))
 
 
 def _head(data: bytes, start: int, stop: int, packet_type: int, version: int) -> tuple[int, dict[str, Any], Reader]:
@@ -117,7 +100,7 @@ def connect_version(data: bytes, start: int, stop: int) -> int | None:
         return None
 
 
-def _connect(reader: Reader, _version: int, header_flags: int) -> Connect:
+def _connect(reader: Reader, _version: int, header_flags: int) -> packets.Connect:
     name, level = reader.binary(), reader.byte()
     if (name, level & 0x7F) not in ((b"MQTT", 4), (b"MQTT", 5), (b"MQIsdp", 3)) or level & 0x80:
         raise PeerError(
@@ -132,7 +115,7 @@ def _connect(reader: Reader, _version: int, header_flags: int) -> Connect:
         raise protocol_error("CONNECT carries Authentication-Data without Authentication-Method")
     client_id = reader.text("client identifier")
     will = _will(reader, level, flags) if flags & 0x04 else None
-    return Connect(
+    return packets.Connect(
         client_id,
         level,
         bool(flags & 0x02),
@@ -156,21 +139,21 @@ def _check_connect_flags(flags: int, level: int) -> None:
         raise malformed("CONNECT has a password without a user name")  # 3.1.1 [MQTT-3.1.2-22]
 
 
-def _will(reader: Reader, level: int, flags: int) -> Will:
+def _will(reader: Reader, level: int, flags: int) -> packets.Will:
     properties = decode_properties(reader, p.WILL) if level == 5 else {}
     topic = reader.text("will topic")
     check_topic_name(topic)
-    return Will(topic, reader.binary(), flags >> 3 & 3, bool(flags & 0x20), properties)
+    return packets.Will(topic, reader.binary(), flags >> 3 & 3, bool(flags & 0x20), properties)
 
 
-def _connack(reader: Reader, version: int, _flags: int) -> ConnAck:
+def _connack(reader: Reader, version: int, _flags: int) -> packets.ConnAck:
     flags, code = reader.byte(), reader.byte()
     if flags > 1:
         raise malformed("CONNACK has reserved flags set")
-    return ConnAck(bool(flags), code, decode_properties(reader, p.CONNACK) if version == 5 else {})
+    return packets.ConnAck(bool(flags), code, decode_properties(reader, p.CONNACK) if version == 5 else {})
 
 
-def _publish(reader: Reader, version: int, flags: int) -> Publish:
+def _publish(reader: Reader, version: int, flags: int) -> packets.Publish:
     qos, dup = flags >> 1 & 3, bool(flags & 8)
     if qos == 3:
         raise malformed("PUBLISH has QoS 3")  # [MQTT-3.3.1-4]
@@ -183,15 +166,15 @@ def _publish(reader: Reader, version: int, flags: int) -> Publish:
         check_topic_name(topic)
     elif "Topic-Alias" not in properties:
         raise protocol_error("PUBLISH has neither a topic nor a topic alias")
-    return Publish(topic, reader.rest(), qos, bool(flags & 1), dup, packet_id, properties)
+    return packets.Publish(topic, reader.rest(), qos, bool(flags & 1), dup, packet_id, properties)
 
 
 def _acknowledgement(
-    make: Callable[[int, int, dict[str, Any]], Packet], packet_type: int
-) -> Callable[[Reader, int, int], Packet]:
+    make: Callable[[int, int, dict[str, Any]], packets.Packet], packet_type: int
+) -> Callable[[Reader, int, int], packets.Packet]:
     codes = CODES[packet_type]
 
-    def decode(reader: Reader, version: int, _flags: int) -> Packet:
+    def decode(reader: Reader, version: int, _flags: int) -> packets.Packet:
         packet_id = reader.packet_id()
         if version < 5 or not reader.remaining:
             return make(packet_id, 0, {})
@@ -203,13 +186,13 @@ def _acknowledgement(
     return decode
 
 
-def _subscribe(reader: Reader, version: int, _flags: int) -> Subscribe:
+def _subscribe(reader: Reader, version: int, _flags: int) -> packets.Subscribe:
     packet_id = reader.packet_id()
     properties = decode_properties(reader, p.SUBSCRIBE) if version == 5 else {}
-    return Subscribe(packet_id, list(_requests(reader, version)), properties)
+    return packets.Subscribe(packet_id, list(_requests(reader, version)), properties)
 
 
-def _requests(reader: Reader, version: int) -> Iterator[SubscriptionRequest]:
+def _requests(reader: Reader, version: int) -> Iterator[packets.SubscriptionRequest]:
     if not reader.remaining:
         raise protocol_error("SUBSCRIBE has no topic filter")  # [MQTT-3.8.3-2]
     reserved, used = (0xC0, 0x3F) if version == 5 else (0xFC if version > _MQTT_3_1 else 0, 3)
@@ -223,19 +206,19 @@ def _requests(reader: Reader, version: int) -> Iterator[SubscriptionRequest]:
             raise malformed("SUBSCRIBE has QoS 3 or retain handling 3")
         if options & 4 and text.startswith("$share/"):
             raise protocol_error("SUBSCRIBE has No Local on a shared subscription")  # [MQTT-3.8.3-4]
-        yield SubscriptionRequest(text, qos, options & 4 != 0, options & 8 != 0, handling)
+        yield packets.SubscriptionRequest(text, qos, options & 4 != 0, options & 8 != 0, handling)
 
 
-def _suback(reader: Reader, version: int, _flags: int) -> SubAck:
+def _suback(reader: Reader, version: int, _flags: int) -> packets.SubAck:
     packet_id = reader.packet_id()
     properties = decode_properties(reader, p.SUBACK) if version == 5 else {}
-    return SubAck(packet_id, list(reader.rest()), properties)
+    return packets.SubAck(packet_id, list(reader.rest()), properties)
 
 
-def _unsubscribe(reader: Reader, version: int, _flags: int) -> Unsubscribe:
+def _unsubscribe(reader: Reader, version: int, _flags: int) -> packets.Unsubscribe:
     packet_id = reader.packet_id()
     properties = decode_properties(reader, p.UNSUBSCRIBE) if version == 5 else {}
-    return Unsubscribe(packet_id, list(_filters(reader, version)), properties)
+    return packets.Unsubscribe(packet_id, list(_filters(reader, version)), properties)
 
 
 def _filters(reader: Reader, version: int) -> Iterator[str]:
@@ -253,22 +236,22 @@ def _filter(reader: Reader, version: int) -> str:
     return text
 
 
-def _unsuback(reader: Reader, version: int, _flags: int) -> UnsubAck:
+def _unsuback(reader: Reader, version: int, _flags: int) -> packets.UnsubAck:
     packet_id = reader.packet_id()
     if version < 5:
-        return UnsubAck(packet_id)
+        return packets.UnsubAck(packet_id)
     properties = decode_properties(reader, p.UNSUBACK)
-    return UnsubAck(packet_id, list(reader.rest()), properties)
+    return packets.UnsubAck(packet_id, list(reader.rest()), properties)
 
 
-def _disconnect(reader: Reader, version: int, _flags: int) -> Disconnect:
+def _disconnect(reader: Reader, version: int, _flags: int) -> packets.Disconnect:
     code, properties = _code_and_properties(reader, version, p.DISCONNECT)
-    return Disconnect(code, properties)
+    return packets.Disconnect(code, properties)
 
 
-def _auth(reader: Reader, version: int, _flags: int) -> Auth:
+def _auth(reader: Reader, version: int, _flags: int) -> packets.Auth:
     code, properties = _code_and_properties(reader, version, p.AUTH)
-    return Auth(code, properties)
+    return packets.Auth(code, properties)
 
 
 def _code_and_properties(reader: Reader, version: int, packet_type: int) -> tuple[int, dict[str, Any]]:
@@ -280,21 +263,21 @@ def _code_and_properties(reader: Reader, version: int, packet_type: int) -> tupl
     return code, decode_properties(reader, packet_type) if reader.remaining else {}
 
 
-_DECODERS: Final[tuple[Callable[[Reader, int, int], Packet] | None, ...]] = (
+_DECODERS: Final[tuple[Callable[[Reader, int, int], packets.Packet] | None, ...]] = (
     None,
     _connect,
     _connack,
     _publish,
-    _acknowledgement(PubAck, p.PUBACK),
-    _acknowledgement(PubRec, p.PUBREC),
-    _acknowledgement(PubRel, p.PUBREL),
-    _acknowledgement(PubComp, p.PUBCOMP),
+    _acknowledgement(packets.PubAck, p.PUBACK),
+    _acknowledgement(packets.PubRec, p.PUBREC),
+    _acknowledgement(packets.PubRel, p.PUBREL),
+    _acknowledgement(packets.PubComp, p.PUBCOMP),
     _subscribe,
     _suback,
     _unsubscribe,
     _unsuback,
-    lambda _reader, _version, _flags: PingReq(),
-    lambda _reader, _version, _flags: PingResp(),
+    lambda _reader, _version, _flags: packets.PingReq(),
+    lambda _reader, _version, _flags: packets.PingResp(),
     _disconnect,
     _auth,
 )

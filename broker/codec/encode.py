@@ -9,27 +9,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from broker.codec import packets
 from broker.codec import properties as p
 from broker.codec.codes import sendable
-from broker.codec.packets import (
-    Auth,
-    ConnAck,
-    Connect,
-    Disconnect,
-    Packet,
-    PingReq,
-    PingResp,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    SubAck,
-    Subscribe,
-    UnsubAck,
-    Unsubscribe,
-    Will,
-)
 from broker.codec.properties import encode_properties
 from broker.codec.wire import PACKET_ID_BYTES, encode_binary, encode_string, encode_variable_integer
 
@@ -38,7 +20,7 @@ _QOS_BITS: Final = 0x06
 _NO_TOPIC: Final = b"\0\0"
 
 
-def encode_packet(packet: Packet, version: int = 4) -> bytes:
+def encode_packet(packet: packets.Packet | packets.PublishAck, version: int = 4) -> bytes:
     """The packet as it is sent; CONNECT carries its own version and ignores the argument.
 
     Raises:
@@ -48,8 +30,12 @@ def encode_packet(packet: Packet, version: int = 4) -> bytes:
     return bytes((first,)) + encode_variable_integer(len(body)) + body
 
 
-def encode_fitting(packet: ConnAck | PubAck | PubRec | PubRel | PubComp | SubAck | UnsubAck | Disconnect | Auth,
-                   version: int, max_bytes: float) -> bytes:  # fmt: skip
+Answer = (
+    packets.ConnAck | packets.PublishAck | packets.SubAck | packets.UnsubAck | packets.Disconnect | packets.Auth
+)  # fmt: skip
+
+
+def encode_fitting(packet: Answer, version: int, max_bytes: float) -> bytes:
     """As ``encode_packet``, leaving out the reason string, then the user properties, where they make it too large.
 
     An acknowledgement is never left out itself [MQTT-3.4.2-2, -3].
@@ -123,7 +109,7 @@ def _body_at(packet: bytes) -> int:
     return at + 1
 
 
-def _connect(packet: Connect, _version: int) -> tuple[int, bytes]:
+def _connect(packet: packets.Connect, _version: int) -> tuple[int, bytes]:
     version, will = packet.version, packet.will
     flags = (2 if packet.clean_start else 0) | (_will_flags(will) if will else 0)
     flags |= (0x80 if packet.username is not None else 0) | (0x40 if packet.password is not None else 0)
@@ -144,18 +130,18 @@ def _connect(packet: Connect, _version: int) -> tuple[int, bytes]:
     return 0x10, b"".join(body)
 
 
-def _will_flags(will: Will) -> int:
+def _will_flags(will: packets.Will) -> int:
     return 0x04 | will.qos << 3 | (0x20 if will.retain else 0)
 
 
-def _connack(packet: ConnAck, version: int) -> tuple[int, bytes]:
+def _connack(packet: packets.ConnAck, version: int) -> tuple[int, bytes]:
     if version < 5:  # 3.1 has no session present: its byte is reserved
         return 0x20, bytes((1 if packet.session_present and version == 4 else 0, packet.reason_code))
     body = bytes((1 if packet.session_present else 0, sendable(packet.reason_code, p.CONNACK)))
     return 0x20, body + encode_properties(packet.properties, p.CONNACK)
 
 
-def _publish(packet: Publish, version: int) -> tuple[int, bytes]:
+def _publish(packet: packets.Publish, version: int) -> tuple[int, bytes]:
     first = 0x30 | (8 if packet.dup else 0) | packet.qos << 1 | (1 if packet.retain else 0)
     body = [
         encode_string(packet.topic),
@@ -169,7 +155,7 @@ def _publish(packet: Publish, version: int) -> tuple[int, bytes]:
 def _acknowledgement(first: int) -> Callable[[Any, int], tuple[int, bytes]]:
     packet_type = first >> 4
 
-    def encode(packet: PubAck | PubRec | PubRel | PubComp, version: int) -> tuple[int, bytes]:
+    def encode(packet: packets.PublishAck, version: int) -> tuple[int, bytes]:
         body = PACKET_ID_BYTES[packet.packet_id]
         if version == 5 and (packet.reason_code or packet.properties):
             body += _code_and_properties(packet.reason_code, packet.properties, packet_type)
@@ -183,7 +169,7 @@ def _code_and_properties(code: int, properties: Mapping[str, Any], packet_type: 
     return first + encode_properties(properties, packet_type) if properties else first
 
 
-def _subscribe(packet: Subscribe, version: int) -> tuple[int, bytes]:
+def _subscribe(packet: packets.Subscribe, version: int) -> tuple[int, bytes]:
     body = [PACKET_ID_BYTES[packet.packet_id]]
     if version == 5:
         body.append(encode_properties(packet.properties, p.SUBSCRIBE))
@@ -193,7 +179,7 @@ def _subscribe(packet: Subscribe, version: int) -> tuple[int, bytes]:
     return 0x82, b"".join(body)
 
 
-def _suback(packet: SubAck, version: int) -> tuple[int, bytes]:
+def _suback(packet: packets.SubAck, version: int) -> tuple[int, bytes]:
     body = PACKET_ID_BYTES[packet.packet_id]
     if version < 5:
         return 0x90, body + bytes(packet.reason_codes)
@@ -201,12 +187,12 @@ def _suback(packet: SubAck, version: int) -> tuple[int, bytes]:
     return 0x90, body + encode_properties(packet.properties, p.SUBACK) + codes
 
 
-def _unsubscribe(packet: Unsubscribe, version: int) -> tuple[int, bytes]:
+def _unsubscribe(packet: packets.Unsubscribe, version: int) -> tuple[int, bytes]:
     properties = encode_properties(packet.properties, p.UNSUBSCRIBE) if version == 5 else b""
     return 0xA2, PACKET_ID_BYTES[packet.packet_id] + properties + b"".join(map(encode_string, packet.filters))
 
 
-def _unsuback(packet: UnsubAck, version: int) -> tuple[int, bytes]:
+def _unsuback(packet: packets.UnsubAck, version: int) -> tuple[int, bytes]:
     body = PACKET_ID_BYTES[packet.packet_id]
     if version == 5:
         codes = bytes([sendable(code, p.UNSUBACK) for code in packet.reason_codes])
@@ -214,32 +200,32 @@ def _unsuback(packet: UnsubAck, version: int) -> tuple[int, bytes]:
     return 0xB0, body
 
 
-def _disconnect(packet: Disconnect, version: int) -> tuple[int, bytes]:
+def _disconnect(packet: packets.Disconnect, version: int) -> tuple[int, bytes]:
     if version < 5 or not (packet.reason_code or packet.properties):
         return 0xE0, b""
     return 0xE0, _code_and_properties(packet.reason_code, packet.properties, p.DISCONNECT)
 
 
-def _auth(packet: Auth, _version: int) -> tuple[int, bytes]:
+def _auth(packet: packets.Auth, _version: int) -> tuple[int, bytes]:
     if not (packet.reason_code or packet.properties):
         return 0xF0, b""
     return 0xF0, _code_and_properties(packet.reason_code, packet.properties, p.AUTH)
 
 
 _ENCODERS: Final[dict[type, Callable[[Any, int], tuple[int, bytes]]]] = {
-    Connect: _connect,
-    ConnAck: _connack,
-    Publish: _publish,
-    PubAck: _acknowledgement(0x40),
-    PubRec: _acknowledgement(0x50),
-    PubRel: _acknowledgement(0x62),
-    PubComp: _acknowledgement(0x70),
-    Subscribe: _subscribe,
-    SubAck: _suback,
-    Unsubscribe: _unsubscribe,
-    UnsubAck: _unsuback,
-    PingReq: lambda _packet, _version: (0xC0, b""),
-    PingResp: lambda _packet, _version: (0xD0, b""),
-    Disconnect: _disconnect,
-    Auth: _auth,
+    packets.Connect: _connect,
+    packets.ConnAck: _connack,
+    packets.Publish: _publish,
+    packets.PubAck: _acknowledgement(0x40),
+    packets.PubRec: _acknowledgement(0x50),
+    packets.PubRel: _acknowledgement(0x62),
+    packets.PubComp: _acknowledgement(0x70),
+    packets.Subscribe: _subscribe,
+    packets.SubAck: _suback,
+    packets.Unsubscribe: _unsubscribe,
+    packets.UnsubAck: _unsuback,
+    packets.PingReq: lambda _packet, _version: (0xC0, b""),
+    packets.PingResp: lambda _packet, _version: (0xD0, b""),
+    packets.Disconnect: _disconnect,
+    packets.Auth: _auth,
 }

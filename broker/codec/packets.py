@@ -58,31 +58,28 @@ class Publish:
 
 
 @dataclass(slots=True)
-class PubAck:
+class PublishAck:
+    """What the four packets that acknowledge a PUBLISH have in common."""
+
     packet_id: int
     reason_code: int = 0
     properties: Properties = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class PubRec:
-    packet_id: int
-    reason_code: int = 0
-    properties: Properties = field(default_factory=dict)
+class PubAck(PublishAck):
+    __slots__ = ()
 
 
-@dataclass(slots=True)
-class PubRel:
-    packet_id: int
-    reason_code: int = 0
-    properties: Properties = field(default_factory=dict)
+class PubRec(PublishAck):
+    __slots__ = ()
 
 
-@dataclass(slots=True)
-class PubComp:
-    packet_id: int
-    reason_code: int = 0
-    properties: Properties = field(default_factory=dict)
+class PubRel(PublishAck):
+    __slots__ = ()
+
+
+class PubComp(PublishAck):
+    __slots__ = ()
 
 
 @dataclass(slots=True)

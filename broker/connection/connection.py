@@ -18,27 +18,21 @@ from broker.auth.subject import Subject
 from broker.auth.users import User
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.packets import ConnAck, Disconnect, SubAck, UnsubAck
-from broker.connection.admission import Admission
-from broker.connection.authentication.login import Login
+from broker.connection.authentication.pending import PARKED_LOGIN, Login
 from broker.connection.authentication.permits import Permits
-from broker.connection.authentication.waiting import PARKED_LOGIN
-from broker.connection.brake import Brake, StoreBrake
-from broker.connection.figures import Figures
-from broker.connection.greeting import Greeting
-from broker.connection.link import Link
+from broker.connection.backpressure import Backpressure, StoreBackpressure
+from broker.connection.context import TICK_S, Context
+from broker.connection.link import Greeting, Link
 from broker.connection.order import Phase
 from broker.connection.publish_rate import PublishMeter
-from broker.connection.state import TICK_S, NodeState
 from broker.core import reason
 from broker.core.client import Client
-from broker.core.clock import Clock, Later
 from broker.core.errors import PeerError
 from broker.core.nothing import NOTHING, filled
 from broker.core.stage import Refusal
 from broker.observe.metrics import Counter
-from broker.session.outbox import Outbox, Turn
+from broker.session.outbox import Outbox
 from broker.session.session import Session
-from broker.storage.writer import Writer
 
 _log = getLogger(__name__)
 
@@ -70,11 +64,11 @@ _ANSWERS_FACTOR: Final = 4
 """A client that reads none of its answers is not read from, once so many times ``max_unsent_bytes`` wait for it."""
 
 
-Waiting = bytes | Callable[[], None]
+Answer = bytes | Callable[[], None]
 """An answer that waits for a commit, or what is to be done then."""
 
 
-class Kept(NamedTuple):
+class StoredPublish(NamedTuple):
     """A publish that left something in the commit group, and what is lost with it when that cannot be written."""
 
     packet_id: int
@@ -84,12 +78,16 @@ class Kept(NamedTuple):
     """Its answer says so whatever becomes of the group."""
 
 
-class Reader(Protocol):
-    """Takes the packets of connections."""
+class FirstReader(Protocol):
+    """Takes what comes before the CONNACK."""
 
     def read_first(self, c: Connection, data: bytes) -> int:
-        """Take what comes before the CONNACK, and all that came with it; returns how many bytes were used."""
+        """Take the CONNECT and what belongs to it; returns how many bytes were used."""
         ...
+
+
+class Reader(Protocol):
+    """Takes the packets of connections."""
 
     def read_packets(self, c: Connection, data: bytes, position: int) -> int:
         """Take every complete packet from ``position`` on; returns where the first incomplete one begins."""
@@ -110,18 +108,12 @@ class Registry(Protocol):
 
 @dataclass(slots=True)
 class ConnectionServices:
-    """What all connections of a node share. ``dropped`` gives the counter of messages not passed on, by reason."""
+    """What connections work with. ``dropped`` gives the counter of messages not passed on, by reason."""
 
-    state: NodeState
-    clock: Clock
-    later: Later
-    writer: Writer
-    turn: Turn
-    brake: Brake
-    store_brake: StoreBrake
-    admission: Admission
-    figures: Figures
+    backpressure: Backpressure
+    store_backpressure: StoreBackpressure
     dropped: Callable[[str], Counter]
+    first: FirstReader
     reader: Reader
     registry: Registry
 
@@ -133,54 +125,21 @@ class Connection:
     """
 
     __slots__ = (
-        "_holds",
-        "_rest",
-        "account",
-        "alias_bytes",
-        "aliases",
-        "batches",
-        "box",
-        "bytes_in",
-        "client",
-        "connack",
-        "connected_ns",
-        "deadline_s",
-        "greeting",
-        "is_closed",
-        "is_connected",
-        "is_parked",
-        "is_v5",
-        "kept",
-        "link",
-        "login",
-        "max_packet_bytes",
-        "max_sent_bytes",
-        "messages_in",
-        "meter",
-        "now_ns",
-        "packets_in",
-        "permits",
-        "services",
-        "session",
-        "silence_s",
-        "subject",
-        "terms",
-        "unacknowledged",
-        "user_property_bytes",
-        "version",
-        "waiting",
-        "wanted",
-        "wants_reasons",
+        "_holds", "_rest", "account", "alias_bytes", "aliases", "batches", "box", "bytes_in", "client", "connack",
+        "connected_ns", "context", "deadline_s", "greeting", "is_closed", "is_connected", "is_parked", "is_v5",
+        "link", "login", "max_packet_bytes", "max_sent_bytes", "messages_in", "meter", "now_ns", "packets_in",
+        "permits", "services", "session", "silence_s", "stored", "subject", "terms", "unacknowledged",
+        "user_property_bytes", "version", "waiting", "wanted", "wants_reasons",
     )  # fmt: skip
 
     client: Client
     greeting: Greeting
     session: Session
 
-    def __init__(self, services: ConnectionServices, link: Link) -> None:
-        self.services, self.link = services, link
-        settings = services.state.settings
-        self.box = Outbox(services.turn, link.write)
+    def __init__(self, context: Context, services: ConnectionServices, link: Link) -> None:
+        self.context, self.services, self.link = context, services, link
+        settings = context.settings
+        self.box = Outbox(context.turn, link.write)
         self.is_connected = self.is_closed = self.is_v5 = False
         self.is_parked = False
         self.version = 0
@@ -200,9 +159,9 @@ class Connection:
         """The settings that the client was told the limits of; it is held to these, whatever they are later."""
         self.connack = b""
         """What waits to be sent first, until the session is stored."""
-        self.waiting: list[Waiting] = []
-        self.kept: list[Kept] = []
-        self.batches: deque[tuple[list[Waiting], list[Kept]]] = NOTHING
+        self.waiting: list[Answer] = []
+        self.stored: list[StoredPublish] = []
+        self.batches: deque[tuple[list[Answer], list[StoredPublish]]] = NOTHING
         self.unacknowledged = 0
         self.bytes_in = self.packets_in = self.messages_in = 0
         self.now_ns = self.connected_ns = 0
@@ -228,8 +187,8 @@ class Connection:
 
     def opened(self) -> None:
         """The link is open: a CONNECT is expected within ``connect_timeout``."""
-        state = self.services.state
-        self.deadline_s = state.now_s + state.settings.connect_timeout + TICK_S
+        context = self.context
+        self.deadline_s = context.now_s + context.settings.connect_timeout + TICK_S
         self.services.registry.opened(self)
 
     def data_received(self, data: bytes) -> None:
@@ -237,7 +196,7 @@ class Connection:
         if self.is_closed:
             return
         rest, size = self._rest, len(data)
-        self.services.figures.bytes_received.value += size
+        self.context.figures.bytes_received.value += size
         self.bytes_in += size
         if rest or self.is_parked:
             rest += data
@@ -253,17 +212,17 @@ class Connection:
         """The message for which this was parked is decided: finish it, then take what was read behind it."""
         self.is_parked = False
         data = b""
-        if not self.services.state.is_stopping:
+        if not self.context.is_stopping:
             data = bytes(self._rest)
             self._rest.clear()
         self._handle(data, finish)
 
     def _handle(self, data: bytes, first: Callable[[], None] | None = None) -> None:
         """Take whole packets and keep the rest, once what is to be done before is done."""
-        services, rest = self.services, self._rest
-        self.now_ns = services.clock.now_ns()
+        context, services, rest = self.context, self.services, self._rest
+        self.now_ns = context.clock.now_ns()
         self.wanted = 2
-        writer, meter, figures = services.writer, self.meter, services.figures
+        writer, meter, figures = context.writer, self.meter, context.figures
         appended = writer.appended
         packets, (at_0, at_1, at_2) = figures.packets_received, figures.received
         # what comes to the node's counts until this returns is this client's: counted once a read, not once a message
@@ -274,8 +233,9 @@ class Connection:
                 first()
                 if self.is_closed:
                     return
-            reader = services.reader
-            used = reader.read_packets(self, data, 0) if self.is_connected else reader.read_first(self, data)
+            used = 0 if self.is_connected else services.first.read_first(self, data)
+            if self.is_connected and not self.is_closed:
+                used = services.reader.read_packets(self, data, used)
         except PeerError as error:
             self.on_peer_error(error)
             return
@@ -290,19 +250,19 @@ class Connection:
         if used < len(data):
             rest += data[used:]
         if self.is_connected:
-            self.deadline_s = services.state.now_s + self.silence_s
+            self.deadline_s = context.now_s + self.silence_s
         if self.waiting:
             self._seal()
         if meter is not None:
             meter.spend(meter.published() - published, len(data))
         if writer.appended != appended and writer.is_congested:
-            services.store_brake.hold(self)
-        turn = services.turn
+            services.store_backpressure.hold(self)
+        turn = context.turn
         turn.read_bytes += len(data)
         if turn.read_bytes >= _LARGE_READ_BYTES:
             turn.flush()
-        if services.brake.fresh:
-            services.brake.hold(self)
+        if services.backpressure.fresh:
+            services.backpressure.hold(self)
 
     def connection_lost(self) -> None:
         """The link is gone."""
@@ -324,7 +284,7 @@ class Connection:
 
     def reply(self, packet: bytes) -> None:
         """Send a whole packet that is no PUBLISH, in this turn of the loop."""
-        self.services.figures.note_sent(packet)
+        self.context.figures.note_sent(packet)
         self.box.add(packet)
 
     # -- waiting --
@@ -340,7 +300,7 @@ class Connection:
         if cause in self._holds:
             self._holds -= {cause}
             if self.is_connected:
-                self.deadline_s = self.services.state.now_s + self.silence_s
+                self.deadline_s = self.context.now_s + self.silence_s
             if not self._holds and not self.is_closed:
                 self.link.resume_reading()
 
@@ -359,16 +319,16 @@ class Connection:
 
     def overrun(self) -> None:
         """More waits for the client than may, and the settings say to close: not now, a message is being delivered."""
-        self.services.later(0, self.disconnect, reason.QUOTA_EXCEEDED, "queue_full")
+        self.context.later(0, self.disconnect, reason.QUOTA_EXCEEDED, "queue_full")
 
     def hold_back_if_unread(self) -> None:
         """Stop reading a client that does not read its answers; ``resume_writing`` goes on."""
-        if self.link.unsent_bytes() > _ANSWERS_FACTOR * self.services.state.settings.max_unsent_bytes:
+        if self.link.unsent_bytes() > _ANSWERS_FACTOR * self.context.settings.max_unsent_bytes:
             self.hold(self.link)
 
     # -- answers --
 
-    def answer(self, data: Waiting, *, waits: bool) -> None:
+    def answer(self, data: Answer, *, waits: bool) -> None:
         """Send ``data``, or do it when it is a callable: in order, and after the present commit group if it
         ``waits``."""
         if waits or self.waiting or self.batches:
@@ -390,9 +350,9 @@ class Connection:
     def _seal(self) -> None:
         """Tie the answers gathered in this read to the commit group that holds what they acknowledge."""
         self.batches = filled(self.batches)
-        self.batches.append((self.waiting, self.kept))
-        self.waiting, self.kept = [], []
-        self.services.writer.when_committed(self._committed)
+        self.batches.append((self.waiting, self.stored))
+        self.waiting, self.stored = [], []
+        self.context.writer.when_committed(self._committed)
 
     def _committed(self, error: BaseException | None) -> None:
         waiting, kept = self.batches.popleft()
@@ -405,13 +365,13 @@ class Connection:
             self.unacknowledged -= _is_puback(data)
             self._release(data)
 
-    def _release(self, data: Waiting) -> None:
+    def _release(self, data: Answer) -> None:
         if isinstance(data, bytes):
             self.reply(data)
         else:
             data()
 
-    def _not_stored(self, waiting: list[Waiting], kept: list[Kept]) -> None:
+    def _not_stored(self, waiting: list[Answer], kept: list[StoredPublish]) -> None:
         """What the group held was not stored: say so for its publishes, and close where the protocol has no word for
         it.
 
@@ -442,7 +402,7 @@ class Connection:
     def welcome(self) -> None:
         """Send the CONNACK that was kept until the session is stored, and what waits behind it."""
         connack, self.connack = self.connack, b""
-        self.services.figures.note_sent(connack)
+        self.context.figures.note_sent(connack)
         self.box.uncork(connack)
 
     def on_peer_error(self, error: PeerError) -> None:
@@ -463,7 +423,7 @@ class Connection:
         self._note_refused(reason.name_of(code), detail or text, client_id)
         if self.is_v5:
             properties = {"Reason-String": text} if text else {}
-            reference = self.services.admission.server_reference
+            reference = self.context.admission.server_reference
             if code == reason.USE_ANOTHER_SERVER and reference is not None:
                 properties["Server-Reference"] = reference
             connack = encode_fitting(ConnAck(False, code, properties), 5, self.max_sent_bytes)
@@ -479,7 +439,7 @@ class Connection:
         self.connack = b""
         if self.is_v5 or code in RETURN_CODES:
             connack = encode_packet(ConnAck(False, code if self.is_v5 else RETURN_CODES[code]), self.version)
-            self.services.figures.note_sent(connack)
+            self.context.figures.note_sent(connack)
             self.box.uncork(connack)
 
     def refused(self, refusal: Refusal) -> None:
@@ -498,7 +458,7 @@ class Connection:
         """DISCONNECT with a reason code to version 5 clients, then the end."""
         if self.is_closed:
             return
-        is_stopping = self.services.state.is_stopping
+        is_stopping = self.context.is_stopping
         if not is_stopping:
             _log.info(
                 "connection.cut_off client_id=%.200s peer=%s listener=%s reason=%s detail=%.300s",
@@ -522,7 +482,7 @@ class Connection:
         self.services.registry.ended(self, why, is_will_due=is_will_due, properties=properties)
 
     def _note_refused(self, why: str, text: str, client_id: str) -> None:
-        self.services.figures.refused_connection(why)
+        self.context.figures.refused_connection(why)
         _log.info(
             "connection.refused client_id=%.200s peer=%s listener=%s reason=%s detail=%.300s",
             client_id, self._address, self.link.listener, why, text,
@@ -533,5 +493,5 @@ class Connection:
         return f"{self.link.peer_host}:{self.link.peer_port}"
 
 
-def _is_puback(data: Waiting) -> bool:
+def _is_puback(data: Answer) -> bool:
     return isinstance(data, bytes) and data[0] == _PUBACK

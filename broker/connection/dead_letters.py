@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 from pydantic import Field, field_validator
 
 from broker.config.model import Settings
-from broker.connection.backlog import Backlog
-from broker.core.clock import Clock
+from broker.connection.context import Context
+from broker.connection.sessions.log import SessionLog
 from broker.core.errors import PeerError
 from broker.core.message import Message, Properties
 from broker.core.stage import Outcome
@@ -86,14 +86,13 @@ class DeadLetters:
 
     def __init__(
         self,
+        context: Context,
         settings: DeadLetterSettings,
+        session_log: SessionLog,
         publish: Callable[[Message], Outcome],
-        backlog: Backlog,
-        clock: Clock,
-        metrics: Metrics,
-        dropped: Callable[[str], Counter],
     ) -> None:
-        self._settings, self._publish_letter, self._backlog, self._clock = settings, publish, backlog, clock
+        self._settings, self._publish_letter, self._session_log = settings, publish, session_log
+        self._clock, metrics = context.clock, context.metrics
         self._template = _compiled(settings.topic)
         self.reasons = frozenset(why for why, cause in CAUSES.items() if cause in settings.causes)
         """Reasons of drops that lead to dead letters."""
@@ -102,7 +101,9 @@ class DeadLetters:
         self._published = metrics.counter("dead_letters_published", "dead letters that passed all stages")
         self._lost = metrics.counter("dead_letters_lost", "dead letters that a stage refused")
         for why, cause in CAUSES.items():
-            self._show(metrics, cause, dropped(why), "group" if why in _OF_GROUPS else "session")
+            self._show(
+                metrics, cause, context.figures.delivery_dropped(why), "group" if why in _OF_GROUPS else "session"
+            )
         unwanted = metrics.counter("messages_dropped", DROPPED_HELP, reason=_NO_SUBSCRIBERS)
         self._show(metrics, _NO_SUBSCRIBERS, unwanted, "session")
 
@@ -114,7 +115,7 @@ class DeadLetters:
     def take_shed(self, session: SessionState, why: str, begin: int, skipped: int, count: int) -> None:
         """A session passes over ``count`` of its messages in the log, behind ``skipped`` from ``begin`` on."""
         if why in self.reasons:
-            for message in self._backlog.messages_for(session, begin, skipped, count):
+            for message in self._session_log.messages_for(session, begin, skipped, count):
                 self._publish(message, CAUSES[why], session.client_id)
 
     def take_of_group(self, topic_filter: TopicFilter, message: Message, why: str) -> None:

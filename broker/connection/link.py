@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from broker.auth.attempt import Certificate
+from broker.codec.packets import Connect
 from broker.core.client import Client
 
 
@@ -83,3 +84,21 @@ class Peer(Protocol):
     def refuse_connect(self, code: int, text: str = "", client_id: str = "", *, detail: str = "") -> None:
         """CONNACK with the reason, then the end."""
         ...
+
+
+_CREDENTIALS: Final = "Authentication-Data"
+
+
+class Greeting(NamedTuple):
+    """What later events repeat of a CONNECT; ``properties`` is None when there were none."""
+
+    clean_start: bool
+    keep_alive_s: int
+    expiry_s: int
+    properties: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, packet: Connect, expiry_s: int) -> Greeting:
+        """Without the credentials among its properties: tokens, and what SCRAM exchanges."""
+        shown = {name: value for name, value in packet.properties.items() if name != _CREDENTIALS}
+        return cls(packet.clean_start, packet.keep_alive_s, expiry_s, shown or None)

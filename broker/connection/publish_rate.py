@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from broker.connection.figures import Figures
+from broker.connection.context import Context
 from broker.connection.link import Peer
-from broker.connection.settings import MqttSettings
 from broker.core import reason
 from broker.core.bucket import TokenBucket
-from broker.core.clock import Clock, Later
 from broker.observe.log import get_logger
-from broker.observe.metrics import Counter, Metrics
+from broker.observe.metrics import Counter
 
 _log = get_logger(__name__)
 
@@ -57,8 +55,8 @@ class Allowance:
 class PublishRates:
     """The limits of all clients of a node. ``add_listener`` says what those of one listener may do together."""
 
-    def __init__(self, settings: MqttSettings, figures: Figures, clock: Clock, later: Later, metrics: Metrics) -> None:
-        self.settings, self._figures, self._clock, self._later = settings, figures, clock, later
+    def __init__(self, context: Context) -> None:
+        self._context, metrics = context, context.metrics
         self._listeners: dict[str, Allowance] = {}
         self._of_client = metrics.counter("publish_rate_exceeded", _HELP, scope="client")
         self._of_listener = metrics.counter("publish_rate_exceeded", _HELP, scope="listener")
@@ -71,7 +69,7 @@ class PublishRates:
 
     def meter(self, connection: Peer) -> PublishMeter | None:
         """What a new connection is measured by, None when nothing limits it."""
-        settings = self.settings
+        settings = self._context.settings
         found = []
         if settings.max_publish_rate or settings.max_publish_bytes_rate:
             own = self._allowance(settings.max_publish_rate, settings.max_publish_bytes_rate, self._of_client)
@@ -81,40 +79,31 @@ class PublishRates:
         if not found:
             return None
         disconnects = settings.publish_rate_exceeded == "disconnect"
-        return PublishMeter(connection, found, self._figures, self._clock, self._later, disconnects=disconnects)
+        return PublishMeter(self._context, connection, found, disconnects=disconnects)
 
     def _allowance(self, messages: float, size_bytes: float, exceeded: Counter) -> Allowance:
-        burst_s = self.settings.publish_rate_burst
-        return Allowance(messages, size_bytes, burst_s, exceeded, self._clock.monotonic_s())
+        burst_s, now_s = self._context.settings.publish_rate_burst, self._context.clock.monotonic_s()
+        return Allowance(messages, size_bytes, burst_s, exceeded, now_s)
 
 
 class PublishMeter:
     """What one connection has published, measured after each read."""
 
-    __slots__ = ("_allowances", "_clock", "_connection", "_disconnects", "_figures", "_later")
+    __slots__ = ("_allowances", "_connection", "_context", "_disconnects")
 
-    def __init__(
-        self,
-        connection: Peer,
-        allowances: list[Allowance],
-        figures: Figures,
-        clock: Clock,
-        later: Later,
-        *,
-        disconnects: bool,
-    ) -> None:
-        self._connection, self._allowances, self._disconnects = connection, allowances, disconnects
-        self._figures, self._clock, self._later = figures, clock, later
+    def __init__(self, context: Context, connection: Peer, allowances: list[Allowance], *, disconnects: bool) -> None:
+        self._context, self._connection = context, connection
+        self._allowances, self._disconnects = allowances, disconnects
 
     def published(self) -> int:
         """Messages that all clients have published so far: what one read adds to it is this connection's."""
-        return sum(received.value for received in self._figures.received)
+        return sum(received.value for received in self._context.figures.received)
 
     def spend(self, messages: int, size_bytes: int) -> None:
         """Account for one read; stops reading, or disconnects, when it was too much."""
         if not messages:
             return
-        now_s = self._clock.monotonic_s()
+        now_s = self._context.clock.monotonic_s()
         for allowance in self._allowances:
             allowance.spend(messages, size_bytes, now_s)
         over = [allowance for allowance in self._allowances if allowance.debt_s(now_s) > 0]
@@ -134,9 +123,9 @@ class PublishMeter:
         connection = self._connection
         if connection.is_closed:
             return
-        now_s = self._clock.monotonic_s()
+        now_s = self._context.clock.monotonic_s()
         debt_s = max(allowance.debt_s(now_s) for allowance in self._allowances)
         if debt_s > 0:
-            self._later(min(debt_s, _LOOK_AGAIN_S), self._wait)
+            self._context.later(min(debt_s, _LOOK_AGAIN_S), self._wait)
         else:
             connection.let_go(self)

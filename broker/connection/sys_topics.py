@@ -19,14 +19,12 @@ from pydantic import Field
 from broker.codec.outgoing import Outgoing
 from broker.config.model import Settings
 from broker.config.units import Duration
-from broker.connection.figures import PACKET_TYPES, Figures
-from broker.connection.greeting import Greeting
-from broker.connection.link import Peer
-from broker.connection.session_life import SessionLife
-from broker.connection.state import NodeState
+from broker.connection.context import Context
+from broker.connection.figures import PACKET_TYPES
+from broker.connection.link import Greeting, Peer
+from broker.connection.sessions.lifecycle import SessionLife
 from broker.core import jsontext
 from broker.core.client import BROKER, Client
-from broker.core.clock import Clock
 from broker.core.errors import PeerError
 from broker.core.message import Message
 from broker.core.stage import Publisher
@@ -34,7 +32,7 @@ from broker.core.subscription import Subscription
 from broker.core.times import rfc3339
 from broker.core.topic import SYS_PREFIX
 from broker.observe.load_averages import LoadAverages
-from broker.observe.metrics import Counter, Metrics
+from broker.observe.metrics import Counter
 from broker.pipeline.plan import Plans
 from broker.routing.retained import Retained
 from broker.routing.router import Routes
@@ -77,29 +75,21 @@ class SysTopics:
 
     def __init__(
         self,
+        context: Context,
         *,
         publisher: Publisher,
         plans: Plans[Routes[Session]],
         life: SessionLife,
         connections: Collection[Peer],
         retained: Retained,
-        figures: Figures,
-        metrics: Metrics,
-        clock: Clock,
-        state: NodeState,
     ) -> None:
+        self._context, self._clock = context, context.clock
         self._publisher, self._plans, self._life, self._connections = publisher, plans, life, connections
-        self._retained, self._figures, self._metrics, self._clock, self._state = (
-            retained,
-            figures,
-            metrics,
-            clock,
-            state,
-        )
+        self._retained, self._figures = retained, context.figures
         self.settings = SysTopicSettings()
         self.node, self.version = "sluice", "unknown"
         self._sums_at_s, self._sums_then = -1.0, dict[str, int]()
-        self._started_s = clock.monotonic_s()
+        self._started_s = context.now_s
         self._due_s = self._started_s
         self._most_connected = 0
         self._loads = LoadAverages()
@@ -201,8 +191,8 @@ class SysTopics:
             "bytes/sent": lambda: self._sum("bytes_sent"),
             "packet/out/bytes": lambda: sum(c.link.unsent_bytes() for c in connections),
             "retained messages/count": lambda: retained.count,
-            "store/messages/count": lambda: retained.count + life.backlog.records,
-            "store/messages/bytes": lambda: retained.size_bytes + life.backlog.size_bytes,
+            "store/messages/count": lambda: retained.count + life.session_log.records,
+            "store/messages/bytes": lambda: retained.size_bytes + life.session_log.size_bytes,
             "subscriptions/count": lambda: life.router.subscription_count,
             "shared_subscriptions/count": lambda: life.router.shared_subscription_count,
             "heap/current": _resident_bytes,
@@ -254,12 +244,12 @@ class SysTopics:
 
     def _sums(self) -> dict[str, int]:
         """Of all counters by name, worked out at most once a tick."""
-        if self._sums_at_s != self._state.now_s:
+        if self._sums_at_s != self._context.now_s:
             sums: dict[str, int] = {}
-            for metric in self._metrics:
+            for metric in self._context.metrics:
                 if isinstance(metric, Counter):
                     sums[metric.name] = sums.get(metric.name, 0) + metric.value
-            self._sums_at_s, self._sums_then = self._state.now_s, sums
+            self._sums_at_s, self._sums_then = self._context.now_s, sums
         return self._sums_then
 
     # -- telling --

@@ -1,115 +1,63 @@
-"""Everything that time triggers: silent clients, wills, ends of sessions, delayed messages, clearing up.
+"""What time triggers for sessions and stored messages: wills, ends of sessions, delayed messages, expiry, resending.
 
-Much of it can be due at one moment, so that it is done a part in each turn of the loop.
+Much of it can be due at one moment, so it is done in parts, one in each turn of the loop.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker.auth.access import Access
-from broker.connection.authentication.expiry import Expiries
-from broker.connection.authentication.logins import Logins
-from broker.connection.authentication.waiting import WaitingLogins
-from broker.connection.connections import Connections
-from broker.connection.housekeeping import Housekeeping
-from broker.connection.queue_watch import QueueWatch
-from broker.connection.session_life import SessionLife
-from broker.connection.state import TICK_S, NodeState
-from broker.connection.sys_topics import SysTopics
-from broker.core.clock import Clock, Later
+from broker.connection.context import AT_ONCE, TICK_S, Context
+from broker.connection.sessions.lifecycle import SessionLife
 from broker.core.stage import Publisher
-from broker.observe.metrics import Counter
 from broker.routing.delayed import Delayed
 from broker.routing.retained import Retained
-from broker.session import resending
-from broker.storage.writer import Writer
+from broker.session import sending
 
 _NS: Final = 1_000_000_000
-_STALE_TICKS: Final = 240
-_AT_ONCE: Final = 200
-"""Sessions ended in one turn of the loop: some milliseconds."""
 
 
 class Upkeep:
-    """Acts when time passes. ``expired`` counts sessions whose time has come."""
+    """Acts when time passes; ``tick`` is called every ``TICK_S``."""
 
     def __init__(
-        self,
-        *,
-        connections: Connections,
-        life: SessionLife,
-        waiting_logins: WaitingLogins,
-        logins: Logins,
-        access: Access,
-        expiries: Expiries,
-        sys_topics: SysTopics,
-        delayed: Delayed,
-        retained: Retained,
-        publisher: Publisher,
-        housekeeping: Housekeeping,
-        queue_watch: QueueWatch,
-        writer: Writer,
-        clock: Clock,
-        later: Later,
-        state: NodeState,
-        expired: Counter,
+        self, context: Context, life: SessionLife, delayed: Delayed, retained: Retained, publisher: Publisher
     ) -> None:
-        self._connections, self._life, self._waiting_logins, self._logins = connections, life, waiting_logins, logins
-        self._access, self._expiries, self._sys_topics, self._delayed = access, expiries, sys_topics, delayed
-        self._retained, self._publisher, self._housekeeping = retained, publisher, housekeeping
-        self._queue_watch, self._writer, self._clock, self._later = queue_watch, writer, clock, later
-        self._state, self._expired = state, expired
-        self._ticks = 0
+        self._context, self._life, self._delayed = context, life, delayed
+        self._retained, self._publisher = retained, publisher
         self._is_awaited = False
 
     def tick(self) -> None:
-        """Act on what time has brought; called every ``TICK_S``."""
-        state, life, clock = self._state, self._life, self._clock
-        state.now_s = clock.monotonic_s()
-        self._connections.tick(state.now_s)
-        self._waiting_logins.tick(state.now_s)
-        self._access.authenticators.tick()
-        self._expiries.tick()
-        self._logins.tick()
-        life.shares.tick(clock.now_ns())
-        now_ns = clock.now_ns()
-        self._act()
+        """Act on what time has brought."""
+        retry_interval = self._context.settings.retry_interval
+        self._end_due()
         self._publish_delayed()
-        self._sys_topics.tick()
         self._sweep_retained()
-        if state.settings.retry_interval:
-            self._resend(now_ns - int(state.settings.retry_interval * _NS))
-        if self._writer.failure is None:  # while the store is opened again it cannot be read
-            self._housekeeping.tick(now_ns)
-        self._queue_watch.tick(state.now_s)
-        self._ticks += 1
-        if self._ticks % _STALE_TICKS == 0:
-            self._access.forget_old()
-            self._connections.forget_old_permits(state.now_s)
+        if retry_interval:
+            self._resend(self._context.clock.now_ns() - int(retry_interval * _NS))
 
-    def _act(self) -> None:
+    def _end_due(self) -> None:
         """Publish wills and end sessions whose time has come."""
-        life, now_ns = self._life, self._clock.now_ns()
-        due = life.sessions.take_due(now_ns, _AT_ONCE)
+        life, now_ns = self._life, self._context.clock.now_ns()
+        due = life.sessions.take_due(now_ns, AT_ONCE)
         for session in due:
             if session.will_at_ns and session.will_at_ns <= now_ns:
                 life.wills.publish(session)
                 life.records.changed(session)
             if session.ends_at_ns and session.ends_at_ns <= now_ns:
-                self._expired.value += 1
+                self._context.figures.sessions_expired.value += 1
                 life.end_session(session)
-        if len(due) == _AT_ONCE and not self._state.is_stopping:
-            self._later(0, self._act)
+        if len(due) == AT_ONCE and not self._context.is_stopping:
+            self._context.later(0, self._end_due)
 
     def _publish_delayed(self) -> None:
-        """Publish delayed messages that are due, and come again for those that are before the next tick."""
-        if self._state.is_stopping:
+        """Publish delayed messages that are due, and come again for those that are due before the next tick."""
+        if self._context.is_stopping:
             return
         following_s = self._delayed.run(self._publisher)
         if following_s < TICK_S and not self._is_awaited:
             self._is_awaited = True
-            self._later(following_s, self._come_again)
+            self._context.later(following_s, self._come_again)
 
     def _come_again(self) -> None:
         self._is_awaited = False
@@ -117,10 +65,10 @@ class Upkeep:
 
     def _sweep_retained(self) -> None:
         """Forget retained messages that have expired."""
-        if self._writer.failure is None and self._retained.sweep() and not self._state.is_stopping:
-            self._later(0, self._sweep_retained)
+        if self._context.writer.failure is None and self._retained.sweep() and not self._context.is_stopping:
+            self._context.later(0, self._sweep_retained)
 
     def _resend(self, sent_before_ns: int) -> None:
         for session in self._life.sessions:
             if session.window.inflight and not session.is_away:
-                resending.resend(session, sent_before_ns)
+                sending.resend(session, sent_before_ns)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from broker.core import jsontext, wire
 from broker.core.client import Client
 from broker.core.errors import Problem, SluiceError, Unavailable
-from broker.core.message import Message
+from broker.core.message import Message, with_pairs
 from broker.core.schema import FieldType
 from broker.core.stream import Append, StreamAppender, StreamRecord, rows_problem, stream_record
 
@@ -129,10 +129,7 @@ def message_of(record: StreamRecord) -> Message | None:
 def _properties(text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
-    found: dict[str, Any] = wire.from_wire(jsontext.decode(text.encode()))
-    if "User-Property" in found:
-        found["User-Property"] = [(name, value) for name, value in found["User-Property"]]
-    return found
+    return with_pairs(wire.from_wire(jsontext.decode(text.encode())))
 
 
 def quarantine_problems(stream: str | None, streams: StreamAppender, pointer: str = "") -> list[Problem]:

@@ -89,7 +89,7 @@ class LinkOwner:
         """Have these limits from the next connection on; links that are there stay."""
         hub, rate = self._hub, settings.max_conn_rate
         self._most = settings.max_connections
-        self._rate = TokenBucket(rate, rate, hub.clock.monotonic_s()) if rate else None
+        self._rate = TokenBucket(rate, rate, hub.context.clock.monotonic_s()) if rate else None
         self._addresses = AddressRates(settings.max_conn_rate_per_ip)
         self._knows_address_early = settings.proxy_protocol == "off"
         hub.zones.place(self.name, settings.zone)
@@ -129,7 +129,7 @@ class LinkOwner:
             self._answered.add(link)
         else:
             self._accepted.value += 1
-            self._hub.admission.admitted += 1
+            self._hub.context.admission.admitted += 1
         self.links.add(link)
         return True
 
@@ -141,13 +141,13 @@ class LinkOwner:
         if link in self._answered:
             self._answered.discard(link)
         else:
-            self._hub.admission.admitted -= 1
+            self._hub.context.admission.admitted -= 1
         return True
 
     def refused(self, peer_host: str | None, why: str, text: str = "") -> None:
         """Count and log a connection that this listener does not take."""
         self._refused(why).value += 1
-        self._hub.figures.refused_connection(why)
+        self._hub.context.figures.refused_connection(why)
         more = {"error": text} if text else {}
         _log.warning("listener.refused", listener=self.name, peer=peer_host, reason=why, **more)
 
@@ -157,8 +157,8 @@ class LinkOwner:
 
     def _why_not(self, link: Limited, *, has_knocked: bool) -> Why | None:
         hub = self._hub
-        if hub.admission.refused_with:
-            return Why(hub.admission.refused_with, "overload")
+        if hub.context.admission.refused_with:
+            return Why(hub.context.admission.refused_with, "overload")
         if not has_knocked and (why := self._too_fast()) is not None:
             return why
         knows_now = not (has_knocked and self._knows_address_early)
@@ -166,15 +166,15 @@ class LinkOwner:
             return why
         if self._most and self.count >= self._most:
             return FULL
-        return NODE_FULL if hub.admission.admitted >= hub.admission.most else None
+        return NODE_FULL if hub.context.admission.admitted >= hub.context.admission.most else None
 
     def _too_fast(self) -> Why | None:
         """Take one of the connections that the rate allows now."""
-        is_taken = self._rate is None or self._rate.try_take(self._hub.clock.monotonic_s())
+        is_taken = self._rate is None or self._rate.try_take(self._hub.context.clock.monotonic_s())
         return None if is_taken else TOO_FAST
 
     def _address_too_fast(self, host: str | None) -> Why | None:
-        return None if self._addresses.take(host, self._hub.clock.monotonic_s()) else ADDRESS_TOO_FAST
+        return None if self._addresses.take(host, self._hub.context.clock.monotonic_s()) else ADDRESS_TOO_FAST
 
 
 def show_expiry(metrics: Metrics, listener: str, read: Callable[[], float]) -> None:

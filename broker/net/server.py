@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from logging import getLogger
 from math import inf
 from typing import Final
 
 from broker.auth.access import Access
-from broker.connection.connection import Connection
-from broker.connection.dead_letters import DeadLetterSettings
-from broker.connection.hub import Hub
+from broker.connection.context import TICK_S, Context
+from broker.connection.hub import Hub, ServerSettings
 from broker.connection.settings import MqttSettings
-from broker.connection.sharing.settings import SharedSettings
-from broker.connection.state import TICK_S
-from broker.connection.zone_settings import ZonesSettings
 from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.events import Events
@@ -29,7 +24,6 @@ from broker.net.settings import NamedListener
 from broker.observe.metrics import Metrics
 from broker.pipeline.pipeline import Pipeline
 from broker.routing.router import Routes
-from broker.routing.settings import RetainedSettings
 from broker.session.session import Session
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
@@ -38,24 +32,6 @@ _log = getLogger(__name__)
 
 _STOP_POLL_S: Final = 0.02
 _LOADED: Final = object()
-
-
-@dataclass(frozen=True, slots=True)
-class ClientStatus:
-    """One session, for people. Times in nanoseconds of the wall clock; 0 where there is none."""
-
-    client_id: str
-    username: str | None
-    peer: str | None
-    protocol_version: int
-    is_connected: bool
-    is_durable: bool
-    connected_ns: int
-    ends_at_ns: int
-    subscriptions: int
-    inflight: int
-    queued: int
-    is_behind: bool
 
 
 class Server:
@@ -67,7 +43,7 @@ class Server:
     def __init__(
         self,
         *,
-        settings: MqttSettings,
+        settings: ServerSettings,
         listeners: Sequence[NamedListener],
         writer: Writer,
         session_log: LogShard,
@@ -76,10 +52,6 @@ class Server:
         clock: Clock,
         allow_anonymous: bool = False,
         access: Access | None = None,
-        retained: RetainedSettings | None = None,
-        dead_letter: DeadLetterSettings | None = None,
-        shared: SharedSettings | None = None,
-        zones: ZonesSettings | None = None,
         api_connections: int = 0,
     ) -> None:
         self._access, self._api_connections = access, api_connections
@@ -88,22 +60,17 @@ class Server:
         self._coming: Sequence[NamedListener] = ()
         """Listeners that are being opened."""
         self._loop = asyncio.get_running_loop()
-        self.hub = Hub(
-            settings=settings,
+        context = Context(
+            settings.mqtt,
             writer=writer,
-            session_log=session_log,
             metrics=metrics,
             events=events,
             clock=clock,
             defer=self._loop.call_soon,
             later=self._loop.call_later,
-            access=access,
-            retained=retained,
-            dead_letter=dead_letter,
-            shared=shared,
-            zones=zones,
         )
-        self.hub.admission.most = min(self.hub.admission.most, client_limit(api_connections))
+        self.hub = Hub(context, settings, session_log, access)
+        context.admission.most = min(context.admission.most, client_limit(api_connections))
         self.listeners = Listeners(listeners, self.hub, metrics)
         self._collector = Collector(self._loop)
         self.is_loaded = False
@@ -127,7 +94,7 @@ class Server:
     def use_settings(self, settings: MqttSettings) -> None:
         """Have other settings from the next packet on; those of ``FIXED_SETTINGS`` must be as they were."""
         self.hub.use_settings(settings)
-        self.hub.admission.most = min(settings.max_connections or inf, client_limit(self._api_connections))
+        self.hub.context.admission.most = min(settings.max_connections or inf, client_limit(self._api_connections))
 
     async def change_listeners(self, named: Sequence[NamedListener], *, drain: bool = False) -> ListenerChanges:
         """Have these listeners in place of those there are.
@@ -179,7 +146,7 @@ class Server:
         if self._timer is not None:
             self._timer.cancel()
         ends_at = self._loop.time() + deadline_s
-        self.hub.state.is_stopping = True
+        self.hub.context.is_stopping = True
         for connection in self.hub.connections:
             connection.hold(self)
         halfway = self._loop.time() + deadline_s / 2
@@ -189,26 +156,6 @@ class Server:
         for connection in list(self.hub.connections):
             connection.disconnect(reason.SERVER_SHUTTING_DOWN, "server_shutdown", is_will_due=publishes_wills)
         await self._until(lambda: not self.listeners.links, ends_at)
-
-    def clients(self) -> Iterator[ClientStatus]:
-        """Every session, connected or away."""
-        return map(_status, self.hub.sessions)
-
-    def kick(self, client_id: str) -> bool:
-        """Close a client's connection (0x98); its session stays as its expiry says. False when it is not connected."""
-        session = self.hub.sessions.get(client_id)
-        if session is None or not isinstance(session.owner, Connection):
-            return False
-        session.owner.disconnect(reason.ADMINISTRATIVE_ACTION, "kicked")
-        return True
-
-    def delete_session(self, client_id: str) -> bool:
-        """Close a client's connection and forget its session; False when there is none."""
-        self.kick(client_id)
-        session = self.hub.sessions.get(client_id)
-        if session is not None:
-            self.hub.life.end_session(session)
-        return session is not None
 
     async def _load(self) -> None:
         """Give the loop its turn between the steps: the API answers meanwhile, that the node is not ready."""
@@ -240,25 +187,8 @@ class Server:
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)
         self.hub.tick()
-        self._collector.tick(self.hub.figures.connected.value)
+        self._collector.tick(self.hub.context.figures.connected.value)
 
     async def _until(self, is_done: Callable[[], bool], ends_at: float) -> None:
         while not is_done() and self._loop.time() < ends_at:  # noqa: ASYNC110  only while stopping
             await asyncio.sleep(_STOP_POLL_S)
-
-
-def _status(session: Session) -> ClientStatus:
-    return ClientStatus(
-        session.client_id,
-        session.client.username,
-        session.client.peer_name,
-        session.client.protocol_version,
-        not session.is_away,
-        session.is_durable,
-        session.connected_ns,
-        session.ends_at_ns,
-        len(session.subscriptions),
-        len(session.window.inflight),
-        len(session.queue),
-        session.is_behind,
-    )

@@ -27,34 +27,16 @@ class TcpLink(asyncio.Protocol):
     """One accepted socket; ``broker.connection.connection.Link`` for its connection."""
 
     __slots__ = (
-        "_connection",
-        "_hub",
-        "_is_tls",
-        "_loop",
-        "_origin",
-        "_owner",
-        "_transport",
-        "certificate",
-        "data_received",
-        "listener",
-        "peer_host",
-        "peer_port",
-        "refusal",
-        "server_name",
-        "tls_version",
-    )
+        "_connection", "_context", "_is_tls", "_loop", "_origin", "_owner", "_transport", "certificate",
+        "data_received", "listener", "peer_host", "peer_port", "refusal", "server_name", "tls_version",
+    )  # fmt: skip
 
     _transport: asyncio.Transport
 
     def __init__(
-        self,
-        hub: Hub,
-        owner: LinkOwner,
-        loop: asyncio.AbstractEventLoop,
-        listener: str,
-        origin: Origin | None = None,
+        self, hub: Hub, owner: LinkOwner, loop: asyncio.AbstractEventLoop, listener: str, origin: Origin | None = None
     ) -> None:
-        self._hub, self._owner, self._loop, self.listener = hub, owner, loop, listener
+        self._context, self._owner, self._loop, self.listener = hub.context, owner, loop, listener
         self._origin = origin
         self.peer_host: str | None = None
         self.peer_port: int | None = None
@@ -76,10 +58,10 @@ class TcpLink(asyncio.Protocol):
         if not self._owner.admit(self, has_knocked=self._origin is not None):
             self._transport.abort()
             return
-        self._transport.set_write_buffer_limits(high=self._hub.state.settings.max_unsent_bytes // _EARLY)
+        self._transport.set_write_buffer_limits(high=self._context.settings.max_unsent_bytes // _EARLY)
         self._connection.opened()
         if self.refusal:
-            self._connection.deadline_s = self._hub.state.now_s + ANSWER_TIMEOUT_S
+            self._connection.deadline_s = self._context.now_s + ANSWER_TIMEOUT_S
 
     @property
     def sock_name(self) -> str | None:
@@ -127,7 +109,7 @@ class TcpLink(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send; never waits."""
-        self._hub.figures.bytes_sent.value += len(data)
+        self._context.figures.bytes_sent.value += len(data)
         self._transport.write(data)
 
     def close(self, *, lingers: bool = False) -> None:

@@ -134,10 +134,7 @@ def _load(listener: str, settings: TlsSettings, alpn: str, now: datetime) -> _Lo
     made: dict[str, ssl.SSLContext] = {}
     ends: list[datetime] = []
     own = SniCertificate.model_construct(
-        server_name="",
-        certfile=settings.certfile or "",
-        keyfile=settings.keyfile or "",
-        password=settings.password,
+        server_name="", certfile=settings.certfile or "", keyfile=settings.keyfile or "", password=settings.password
     )
     for certificate in (own, *settings.sni):
         context, wrong = _context(settings, alpn)

@@ -101,7 +101,7 @@ class WebSocketLink(TcpLink):
         """Send as one binary frame; never waits."""
         if self._state != _OPEN:
             return
-        self._hub.figures.bytes_sent.value += len(data)
+        self._context.figures.bytes_sent.value += len(data)
         head = binary_frame_head(len(data))
         if len(data) < _LARGE_BYTES:
             self._transport.write(head + data)

@@ -61,7 +61,7 @@ Kind = tuple[R, int]
 """Routes and size of packets."""
 
 
-class Meanings(Protocol[R]):
+class TopicMeanings(Protocol[R]):
     """What topics mean to the clients that publish to them."""
 
     def for_clients(self, topic: str, final: Callable[[bytes], TopicPlan[R]], /) -> Resolve[R] | None:
@@ -86,7 +86,7 @@ class Plans(Generic[R]):
         self,
         routes: Callable[[str], R],
         forget_routes: Callable[[], None],
-        meanings: Meanings[R],
+        meanings: TopicMeanings[R],
         max_plans: int,
         max_levels: int,
         max_topic_bytes: int = MAX_TOPIC_BYTES,

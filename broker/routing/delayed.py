@@ -12,11 +12,11 @@ In memory stands only when a message is due and how large it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable
 from heapq import heappop, heappush, nsmallest
 from itertools import count
 from math import inf
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from pydantic import Field
@@ -27,11 +27,12 @@ from broker.core import reason
 from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.errors import NotFound
-from broker.core.message import Message
+from broker.core.message import Message, with_pairs
 from broker.core.stage import Outcome, Publisher, Refusal
 from broker.core.topic import DELAYED_PREFIX
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
+from broker.storage.writer import Writer
 
 _log = get_logger(__name__)
 
@@ -86,7 +87,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Record).decode
 
 
-class Kept(NamedTuple):
+class DelayedMessage(NamedTuple):
     """One delayed message; ``due_ns`` is wall clock."""
 
     key: bytes
@@ -99,41 +100,10 @@ class Kept(NamedTuple):
         return self.key.hex()
 
 
-class KeyStore(Protocol):
-    """What is read of the store."""
-
-    def get(self, key: bytes) -> bytes | None: ...
-
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]: ...
-
-
-class KeyWriter(Protocol):
-    """What is asked of the writer of commit groups."""
-
-    @property
-    def store(self) -> KeyStore: ...
-
-    def put(self, key: bytes, value: bytes | None) -> None: ...
-
-    @property
-    def failure(self) -> Exception | None:
-        """Why the latest group was not written."""
-        ...
-
-    def when_committed(self, done: Callable[[BaseException | None], None]) -> None: ...
-
-
 class Delayed:
     """The delayed messages of a node. Used on the event loop only."""
 
-    def __init__(
-        self,
-        *,
-        settings: DelayedSettings,
-        writer: KeyWriter,
-        clock: Clock,
-        metrics: Metrics,
-    ) -> None:
+    def __init__(self, *, settings: DelayedSettings, writer: Writer, clock: Clock, metrics: Metrics) -> None:
         self.settings = settings
         self._writer, self._clock = writer, clock
         self._due: list[bytes] = []
@@ -211,13 +181,13 @@ class Delayed:
             left -= 1
         return inf
 
-    def page(self, after: str | None, limit: int) -> list[Kept]:
+    def page(self, after: str | None, limit: int) -> list[DelayedMessage]:
         """At most ``limit`` in the order in which they are due, those after an identifier."""
         start = b"" if after is None else _key_of(after)
         keys = nsmallest(limit, (key for key in self._sizes if key > start))
         return [kept for key in keys if (kept := self._find(key)) is not None]
 
-    def get(self, id: str) -> Kept:
+    def get(self, id: str) -> DelayedMessage:
         """One of them.
 
         Raises:
@@ -265,11 +235,11 @@ class Delayed:
         if not self._bytes_of[client_id]:
             del self._bytes_of[client_id]
 
-    def _find(self, key: bytes) -> Kept | None:
+    def _find(self, key: bytes) -> DelayedMessage | None:
         if key not in self._sizes:
             return None
         value = self._uncommitted.get(key) or self._writer.store.get(PREFIX + key)
-        return None if value is None else Kept(key, _due_ns(key), _message(_decode(value)))
+        return None if value is None else DelayedMessage(key, _due_ns(key), _message(_decode(value)))
 
     def _forget(self, key: bytes) -> None:
         self._drop(key)
@@ -332,44 +302,18 @@ def _key_of(id: str) -> bytes:
 def _record(message: Message, topic: str) -> _Record:
     client = message.client
     return _Record(
-        _VERSION,
-        topic,
-        message.payload,
-        message.qos,
-        message.retain,
-        message.received_ns,
-        client.client_id,
-        client.username,
-        client.peer_host,
-        client.peer_port,
-        client.listener,
-        client.protocol_version,
-        dict(client.attributes),
-        dict(message.properties) if message.properties else None,
-        message.via,
-    )
+        _VERSION, topic, message.payload, message.qos, message.retain, message.received_ns, client.client_id,
+        client.username, client.peer_host, client.peer_port, client.listener, client.protocol_version,
+        dict(client.attributes), dict(message.properties) if message.properties else None, message.via,
+    )  # fmt: skip
 
 
 def _message(record: _Record) -> Message:
-    properties = record.properties
-    if properties and "User-Property" in properties:
-        properties["User-Property"] = [(name, value) for name, value in properties["User-Property"]]
     client = Client(
-        record.client_id,
-        record.username,
-        record.peer_host,
-        record.peer_port,
-        record.listener,
-        record.protocol_version,
-        record.attributes,
-    )
+        record.client_id, record.username, record.peer_host, record.peer_port, record.listener,
+        record.protocol_version, record.attributes,
+    )  # fmt: skip
     return Message(
-        record.topic,
-        record.payload,
-        record.qos,
-        record.retain,
-        client,
-        record.received_ns,
-        properties,
-        via=record.via,
-    )
+        record.topic, record.payload, record.qos, record.retain, client, record.received_ns,
+        with_pairs(record.properties), via=record.via,
+    )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from broker.core.client import Client
-from broker.core.message import Message
+from broker.core.message import Message, with_pairs
 
 _HEAD: Final = Struct(">BQQ")
 _VERSION: Final = 2
@@ -63,11 +63,8 @@ def encode_retained(message: Message, stamp: int) -> bytes:
 def decode_retained(topic: str, value: bytes) -> Message:
     """The message of a value."""
     body = _decode(memoryview(value)[_HEAD.size :])
-    properties = body.properties
-    if properties and "User-Property" in properties:
-        properties["User-Property"] = [(name, text) for name, text in properties["User-Property"]]
     client = Client(body.client_id, body.username)
-    return Message(topic, body.payload, body.qos, True, client, body.received_ns, properties)
+    return Message(topic, body.payload, body.qos, True, client, body.received_ns, with_pairs(body.properties))
 
 
 def client_id_of(value: bytes) -> str:

@@ -15,7 +15,7 @@ from broker.codec.outgoing import Outgoing
 from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.routing.shared import Memberships, ShareGroup, ShareGroups
+from broker.routing.shared import Memberships, RoutedGroup, RoutedGroups
 from broker.routing.trie import FilterTrie
 
 
@@ -91,7 +91,7 @@ class Target(NamedTuple, Generic[T]):
     identifiers: tuple[int, ...]
 
 
-Keep = Callable[[Outgoing, Sequence[Target[S | ShareGroup]], bool], None]
+Keep = Callable[[Outgoing, Sequence[Target[S | RoutedGroup]], bool], None]
 """Appends a message to the session log for its targets. True: only for these (what is retained)."""
 
 
@@ -108,7 +108,7 @@ class Routes(Generic[S]):
         "only_group", "plain_v3", "plain_v5",
     )  # fmt: skip
 
-    def __init__(self, entries: Sequence[Entry[S]], groups: Sequence[ShareGroup], keep: Keep[S]) -> None:
+    def __init__(self, entries: Sequence[Entry[S]], groups: Sequence[RoutedGroup], keep: Keep[S]) -> None:
         self.entries, self.groups, self._keep = tuple(entries), tuple(groups), keep
         self.is_empty = not (entries or groups)
         is_group_only = len(groups) == 1 and not entries and groups[0].takes_runs
@@ -129,7 +129,7 @@ class Routes(Generic[S]):
             return self._deliver_plain(message, message.topic.encode() if topic is None else topic)
         outgoing = Outgoing(message, topic)
         publisher, count = message.client.client_id, 0
-        kept: list[Target[S | ShareGroup]] = []
+        kept: list[Target[S | RoutedGroup]] = []
         for entry, target in zip(self.entries, self._targets(message), strict=True):
             subscriber = entry.subscriber
             if entry.no_local and subscriber.client_id == publisher:  # [MQTT-3.8.3-3]
@@ -195,11 +195,7 @@ class Router(Generic[S]):
     """
 
     def __init__(
-        self,
-        keep: Keep[S],
-        on_change: Callable[[TopicFilter], None],
-        memberships: Memberships[S],
-        groups: ShareGroups,
+        self, keep: Keep[S], on_change: Callable[[TopicFilter], None], memberships: Memberships[S], groups: RoutedGroups
     ) -> None:
         self._keep, self._on_change, self._memberships, self._groups = keep, on_change, memberships, groups
         self._plain: FilterTrie[tuple[S, Subscription]] = FilterTrie()
@@ -233,8 +229,13 @@ class Router(Generic[S]):
             self._plain.remove(topic_filter.levels, subscriber.client_id)
         self._on_change(topic_filter)
 
+    def regroup(self) -> None:
+        """A subscriber changed its version, or what it may have: no routes are right any more."""
+        self.forget_routes()
+        self._on_change(_ALL)
+
     def limit(self, subscriber: S) -> None:
-        """What a subscriber may have has changed; plans are to be made again."""
+        """What a subscriber may have has changed; ``regroup`` has to follow where it has subscriptions."""
         if subscriber.may_have is None:
             self._limited.discard(subscriber)
         else:
@@ -249,8 +250,7 @@ class Router(Generic[S]):
         filters = [one.filter for one in subscriptions if not one.is_membership]
         self.subscription_count -= len(filters)
         self._leaving.add(subscriber)
-        self.forget_routes()
-        self._on_change(_ALL)
+        self.regroup()
         return self._remove(subscriber, filters)
 
     def _remove(self, subscriber: S, filters: Sequence[TopicFilter]) -> Iterator[None]:

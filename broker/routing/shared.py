@@ -18,7 +18,7 @@ from broker.routing.trie import FilterTrie
 S_contra = TypeVar("S_contra", contravariant=True)
 
 
-class ShareGroup(Protocol):
+class RoutedGroup(Protocol):
     """One group. ``is_durable`` tells that messages of QoS 1 and 2 for it go through the session log."""
 
     is_durable: bool
@@ -68,15 +68,15 @@ class Memberships(Protocol[S_contra]):
         ...
 
 
-class ShareGroups:
+class RoutedGroups:
     """The share groups that get messages, by topic filter. ``on_change`` is called with the
     filter whose topics' routes are no longer right."""
 
     def __init__(self, on_change: Callable[[TopicFilter], None]) -> None:
         self._on_change = on_change
-        self._by_filter: FilterTrie[ShareGroup] = FilterTrie()
+        self._by_filter: FilterTrie[RoutedGroup] = FilterTrie()
 
-    def add(self, topic_filter: TopicFilter, key: str, group: ShareGroup) -> None:
+    def add(self, topic_filter: TopicFilter, key: str, group: RoutedGroup) -> None:
         """Let a group have the messages on topics that match."""
         self._by_filter.put(topic_filter.levels, key, group)
         self._on_change(topic_filter)
@@ -86,6 +86,6 @@ class ShareGroups:
         self._by_filter.remove(topic_filter.levels, key)
         self._on_change(topic_filter)
 
-    def match(self, topic: str) -> Sequence[tuple[str, ShareGroup]]:
+    def match(self, topic: str) -> Sequence[tuple[str, RoutedGroup]]:
         """The groups that get messages on a topic name, by key."""
         return () if self._by_filter.is_empty else self._by_filter.match(topic)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, Protocol
 
 from broker.codec.outgoing import Outgoing
-from broker.session.holder import Holder
 
 MayHave = Callable[[str, int], bool]
 """Whether a client may have messages on a topic, by QoS."""
@@ -17,7 +16,7 @@ DENIED: Final = "not_authorized"
 class Delivery:
     """One QoS 1 or 2 message for one session, waiting or in flight. ``offset`` is -1 when it is not in the log.
 
-    ``holder`` is set on messages of share groups, see ``broker.session.shared_delivery``.
+    ``holder`` is set on messages of share groups, see ``broker.session.delivery``.
     """
 
     __slots__ = ("holder", "identifiers", "is_released", "offset", "outgoing", "qos", "retain", "sent_ns")
@@ -40,3 +39,50 @@ class Delivery:
 RAW: Final = Delivery(None, 1, False, ())
 """In flight for a session that ends with its connection, on the fast path: nothing of it will be needed again but its
 identifier."""
+
+
+class Holder(Protocol):
+    """A session's part in a share group; it stands on each message that the session has from there."""
+
+    def settle(self, delivery: Any, /) -> None:
+        """The client has acknowledged a message of the group, or refused it, or cannot take it."""
+        ...
+
+    def offer_room(self) -> None:
+        """The session's window has room."""
+        ...
+
+
+Claim = tuple[str, int, int, int]
+"""Where a share group has a message from: the group's key, log, shard and offset."""
+
+NO_OFFSET: Final = -1
+
+
+class SharedDelivery(Delivery):
+    """``offset`` is always -1, since the session does not find the message in the session log; its group does.
+
+    ``number`` is its place in the order of the group. ``may_be_seen`` tells that some member was sent it, ``given_ns``
+    when (0 where nobody asks). ``claim`` is kept with a durable session, so that both agree after a restart.
+    """
+
+    __slots__ = ("claim", "cursor", "given_ns", "key", "may_be_seen", "number", "place")
+
+    def __init__(self, outgoing: Outgoing | None, cursor: object, place: int, number: int) -> None:
+        super().__init__(outgoing, 0, False, ())
+        self.cursor, self.place, self.number = cursor, place, number
+        self.key: str | None = None
+        self.claim: Claim | None = None
+        self.may_be_seen = False
+        self.given_ns = 0
+
+    def __lt__(self, other: SharedDelivery) -> bool:
+        return self.number < other.number
+
+    @classmethod
+    def restored(cls, claim: Claim, qos: int, retain: bool, identifiers: tuple[int, ...]) -> SharedDelivery:
+        """What the record of a durable session says; the group gives it its message."""
+        delivery = cls(None, None, claim[3], 0)
+        delivery.qos, delivery.retain, delivery.identifiers = qos, retain, identifiers
+        delivery.claim, delivery.may_be_seen = claim, True
+        return delivery

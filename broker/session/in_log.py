@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from broker.core.nothing import NOTHING
 from broker.session.delivery import Delivery
-from broker.session.foretelling import Foretelling
-from broker.session.share import LogShare, Shed
+from broker.session.log_queue import LogQueue, Shed
+from broker.session.prediction import IdPrediction
 from broker.session.state import SessionState
 
 
-def wait(session: SessionState, share: LogShare, offset: int, size_bytes: int, messages: int = 1) -> None:
+def wait(session: SessionState, share: LogQueue, offset: int, size_bytes: int, messages: int = 1) -> None:
     """A message waits in the log, or several; when there are too many the oldest are passed over."""
     share.add(offset, size_bytes, messages)
     limits = session.services.limits
@@ -45,7 +45,7 @@ def _pass_over(session: SessionState, shed: Shed) -> None:
         services.changed(session)
 
 
-def put_back(session: SessionState, share: LogShare, log_next: int) -> None:
+def put_back(session: SessionState, share: LogQueue, log_next: int) -> None:
     """The connection is gone: what waited in memory is in the log, whose next offset is ``log_next``."""
     queue = session.queue
     if queue and share.to_skip:  # later ones were passed over since too many wait: these are older
@@ -116,13 +116,13 @@ def enter(session: SessionState, next_offset: int) -> tuple[list[Delivery], list
     waiting, session.queue, session.queue_bytes = list(session.queue), NOTHING, 0
     session.pushed -= len(waiting)
     session.is_durable = True
-    session.log, session.foretelling = LogShare(next_offset + len(flying)), Foretelling(session.window, is_true=False)
+    session.log, session.prediction = LogQueue(next_offset + len(flying)), IdPrediction(session.window, is_true=False)
     return flying, waiting
 
 
 def leave(session: SessionState, waiting: list[Delivery]) -> None:
     """As before ``enter``: what it had could not be stored, and is in memory still."""
-    session.is_durable, session.log, session.foretelling = False, None, None
+    session.is_durable, session.log, session.prediction = False, None, None
     for delivery in session.window.inflight.values():
         delivery.offset = -1
     session.queue, session.queue_bytes = NOTHING, 0

@@ -1,7 +1,7 @@
 """QoS 0 messages on their way to one client: at once, or when its connection takes them and their turn has come.
 
 They do not overtake older messages of QoS 1 and 2, which may wait for the client's acknowledgements. Where they have to
-wait, the oldest are lost when there are too many; see ``broker.session.late``.
+wait, the oldest are lost when there are too many; see ``broker.session.qos0_queue``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from math import inf
 from broker.codec.outgoing import Outgoing
 from broker.session import sending
 from broker.session.delivery import DENIED, MayHave
-from broker.session.late import Late
 from broker.session.outbox import Outbox
+from broker.session.qos0_queue import Qos0Item
 from broker.session.state import SessionState
 
 
@@ -35,14 +35,14 @@ def send(session: SessionState, outgoing: Outgoing, retain: bool, identifiers: t
         services.on_event("message.delivered", session, outgoing.message, "")
 
 
-def keep(session: SessionState, item: Late) -> None:
+def keep(session: SessionState, item: Qos0Item) -> None:
     """Keep some until the connection takes them, behind the messages that wait now; the oldest go when there are too
     many. Publishers are held back where the connection is slow, or before many wait for older messages."""
-    services, late, log = session.services, session.late, session.log
+    services, late, log = session.services, session.qos0_queue, session.log
     turn = session.pushed + (log.messages if log is not None else 0)
-    for gone in late.add(turn, item, services.limits.late_messages, services.max_late_bytes):
+    for gone in late.add(turn, item, services.limits.qos0_messages, services.max_qos0_bytes):
         _drop(session, gone, "queue_full")
-    is_filling = late.messages * 2 > services.limits.late_messages or late.size_bytes * 2 > services.max_late_bytes
+    is_filling = late.messages * 2 > services.limits.qos0_messages or late.size_bytes * 2 > services.max_qos0_bytes
     if is_filling or not session.is_blocked or session.is_slow:
         services.crowded(session)
 
@@ -53,7 +53,7 @@ def send_kept(session: SessionState) -> None:
         return
     box, queue = session.box, session.queue
     assert box is not None
-    for item in session.late.take(session.pushed - len(queue) if queue or session.is_behind else inf):
+    for item in session.qos0_queue.take(session.pushed - len(queue) if queue or session.is_behind else inf):
         if item.outgoing is not None:
             send(session, item.outgoing, item.retain, item.identifiers)
         else:
@@ -63,12 +63,12 @@ def send_kept(session: SessionState) -> None:
 
 def withhold(session: SessionState, may_have: MayHave) -> None:
     """Lose those of them that the client may not have."""
-    for item in session.late.remove(lambda topic: not may_have(topic, 0)):
+    for item in session.qos0_queue.remove(lambda topic: not may_have(topic, 0)):
         _drop(session, item, DENIED)
 
 
 def _write(session: SessionState, box: Outbox, data: bytes) -> None:
-    if session.foretelling is not None and session.foretelling.is_holding:
+    if session.prediction is not None and session.prediction.is_holding:
         sending.write_recorded(session, data)
     else:
         box.add(data)
@@ -76,11 +76,11 @@ def _write(session: SessionState, box: Outbox, data: bytes) -> None:
 
 def drop_kept(session: SessionState, why: str) -> None:
     """Lose those that had to wait."""
-    for item in session.late.take():
+    for item in session.qos0_queue.take():
         _drop(session, item, why)
 
 
-def _drop(session: SessionState, item: Late, why: str) -> None:
+def _drop(session: SessionState, item: Qos0Item, why: str) -> None:
     if item.outgoing is not None:
         session.drop(item.outgoing, why)
     else:

@@ -7,13 +7,13 @@ from typing import Any, Final
 import msgspec
 
 from broker.core.client import Client, Proof
+from broker.core.message import with_pairs
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.session import in_log
-from broker.session.delivery import Delivery
+from broker.session.delivery import Claim, Delivery, SharedDelivery
+from broker.session.log_queue import LogQueue
 from broker.session.session import Session
-from broker.session.share import LogShare
-from broker.session.shared_delivery import Claim, SharedDelivery
 from broker.session.state import DEFAULT_ZONE, SessionState
 from broker.session.will import Will
 
@@ -188,7 +188,7 @@ def restore_session(session: Session, value: bytes) -> bool:
         delivery.is_released = flight.is_released
         inflight[flight.packet_id] = delivery
     session.window.inflight, session.window.next_id = inflight, record.next_id
-    session.log = LogShare(record.position, is_behind=True)
+    session.log = LogQueue(record.position, is_behind=True)
     return record.is_connected
 
 
@@ -208,7 +208,5 @@ def restore_subscriptions(session: Session, value: bytes) -> None:
 
 
 def _will(record: _Will, client: Client) -> Will:
-    properties = dict(record.properties)
-    if "User-Property" in properties:
-        properties["User-Property"] = [(name, text) for name, text in properties["User-Property"]]
+    properties = with_pairs(record.properties) or {}
     return Will(record.topic, record.payload, record.qos, record.retain, client, record.delay_s, properties)

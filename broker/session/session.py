@@ -3,13 +3,13 @@
 A session that ends with its connection (*clean*) queues in memory, and so does one in a zone that keeps sessions in
 memory, while its client is away too; a restart ends both. Any other one (*durable*) gets its QoS 1 and 2 messages from
 the session log, each stored once however many sessions wait for it: after the commit they are handed to
-``accept_logged`` from memory, and what it cannot take waits there (``broker.session.share``). What of it may be sent
-before the record of the session is written, ``broker.session.foretelling`` tells.
+``accept_logged`` from memory, and what it cannot take waits there (``broker.session.log_queue``). Which of it may be
+sent before the record of the session is written is decided by ``broker.session.prediction``.
 
-A new connection is sent what was in flight (``broker.session.resending``), then retained messages of new subscriptions
-(``send_ahead``), then what waits. QoS 0 messages that cannot be sent at once wait in a ``LateQueue``, which loses its
+A new connection is sent what was in flight (``broker.session.sending``), then retained messages of new subscriptions
+(``send_ahead``), then what waits. QoS 0 messages that cannot be sent at once wait in a ``Qos0Queue``, which loses its
 oldest; they cannot while older messages of QoS 1 or 2 wait, which they must not overtake. What the client answers is in
-``broker.session.answers``.
+``broker.session.acks``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from broker.codec.outgoing import Outgoing
 from broker.core.client import Client
 from broker.core.nothing import NOTHING
 from broker.core.topic import TopicFilter
-from broker.session import in_log, in_memory, qos0, resending, sending
-from broker.session.ahead import Ahead
-from broker.session.delivery import DENIED, Delivery, MayHave
-from broker.session.holder import Holder
-from broker.session.late import Late
+from broker.session import in_log, memory_queue, qos0, sending
+from broker.session.delivery import DENIED, Delivery, Holder, MayHave
 from broker.session.outbox import Outbox
+from broker.session.qos0_queue import Qos0Item
+from broker.session.retained_queue import RetainedQueue
 from broker.session.state import UNLIMITED_BYTES, DeliveryServices, Owner, SessionState
 
 
@@ -43,7 +42,7 @@ class Session(SessionState):
     __slots__ = ()
 
     services: SessionServices
-    ahead: Ahead | None
+    retained_queue: RetainedQueue | None
 
     def __init__(self, client_id: str, services: SessionServices, *, is_durable: bool, next_offset: int = 0) -> None:
         super().__init__(client_id, services, is_durable=is_durable, next_offset=next_offset)
@@ -65,8 +64,8 @@ class Session(SessionState):
         self.ends_at_ns = self.will_at_ns = self.away_since_ns = 0
 
     def resume(self, may_have: MayHave | None = None) -> None:
-        """Send what is in flight again, then what waits; see ``broker.session.resending``."""
-        resending.resume(self, may_have)
+        """Send what is in flight again, then what waits; see ``broker.session.sending``."""
+        sending.resume(self, may_have)
         self.pump()
 
     def set_slow(self, *, is_slow: bool) -> None:
@@ -76,12 +75,12 @@ class Session(SessionState):
         if is_slow:
             self.is_crowded = True
             return
-        if self.ahead is not None:
-            self.ahead.await_turn()
-        elif self.late:
+        if self.retained_queue is not None:
+            self.retained_queue.await_turn()
+        elif self.qos0_queue:
             qos0.send_kept(self)
         if self.is_crowded:
-            in_memory.check_relief(self)
+            memory_queue.check_relief(self)
         if self.memberships:
             self.offer_room()
 
@@ -95,13 +94,13 @@ class Session(SessionState):
         """The connection is gone; ``log_next`` is the log's next offset."""
         self.owner = self.box = self.fast = None
         self.window.close()
-        if self.foretelling is not None:
-            self.foretelling.let_go()
+        if self.prediction is not None:
+            self.prediction.let_go()
         if self.is_durable or not self.expiry_s:  # what is retained comes to a durable one through the log
-            self.ahead = None
+            self.retained_queue = None
         if not self.keeps_qos0:
             qos0.drop_kept(self, "connection_closed")
-        in_memory.check_relief(self)
+        memory_queue.check_relief(self)
         if self.log is not None:
             in_log.put_back(self, self.log, log_next)
 
@@ -122,25 +121,25 @@ class Session(SessionState):
     def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
         """Take a message that is not in the log: QoS 0, or any for a session in memory."""
         if qos:
-            in_memory.enqueue(self, Delivery(outgoing, qos, retain, identifiers))
+            memory_queue.enqueue(self, Delivery(outgoing, qos, retain, identifiers))
             self.pump()
         elif self.box is None and not self.keeps_qos0:
             self.drop(outgoing, "qos0_msg")
         elif self.box is None or self.has_to_wait:
-            qos0.keep(self, Late(b"", 1, outgoing, retain, identifiers))
+            qos0.keep(self, Qos0Item(b"", 1, outgoing, retain, identifiers))
         else:
             qos0.send(self, outgoing, retain, identifiers)
 
     def send_ahead(self, topic_filter: str, deliveries: Iterator[Delivery]) -> None:
         """Send these before what waits and what comes, as the client takes them: the retained messages of a new
-        subscription to this filter, as many as there are; see ``broker.session.ahead``."""
+        subscription to this filter, as many as there are; see ``broker.session.retained_queue``."""
         if self.box is None:
             return
-        if self.ahead is None:
-            self.ahead = Ahead(self, self.pump)
+        if self.retained_queue is None:
+            self.retained_queue = RetainedQueue(self, self.pump)
             self._set_fast()
-        self.ahead.add(topic_filter, deliveries)
-        self.ahead.await_turn()
+        self.retained_queue.add(topic_filter, deliveries)
+        self.retained_queue.await_turn()
 
     def accept_logged(
         self, offset: int, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
@@ -165,8 +164,8 @@ class Session(SessionState):
             return
         window = self.window
         if window.unsent:
-            resending.go_on(self)
-        if self.ahead is not None and not self._send_some_ahead(self.ahead):
+            sending.go_on(self)
+        if self.retained_queue is not None and not self._send_some_ahead(self.retained_queue):
             return
         queue = self.queue
         if queue and window.quota > 0:
@@ -176,12 +175,12 @@ class Session(SessionState):
                 if (outgoing := delivery.outgoing) is not None:
                     self.queue_bytes -= outgoing.size_bytes
                 sending.send(self, delivery, now_ns)
-                if self.late.messages:
+                if self.qos0_queue.messages:
                     qos0.send_kept(self)
         if self.is_blocked is not (bool(queue) or (self.log is not None and self.log.is_behind)):
             self._turn_block()
         if self.is_crowded:
-            in_memory.check_relief(self)
+            memory_queue.check_relief(self)
         if window.quota > 0:
             if self.log is not None and self.log.is_behind and not queue:
                 self.services.refill(self)
@@ -200,13 +199,13 @@ class Session(SessionState):
         """Messages of QoS 1 and 2 begin to wait, which those of QoS 0 must not overtake, or wait no more."""
         self.is_blocked = not self.is_blocked
         self._set_fast()
-        if self.late.messages:
+        if self.qos0_queue.messages:
             qos0.send_kept(self)
 
-    def _send_some_ahead(self, ahead: Ahead) -> bool:
+    def _send_some_ahead(self, ahead: RetainedQueue) -> bool:
         if not ahead.send_some():
             return False
-        self.ahead = None
+        self.retained_queue = None
         self._set_fast()
         qos0.send_kept(self)
         return True
@@ -249,7 +248,7 @@ class Session(SessionState):
             self._keep_waiting(
                 lambda one: one.outgoing is None or may_have(one.outgoing.message.topic, one.qos), DENIED
             )
-        if self.late:
+        if self.qos0_queue:
             qos0.withhold(self, may_have)
 
     def _keep_waiting(self, is_kept: Callable[[Delivery], bool], why: str) -> None:
@@ -265,7 +264,7 @@ class Session(SessionState):
 
     def drop_all(self, why: str) -> None:
         """Count all that waits for it as dropped: the session is over."""
-        self.ahead = None
+        self.retained_queue = None
         qos0.drop_kept(self, why)
         for delivery in self.queue:
             self.drop_delivery(delivery, why)

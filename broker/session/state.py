@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from broker.codec.outgoing import Outgoing
 from broker.core.client import Client
@@ -15,14 +15,12 @@ from broker.core.message import Message, Properties
 from broker.core.nothing import NOTHING
 from broker.core.tally import Tally
 from broker.observe.metrics import Counter
-from broker.session.delivery import Delivery, MayHave
-from broker.session.foretelling import Foretelling
-from broker.session.holder import Holder
+from broker.session.delivery import Delivery, Holder, MayHave
 from broker.session.inbound import Inbound
-from broker.session.late import LateQueue
-from broker.session.limits import QueueLimits
+from broker.session.log_queue import LogQueue
 from broker.session.outbox import Outbox
-from broker.session.share import LogShare
+from broker.session.prediction import IdPrediction
+from broker.session.qos0_queue import Qos0Queue
 from broker.session.subscriptions import Subscriptions
 from broker.session.will import Will
 from broker.session.window import Window
@@ -31,6 +29,26 @@ NEVER_S: Final = 0xFFFFFFFF
 UNLIMITED_BYTES: Final = 1 << 32
 DEFAULT_ZONE: Final = "default"
 """The zone of listeners that name none."""
+
+
+WhenFull = Literal["drop_oldest", "drop_newest", "disconnect"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """The same for all sessions of a node.
+
+    ``when_full`` is for QoS 1 and 2 messages that wait in memory for a session that ends with its connection.
+    ``qos0_messages`` bounds QoS 0 messages that wait for a connection. ``stored_messages`` and ``stored_bytes`` bound
+    what one session may leave waiting in the session log; the oldest are passed over. ``keeps_qos0`` has QoS 0
+    messages wait in memory for sessions that are away.
+    """
+
+    when_full: WhenFull = "drop_oldest"
+    qos0_messages: int = 1000
+    stored_messages: int = 1_000_000
+    stored_bytes: int = 1 << 30
+    keeps_qos0: bool = False
 
 
 class Owner(Protocol):
@@ -60,7 +78,7 @@ class DeliveryServices:
     ``changed`` is told of a durable session whose record has to be written, ``moved`` of one for whose record there is
     time, since the one on disk foretells what is sent; ``defer`` runs a callable in another turn of the loop,
     ``crowded`` is told of a session whose queue or connection fills up, ``relieved`` when it has room again.
-    ``on_event`` is told of what somebody wants to know. ``max_late_bytes`` bounds what waits of QoS 0. ``resends``
+    ``on_event`` is told of what somebody wants to know. ``max_qos0_bytes`` bounds what waits of QoS 0. ``resends``
     tells that 3.1.1 clients are sent on a timer what they do not acknowledge. ``shed`` is told of messages in the log
     that a session passes over: why, the offset from which it would have read, how many of its messages after that to
     leave out of account, and how many follow that it passes over. ``on_dropped`` is told of every other message that a
@@ -79,7 +97,7 @@ class DeliveryServices:
     dropped: Callable[[str], Counter]
     max_queue: int
     max_queue_bytes: int
-    max_late_bytes: int
+    max_qos0_bytes: int
     window: int
     resends: bool = False
     limits: QueueLimits = field(default_factory=QueueLimits)
@@ -92,45 +110,15 @@ class DeliveryServices:
 class SessionState:
     """What is known and kept of one client. ``box`` is None while away; ``fast`` is ``box`` unless something of each
     message has to be looked at: the connection is slow, older messages or retained ones go before, the client limits
-    the size of packets or takes topic aliases. ``log`` and ``foretelling`` are there when it is durable."""
+    the size of packets or takes topic aliases. ``log`` and ``prediction`` are there when it is durable."""
 
     __slots__ = (
-        "ahead",
-        "away_since_ns",
-        "box",
-        "client",
-        "client_id",
-        "connected_ns",
-        "dropped",
-        "ends_at_ns",
-        "expiry_s",
-        "fast",
-        "foretelling",
-        "inbound",
-        "is_blocked",
-        "is_crowded",
-        "is_durable",
-        "is_ended",
-        "is_slow",
-        "is_v5",
-        "is_waited_for",
-        "late",
-        "log",
-        "max_packet_bytes",
-        "may_have",
-        "maybe_sent_below",
-        "memberships",
-        "owner",
-        "pushed",
-        "queue",
-        "queue_bytes",
-        "services",
-        "subscriptions",
-        "will",
-        "will_at_ns",
-        "window",
-        "zone",
-    )
+        "away_since_ns", "box", "client", "client_id", "connected_ns", "dropped", "ends_at_ns", "expiry_s", "fast",
+        "inbound", "is_blocked", "is_crowded", "is_durable", "is_ended", "is_slow", "is_v5", "is_waited_for", "log",
+        "max_packet_bytes", "may_have", "maybe_sent_below", "memberships", "owner", "prediction", "pushed",
+        "qos0_queue", "queue", "queue_bytes", "retained_queue", "services", "subscriptions", "will", "will_at_ns",
+        "window", "zone",
+    )  # fmt: skip
 
     def __init__(self, client_id: str, services: DeliveryServices, *, is_durable: bool, next_offset: int = 0) -> None:
         self.client_id, self.services, self.is_durable = client_id, services, is_durable
@@ -164,10 +152,10 @@ class SessionState:
         """Of the messages that wait in memory, topics and payloads."""
         self.pushed = 0
         """Messages added to the queue so far."""
-        self.late = LateQueue()
-        self.ahead: object | None = None
-        self.log = LogShare(next_offset) if is_durable else None
-        self.foretelling = Foretelling(self.window) if is_durable else None
+        self.qos0_queue = Qos0Queue()
+        self.retained_queue: object | None = None
+        self.log = LogQueue(next_offset) if is_durable else None
+        self.prediction = IdPrediction(self.window) if is_durable else None
         self.maybe_sent_below = 0
         """Below this offset of the log a broker that crashed may have sent what no record tells of."""
 
@@ -199,17 +187,17 @@ class SessionState:
     @property
     def waiting_messages(self) -> int:
         """How many messages wait for it: in memory, in the log, and QoS 0 ones for a slow connection."""
-        return len(self.queue) + self.late.messages + (self.log.messages if self.log is not None else 0)
+        return len(self.queue) + self.qos0_queue.messages + (self.log.messages if self.log is not None else 0)
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes of the messages that wait for it, topics and payloads, wherever they wait."""
-        return self.queue_bytes + self.late.size_bytes + (self.log.size_bytes if self.log is not None else 0)
+        return self.queue_bytes + self.qos0_queue.size_bytes + (self.log.size_bytes if self.log is not None else 0)
 
     @property
     def has_to_wait(self) -> bool:
         """Whether QoS 0 messages have to wait while it is connected."""
-        return self.is_slow or self.is_blocked or self.ahead is not None
+        return self.is_slow or self.is_blocked or self.retained_queue is not None
 
     def push(self, delivery: Delivery) -> None:
         """Add to the queue, whatever is in it."""
@@ -239,8 +227,8 @@ class SessionState:
     def count_dropped(self, why: str, count: int) -> None:
         """Count messages that this session does not get, by reason."""
         self.services.dropped(why).value += count
-        if self.foretelling is not None:
-            self.foretelling.upset()  # what is passed over gets no identifier
+        if self.prediction is not None:
+            self.prediction.upset()  # what is passed over gets no identifier
         if self.dropped is None:
             self.dropped = {}
         self.dropped[why] = self.dropped.get(why, 0) + count

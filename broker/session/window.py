@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.core.nothing import NOTHING, filled
-from broker.session.delivery import RAW, Delivery
-from broker.session.holder import Holder
+from broker.session.delivery import RAW, Delivery, Holder
 
 MAX_PACKET_ID: Final = 65_535
 _NOTHING_YET: Final = -MAX_PACKET_ID - 1

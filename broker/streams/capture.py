@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from broker.core import jsontext
 from broker.core.errors import NotFound, Unavailable
-from broker.core.message import Message, Properties
+from broker.core.message import Message, Properties, with_pairs
 from broker.core.stage import TapCall
 from broker.core.stream import Append, StreamRecord, stream_record
 from broker.storage.store import LogShard
@@ -16,6 +16,7 @@ from broker.storage.writer import Writer
 from broker.streams.catalogue import Catalogue, Stream
 
 Place = Callable[[str], LogShard]
+_BASE64: Final = "$base64"
 
 
 class CaptureTap:
@@ -82,9 +83,20 @@ def properties_text(properties: Properties) -> str:
     return jsontext.encode({name: _plain(value) for name, value in properties.items()}).decode()
 
 
+def properties_of(text: str | None) -> dict[str, Any] | None:
+    """What ``properties_text`` was given."""
+    if text is None:
+        return None
+    properties: dict[str, Any] = jsontext.decode(text)
+    for name, value in properties.items():
+        if isinstance(value, dict) and _BASE64 in value:
+            properties[name] = base64.b64decode(value[_BASE64])
+    return with_pairs(properties)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return {"$base64": base64.b64encode(value).decode()}
+        return {_BASE64: base64.b64encode(value).decode()}
     return value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.config.units import parse_duration_s
 from broker.core.clock import Clock
@@ -22,20 +22,27 @@ _FORMS: Final = (
 )
 
 
+class Start(NamedTuple):
+    """Where to begin in a stream: an offset for each shard."""
+
+    stream: str
+    offsets: list[tuple[LogShard, int]]
+
+
 class StreamStarts:
     """Finds the stream and the offsets for a topic filter and a text such as ``earliest``."""
 
     def __init__(self, catalogue: Catalogue, store: Store, clock: Clock) -> None:
         self._catalogue, self._store, self._clock = catalogue, store, clock
 
-    def find(self, topic_filter: TopicFilter, start: str, stream: str | None) -> tuple[str, list[tuple[LogShard, int]]]:
-        """The name of the stream, and an offset for each of its shards.
+    def find(self, topic_filter: TopicFilter, start: str, stream: str | None) -> Start:
+        """The start that a text stands for.
 
         Raises:
             Invalid: no stream captures all topics of the filter, or ``start`` is not one; a sentence for the client.
         """
         found = self._stream(topic_filter, stream)
-        return found.name, [(shard, self._offset(found, shard, start)) for shard in found.shards]
+        return Start(found.name, [(shard, self._offset(found, shard, start)) for shard in found.shards])
 
     def _stream(self, topic_filter: TopicFilter, name: str | None) -> Stream:
         if name is not None:

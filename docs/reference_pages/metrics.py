@@ -104,10 +104,10 @@ def _use(node: Node) -> None:
     publisher = node.server.publisher
     for payload in (b"{}", b"broken"):
         publisher.publish(Message("t", payload, 0, False, Client("c"), 0))
-    node.server.hub.figures.delivery_dropped("queue_full")
-    node.server.hub.figures.refused_connection("not_authorized")
-    node.server.hub.figures.refused_subscription("quota_exceeded")
-    node.server.hub.figures.disconnected("normal")
+    node.server.hub.context.figures.delivery_dropped("queue_full")
+    node.server.hub.context.figures.refused_connection("not_authorized")
+    node.server.hub.context.figures.refused_subscription("quota_exceeded")
+    node.server.hub.context.figures.disconnected("normal")
     show_expiry(node.metrics, "ssl:default", lambda: 0)
     node.server.set_stages([_FailingGate()], [])
     logging.disable(logging.CRITICAL)  # what is about to fail is logged

@@ -79,7 +79,7 @@ async def test_a_client_logs_in_by_scram_and_every_packet_names_the_method(metho
         connack = await wire.expect(ConnAck)
         assert (connack.reason_code, connack.properties[METHOD]) == (0, method)
         assert client.is_server(connack.properties[DATA])
-        assert next(iter(node.server.clients())).username == "ann"
+        assert next(iter(node.server.hub.sessions)).client.username == "ann"
 
 
 @on_loop
@@ -150,7 +150,7 @@ async def test_a_client_may_give_up_before_the_connack() -> None:
         wire.send(Disconnect())
         with pytest.raises(ConnectionError):
             await wire.receive()
-        assert not list(node.server.clients())
+        assert not list(node.server.hub.sessions)
 
 
 @pytest.mark.statement("5:4.12.0-6", "5:4.12.0-7")

@@ -358,7 +358,7 @@ async def test_who_is_connected_is_held_to_what_it_was_told_when_settings_change
             "maximum_qos": 0, "retain_available": False, "topic_alias_maximum": 0, "receive_maximum": 1,
             "wildcard_subscription_available": False,
         }  # fmt: skip
-        node.server.use_settings(hub.state.settings.model_copy(update=changed))
+        node.server.use_settings(hub.context.settings.model_copy(update=changed))
         client.send(
             publish(5, "t", b"x", b"\x23\0\x09", qos=2, retain=True),
             publish(5, "t", b"y", qos=2, packet_id=2, retain=True),

@@ -534,7 +534,7 @@ async def test_offsets_that_were_lost_with_their_group_do_not_swallow_what_follo
         store.allow.clear()
         client.send(*(Publish("t", b"lost", 1, packet_id=number) for number in range(1, 6)))
         hub = node.server.hub
-        await node.until(lambda: hub.backlog.since_offset - hub.backlog.log_next == 5)
+        await node.until(lambda: hub.session_log.since_offset - hub.session_log.log_next == 5)
         late = await WireClient.open(node.port)
         late.send(Connect("s", 4, False))
         await node.until(lambda: "s" in hub.sessions.by_client_id)

@@ -13,10 +13,13 @@ from typing import Any
 import uvloop
 
 from broker.codec.packets import Connect
+from broker.connection.connection import Connection
 from broker.connection.dead_letters import DeadLetterSettings
+from broker.connection.hub import ServerSettings
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.settings import SharedSettings
 from broker.connection.sys_topics import SysTopicSettings
+from broker.core import reason
 from broker.core.errors import Unavailable
 from broker.core.events import Columns, Events
 from broker.core.stage import Gate, Tap
@@ -93,9 +96,22 @@ class Node:
         self.clock.move(seconds)
         self.server.hub.tick()
 
-    def dropped(self, reason: str) -> float:
+    def dropped(self, why: str) -> float:
         """Messages dropped for a reason."""
-        return self.metrics.value("messages_dropped", reason=reason)
+        return self.metrics.value("messages_dropped", reason=why)
+
+    def kick(self, client_id: str) -> None:
+        """Close a client's connection (0x98)."""
+        owner = self.server.hub.sessions.by_client_id[client_id].owner
+        assert isinstance(owner, Connection)
+        owner.disconnect(reason.ADMINISTRATIVE_ACTION, "kicked")
+
+    def end_session(self, client_id: str) -> None:
+        """End a session, with its connection where it has one."""
+        session = self.server.hub.sessions.by_client_id[client_id]
+        if session.owner is not None:
+            self.kick(client_id)
+        self.server.hub.life.end_session(session)
 
     async def written(self) -> None:
         """Wait until the store knows what clients have acknowledged."""
@@ -127,10 +143,12 @@ async def running(
     clock = clock or MovedClock()
     writer = Writer(store or MemoryStore(), loop, storing, metrics)
     server = Server(
-        settings=MqttSettings(**settings),
-        retained=retained,
-        dead_letter=dead_letter,
-        shared=shared,
+        settings=ServerSettings(
+            mqtt=MqttSettings(**settings),
+            retained=retained or RetainedSettings(),
+            dead_letter=dead_letter or DeadLetterSettings(),
+            shared=shared or SharedSettings(),
+        ),
         listeners=[NamedListener(ListenerSettings(bind="127.0.0.1:0"))],
         writer=writer,
         session_log=SESSION_LOG,

@@ -9,8 +9,8 @@ from broker.core.client import Client
 from broker.core.events import Events
 from broker.core.message import Message, Properties
 from broker.observe.metrics import Metrics
-from broker.session.foretelling import Foretelling
 from broker.session.outbox import Outbox, Turn
+from broker.session.prediction import IdPrediction
 from broker.session.session import Session, SessionServices
 from tests.support.mqtt_server import MovedClock
 
@@ -40,7 +40,7 @@ class SessionBench:
             dropped=lambda why: metrics.counter("dropped", why=why),
             max_queue=max_queue,
             max_queue_bytes=1_000_000,
-            max_late_bytes=1_000,
+            max_qos0_bytes=1_000,
             window=window,
         )
         self.session = Session("s", self.services, is_durable=is_durable)
@@ -75,9 +75,9 @@ class SessionBench:
         return [packet for packet in Decoder(4).feed(written) if isinstance(packet, Publish | PubRel)]
 
     @property
-    def _foretelling(self) -> Foretelling:
-        assert self.session.foretelling is not None, "the session is durable"
-        return self.session.foretelling
+    def _foretelling(self) -> IdPrediction:
+        assert self.session.prediction is not None, "the session is durable"
+        return self.session.prediction
 
     def make_record(self) -> tuple[int, list[bytes]]:
         """Make the record: its number, and what leaves when it is committed."""

@@ -10,7 +10,8 @@ from typing import Any
 
 from broker.codec.framing import Decoder
 from broker.codec.packets import Packet, Publish
-from broker.connection.hub import Hub
+from broker.connection.context import Context
+from broker.connection.hub import Hub, ServerSettings
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.group import ShareGroup
 from broker.connection.sharing.settings import SharedSettings
@@ -20,7 +21,7 @@ from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Metrics
-from broker.session import answers
+from broker.session import acks
 from broker.session.outbox import Outbox
 from broker.session.session import Session
 from broker.storage.memory import MemoryStore
@@ -39,7 +40,7 @@ class Player:
         self._decoder = Decoder(5)
         self.got: list[Publish] = []
         self.other: list[Packet] = []
-        box = Outbox(hub.turn, self._take)
+        box = Outbox(hub.context.turn, self._take)
         found = hub.sessions.get(client_id)
         if found is None or not is_durable:
             found = hub.life.new_session(client_id, is_durable=is_durable)
@@ -48,8 +49,8 @@ class Player:
         found.attach(self, Client(client_id, protocol_version=5), box, window, max_bytes)
         if is_durable:
             hub.records.changed(found)
-        hub.backlog.load_inflight(found)
-        hub.shares.here(found)
+        hub.session_log.load_inflight(found)
+        hub.share_groups.here(found)
         found.resume()
 
     def fail(self, error: BaseException) -> None:
@@ -80,17 +81,16 @@ class ShareBench:
         """Begin with what the store holds."""
         self.metrics = Metrics()
         self.writer = Writer(self.store, self.loop, metrics=self.metrics)
-        self.hub = Hub(
-            settings=MqttSettings(),
+        context = Context(
+            MqttSettings(),
             writer=self.writer,
-            session_log=LogShard(1),
             metrics=self.metrics,
             events=Events(),
             clock=self.clock,
             defer=self.loop.call_soon,
             later=self.loop.call_later,
-            shared=self.shared,
         )
+        self.hub = Hub(context, ServerSettings(shared=self.shared), LogShard(1))
         for _ in self.hub.load():
             pass
 
@@ -131,7 +131,7 @@ class ShareBench:
     def subscribe(self, player: Player, text: str, qos: int = 1, **options: Any) -> None:
         session = player.session
         topic_filter = TopicFilter.parse(text)
-        subscription = Subscription(topic_filter, qos, since_offset=self.hub.backlog.since_offset, **options)
+        subscription = Subscription(topic_filter, qos, since_offset=self.hub.session_log.since_offset, **options)
         is_new = text not in session.subscriptions
         session.subscriptions[text] = subscription
         self.hub.router.subscribe(session, subscription, is_new)
@@ -152,7 +152,7 @@ class ShareBench:
 
     def ack(self, player: Player, packet: Publish) -> None:
         player.got.remove(packet)
-        answers.puback(player.session, packet.packet_id)
+        acks.puback(player.session, packet.packet_id)
         self.settle()
 
     def ack_all(self, player: Player) -> list[str]:
@@ -162,13 +162,13 @@ class ShareBench:
             packet = player.got.pop(0)
             taken.append(packet.payload.decode())
             if packet.qos == 1:
-                answers.puback(player.session, packet.packet_id)
+                acks.puback(player.session, packet.packet_id)
             if not player.got:
                 self.settle()
         return taken
 
     def group(self, text: str) -> ShareGroup:
-        return self.hub.shares.groups[text]
+        return self.hub.share_groups.groups[text]
 
     def dropped(self, why: str) -> float:
         return self.metrics.value("deliveries_dropped", reason=why)

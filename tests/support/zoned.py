@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from broker.codec.packets import Connect
-from broker.connection.zone_settings import ZonesSettings
+from broker.connection.sessions.zones import ZonesSettings
 from broker.net.listener import Listener
 from broker.net.settings import ListenerSettings, NamedListener
 from broker.storage.store import Store
@@ -47,7 +47,7 @@ async def zoned(
     async with running(store, clock=clock, **settings) as node:
         hub = node.server.hub
         zone = {"sessions": "memory", "mqtt": dict(memory or {})}
-        hub.zones.use(hub.state.settings, ZonesSettings.model_validate({"memory": zone}))
+        hub.zones.use(hub.context.settings, ZonesSettings.model_validate({"memory": zone}))
         named = NamedListener(ListenerSettings(bind="127.0.0.1:0", zone="memory"), "memory")
         listener = Listener(named, hub, node.metrics)
         _, port = await listener.open()

@@ -11,15 +11,11 @@ from typing import Final
 
 from sortedcontainers import SortedDict
 
+from broker.connection.context import AT_ONCE, Context
 from broker.connection.link import Peer
-from broker.connection.state import NodeState
 from broker.core import reason
-from broker.core.clock import Clock, Later
-from broker.observe.metrics import Metrics
 
 _NS: Final = 1_000_000_000
-_AT_ONCE: Final = 200
-"""Connections ended in one turn of the loop: some milliseconds."""
 _LATEST_S: Final = 2**53
 """A second after this one is never."""
 
@@ -30,8 +26,8 @@ class Expiries:
     Holds one entry for each connection that has an end, and forgets it with the connection.
     """
 
-    def __init__(self, state: NodeState, clock: Clock, later: Later, metrics: Metrics) -> None:
-        self._state, self._clock, self._later = state, clock, later
+    def __init__(self, context: Context) -> None:
+        self._context, metrics = context, context.metrics
         self._by_second: SortedDict[int, set[Peer]] = SortedDict()
         self._of: dict[Peer, int] = {}
         self._expired = metrics.counter("credentials_expired", "clients disconnected since their token had ended")
@@ -58,13 +54,13 @@ class Expiries:
 
     def tick(self) -> None:
         """End the connections whose time has come, a part in each turn of the loop."""
-        now_s = self._clock.now_ns() / _NS
-        for _ in range(_AT_ONCE):
+        now_s = self._context.clock.now_ns() / _NS
+        for _ in range(AT_ONCE):
             if not self._by_second or self._by_second.peekitem(0)[0] > now_s:
                 return
             self._end(next(iter(self._by_second.peekitem(0)[1])))
-        if not self._state.is_stopping:
-            self._later(0, self.tick)
+        if not self._context.is_stopping:
+            self._context.later(0, self.tick)
 
     def _end(self, c: Peer) -> None:
         self.abandon(c)

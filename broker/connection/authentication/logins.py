@@ -21,15 +21,14 @@ from broker.codec.framing import frame_at
 from broker.codec.packets import Auth, Properties
 from broker.codec.wire import protocol_error
 from broker.connection.authentication.expiry import Expiries
-from broker.connection.authentication.login import Done, Login
+from broker.connection.authentication.pending import PARKED_LOGIN, Done, Login, PendingLogins
 from broker.connection.authentication.permissions import Permissions
-from broker.connection.authentication.waiting import PARKED_LOGIN, WaitingLogins
 from broker.connection.connection import Connection
-from broker.connection.figures import Figures
+from broker.connection.context import Context
 from broker.connection.order import check_order
-from broker.connection.state import NodeState
-from broker.connection.turns import Turns
+from broker.connection.scheduler import Scheduler
 from broker.core import reason
+from broker.core.client import Client
 from broker.core.errors import PeerError
 
 METHOD: Final = "Authentication-Method"
@@ -39,20 +38,14 @@ DATA: Final = "Authentication-Data"
 class Logins:
     """Logs clients in, and takes AUTH."""
 
-    def __init__(
-        self,
-        *,
-        access: Access,
-        permissions: Permissions,
-        waiting: WaitingLogins,
-        expiries: Expiries,
-        attributes: ClientAttributes,
-        turns: Turns,
-        figures: Figures,
-        state: NodeState,
-    ) -> None:
-        self._access, self._permissions, self._waiting, self._expiries = access, permissions, waiting, expiries
-        self._attributes, self._turns, self._figures, self._state = attributes, turns, figures, state
+    def __init__(self, context: Context, access: Access, permissions: Permissions, scheduler: Scheduler) -> None:
+        self._context, self._access, self._permissions, self._scheduler = context, access, permissions, scheduler
+        settings = context.settings
+        override = None if settings.clientid_override == "disabled" else settings.clientid_override
+        self.attributes = ClientAttributes(settings.client_attrs_init, context.metrics, override)
+        """Attributes of clients, by the settings of the start."""
+        self.waiting = PendingLogins(context)
+        self._expiries = Expiries(context)
         self._again: set[Connection] = set()
         """Connected, and an exchange of AUTH is under way."""
 
@@ -64,7 +57,7 @@ class Logins:
             if isinstance(found, Decision):
                 done(found, {})
             else:
-                self._waiting.wait(c, found, lambda decision: done(decision, {}))
+                self.waiting.wait(c, found, lambda decision: done(decision, {}))
             return
         exchange = chain.begin(method, attempt)
         if isinstance(exchange, Decision):
@@ -89,7 +82,7 @@ class Logins:
                 packet = decode_packet(data[position], data, start, stop, c.version)
                 position = stop
                 check_order(c.phase, kind)
-                self._figures.note_before_connack(kind)
+                self._context.figures.note_before_connack(kind)
                 if isinstance(packet, Auth):
                     self.take_auth(c, packet)
                 else:
@@ -116,21 +109,27 @@ class Logins:
                 self._not_again(c, login)
                 return
             login.exchange = exchange
-            login.deadline_s = self._state.now_s + self._state.settings.connect_timeout
+            login.deadline_s = self._context.now_s + self._context.settings.connect_timeout
             self._again.add(c)
         elif packet.reason_code != reason.CONTINUE_AUTHENTICATION or login.exchange is None:  # [MQTT-3.15.2-1]
             raise protocol_error(f"AUTH with reason code 0x{packet.reason_code:02X} has no meaning now")
         self._step(c, login, packet.properties.get(DATA))
 
     def tick(self) -> None:
-        """End connections whose clients began to authenticate again and do not go on."""
+        """Go on with logins that have waited long enough; end connections whose credentials or exchanges expired."""
+        self.waiting.tick()
+        self._access.authenticators.tick()
+        self._expiries.tick()
         for c in list(self._again):
-            if c.login is not None and self._state.now_s > c.login.deadline_s:
+            if c.login is not None and self._context.now_s > c.login.deadline_s:
                 self._not_again(c, c.login)
 
     def abandon(self, c: Connection) -> None:
         """The connection has ended."""
         self._again.discard(c)
+        self._expiries.abandon(c)
+        if c.is_parked:
+            self.waiting.abandon(c)
 
     def _step(self, c: Connection, login: Login, data: bytes | None) -> None:
         assert login.exchange is not None
@@ -139,12 +138,12 @@ class Logins:
             self._send(c, login, reason.CONTINUE_AUTHENTICATION, result.data)  # [MQTT-4.12.0-2]
         elif isinstance(result, Finished):
             if c.is_connected:
-                self._turns.give_way(c)  # what comes next is read by the rules of then
+                self._scheduler.give_way(c)  # what comes next is read by the rules of then
             self._finish(c, login, result)
         else:
             if c.is_connected:
                 c.hold(PARKED_LOGIN)
-            self._waiting.wait(c, result, lambda decision: self._finish(c, login, Finished(decision)))
+            self.waiting.wait(c, result, lambda decision: self._finish(c, login, Finished(decision)))
 
     def _finish(self, c: Connection, login: Login, result: Finished) -> None:
         login.exchange = None
@@ -163,23 +162,23 @@ class Logins:
         if not (decision.is_allowed and is_same and self._access.still_admits(decision)):
             self._not_again(c, login)
             return
-        self.let_in(c, login.attempt.after(decision), decision)
-        self._permissions.grant(c, c.client)
+        self.let_in(c, c.client, login.attempt.after(decision), decision)
         self._permissions.recheck(c)
         if not c.is_closed:
             self._send(c, login, reason.SUCCESS, result.data)
 
-    def let_in(self, c: Connection, attempt: ConnectAttempt, decision: Decision) -> None:
-        """Keep what is certain of a client that was authenticated, and for how long."""
+    def let_in(self, c: Connection, client: Client, attempt: ConnectAttempt, decision: Decision) -> None:
+        """Keep what is certain of a client that was authenticated, and for how long; give it its permits."""
         trusted = self._access.authorizer.settings.trusted_client_attributes
-        c.subject = subject_of(attempt, decision, roots=self._attributes.roots, trusted=trusted)
+        c.subject = subject_of(attempt, decision, roots=self.attributes.roots, trusted=trusted)
         c.account = decision.account
         self._expiries.watch(c, decision.expires_s)
+        self._permissions.grant(c, client)
 
     def _not_again(self, c: Connection, login: Login) -> None:
         """It failed [MQTT-4.12.1-2]."""
         login.exchange = None
-        self._figures.reauthentication_failed.value += 1
+        self._context.figures.reauthentication_failed.value += 1
         c.disconnect(reason.NOT_AUTHORIZED, "not_authorized", text="authenticating again has failed")
 
     def _send(self, c: Connection, login: Login, code: int, data: bytes) -> None:

@@ -12,13 +12,11 @@ from broker.auth.authorize import Withheld, is_wide
 from broker.auth.bans import Ban
 from broker.connection.authentication.permits import Permits, SessionRoutes
 from broker.connection.connection import Connection
-from broker.connection.figures import Figures
-from broker.connection.session_life import SessionLife
-from broker.connection.state import NodeState
-from broker.connection.turns import Turns
+from broker.connection.context import Context
+from broker.connection.scheduler import Scheduler
+from broker.connection.sessions.lifecycle import SessionLife
 from broker.core import reason
 from broker.core.client import Client
-from broker.core.events import Events
 from broker.core.topic import TopicFilter
 from broker.observe.log import get_logger
 from broker.pipeline.plan import Plans
@@ -29,17 +27,8 @@ log = get_logger(__name__)
 class Permissions:
     """Gives connections their permits, and takes from clients what they may not have any more."""
 
-    def __init__(
-        self,
-        access: Access,
-        plans: Plans[SessionRoutes],
-        life: SessionLife,
-        events: Events,
-        figures: Figures,
-        state: NodeState,
-    ) -> None:
-        self._access, self._plans, self._life = access, plans, life
-        self._events, self._figures, self._state = events, figures, state
+    def __init__(self, context: Context, access: Access, plans: Plans[SessionRoutes], life: SessionLife) -> None:
+        self._context, self._access, self._plans, self._life = context, access, plans, life
 
     def grant(self, c: Connection, client: Client) -> None:
         """Give a connection its permits, by the rules of this moment."""
@@ -50,7 +39,8 @@ class Permissions:
         assert c.subject is not None
         authorizer = self._access.authorizer
         rulings = authorizer.rulings(c.subject)
-        return Permits(client, rulings, authorizer.settings, self._plans, self._events, self._state.now_s)
+        context = self._context
+        return Permits(client, rulings, authorizer.settings, self._plans, context.events, context.now_s)
 
     def check_filter(self, c: Connection, topic_filter: TopicFilter, qos: int) -> None:
         """Raise ``PeerError`` 0x87 when a client may not subscribe to this."""
@@ -58,7 +48,7 @@ class Permissions:
         if permits is None and is_wide(topic_filter):
             permits = self._permits(c, c.client)
         if permits is not None and permits.check_subscribe(topic_filter, qos):
-            self._figures.subscriptions_filtered.value += 1
+            self._context.figures.subscriptions_filtered.value += 1
             self._limit_deliveries(c, permits.rulings.withheld)
 
     def _limit_deliveries(self, c: Connection, withheld: Withheld | None) -> None:
@@ -69,9 +59,9 @@ class Permissions:
             return
         session.may_have = withheld
         life.router.limit(session)
-        self._plans.invalidate()
-        if session.foretelling is not None:
-            session.foretelling.upset()  # the record on disk foretells what goes by the rules of before
+        life.router.regroup()
+        if session.prediction is not None:
+            session.prediction.upset()  # the record on disk foretells what goes by the rules of before
             life.records.changed(session)
 
     def closes_on_denial(self) -> bool:
@@ -104,7 +94,7 @@ class Permissions:
         session.withhold(permits.may_have(session))
         if not lost:
             return
-        self._figures.subscriptions_revoked.value += len(lost)
+        self._context.figures.subscriptions_revoked.value += len(lost)
         log.warning(
             "subscriptions.revoked", client_id=session.client_id, filters=[one.filter.text for one in lost[:20]]
         )
@@ -121,10 +111,10 @@ class AccessChanges:
         permissions: Permissions,
         connections: Collection[Connection],
         life: SessionLife,
-        turns: Turns,
+        scheduler: Scheduler,
     ) -> None:
         self._access, self._permissions, self._connections = access, permissions, connections
-        self._life, self._turns = life, turns
+        self._life, self._scheduler = life, scheduler
 
     def rules_changed(self) -> None:
         """Rules have changed: let them count for everybody who is connected.
@@ -135,7 +125,7 @@ class AccessChanges:
         connected = [c for c in self._connections if c.is_connected and not c.is_closed]
         for c in connected:
             self._permissions.grant(c, c.client)
-        self._turns.do(self._recheck(connected))
+        self._scheduler.run_in_background(self._recheck(connected))
 
     def _recheck(self, connected: Sequence[Connection]) -> Iterator[None]:
         for c in connected:
@@ -145,7 +135,7 @@ class AccessChanges:
 
     def users_changed(self, names: Collection[str]) -> None:
         """Users were deleted or changed: let that count for those who are connected as them."""
-        self._turns.do(
+        self._scheduler.run_in_background(
             self._users_changed([c for c in self._connections if c.account is not None and c.account.name in names])
         )
 
@@ -175,7 +165,7 @@ class AccessChanges:
         """Somebody was banned: close the connections that it is about. That of one client identifier at once, others
         are looked for over some turns of the loop."""
         if ban.kind != "clientid":
-            self._turns.do(self._close_banned())
+            self._scheduler.run_in_background(self._close_banned())
             return
         session = self._life.sessions.get(ban.who)
         if session is not None and session.owner is not None:

@@ -41,19 +41,8 @@ class Permits:
     """The verdicts of one connection. ``max_size`` topics are remembered, for ``ttl_s`` seconds."""
 
     __slots__ = (
-        "_client",
-        "_deny",
-        "_events",
-        "_expires_s",
-        "_heads",
-        "_max_size",
-        "_plans",
-        "_ttl_s",
-        "_verdicts",
-        "find",
-        "find_kind",
-        "find_qos1",
-        "rulings",
+        "_client", "_deny", "_events", "_expires_s", "_heads", "_max_size", "_plans", "_ttl_s", "_verdicts", "find",
+        "find_kind", "find_qos1", "rulings",
     )  # fmt: skip
 
     def __init__(

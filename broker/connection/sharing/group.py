@@ -17,20 +17,21 @@ from functools import partial
 from math import inf
 from typing import Final, cast
 
+import msgspec
+
 from broker.codec.outgoing import Outgoing
-from broker.connection.sharing.giving import Giving
+from broker.connection.sharing.cursors import Cursor, Cursors
+from broker.connection.sharing.dispatcher import Dispatcher
 from broker.connection.sharing.member import Member
-from broker.connection.sharing.places import Cursor, Places
-from broker.connection.sharing.services import GroupServices
-from broker.connection.sharing.state import GroupState
-from broker.connection.sharing.waiting import Waiting
+from broker.connection.sharing.queue import GroupQueue
+from broker.connection.sharing.services import GroupServices, GroupState
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.routing.strategies import Keyed, Strategy, StrategyName, strategy_of
+from broker.session.delivery import NO_OFFSET, SharedDelivery
 from broker.session.session import Session
-from broker.session.shared_delivery import NO_PLACE, SharedDelivery
 from broker.storage.store import LogShard
 
 AHEAD: Final = 1024
@@ -38,6 +39,37 @@ AHEAD: Final = 1024
 _PIECES_A_TICK: Final = 20
 _FOREVER_S: Final = 1 << 33
 _NS: Final = 1_000_000_000
+_VERSION: Final = 1
+
+
+class _Position(msgspec.Struct, array_like=True, frozen=True):
+    """``position``: nothing from there on was given out. ``pending``: offsets below it that are not settled."""
+
+    log: int
+    shard: int
+    position: int
+    pending: list[int]
+
+
+class _Record(msgspec.Struct, array_like=True, frozen=True):
+    """``filter`` is the text of the subscription, also where the group's key is another. ``stream`` is what the group
+    stands on, None for the session log."""
+
+    version: int
+    filter: str
+    strategy: StrategyName
+    stream: str | None
+    is_kept: bool
+    is_private: bool
+    created_ns: int
+    outstanding: int
+    outstanding_bytes: int
+    redelivered: int
+    positions: list[_Position]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Record).decode
 
 
 class ShareGroup(GroupState):
@@ -58,9 +90,9 @@ class ShareGroup(GroupState):
         self._is_keyed = isinstance(self._strategy, Keyed)
         self._ack_ns = int(services.settings.ack_deadline_of(topic_filter.share_group) * _NS)
         crowded, relieved = partial(services.crowded, self), partial(services.relieved, self)
-        self._waiting = Waiting(services.settings, crowded, relieved)
-        self._places = Places(services)
-        self._giving = Giving(self, services, self._strategy, self._waiting, self._places, self._ack_ns)
+        self._queue = GroupQueue(services.settings, crowded, relieved)
+        self._cursors = Cursors(services)
+        self._dispatcher = Dispatcher(self, services, self._strategy, self._queue, self._cursors, self._ack_ns)
         self._busy_away: set[Member] = set()
         self._leaving: set[Member] = set()
         self._is_reading = False
@@ -74,29 +106,29 @@ class ShareGroup(GroupState):
 
     def offer(self, outgoing: Outgoing) -> int:
         """Take a message that is not in the log; returns whether somebody gets it, as 1 or 0."""
-        if self._places.stream is not None:
+        if self._cursors.stream is not None:
             return 1  # it comes with the stream
         if outgoing.message.qos == 0:
-            return self._giving.offer_qos0(outgoing)
-        self._places.number += 1
-        delivery = SharedDelivery(outgoing, None, NO_PLACE, self._places.number)
-        if not self._is_keyed and not self._waiting.held:
+            return self._dispatcher.offer_qos0(outgoing)
+        self._cursors.number += 1
+        delivery = SharedDelivery(outgoing, None, NO_OFFSET, self._cursors.number)
+        if not self._is_keyed and not self._queue.held:
             member = self._strategy.pick(outgoing.message)
             if member is not None:
-                self._giving.give(delivery, member)
+                self._dispatcher.give(delivery, member)
                 return 1
-        self._giving.admit(delivery)
-        self._giving.keep_bound(delivery)
+        self._dispatcher.admit(delivery)
+        self._dispatcher.keep_bound(delivery)
         return 1
 
     @property
     def takes_runs(self) -> bool:
         """Whether who gets a packet of QoS 0 does not depend on what is in it."""
-        return not self._is_keyed and self._places.stream is None
+        return not self._is_keyed and self._cursors.stream is None
 
     def offer_run(self, chunk: bytes, client: Client, now_ns: int) -> int:
         """Take packets of QoS 0 without properties, as their publisher sent them; how many were sent on as they are."""
-        return self._giving.offer_run(chunk, client, now_ns)
+        return self._dispatcher.offer_run(chunk, client, now_ns)
 
     def note_kept(self, outgoing: Outgoing) -> None:
         """A message for it is being appended to the session log."""
@@ -108,25 +140,25 @@ class ShareGroup(GroupState):
         self, offset: int, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
     ) -> None:
         """Take a message that was committed to the session log at ``offset``; ``pump`` gives it out."""
-        cursor = self._places.cursors[0]
+        cursor = self._cursors.cursors[0]
         if cursor.is_behind or offset < cursor.next_offset or self.is_over:
             return
-        if self.is_away or self._waiting.held >= AHEAD:
+        if self.is_away or self._queue.held >= AHEAD:
             cursor.is_behind, cursor.next_offset = True, offset
             return
         cursor.next_offset = offset + 1
-        self._places.number += 1
-        self._giving.admit(SharedDelivery(outgoing, cursor, offset, self._places.number))
+        self._cursors.number += 1
+        self._dispatcher.admit(SharedDelivery(outgoing, cursor, offset, self._cursors.number))
 
     def pump(self) -> None:
         """Give out what waits, and read on where there is more."""
-        if self._waiting.held:
-            self._giving.give_out()
+        if self._queue.held:
+            self._dispatcher.give_out()
         self._read_on()
 
     def grew(self) -> None:
         """The stream that it stands on has more records."""
-        self._places.grew()
+        self._cursors.grew()
         self._read_on()
 
     # -- members --
@@ -173,7 +205,7 @@ class ShareGroup(GroupState):
             else:
                 self._take_back(member)
         if self.is_away:
-            self._waiting.rest()
+            self._queue.rest()
         else:
             self.pump()
 
@@ -184,31 +216,31 @@ class ShareGroup(GroupState):
         if not member.is_here:
             self.came(member)
         self._strategy.opened(member)
-        self._giving.drain(member)
-        if self._waiting.held:
-            self._giving.give_out()
-        if self._places.cursors:
+        self._dispatcher.drain(member)
+        if self._queue.held:
+            self._dispatcher.give_out()
+        if self._cursors.cursors:
             self._read_on()
 
     def settled(self, member: Member, delivery: SharedDelivery) -> None:
         """A member has acknowledged a message, or refused it; either way it is done with [MQTT-4.8.2-6]."""
-        self._giving.unclaim(member, delivery)
-        self._giving.finish(delivery)
+        self._dispatcher.unclaim(member, delivery)
+        self._dispatcher.finish(delivery)
 
     def adopt(self, member: Member, delivery: SharedDelivery) -> bool:
         """Take up what a restored session has in flight; False when the group does not know of it."""
         assert delivery.claim is not None
-        cursor = self._places.at(LogShard(delivery.claim[1], delivery.claim[2]))
+        cursor = self._cursors.at(LogShard(delivery.claim[1], delivery.claim[2]))
         known = cursor.pending.get(delivery.place) if cursor is not None else None
         if cursor is None or known is None:
             return False
-        self._waiting.take_up(known)
+        self._queue.take_up(known)
         delivery.cursor, delivery.number = cursor, known.number
         delivery.holder = member
         cursor.pending[delivery.place] = delivery
-        self._giving.claim(member)
+        self._dispatcher.claim(member)
         self._busy_away.add(member)
-        if self._places.load(delivery) is None and not delivery.is_released:
+        if self._cursors.load(delivery) is None and not delivery.is_released:
             self.settled(member, delivery)
             return False
         return True
@@ -216,7 +248,7 @@ class ShareGroup(GroupState):
     def part_with(self, member: Member, delivery: SharedDelivery) -> None:
         """Leave a message in flight to the member's session alone, where nobody else may get it [MQTT-4.8.2-5]."""
         if delivery.qos == 2 and not isinstance(delivery.cursor, Cursor):
-            self._giving.unclaim(member, delivery)
+            self._dispatcher.unclaim(member, delivery)
             delivery.holder = None
 
     # -- time --
@@ -224,7 +256,7 @@ class ShareGroup(GroupState):
     @property
     def is_timed(self) -> bool:
         """Whether time can change anything: of many groups few have to be looked at."""
-        return bool(self._leaving or self._ack_ns or self._waiting.held or self.is_durable)
+        return bool(self._leaving or self._ack_ns or self._queue.held or self.is_durable)
 
     def tick(self, now_ns: int) -> None:
         """Take back what silent members and those who left have had for too long."""
@@ -235,25 +267,25 @@ class ShareGroup(GroupState):
             for member in list(self._strategy.here.items):
                 if member.in_flight:
                     self._take_back(member, now_ns - self._ack_ns)
-        if self._waiting.held:
-            self._giving.give_out()
+        if self._queue.held:
+            self._dispatcher.give_out()
 
     def drop_excess(self, now_ns: int, *, also_old: bool, least_offset: int = 0) -> None:
         """Of a durable group the oldest go when too much waits or, where that is to be looked at, for too long.
 
         What stands in the session log below ``least_offset`` goes as well: all together have too much waiting there.
         """
-        settings, waiting = self._services.settings, self._waiting
+        settings, waiting = self._services.settings, self._queue
         if not self.is_durable or not (also_old or self._is_excessive()):
             return
         oldest_ns = now_ns - int(min(settings.max_waiting_age, _FOREVER_S) * _NS)
         for _ in range(_PIECES_A_TICK):
             if not waiting.fresh:
                 waiting.fresh.extend(self._read_and_hold())
-            if not waiting.fresh or not self._giving.drop_oldest(self._is_excessive, oldest_ns, least_offset):
+            if not waiting.fresh or not self._dispatcher.drop_oldest(self._is_excessive, oldest_ns, least_offset):
                 break
         if self.is_away:
-            self._waiting.rest()
+            self._queue.rest()
 
     def _is_excessive(self) -> bool:
         settings = self._services.settings
@@ -264,35 +296,54 @@ class ShareGroup(GroupState):
     @property
     def cursors(self) -> Sequence[Cursor]:
         """Where it stands in logs."""
-        return self._places.cursors
+        return self._cursors.cursors
 
     @property
     def stream(self) -> str | None:
         """The stream that it stands on, None where that is the session log or nothing."""
-        return self._places.stream
+        return self._cursors.stream
+
+    def encode(self) -> bytes:
+        """The group as the store keeps it: where it stands in its logs, and what is claimed and not settled."""
+        positions = [
+            _Position(cursor.shard.log, cursor.shard.shard, self.position(cursor), list(cursor.pending))
+            for cursor in self.cursors
+        ]
+        return _encode(
+            _Record(
+                _VERSION, self.filter.text, self.strategy_name, self.stream, self.is_kept, self.is_private,
+                self.created_ns, self.outstanding, self.outstanding_bytes, self.redelivered, positions,
+            )
+        )  # fmt: skip
+
+    @classmethod
+    def decode(cls, key: str, value: bytes, services: GroupServices) -> ShareGroup:
+        """What ``encode`` gave; some of what was not settled may have been sent."""
+        record = _decode(value)
+        group = cls(key, TopicFilter.parse(record.filter, 1 << 16), services, record.strategy, record.created_ns)
+        group.is_kept, group.is_private, group.is_persistent = record.is_kept, record.is_private, True
+        group.outstanding, group.outstanding_bytes = record.outstanding, record.outstanding_bytes
+        group.redelivered = record.redelivered
+        group.stand_on([], record.stream)
+        for at in record.positions:
+            cursor = Cursor(LogShard(at.log, at.shard), at.position, is_behind=True)
+            for delivery in group._cursors.restore(cursor, at.pending):
+                group._queue.give_back(delivery)
+        return group
 
     def position(self, cursor: Cursor) -> int:
-        """The offset from which on nothing was given out."""
-        return self._places.position(cursor, self._waiting.fresh)
-
-    def claimed(self, cursor: Cursor) -> list[int]:
-        """Offsets below the position that are not settled."""
-        return list(cursor.pending)
+        """The offset from which on no member was given anything."""
+        return self._cursors.position(cursor, self._queue.fresh)
 
     def low_offset(self, shard: LogShard) -> int | None:
         """The lowest offset of a log that the group still needs; None when it does not stand there."""
-        cursor = self._places.at(shard)
+        cursor = self._cursors.at(shard)
         return None if cursor is None else min(cursor.pending, default=self.position(cursor))
 
     def stand_on(self, cursors: Sequence[Cursor], stream: str | None = None) -> None:
         """From now on messages come from logs: the session log or, where it is named, a stream."""
-        self._places.cursors.extend(cursors)
-        self._places.stream, self.is_durable = stream, stream is None
-
-    def restore(self, cursor: Cursor, pending: Sequence[int]) -> None:
-        """Take a place in a log, and what was not settled there: some of it may have been sent."""
-        for delivery in self._places.restore(cursor, pending):
-            self._waiting.give_back(delivery)
+        self._cursors.cursors.extend(cursors)
+        self._cursors.stream, self.is_durable = stream, stream is None
 
     def end(self) -> None:
         """The last member is gone, or somebody deleted it: what waits is discarded."""
@@ -300,13 +351,13 @@ class ShareGroup(GroupState):
         lost = self.waiting
         if lost > 0:
             self._services.dropped("group_ended").value += lost
-        self._waiting.clear()
+        self._queue.clear()
         self.outstanding = self.outstanding_bytes = 0
 
     @property
     def waiting(self) -> int:
         """How many messages wait and were given to nobody, as far as that is known; in streams it is not."""
-        return max(self.outstanding - self.in_flight, self._waiting.held) if self.is_durable else self._waiting.held
+        return max(self.outstanding - self.in_flight, self._queue.held) if self.is_durable else self._queue.held
 
     @property
     def connected(self) -> int:
@@ -316,12 +367,12 @@ class ShareGroup(GroupState):
     @property
     def behind(self) -> int | None:
         """How many records of its stream it has not read; None when it stands on none."""
-        return self._places.behind
+        return self._cursors.behind
 
     @property
     def waiting_bytes(self) -> int:
         """About how many bytes those are; of durable groups with what is in flight."""
-        return self.outstanding_bytes if self.is_durable and self.stream is None else self._waiting.held_bytes
+        return self.outstanding_bytes if self.is_durable and self.stream is None else self._queue.held_bytes
 
     # -- inside --
 
@@ -330,8 +381,8 @@ class ShareGroup(GroupState):
         self._strategy.left(member)
         lane, member.lane = member.lane, deque()
         for delivery in lane:
-            self._giving.release(delivery, member)
-        self._waiting.take_lane(lane)
+            self._dispatcher.release(delivery, member)
+        self._queue.take_lane(lane)
 
     def _abandon(self, member: Member, *, for_good: bool) -> None:
         """QoS 1 goes to others; QoS 2 to nobody, and ends with the session [MQTT-4.8.2-5]."""
@@ -349,18 +400,18 @@ class ShareGroup(GroupState):
             member, lambda one: isinstance(one, SharedDelivery) and one.given_ns <= before_ns
         )
         for delivery in cast(list[SharedDelivery], found):
-            self._giving.unclaim(member, delivery)
+            self._dispatcher.unclaim(member, delivery)
             delivery.holder = delivery.claim = None
             if self.is_over:
                 continue
             self.redelivered += 1
             self._services.redelivered.value += 1
-            self._waiting.give_back(delivery)
+            self._queue.give_back(delivery)
 
     def _read_on(self) -> None:
-        if self._is_reading or self._waiting.held * 2 > AHEAD or self.is_away or self.is_over:
+        if self._is_reading or self._queue.held * 2 > AHEAD or self.is_away or self.is_over:
             return
-        if self._places.are_behind:
+        if self._cursors.are_behind:
             self._is_reading = True
             self._services.defer(self._read_deferred)
 
@@ -368,8 +419,8 @@ class ShareGroup(GroupState):
         self._is_reading = False
         if self.is_away or self.is_over:
             return
-        for delivery in self._places.read(self._is_meant):
-            self._giving.admit(delivery)
+        for delivery in self._cursors.read(self._is_meant):
+            self._dispatcher.admit(delivery)
         self.pump()
 
     def _is_meant(self, message: Message) -> bool:
@@ -380,6 +431,6 @@ class ShareGroup(GroupState):
         return not any(m.no_local and m.client_id == message.client.client_id for m in self.members.values())
 
     def _read_and_hold(self) -> Iterator[SharedDelivery]:
-        for delivery in self._places.read(self._is_meant):
-            self._waiting.hold(delivery)
+        for delivery in self._cursors.read(self._is_meant):
+            self._queue.hold(delivery)
             yield delivery

@@ -6,9 +6,8 @@ from collections import deque
 from typing import Final, Protocol
 
 from broker.core.subscription import Subscription
-from broker.session.delivery import MayHave
+from broker.session.delivery import MayHave, SharedDelivery
 from broker.session.session import Session
-from broker.session.shared_delivery import SharedDelivery
 
 _NO_VERDICTS: Final[dict[str, bool]] = {}
 _REMEMBERED: Final = 64

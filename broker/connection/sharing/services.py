@@ -1,19 +1,21 @@
-"""What all share groups of a node use, and whom they tell."""
+"""The state of one share group, and what all groups of a node use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from broker.connection.brake import Crowded
+from broker.connection.backpressure import Crowded
+from broker.connection.dead_letters import DeadLetters
 from broker.connection.sharing.settings import SharedSettings
-from broker.connection.sharing.state import GroupState
 from broker.core.client import Client
 from broker.core.clock import Clock
+from broker.core.events import Events
 from broker.core.message import Message
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Counter
+from broker.pipeline.columns import delivery_columns
 from broker.storage.store import LogShard
 
 NO_MESSAGE: Final = Message("", b"", 0, False, Client(""), 0)
@@ -23,16 +25,41 @@ Found = Sequence[tuple[int, Message | None]]
 """Offsets and what stands there; None for what is not meant for groups."""
 
 
-class Losses(Protocol):
-    """Told of messages that nobody of a group gets."""
+class GroupState:
+    """``key`` is the text of the subscription, or stands for one that began in the past.
+
+    ``is_kept`` tells that the group outlives its members. ``outstanding`` and ``outstanding_bytes`` are what is in the
+    session log for it and not settled. ``is_persistent`` tells that its place in a log is kept in the store.
+    """
+
+    def __init__(self, key: str, topic_filter: TopicFilter, created_ns: int) -> None:
+        self.key, self.filter, self.created_ns = key, topic_filter, created_ns
+        self.is_durable = self.is_kept = self.is_over = False
+        self.is_private = self.is_persistent = False
+        self.in_flight = self.outstanding = self.outstanding_bytes = 0
+        self.given = self.redelivered = 0
+
+
+class GroupLosses:
+    """Messages that no member of a share group gets: the event that rules may read, and the dead letter.
+
+    To rules, the client that did not get a message is the group. What a group discards after its last member left is
+    counted (``group_ended``) and not reported here.
+    """
+
+    def __init__(self, events: Events, dead_letters: DeadLetters) -> None:
+        self._events, self._dead_letters = events, dead_letters
 
     def wants(self, why: str) -> bool:
-        """Whether somebody wants to know of those that are lost for this reason."""
-        ...
+        """Whether a rule or a dead letter is made of messages lost for this reason."""
+        return "delivery.dropped" in self._events.wanted or why in self._dead_letters.reasons
 
     def take(self, topic_filter: TopicFilter, message: Message, why: str) -> None:
         """The group with this filter has lost a message."""
-        ...
+        if "delivery.dropped" in self._events.wanted:
+            columns = delivery_columns(message, Client(topic_filter.text))
+            self._events.emit("delivery.dropped", {**columns, "reason": why}, message)
+        self._dead_letters.take_of_group(topic_filter, message, why)
 
 
 @dataclass(slots=True)
@@ -52,4 +79,4 @@ class GroupServices:
     redelivered: Counter
     crowded: Callable[[Crowded], None]
     relieved: Callable[[Crowded], None]
-    losses: Losses
+    losses: GroupLosses

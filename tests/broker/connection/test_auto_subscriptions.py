@@ -13,7 +13,7 @@ _LASTING: dict[str, Any] = {"properties": {"Session-Expiry-Interval": 600}}
 
 
 def _use(node: Node, *specs: dict[str, Any]) -> None:
-    node.server.hub.automatic.use(
+    node.server.hub.subscribing.automatic.use(
         [AutoSubscriptionSpec.model_validate({"name": f"s{number}", **spec}) for number, spec in enumerate(specs)]
     )
 

@@ -82,7 +82,7 @@ async def session_ended(node: Node) -> object:
     await subscriber.close()
     await node.until(lambda: node.server.hub.sessions.by_client_id["s"].is_away)
     await _publish(node, b"lost")
-    node.server.delete_session("s")
+    node.end_session("s")
     return subscriber
 
 

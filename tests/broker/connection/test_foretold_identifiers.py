@@ -115,7 +115,7 @@ class Subscriber:
 async def until_cut(node: Node, store: CutStore) -> None:
     """Wait until the store keeps nothing more, and what its last commit lets leave has left."""
     await node.until(lambda: store.is_cut)
-    await node.until(lambda: node.server.hub.backlog.log_next == store.range_of(SESSION_LOG).next_offset)
+    await node.until(lambda: node.server.hub.session_log.log_next == store.range_of(SESSION_LOG).next_offset)
 
 
 @pytest.mark.parametrize("seed", range(40))

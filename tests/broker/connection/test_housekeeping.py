@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.connection import housekeeping
+from broker.connection.sessions import maintenance
 from broker.storage.memory import MemoryStore
 from broker.storage.store import Batch
 from tests.support.mqtt_server import Node, on_loop, running
@@ -60,7 +60,7 @@ def test_a_round_begins_when_it_is_due_and_goes_on_until_its_end() -> None:
         yield
         yield
 
-    job = housekeeping._Job(work, 100)
+    job = maintenance._Job(work, 100)
     for now_ns in (1, 50, 101, 102, 103, 104, 150, 201, 202):
         job.step(now_ns)
     assert begun == [101, 201]

@@ -30,7 +30,7 @@ async def test_what_is_no_mqtt_is_refused_and_counted(caplog: pytest.LogCaptureF
         assert node.metrics.value("connections_refused", reason="protocol_error") == 1
     [line] = _lines(caplog)
     assert line.startswith("connection.refused client_id= peer=ADDRESS listener=tcp:default reason=protocol_error ")
-    assert line.endswith("detail=what came first is no CONNECT")
+    assert line.endswith("detail=the first packet is not a CONNECT")
 
 
 @on_loop

@@ -48,8 +48,8 @@ async def test_what_a_session_no_longer_needs_goes_after_the_record_that_says_so
         await node.written()
         for first in (1, 4):
             await deliver(node, subscriber, publisher, range(first, first + 3))
-            node.server.hub.backlog.trim(node.server.hub.backlog.log_next)
-            await node.until(lambda: store.range_of(SESSION_LOG).first_offset == node.server.hub.backlog.log_next)
+            node.server.hub.session_log.trim(node.server.hub.session_log.log_next)
+            await node.until(lambda: store.range_of(SESSION_LOG).first_offset == node.server.hub.session_log.log_next)
         assert store.trims == [(3, 3), (6, 6)]
 
 
@@ -60,7 +60,7 @@ async def test_where_the_log_holds_nothing_to_forget_nothing_is_written() -> Non
         await node.client("s", 5, clean_start=False, properties=HOUR)
         await node.written()
         before = node.writer.appended
-        node.server.hub.backlog.trim(node.server.hub.backlog.log_next)
+        node.server.hub.session_log.trim(node.server.hub.session_log.log_next)
         assert node.writer.appended == before
         await node.writer.committed()
     assert store.trims == []

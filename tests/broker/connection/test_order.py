@@ -87,7 +87,7 @@ class Client:
 
     def said(self) -> list[Packet]:
         """What the client was sent."""
-        self._node.server.hub.turn.flush()
+        self._node.server.hub.context.turn.flush()
         data = bytes(self.link.said)
         self.link.said.clear()
         return list(self._decoder.feed(data))
@@ -109,7 +109,7 @@ class Client:
             assert isinstance(connack, ConnAck)
             assert connack.reason_code == reason.SUCCESS
         if phase is Phase.WAITING:
-            self._node.server.hub.turns.give_way(self.connection)
+            self._node.server.hub.scheduler.give_way(self.connection)
         elif phase is Phase.CLOSED:
             assert self.feed(encode_packet(Disconnect(), self.version)) == []
 

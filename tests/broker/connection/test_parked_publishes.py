@@ -133,7 +133,7 @@ async def test_nobody_else_waits_for_a_parked_client() -> None:
 @on_loop
 async def test_a_subscriber_hears_what_is_decided_after_it_came() -> None:
     async with judged() as (node, judge, _):
-        client, late = await node.client("p"), await node.client("late")
+        client, late = await node.client("p"), await node.client("qos0_queue")
         client.send(published(b"x", retain=True))
         await node.until(lambda: judge.asked)
         await late.subscribe(SubscriptionRequest("slow/#", 0))
@@ -247,7 +247,7 @@ async def test_a_parked_client_can_be_kicked() -> None:
         client = await node.client("p", 5)
         client.send(published(b"x", 2))
         await node.until(lambda: judge.asked)
-        assert node.server.kick("p")
+        node.kick("p")
         assert (await client.expect(Disconnect)).reason_code == 0x98
         await node.until(lambda: judge.cancelled)
         assert node.metrics.value("connections_parked") == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.codec.packets import PubAck, Publish, SubscriptionRequest
-from broker.connection import recount
+from broker.connection.sessions import recount
 from broker.storage.memory import MemoryStore
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.wire import WireClient
@@ -66,7 +66,7 @@ async def test_counts_are_those_from_before(at_once: int, monkeypatch: pytest.Mo
         await publish(own, 30)
         await publish(own_too, 30)
         await away(node, own, own_too)
-        late = await durable(node, "late", "+/+")
+        late = await durable(node, "qos0_queue", "+/+")
         await publish(publisher, 25)
         await away(node, late)
         await publish(publisher, 35)
@@ -74,7 +74,7 @@ async def test_counts_are_those_from_before(at_once: int, monkeypatch: pytest.Mo
         before = waiting(node)
         in_flight = {one.client_id: len(one.window.inflight) for one in node.server.hub.sessions if one.is_durable}
     assert before["lower"] == (0, 0)
-    assert in_flight["all"] == in_flight["late"] == 3
+    assert in_flight["all"] == in_flight["qos0_queue"] == 3
     assert len({messages for messages, _ in before.values()}) == len(before)
     async with running(store) as node:
         assert waiting(node) == before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.codec.packets import PingReq, PubAck, Publish, Subscribe, SubscriptionRequest, Unsubscribe
-from broker.connection.replays import PREFIX
+from broker.connection.sessions.replays import PREFIX
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.routing.settings import RetainedSettings
@@ -101,7 +101,7 @@ async def test_one_replay_a_filter_however_often_one_subscribe_repeats_it(is_cle
         await client.subscribe(*[SubscriptionRequest("r/#", qos)] * 200)
         assert len(replays) == (qos and not is_clean)
         assert numbers(await take(client, _MANY)) == list(range(_MANY))
-        await node.until(lambda: session.ahead is None and not replays)
+        await node.until(lambda: session.retained_queue is None and not replays)
         assert node.metrics.value("messages_sent", qos=str(qos)) == _MANY
 
 
@@ -127,7 +127,7 @@ async def test_nothing_is_left_of_filters_that_come_and_go_while_a_client_acknow
             client.send(Subscribe(2, [SubscriptionRequest(found, 1)]), Unsubscribe(3, [found]))
         client.send(Subscribe(4, [SubscriptionRequest("r/#", 1)]))
         await node.until(lambda: "r/#" in session.subscriptions)
-        assert len(replays) + len(session.ahead or ()) == 1
+        assert len(replays) + len(session.retained_queue or ()) == 1
 
 
 @on_loop
@@ -181,7 +181,7 @@ async def test_a_session_that_ends_leaves_no_place_behind() -> None:
         client = await node.client("d", 5, clean_start=False, properties=_LASTING)
         await client.subscribe(SubscriptionRequest("r/#", 1))
         await take(client, 10)
-        node.server.delete_session("d")
+        node.end_session("d")
         await node.writer.committed()
         assert store.get(PREFIX + b"d") is None
         assert len(node.server.hub.replays) == 0

@@ -96,7 +96,7 @@ async def test_an_interval_of_0_switches_them_off() -> None:
 @on_loop
 async def test_packets_are_counted_by_type_and_publishes_by_their_bytes() -> None:
     async with running(sys_interval_s=10) as node:
-        figures, client = node.server.hub.figures, await node.client("c", 5)
+        figures, client = node.server.hub.context.figures, await node.client("c", 5)
         await client.subscribe(SubscriptionRequest("t", 2))
         client.send(Unsubscribe(1, ["nothing"]))
         await client.expect(UnsubAck)

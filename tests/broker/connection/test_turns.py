@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from broker.codec.packets import Disconnect, PingReq, PingResp, PubAck, Publish, SubscriptionRequest
-from broker.connection.backlog import ACCEPT_S
 from broker.connection.connection import Connection
-from broker.connection.turns import OWED_S, TURN_S
+from broker.connection.scheduler import OWED_S, TURN_S
+from broker.connection.sessions.log import ACCEPT_S
 from broker.core.stage import GateCall
 from tests.support.mqtt_server import GatedStore, MovedClock, Node, on_loop, running
 
@@ -30,7 +30,7 @@ async def test_packets_that_take_long_are_all_taken_in_order_over_several_turns(
     clock = LongClock()
     async with running(clock=clock) as node:
         client = await node.client("c")
-        turns = node.server.hub.figures.packets_received.value
+        turns = node.server.hub.context.figures.packets_received.value
         clock.is_long = True
         client.send(*[PingReq()] * 50, Publish("t", b"x", 1, packet_id=7), *[PingReq()] * 50)
         for _ in range(50):
@@ -38,7 +38,7 @@ async def test_packets_that_take_long_are_all_taken_in_order_over_several_turns(
         assert await client.expect(PubAck) == PubAck(7)
         for _ in range(50):
             await client.expect(PingResp)
-        assert node.server.hub.figures.packets_received.value == turns + 101
+        assert node.server.hub.context.figures.packets_received.value == turns + 101
 
 
 @on_loop
@@ -121,13 +121,13 @@ async def _away(node: Node, count: int) -> None:
 def _who_gives_way(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
     """The connections that read on in another turn, from now on: they may be over with it before anybody looks."""
     seen: list[Connection] = []
-    give_way = node.server.hub.turns.give_way
+    give_way = node.server.hub.scheduler.give_way
 
     def noted(c: Connection) -> None:
         seen.append(c)
         give_way(c)
 
-    monkeypatch.setattr(node.server.hub.turns, "give_way", noted)
+    monkeypatch.setattr(node.server.hub.scheduler, "give_way", noted)
     return seen
 
 
@@ -151,7 +151,7 @@ async def test_what_commits_will_take_is_owed_until_they_are_done_and_holds_up_w
     store = GatedStore()
     async with running(store) as node:
         await _away(node, 40)
-        turns = node.server.hub.turns
+        turns = node.server.hub.scheduler
         await node.until(lambda: turns.owed_s == 0)
         flood, other = await node.client("flood", 5), await node.client("other", 5)
         [connection] = [one for one in node.server.hub.connections if one.session.client_id == "flood"]

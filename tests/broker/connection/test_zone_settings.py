@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from broker.codec.packets import Disconnect, PubAck, Publish, SubscriptionRequest
 from broker.config.model import Settings
+from broker.connection.sessions.zones import ZoneMqttSettings, ZonesSettings
 from broker.connection.settings import FIXED_SETTINGS, MqttSettings
-from broker.connection.zone_settings import ZoneMqttSettings, ZonesSettings
 from tests.support.mqtt_server import on_loop
 from tests.support.zoned import HOUR_S, zoned
 
@@ -75,7 +75,7 @@ async def test_general_settings_that_change_reach_zones_that_do_not_set_them() -
     async with zoned(memory={"max_inflight": 1}) as there:
         hub = there.node.server.hub
         client = await there.client("memory", "s")
-        hub.use_settings(hub.state.settings.model_copy(update={"max_queued_messages": 2, "max_inflight": 9}))
+        hub.use_settings(hub.context.settings.model_copy(update={"max_queued_messages": 2, "max_inflight": 9}))
         session = hub.sessions.by_client_id["s"]
         await client.subscribe(SubscriptionRequest("t", 1))
         await there.away(client, "s")
@@ -93,12 +93,12 @@ async def test_clients_of_a_zone_that_is_taken_away_are_in_the_default_one() -> 
     async with zoned(memory={"max_inflight": 1}) as there:
         hub = there.node.server.hub
         await there.away(await there.client("memory", "s"), "s")
-        hub.zones.use(hub.state.settings, ZonesSettings.model_validate({}))
+        hub.zones.use(hub.context.settings, ZonesSettings.model_validate({}))
         client = await there.client("memory", "s")
         assert client.connack.session_present
         session = hub.sessions.by_client_id["s"]
         assert (session.zone, session.is_durable, session.window.size) == (
             "default",
             True,
-            hub.state.settings.max_inflight,
+            hub.context.settings.max_inflight,
         )

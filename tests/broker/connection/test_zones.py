@@ -413,7 +413,7 @@ async def test_qos_2_that_a_member_in_memory_has_is_its_own_and_goes_to_disk_wit
     store = MemoryStore()
     async with zoned(store) as there:
         _, client, packet = await member_in_memory(there)
-        [group] = there.node.server.hub.shares.groups.values()
+        [group] = there.node.server.hub.share_groups.groups.values()
         assert group.in_flight == 1
         if is_moved:
             await there.away(client, "s")

@@ -110,7 +110,7 @@ async def test_all_listeners_together_take_no_more_than_the_node_may() -> None:
         assert await _answer(node.port, "4", 4) == 3
         assert node.metrics.value("connections_refused", reason="max_connections_total") == 2
         await second.close()
-        await node.until(lambda: node.server.hub.admission.admitted == 1)
+        await node.until(lambda: node.server.hub.context.admission.admitted == 1)
         assert await _answer(port, "5", 5) == 0
         await first.close()
 

@@ -156,9 +156,9 @@ async def test_the_broker_sees_the_clients_address(mode: str, header: bytes, pee
             await client._writer.drain()
         client.send(Connect("c", 5))
         assert (await client.expect(ConnAck)).reason_code == 0
-        [status] = [one for one in node.server.clients() if one.client_id == "c"]
-        assert status.peer is not None
-        assert status.peer.startswith(peer)
+        found = node.server.hub.sessions.by_client_id["c"].client.peer_name
+        assert found is not None
+        assert found.startswith(peer)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from broker.connection.settings import MqttSettings
+from broker.connection.hub import ServerSettings
 from broker.core.events import Events
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
@@ -36,7 +36,7 @@ async def test_the_loop_has_its_turns_while_sessions_are_restored() -> None:
         await node.written()
     metrics = Metrics()
     server = Server(
-        settings=MqttSettings(),
+        settings=ServerSettings(),
         listeners=[NamedListener(ListenerSettings(bind="127.0.0.1:0"))],
         writer=Writer(store, asyncio.get_running_loop(), metrics=metrics),
         session_log=SESSION_LOG,

@@ -74,8 +74,8 @@ async def test_certificate_and_server_name_are_known_of_a_client(authority: Auth
     dev = authority.sign("dev", subject, ["dev-7.example", "10.0.0.7", "dev@acme.example", "urn:dev:7"])
     seen = []
     async with running() as node:
-        settled = node.server.hub.client_attributes.settled
-        node.server.hub.client_attributes.settled = lambda attempt: seen.append(attempt) or settled(attempt)  # type: ignore[method-assign, func-returns-value]
+        settled = node.server.hub.logins.attributes.settled
+        node.server.hub.logins.attributes.settled = lambda attempt: seen.append(attempt) or settled(attempt)  # type: ignore[method-assign, func-returns-value]
         async with listening(node, **server.settings, verify="peer", cacertfile=str(authority.file)) as (_, port):
             await connected(port, trusting(authority, dev))
     [attempt] = seen
@@ -110,8 +110,8 @@ async def test_a_certificate_may_name_user_and_client(
         client = await opened(port, trusting(authority, dev))
         client.send(Connect("c", 5))
         await client.expect(ConnAck)
-        [status] = list(node.server.clients())
-        assert (status.client_id, status.username) == (client_id, username)
+        [session] = node.server.hub.sessions
+        assert (session.client_id, session.client.username) == (client_id, username)
 
 
 @on_loop

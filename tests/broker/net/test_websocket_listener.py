@@ -124,8 +124,8 @@ async def test_packets_and_frames_have_no_common_boundaries() -> None:
                 assert (first, payload) == (0x8A, b"")
         assert [type(kind) for kind in kinds] == [ConnAck, SubAck, Publish, Publish, Publish]
         assert listener.connections == 1
-        [status] = list(node.server.clients())
-        assert (status.client_id, status.is_connected) == ("w", True)
+        [session] = node.server.hub.sessions
+        assert (session.client_id, session.is_away) == ("w", False)
 
 
 @on_loop
@@ -177,7 +177,7 @@ async def test_both_sides_say_goodbye() -> None:
         assert await leaving.frame() == (0x88, b"\x03\xe9")
         assert await leaving.rest() == b""
         kicked = await WebClient.connected(port, "kicked")
-        assert node.server.kick("kicked")
+        node.kick("kicked")
         assert await kicked.packets() == [Disconnect(0x98)]
         assert await kicked.frame() == (0x88, b"\x03\xe8")
         kicked.send(frame(b"\x03\xe8", 0x88))
@@ -189,7 +189,7 @@ async def test_both_sides_say_goodbye() -> None:
 async def test_a_client_that_answers_no_goodbye_is_cut_off() -> None:
     async with running() as node, listening(node) as (listener, port):
         stuck = await WebClient.connected(port, "stuck")
-        node.server.kick("stuck")
+        node.kick("stuck")
         await stuck.packets()
         assert (await stuck.rest())[:2] == b"\x88\x02"
         await node.until(lambda: listener.links == 0)

@@ -14,7 +14,7 @@ from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.routing.router import Router, Target
-from broker.routing.shared import ShareGroup, ShareGroups
+from broker.routing.shared import RoutedGroup, RoutedGroups
 from broker.routing.trie import FilterTrie
 from tests.support.strategies import filters, topics
 
@@ -40,14 +40,14 @@ class Listener:
         self.got.append((outgoing.message.payload, qos, retain, identifiers))
 
 
-class Kept:
+class DelayedMessage:
     """What was put into the session log."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[bytes, list[str], bool]] = []
 
     def __call__(
-        self, outgoing: Outgoing, targets: Sequence[Target[Listener | ShareGroup]], is_addressed: bool
+        self, outgoing: Outgoing, targets: Sequence[Target[Listener | RoutedGroup]], is_addressed: bool
     ) -> None:
         names = [target.subscriber.client_id or "group" for target in targets]
         self.calls.append((outgoing.message.payload, names, is_addressed))
@@ -62,8 +62,8 @@ def subscription(text: str, qos: int = 0, **options: int) -> Subscription:
 
 
 @pytest.fixture
-def kept() -> Kept:
-    return Kept()
+def kept() -> DelayedMessage:
+    return DelayedMessage()
 
 
 class Group:
@@ -100,7 +100,7 @@ class Groups:
     def __init__(self) -> None:
         self.by_text: dict[str, Group] = {}
         self.members: dict[str, set[str]] = {}
-        self.routed = ShareGroups(lambda _: None)
+        self.routed = RoutedGroups(lambda _: None)
 
     def join(self, subscriber: Listener, subscription: Subscription) -> None:
         text = subscription.filter.text
@@ -126,7 +126,7 @@ def groups() -> Groups:
 
 
 @pytest.fixture
-def router(kept: Kept, groups: Groups) -> Router[Listener]:
+def router(kept: DelayedMessage, groups: Groups) -> Router[Listener]:
     return Router(kept, lambda _: None, groups, groups.routed)
 
 
@@ -207,7 +207,7 @@ def test_a_share_group_is_offered_each_message_once(router: Router[Listener], gr
 
 
 def test_a_message_for_a_durable_group_is_kept_once_with_what_sessions_get(
-    router: Router[Listener], groups: Groups, kept: Kept
+    router: Router[Listener], groups: Groups, kept: DelayedMessage
 ) -> None:
     router.subscribe(Listener("d1", is_durable=True), subscription("t", 1), is_new=True)
     for name in ("d2", "d3"):
@@ -229,7 +229,7 @@ def test_a_plain_and_a_shared_subscription_of_one_client_do_not_touch_each_other
     assert not groups.by_text
 
 
-def test_a_message_for_durable_sessions_is_kept_once(router: Router[Listener], kept: Kept) -> None:
+def test_a_message_for_durable_sessions_is_kept_once(router: Router[Listener], kept: DelayedMessage) -> None:
     for name in ("d1", "d2"):
         router.subscribe(Listener(name, is_durable=True), subscription("t", 1), is_new=True)
     clean = Listener("clean")
@@ -263,7 +263,7 @@ def test_who_has_left_gets_nothing_and_whoever_comes_in_its_name_keeps_what_it_h
     old: list[str], new: list[str], topic: str, steps: int
 ) -> None:
     groups = Groups()
-    router: Router[Listener] = Router(Kept(), lambda _: None, groups, groups.routed)
+    router: Router[Listener] = Router(DelayedMessage(), lambda _: None, groups, groups.routed)
     before, other, after = Listener("a"), Listener("b"), Listener("a")
     for text in dict.fromkeys(old):
         router.subscribe(before, subscription(text), is_new=True)

@@ -9,10 +9,9 @@ import pytest
 from broker.codec.packets import Publish, PubRel
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.session import answers, sending
-from broker.session.delivery import Delivery
-from broker.session.foretelling import FORETOLD_MAX
-from broker.session.shared_delivery import NO_PLACE, SharedDelivery
+from broker.session import acks, sending
+from broker.session.delivery import NO_OFFSET, Delivery, SharedDelivery
+from broker.session.prediction import PREDICTED_MAX
 from tests.support.session_bench import SessionBench, outgoing
 
 
@@ -58,7 +57,7 @@ def test_acknowledgements_in_order_change_nothing_of_what_is_foretold() -> None:
     for offset in range(5):
         bench.log(offset)
         [packet] = bench.left()
-        assert answers.puback(bench.session, packet.packet_id)
+        assert acks.puback(bench.session, packet.packet_id)
     assert not is_held(bench, 5)
 
 
@@ -84,7 +83,7 @@ def after_one_that_nobody_wants_any_more(bench: SessionBench) -> None:
 
 def after_one_that_the_client_refused(bench: SessionBench) -> None:
     bench.log(0)
-    assert answers.refusal(bench.session, 1, 1)
+    assert acks.refusal(bench.session, 1, 1)
 
 
 def after_an_identifier_that_was_in_flight(bench: SessionBench) -> None:
@@ -96,11 +95,11 @@ def after_an_identifier_that_was_in_flight(bench: SessionBench) -> None:
 
 def after_an_identifier_ahead_is_free_again(bench: SessionBench) -> None:
     bench.session.window.inflight[5] = Delivery(outgoing(0), 1, False, (), 0)
-    assert answers.puback(bench.session, 5)
+    assert acks.puback(bench.session, 5)
 
 
 def after_a_message_of_a_share_group(bench: SessionBench) -> None:
-    delivery = SharedDelivery(outgoing(0), None, NO_PLACE, 1)
+    delivery = SharedDelivery(outgoing(0), None, NO_OFFSET, 1)
     delivery.qos, delivery.holder = 1, Group()
     assert sending.send_shared(bench.session, delivery, dup=False)
 
@@ -110,10 +109,10 @@ def after_a_retained_message(bench: SessionBench) -> None:
 
 
 def after_as_many_as_are_foretold(bench: SessionBench) -> None:
-    for offset in range(FORETOLD_MAX - 1):
+    for offset in range(PREDICTED_MAX - 1):
         bench.log(offset)
         [packet] = bench.left()
-        assert answers.puback(bench.session, packet.packet_id)
+        assert acks.puback(bench.session, packet.packet_id)
 
 
 def after_a_record_that_could_not_be_written(bench: SessionBench) -> None:
@@ -140,7 +139,7 @@ CASES: list[Callable[[SessionBench], None]] = [
 def test_what_no_record_foretells_waits_for_one_that_does(happens: Callable[[SessionBench], None]) -> None:
     bench = connected()
     happens(bench)
-    offset = FORETOLD_MAX + 1
+    offset = PREDICTED_MAX + 1
     assert is_held(bench, offset)
     assert "changed" in bench.asked, "a record is asked for at once"
     record = bench.make_record()
@@ -206,13 +205,13 @@ def test_a_record_of_what_was_foretold_holds_nothing_up() -> None:
 
 def test_identifiers_are_counted_from_the_last_record_on() -> None:
     bench = connected()
-    for offset in range(FORETOLD_MAX):
+    for offset in range(PREDICTED_MAX):
         bench.log(offset)
         [packet] = bench.left()
-        answers.puback(bench.session, packet.packet_id)
+        acks.puback(bench.session, packet.packet_id)
         if offset == 100:
             bench.commit(bench.make_record())
-    assert not is_held(bench, FORETOLD_MAX)
+    assert not is_held(bench, PREDICTED_MAX)
 
 
 def test_a_session_that_ends_with_its_connection_waits_for_no_record() -> None:

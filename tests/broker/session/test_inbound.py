@@ -7,8 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.session.inbound import RECENT_LIFE_NS, RECENT_MIN, Inbound, digest
-from broker.session.inbounds import Inbounds
+from broker.session.inbound import RECENT_LIFE_NS, RECENT_MIN, Inbound, Inbounds, digest
 
 
 def test_only_the_same_message_under_the_same_identifier_was_taken() -> None:

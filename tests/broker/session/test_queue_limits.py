@@ -144,7 +144,7 @@ async def test_what_waited_for_a_session_that_ends_is_counted() -> None:
     async with running() as node:
         await away(node)
         await publish(node, 1, 7)
-        node.server.delete_session("s")
+        node.end_session("s")
         assert lost(node, "session_ended") == 7
 
 

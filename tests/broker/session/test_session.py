@@ -13,8 +13,8 @@ from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.session import answers, qos0
-from broker.session.late import Late
+from broker.session import acks, qos0
+from broker.session.qos0_queue import Qos0Item
 from broker.session.record import encode_session, encode_subscriptions, restore_session, restore_subscriptions
 from broker.session.subscriptions import Subscriptions
 from tests.support.session_bench import SessionBench, outgoing
@@ -28,7 +28,7 @@ def test_a_full_queue_of_a_clean_session_loses_its_oldest() -> None:
     assert [packet.payload for packet in bench.take() if isinstance(packet, Publish)] == [b"0"]
     assert bench.metrics.value("dropped", why="queue_full") == 2
     for _ in range(3):
-        answers.puback(bench.session, next(iter(bench.session.window.inflight), 0))
+        acks.puback(bench.session, next(iter(bench.session.window.inflight), 0))
     assert [packet.payload for packet in bench.take() if isinstance(packet, Publish)] == [b"3", b"4"]
 
 
@@ -41,7 +41,7 @@ def test_a_durable_session_with_a_full_queue_falls_behind_and_asks_for_the_rest(
     assert bench.session.is_behind
     assert bench.session.next_offset == 3
     for _ in range(3):
-        answers.puback(bench.session, next(iter(bench.session.window.inflight)))
+        acks.puback(bench.session, next(iter(bench.session.window.inflight)))
     assert bench.refills == 1
     assert bench.metrics.value("dropped", why="queue_full") == 0
 
@@ -62,7 +62,7 @@ def test_what_was_released_is_resent_as_pubrel() -> None:
         bench.session.accept_logged(offset, outgoing(offset), 2, False, ())
     bench.session.pump()
     first, second = bench.take()
-    assert answers.pubrec(bench.session, first.packet_id)
+    assert acks.pubrec(bench.session, first.packet_id)
     bench.session.detach(2)
     bench.connect()
     resent = bench.take()
@@ -70,7 +70,7 @@ def test_what_was_released_is_resent_as_pubrel() -> None:
     assert isinstance(resent[1], Publish)
     assert isinstance(second, Publish)
     assert resent[1] == replace(second, dup=True)
-    assert not answers.pubrec(bench.session, 999)
+    assert not acks.pubrec(bench.session, 999)
 
 
 def test_a_session_is_restored_as_it_was_stored() -> None:
@@ -112,11 +112,11 @@ def test_of_what_waits_in_memory_a_client_loses_what_it_may_not_have(is_v5: bool
     session = bench.session
     session.set_slow(is_slow=True)
     raw = (qos0_packet(topic, b"x" * 200, is_v5=is_v5) for topic in (b"open", b"secret", b"open"))
-    qos0.keep(session, Late(b"".join(raw), 3))
+    qos0.keep(session, Qos0Item(b"".join(raw), 3))
     for topic in ("open", "secret", "open"):
         for qos in (0, 1):
             session.deliver(Outgoing(Message(topic, b"x", qos, False, Client("p"), 0)), qos, False, ())
     session.withhold(lambda topic, _qos: topic == "open")
-    assert [topic for item in session.late.take() for topic, _ in item.single()] == ["open"] * 4
+    assert [topic for item in session.qos0_queue.take() for topic, _ in item.single()] == ["open"] * 4
     assert [one.outgoing.message.topic for one in session.queue if one.outgoing is not None] == ["open"]
     assert bench.metrics.value("dropped", why="not_authorized") == 3

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.session.delivery import Delivery
-from broker.session.share import LogShare, Shed
+from broker.session.log_queue import LogQueue, Shed
 
 _MOST = 20
 _STEPS = st.lists(
@@ -22,7 +22,7 @@ _STEPS = st.lists(
 @given(_STEPS)
 def test_a_share_counts_what_a_list_would_hold_and_never_more_than_may(steps: list[tuple[str, int]]) -> None:
     """``waiting`` holds the offsets that wait."""
-    share, waiting, offset, lost, shed_in_all = LogShare(), [], 0, 0, 0
+    share, waiting, offset, lost, shed_in_all = LogQueue(), [], 0, 0, 0
     for verb, number in steps:
         if verb == "add":
             offset += number  # messages for others stand in between
@@ -54,7 +54,7 @@ def test_a_share_counts_what_a_list_would_hold_and_never_more_than_may(steps: li
 
 
 def test_bytes_are_a_bound_too_and_the_newest_message_always_stays() -> None:
-    share = LogShare()
+    share = LogQueue()
     for offset in range(10):
         share.add(offset, 100)
     assert share.shed(1000, 250) == Shed(8, begin=0, skipped=0, moved_on=True)
@@ -66,7 +66,7 @@ def test_bytes_are_a_bound_too_and_the_newest_message_always_stays() -> None:
 
 
 def test_what_is_put_back_is_the_oldest() -> None:
-    share = LogShare()
+    share = LogQueue()
     share.add(10, 5)
     share.put_back(3, 2, 10)
     assert share.shed_below(4) == Shed(2, begin=3, skipped=0, moved_on=True)
@@ -75,7 +75,7 @@ def test_what_is_put_back_is_the_oldest() -> None:
 
 
 def test_what_was_passed_over_before_is_told_with_what_is_passed_over_now() -> None:
-    share = LogShare(next_offset=10)
+    share = LogQueue(next_offset=10)
     share.add(10, 100, messages=5)
     assert share.shed(3, 1 << 30) == Shed(2, begin=10, skipped=0, moved_on=False)
     assert share.shed_below(20) == Shed(3, begin=10, skipped=2, moved_on=True)
@@ -83,7 +83,7 @@ def test_what_was_passed_over_before_is_told_with_what_is_passed_over_now() -> N
 
 
 def test_what_is_read_leaves_out_what_was_to_be_passed_over() -> None:
-    share = LogShare(is_behind=True)
+    share = LogQueue(is_behind=True)
     share.add(0, 100, messages=5)
     share.shed(3, 1 << 30)
     read = [Delivery(None, 1, False, (), offset) for offset in range(5)]

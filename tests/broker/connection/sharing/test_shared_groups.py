@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from broker.codec.packets import Publish
 from broker.connection.sharing.settings import ShareGroupSettings
 from broker.routing.strategies import StrategyName
-from broker.session import answers
+from broker.session import acks
 from tests.support.share_bench import Player, ShareBench, payloads
 
 TEXT = "$share/g/t/#"
@@ -110,14 +110,14 @@ def test_qos_2_stays_with_its_session_and_comes_again_there(bench: ShareBench) -
     publish(bench, 6, qos=2)
     mine, others = payloads(one), payloads(two)
     received = one.got[0]
-    answers.pubrec(one.session, received.packet_id)
+    acks.pubrec(one.session, received.packet_id)
     bench.disconnect(one)
     assert payloads(two) == others
     again = bench.connect("m0", is_durable=True)
     assert payloads(again) == mine[1:]
     assert all(packet.dup for packet in again.got)
     assert len(again.other) == 1  # PUBREL
-    answers.pubcomp(again.session, received.packet_id)
+    acks.pubcomp(again.session, received.packet_id)
     assert bench.group(TEXT).in_flight == 5
 
 
@@ -133,7 +133,7 @@ def test_qos_2_of_a_session_that_ends_goes_to_nobody(bench: ShareBench) -> None:
 def test_a_refused_message_is_discarded_and_counted(bench: ShareBench) -> None:
     one, two = members(bench, 2)
     publish(bench, 2)
-    answers.refusal(one.session, one.got[0].packet_id, 1)
+    acks.refusal(one.session, one.got[0].packet_id, 1)
     bench.settle()
     assert (len(one.got), len(two.got)) == (1, 1)
     assert bench.group(TEXT).in_flight == 1
@@ -193,7 +193,7 @@ def test_a_durable_group_is_stored_once_and_with_plain_sessions_too(bench: Share
     plain = bench.connect("plain", is_durable=True)
     bench.subscribe(plain, "t/#")
     publish(bench, 10)
-    held = bench.store.range_of(bench.hub.backlog.shard)
+    held = bench.store.range_of(bench.hub.session_log.shard)
     assert held.next_offset - held.first_offset == 10
 
 
@@ -220,7 +220,7 @@ def test_with_its_last_member_a_group_and_what_waits_is_gone(bench: ShareBench, 
     else:
         bench.hub.life.end_session(one.session)
         bench.settle()
-    assert TEXT not in bench.hub.shares.groups
+    assert TEXT not in bench.hub.share_groups.groups
     assert list(bench.store.scan(b"share-group/")) == []
     assert bench.dropped("group_ended") == (4 if ends == "unsubscribe" else 5)
     [fresh] = members(bench, 1)
@@ -237,7 +237,7 @@ def test_a_group_declared_durable_outlives_its_members(request: pytest.FixtureRe
     assert bench.group(TEXT).waiting == 4
     [again] = members(bench, 1)
     assert bench.ack_all(again) == numbers(4)
-    bench.hub.shares.delete(TEXT)
+    bench.hub.share_groups.delete(TEXT)
     bench.disconnect(again)
     assert bench.group(TEXT).is_kept  # begun anew by the member that was still there
 
@@ -275,7 +275,7 @@ def test_too_much_in_the_session_log_drops_the_oldest_of_groups_too(bench: Share
     group = bench.group(TEXT)
     group.drop_excess(bench.clock.now_ns(), also_old=True, least_offset=60)
     assert bench.dropped("group_full") == 60
-    assert bench.hub.shares.kept_from() == 60
+    assert bench.hub.share_groups.kept_from() == 60
     assert bench.ack_all(bench.connect("m0", is_durable=True)) == numbers(40, 60)
 
 
@@ -332,7 +332,7 @@ def test_joining_and_leaving_100_times_leaves_nothing_behind(bench: ShareBench) 
     group = bench.group(TEXT)
     assert sorted(taken, key=int) == numbers(300)
     assert (len(group.members), group.in_flight, group.waiting) == (1, 0, 0)
-    assert (group._waiting.held, len(group._leaving)) == (0, 0)
+    assert (group._queue.held, len(group._leaving)) == (0, 0)
     assert toggles.session.memberships == {}
     assert group.cursors[0].pending == {}
 
@@ -427,20 +427,20 @@ def test_a_group_of_sessions_that_all_died_with_the_broker_is_gone(request: pyte
     assert list(bench.store.scan(b"share-group/")) != []
     bench.crash()
     bench.settle()
-    assert bench.hub.shares.groups == {}
+    assert bench.hub.share_groups.groups == {}
     assert list(bench.store.scan(b"share-group/")) == []
 
 
 def test_the_session_log_is_kept_as_far_as_groups_need_it(bench: ShareBench) -> None:
     [one] = members(bench, 1, is_durable=True, window=2)
     publish(bench, 6)
-    assert bench.hub.shares.kept_from() == 0
+    assert bench.hub.share_groups.kept_from() == 0
     bench.ack(one, one.got[1])
-    assert bench.hub.shares.kept_from() == 0
+    assert bench.hub.share_groups.kept_from() == 0
     bench.ack(one, one.got[0])
-    assert bench.hub.shares.kept_from() == 2
+    assert bench.hub.share_groups.kept_from() == 2
     bench.ack_all(one)
-    assert bench.hub.shares.kept_from() == 6
+    assert bench.hub.share_groups.kept_from() == 6
 
 
 def test_an_expired_message_is_not_given(bench: ShareBench) -> None:
@@ -538,7 +538,7 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def a_group_is_there_as_long_as_it_has_members(self) -> None:
-        assert (TEXT in self.bench.hub.shares.groups) is bool(self.members)
+        assert (TEXT in self.bench.hub.share_groups.groups) is bool(self.members)
 
     def teardown(self) -> None:
         if not hasattr(self, "bench"):
@@ -560,9 +560,9 @@ class Groups(RuleBasedStateMachine):
 
     def _settle(self, player: Player, packet: Publish, is_refused: bool) -> None:
         if is_refused:
-            answers.refusal(player.session, packet.packet_id, packet.qos)
+            acks.refusal(player.session, packet.packet_id, packet.qos)
         else:
-            answers.puback(player.session, packet.packet_id)
+            acks.puback(player.session, packet.packet_id)
         self.bench.settle()
         self.done[packet.payload.decode()] += 1
 

@@ -1,0 +1,117 @@
+"""Publishers wait a moment for subscribers that are a little behind; they do not wait for one that is slow.
+
+A connected subscriber whose queue or socket fills up holds back whoever publishes to it, by not reading their sockets.
+That costs nobody a message where publishers come in bursts, or are faster than subscribers by a hair. It lasts
+``slow_subscriber_wait`` at most: then the bounds and policies of the subscriber's queues hold, and the others go on at
+full speed. A subscriber that was waited for in vain is not waited for again until it has caught up and a rest of
+``REST`` times that long is over, so that a bad one costs the others at most a twentieth of their time.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from broker.connection.context import Context
+from broker.connection.link import Peer
+from broker.storage.writer import Writer
+
+REST: Final = 20
+
+
+class Crowded(Protocol):
+    """What publishers wait for: a session, or a share group."""
+
+    is_waited_for: bool
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nothing is sent to it now."""
+        ...
+
+    @property
+    def owner(self) -> object:
+        """The connection that has it."""
+        ...
+
+
+class Backpressure:
+    """Who waits for whom. ``fresh`` holds the subscribers found crowded since a connection was last held back."""
+
+    __slots__ = ("_context", "_given_up", "_resting", "_waiting", "fresh")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.fresh: list[Crowded] = []
+        self._waiting: dict[Crowded, set[Peer]] = {}
+        self._resting: dict[Crowded, bool] = {}
+        """Sessions that were waited for in vain, and whether they have caught up since."""
+        help = "times that publishers no longer waited for a subscriber, since it was too slow"
+        self._given_up = context.metrics.counter("slow_subscribers", help)
+
+    @property
+    def _wait_s(self) -> float:
+        return self._context.settings.slow_subscriber_wait
+
+    def crowded(self, session: Crowded) -> None:
+        """A message was queued for a session that is more than half full."""
+        if session.is_waited_for and self._wait_s and (not self.fresh or self.fresh[-1] is not session):
+            self.fresh.append(session)
+
+    def hold(self, publisher: Peer) -> None:
+        """Make a connection wait for all that its messages have just crowded."""
+        for session in self.fresh:
+            if session.owner is publisher or session.is_away or not session.is_waited_for:
+                continue
+            if session not in self._waiting:
+                self._waiting[session] = set()
+                self._context.later(self._wait_s, self._give_up, session, self._waiting[session])
+            self._waiting[session].add(publisher)
+            publisher.hold(session)
+        self.fresh.clear()
+
+    def relieved(self, session: Crowded) -> None:
+        """A session has room again, or is gone."""
+        if session in self._resting:
+            self._resting[session] = True
+        else:
+            session.is_waited_for = True
+        self._let_go(session)
+
+    def _give_up(self, session: Crowded, waiting: set[Peer]) -> None:
+        """It was waited for long enough."""
+        if self._waiting.get(session) is not waiting:
+            return
+        self._given_up.value += 1
+        session.is_waited_for = False
+        self._resting[session] = False
+        self._context.later(self._wait_s * REST, self._rested, session)
+        self._let_go(session)
+
+    def _rested(self, session: Crowded) -> None:
+        session.is_waited_for = self._resting.pop(session)
+
+    def _let_go(self, session: Crowded) -> None:
+        for publisher in self._waiting.pop(session, ()):
+            publisher.let_go(session)
+
+
+class StoreBackpressure:
+    """Publishers wait for the store where its writer cannot keep up."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._waiting: set[Peer] = set()
+        writer.on_relief(self._let_go)
+
+    def hold(self, publisher: Peer) -> None:
+        """What a connection published was too much: do not read on until the writer has caught up."""
+        self._waiting.add(publisher)
+        publisher.hold(self)
+
+    def abandon(self, publisher: Peer) -> None:
+        """The connection has ended."""
+        self._waiting.discard(publisher)
+
+    def _let_go(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for publisher in waiting:
+            publisher.let_go(self)

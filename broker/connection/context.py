@@ -1,0 +1,79 @@
+"""What all parts of this package share: time, the store's writer, metrics, events, and the settings in force."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from broker.connection.figures import Figures
+from broker.connection.settings import MqttSettings
+from broker.core.clock import Clock, Defer, Later
+from broker.core.events import Events
+from broker.core.tally import Tally
+from broker.observe.metrics import Metrics
+from broker.session.outbox import Turn
+from broker.storage.writer import Writer
+
+TICK_S: Final = 0.5
+"""Interval of ``Hub.tick``; keep-alive is enforced with this precision."""
+AT_ONCE: Final = 200
+"""Sessions or connections ended in one turn of the loop: some milliseconds."""
+_MOST_QOS: Final = 2
+
+
+@dataclass(slots=True)
+class Admission:
+    """Which connections and messages the node accepts now. Set by the listeners and by overload protection."""
+
+    most: float
+    """Maximum connections; the server lowers it to the file descriptors available."""
+    admitted: int = 0
+    """Connections within the limits of their listeners; further ones only get an answer."""
+    refused_with: int = 0
+    """Reason code that new connections are refused with during overload, else 0."""
+    server_reference: str | None = None
+    """Where clients are sent that are refused with 0x9C, use another server."""
+    drops_qos0: bool = False
+    """Whether QoS 0 messages of clients are dropped on arrival, because of overload."""
+
+
+class Context:
+    """What all connections of a node share. ``settings`` are those of the default zone.
+
+    ``defer`` runs a callable in a later turn of the loop, ``later`` after some seconds.
+    """
+
+    settings: MqttSettings
+    restricts_publish: bool
+    """Whether some publishes are forbidden to all clients, by QoS or RETAIN."""
+
+    def __init__(
+        self,
+        settings: MqttSettings,
+        *,
+        writer: Writer,
+        metrics: Metrics,
+        events: Events,
+        clock: Clock,
+        defer: Defer,
+        later: Later,
+    ) -> None:
+        self.writer, self.metrics, self.events = writer, metrics, events
+        self.clock, self.defer, self.later = clock, defer, later
+        self.figures = Figures(metrics)
+        self.turn = Turn(defer)
+        self.admission = Admission(settings.max_connections or inf)
+        self.now_s = clock.monotonic_s()
+        """The monotonic clock at the last tick."""
+        self.is_stopping = False
+        self.origin = ""
+        """Identifies the node among others (``broker.core.origin``)."""
+        self.aliased, self.greeted, self.subscribed = Tally(), Tally(), Tally()
+        """Memory held for clients: topics of aliases, user properties of CONNECTs, subscriptions."""
+        self.use(settings)
+
+    def use(self, settings: MqttSettings) -> None:
+        """Apply these settings from now on."""
+        self.settings = settings
+        self.restricts_publish = settings.maximum_qos < _MOST_QOS or not settings.retain_available

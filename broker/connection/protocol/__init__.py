@@ -1,0 +1,1 @@
+"""What each packet does: from received bytes to their effects."""

@@ -1,0 +1,433 @@
+"""CONNECT: limits, authentication, taking over, resuming, and the CONNACK. And DISCONNECT of a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from logging import getLogger
+from math import inf
+from typing import Any, Final
+from uuid import uuid4
+
+from broker.auth.access import Access
+from broker.auth.attempt import Certificate, ConnectAttempt
+from broker.auth.decision import Decision
+from broker.auth.subject import proof_of, proven_names
+from broker.codec import properties as p
+from broker.codec.codes import CLIENT_DISCONNECT
+from broker.codec.decode import connect_version, decode_packet
+from broker.codec.encode import PINGRESP_BYTES, encode_fitting, encode_packet
+from broker.codec.framing import frame_at
+from broker.codec.packets import ConnAck, Connect, Disconnect, PingReq
+from broker.codec.wire import protocol_error
+from broker.connection.authentication.logins import Logins
+from broker.connection.authentication.permissions import Permissions
+from broker.connection.connection import Connection
+from broker.connection.context import TICK_S, Context
+from broker.connection.events import ClientEvents
+from broker.connection.figures import CONNECT
+from broker.connection.link import Greeting
+from broker.connection.order import ORDER, Effect
+from broker.connection.protocol.limits import (
+    ConnectRefusal,
+    announced,
+    banned,
+    memory_of,
+    over_limit,
+    response_information,
+)
+from broker.connection.protocol.subscribe import Subscribing
+from broker.connection.sessions.lifecycle import SessionLife
+from broker.connection.settings import CertificateName, MqttSettings
+from broker.core import reason
+from broker.core.client import Client, Proof
+from broker.core.errors import PeerError
+from broker.core.origin import MARK
+from broker.session.aliases import AliasingOutbox
+from broker.session.session import Session
+from broker.session.will import Will
+from broker.session.window import MAX_PACKET_ID
+
+_log = getLogger(__name__)
+
+_EXPIRY: Final = "Session-Expiry-Interval"
+_NO_NAMES: Final[frozenset[str]] = frozenset()
+_PROTOCOLS: Final = (b"\0\4MQTT", b"\0\6MQIsdp")
+_MAXIMUM_PACKET_SIZE: Final = b"\x27"
+_MOST_HEADER: Final = 5
+_VERSION_BYTES: Final = 9
+"""So far reaches the level behind the longer protocol name."""
+
+
+class Connecting:
+    """Takes CONNECT and DISCONNECT."""
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        access: Access,
+        logins: Logins,
+        permissions: Permissions,
+        subscribing: Subscribing,
+        client_events: ClientEvents,
+        life: SessionLife,
+    ) -> None:
+        self._access, self._logins, self._permissions, self._subscribing = access, logins, permissions, subscribing
+        self._client_events, self._life, self._context, self._figures = client_events, life, context, context.figures
+        self.takers: Mapping[int, Callable[[Connection, Any], None]] = {
+            p.PINGREQ: self.take_ping,
+            p.DISCONNECT: self.take_disconnect,
+            p.AUTH: logins.take_auth,
+        }
+        """By packet type, of clients that are connected."""
+
+    def read_first(self, c: Connection, data: bytes) -> int:
+        """Take the CONNECT, and AUTH before the CONNACK; returns how many bytes were used. Anything else closes without
+        a packet [MQTT-3.1.0-1]."""
+        if c.login is not None:
+            return self._logins.read_exchange(c, data, 0)
+        if not data:
+            return 0
+        if ORDER[c.phase].get(data[0] >> 4) is not Effect.TAKE:
+            c.refuse_silently("protocol_error", "the first packet is not a CONNECT")
+            return len(data)
+        try:
+            frame = frame_at(data, 0, c.max_packet_bytes)
+        except PeerError as error:
+            return self._on_bad_header(c, error, data)
+        if frame is None:
+            return 0
+        start, stop = frame
+        if stop > len(data):
+            c.wanted = stop
+            return 0
+        try:
+            packet = decode_packet(data[0], data, start, stop, 0)
+        except PeerError as error:
+            self._on_bad_connect(c, error, data, start, stop)
+            return len(data)
+        assert isinstance(packet, Connect)
+        self._figures.note_before_connack(CONNECT)
+        self.take_connect(c, packet)
+        return stop if c.login is None else self._logins.read_exchange(c, data, stop)
+
+    def take_ping(self, c: Connection, _packet: PingReq) -> None:
+        """The client is alive."""
+        c.reply(PINGRESP_BYTES)
+        self._client_events.ping(c)
+
+    def take_connect(self, c: Connection, packet: Connect) -> None:
+        """Accept or refuse a CONNECT that is well-formed, now or once somebody has decided. What came behind it is
+        handled after that."""
+        c.version, c.is_v5 = packet.version, packet.version == 5
+        c.terms = self._life.zones.of_listener(c.link.listener).settings
+        properties = packet.properties
+        c.wants_reasons = properties.get("Request-Problem-Information", 1) == 1
+        c.max_sent_bytes = properties.get("Maximum-Packet-Size", inf)
+        attempt = self._attempt(c, packet)
+        if (refusal := self._why_not(c, packet, attempt)) is not None:
+            self._refuse(c, packet, _client(attempt), refusal)
+            return
+
+        def decided(decision: Decision, told: dict[str, Any]) -> None:
+            settled = attempt.after(decision)
+            client = _client(settled, proof_of(settled, decision))
+            self._client_events.authenticated(c, settled, decision)
+
+            def why_not() -> ConnectRefusal | None:
+                return self._why_not_after(c, packet, settled, client, decision)
+
+            def finish(refusal: ConnectRefusal | None) -> None:
+                if refusal is not None:
+                    self._refuse(c, packet, client, refusal)
+                else:
+                    self._accept(c, packet, client, told)
+
+            refusal = why_not()
+            if refusal is not None or not self._has_to_wait(c, client.client_id, lambda: finish(why_not())):
+                finish(refusal)
+
+        self._logins.begin(c, attempt, properties, decided)
+
+    def _why_not_after(
+        self, c: Connection, packet: Connect, attempt: ConnectAttempt, client: Client, decision: Decision
+    ) -> ConnectRefusal | None:
+        """What a client is refused with once it is known who it is. Leaves its permits."""
+        if not decision.is_allowed:
+            return ConnectRefusal(decision.reason_code, detail=decision.why)
+        if not self._access.still_admits(decision):
+            return ConnectRefusal(reason.BAD_USER_NAME_OR_PASSWORD, detail="the user was changed during the login")
+        if (ban := self._access.bans.of(attempt)) is not None:  # by the name that the authenticator knows
+            return banned(ban)
+        if self._is_of_another(c, client) and "clientid" not in proven_names(attempt, decision):
+            detail = "the session of the client identifier belongs to another user (mqtt.session_takeover)"
+            return ConnectRefusal(reason.NOT_AUTHORIZED, detail=detail)
+        self._logins.let_in(c, client, attempt, decision)
+        will = None if packet.will is None else Will.of(packet.will, client)
+        if (refusal := self._no_room(c, packet, client.client_id, will)) is not None:
+            return refusal
+        if c.permits is None or packet.will is None or will is None or c.permits.may_leave(will):
+            return None
+        return ConnectRefusal(reason.NOT_AUTHORIZED, detail=f"it may not publish its will to {packet.will.topic!r}")
+
+    def _is_of_another(self, c: Connection, client: Client) -> bool:
+        """Whether the session that there is belongs to another user, who does not share it."""
+        session = self._life.sessions.get(client.client_id)
+        if session is None or self._context.settings.session_takeover == "any_user":
+            return False
+        return not client.may_resume(session.client)
+
+    def _has_to_wait(self, c: Connection, client_id: str, finish: Callable[[], None]) -> bool:
+        """Whether a client's identifier goes from one connection to the next too fast; then ``finish`` is called
+        later."""
+        old = self._life.sessions.get(client_id)
+        return old is not None and old.owner is not None and self._logins.waiting.hold_in_jail(c, client_id, finish)
+
+    def _refuse(self, c: Connection, packet: Connect, client: Client, refusal: ConnectRefusal) -> None:
+        self._client_events.connack(c, packet, client, refusal.code, self._session_expiry(c, packet, {}))
+        c.refuse_connect(refusal.code, refusal.text, client.client_id, detail=refusal.detail)
+
+    def _accept(self, c: Connection, packet: Connect, client: Client, told: dict[str, Any]) -> None:
+        """Give a client that may connect its session, and the CONNACK."""
+        properties, client_id = packet.properties, client.client_id
+        if not packet.client_id:
+            told["Assigned-Client-Identifier"] = client_id
+        self._set_keep_alive(c, packet.keep_alive_s, told)
+        expiry_s = self._session_expiry(c, packet, told)
+        told |= response_information(self._context.settings, properties, client_id)
+        if any(name == MARK for name, _ in properties.get("User-Property", ())):  # a bridge says who it is: so do we
+            told["User-Property"] = [(MARK, self._context.origin)]
+        if c.max_sent_bytes < inf and len(self._connack(c, False, told)) > c.max_sent_bytes:
+            c.refuse_connect(reason.PACKET_TOO_LARGE)  # what must be told does not fit [MQTT-3.1.2-24]
+            return
+        c.client = client
+        before = self._context.writer.appended
+        starts_clean = packet.clean_start or self._is_of_another(
+            c, client
+        )  # one that proved the identifier gets it, empty
+        session, is_present = self._session(c, client_id, starts_clean, is_to_last=expiry_s > 0)
+        c.session, session.expiry_s = session, expiry_s
+        c.greeting, c.user_property_bytes = Greeting.of(packet, expiry_s), memory_of(properties)
+        self._context.greeted.bytes += c.user_property_bytes
+        self._life.wills.keep(session, None if packet.will is None else Will.of(packet.will, c.client))
+        c.connack = self._connack(c, is_present, told)
+        self._alias_topics(c, packet)
+        c.box.cork()
+        self._attach(c, packet)
+        self._permissions.recheck(c)
+        if session.is_durable:
+            self._life.records.changed(session)
+        self._subscribing.subscribe_automatically(c)
+
+        def welcome() -> None:
+            if session.owner is not c:
+                return
+            try:
+                self._life.session_log.load_inflight(session)
+            except Exception:  # noqa: BLE001  a store that cannot be read: refused rather than served without the session
+                _log.exception("connection.session_unreadable client_id=%s", client_id)
+                c.on_internal_error()
+                return
+            c.welcome()
+            self._life.share_groups.here(session)
+            session.resume(None if c.permits is None else c.permits.may_have(session))
+            self._life.replays.resumed(session)
+
+        c.answer(welcome, waits=self._context.writer.appended != before)
+        self._client_events.connack(c, packet, c.client, reason.SUCCESS, expiry_s)
+        self._client_events.connected(c)
+
+    def _attempt(self, c: Connection, packet: Connect) -> ConnectAttempt:
+        """What is known of the client, its attributes worked out."""
+        link, settings = c.link, self._context.settings
+        client_id = packet.client_id or uuid4().hex[: settings.max_client_id_bytes]
+        attempt = ConnectAttempt(
+            _named_by(link.certificate, settings.peer_cert_as_clientid) or client_id,
+            _named_by(link.certificate, settings.peer_cert_as_username) or packet.username,
+            packet.password,
+            link.peer_host,
+            link.peer_port,
+            packet.version,
+            link.listener,
+            tuple(packet.properties.get("User-Property", ())),
+            link.server_name,
+            link.certificate,
+            by_certificate=_NO_NAMES if link.certificate is None else _names_by_certificate(settings),
+            zone=self._life.zones.of_listener(link.listener).name,
+        )
+        return self._logins.attributes.settled(attempt)
+
+    def _why_not(self, c: Connection, packet: Connect, attempt: ConnectAttempt) -> ConnectRefusal | None:
+        if c.link.refusal:
+            return ConnectRefusal(c.link.refusal)
+        if not packet.client_id and (packet.version == 3 or (packet.version == 4 and not packet.clean_start)):
+            return ConnectRefusal(
+                reason.CLIENT_IDENTIFIER_NOT_VALID, "an empty client identifier"
+            )  # [MQTT-3.1.3-8] of 3.1.1
+        if (refusal := over_limit(self._context.settings, self._figures, packet, attempt.client_id)) is not None:
+            return refusal
+        if (ban := self._access.bans.of(attempt)) is not None:
+            return banned(ban)
+        if self._refuses_keep_alive(c, packet):  # the nearest that 3.1.1 can say is return code 2
+            text = f"keep alive is {packet.keep_alive_s} seconds; it may be at most {c.terms.max_keep_alive}"
+            return ConnectRefusal(reason.KEEP_ALIVE_TIMEOUT, text)
+        return None
+
+    def _refuses_keep_alive(self, c: Connection, packet: Connect) -> bool:
+        settings = c.terms
+        is_above = (
+            0 < settings.max_keep_alive < packet.keep_alive_s
+        )  # 0 is off: such a client is cut off after the maximum
+        return is_above and packet.version < 5 and settings.keep_alive_above_max == "refuse"
+
+    def _set_keep_alive(self, c: Connection, asked_s: int, told: dict[str, Any]) -> None:
+        settings = c.terms
+        keep_alive_s = asked_s
+        if settings.max_keep_alive and not 0 < asked_s <= settings.max_keep_alive:
+            keep_alive_s = told["Server-Keep-Alive"] = settings.max_keep_alive  # [MQTT-3.2.2-21]
+        c.silence_s = keep_alive_s * settings.keep_alive_factor + TICK_S if keep_alive_s else inf
+
+    def _session_expiry(self, c: Connection, packet: Connect, told: dict[str, Any]) -> int:
+        limit_s = int(min(c.terms.max_session_expiry, 0xFFFFFFFF))
+        if not c.is_v5:
+            return 0 if packet.clean_start else limit_s
+        asked_s = int(packet.properties.get(_EXPIRY, 0))
+        if asked_s > limit_s:
+            told[_EXPIRY] = limit_s
+        return min(asked_s, limit_s)
+
+    def _session(self, c: Connection, client_id: str, clean_start: bool, *, is_to_last: bool) -> tuple[Session, bool]:
+        """The session to go on with, and whether it was there before; a connection that has it is closed."""
+        zone = self._life.zones.of_listener(c.link.listener)
+        old = self._life.sessions.get(client_id)
+        if old is not None and isinstance(old.owner, Connection):
+            old.owner.disconnect(reason.SESSION_TAKEN_OVER, "takenover")
+            self._logins.waiting.taken_over(client_id)
+        found = self._life.sessions.get(client_id)
+        if found is None or clean_start:
+            return self._life.new_session(client_id, is_durable=is_to_last and zone.keeps_on_disk, zone=zone), False
+        self._life.settle(found, zone, is_to_last=is_to_last)
+        return found, True
+
+    def _alias_topics(self, c: Connection, packet: Connect) -> None:
+        """Use an outbox that writes topic aliases, for a client that takes some [MQTT-3.1.2-26]."""
+        maximum = min(packet.properties.get("Topic-Alias-Maximum", 0), c.terms.topic_alias_maximum_out)
+        if maximum:
+            c.box.flush()
+            c.box = AliasingOutbox(self._context.turn, c.link.write, maximum, c.max_sent_bytes)
+
+    def _attach(self, c: Connection, packet: Connect) -> None:
+        session = c.session
+        was_v5 = session.is_v5
+        session.attach(
+            c,
+            c.client,
+            c.box,
+            packet.properties.get("Receive-Maximum", MAX_PACKET_ID),
+            packet.properties.get("Maximum-Packet-Size", 0),
+        )
+        self._life.inbounds.client_came(session.client_id)
+        session.connected_ns = c.connected_ns = c.now_ns
+        if session.subscriptions and was_v5 != session.is_v5:
+            self._life.router.regroup()  # routes are grouped by version
+        c.is_connected = True
+        c.max_packet_bytes = c.terms.max_packet_size
+        self._figures.connected.value += 1
+        self._figures.connected_by_version[c.version] += 1
+
+    def _connack(self, c: Connection, is_present: bool, told: dict[str, Any]) -> bytes:
+        if not c.is_v5:
+            return encode_packet(ConnAck(is_present), c.version)
+        properties = announced(c.terms) | told
+        return encode_fitting(ConnAck(is_present, reason.SUCCESS, properties), 5, c.max_sent_bytes)
+
+    def _no_room(self, c: Connection, packet: Connect, client_id: str, will: Will | None) -> ConnectRefusal | None:
+        """Why what a client would have the broker keep for it cannot be kept, of a client that may connect."""
+        settings = self._context.settings
+        old = self._life.sessions.get(client_id)
+        if old is None and len(self._life.sessions) >= settings.max_sessions:
+            self._figures.limit_reached("max_sessions")
+            return ConnectRefusal(reason.QUOTA_EXCEEDED, f"there are {settings.max_sessions} sessions, the maximum")
+        added = memory_of(packet.properties)
+        if old is not None and isinstance(old.owner, Connection):
+            added -= old.owner.user_property_bytes
+        if added > 0 and self._context.greeted.bytes + added > settings.max_user_property_bytes_total:
+            self._figures.limit_reached("max_user_property_bytes_total")
+            most = settings.max_user_property_bytes_total
+            return ConnectRefusal(
+                reason.QUOTA_EXCEEDED, f"user properties of all clients may take {most} bytes of memory"
+            )
+        if will is None:
+            return None
+        kept = self._life.wills.size_bytes - (0 if old is None or old.will is None else old.will.size_bytes)
+        if kept + will.size_bytes > settings.max_will_bytes_total:
+            self._figures.limit_reached("max_will_bytes_total")
+            text = f"the wills of all clients have {settings.max_will_bytes_total} bytes, the maximum"
+            return ConnectRefusal(reason.QUOTA_EXCEEDED, text)
+        return None
+
+    def _on_bad_connect(self, c: Connection, error: PeerError, data: bytes, start: int, stop: int) -> None:
+        """A CONNECT that breaks the rules: a CONNACK where the standard allows one, else just the end."""
+        version = connect_version(data, start, stop)
+        if version == 5:
+            c.version, c.is_v5 = 5, True
+            may_limit_us = _MAXIMUM_PACKET_SIZE in data[start:stop]  # cannot be looked up in what cannot be read
+            c.refuse_connect(error.reason_code, "" if may_limit_us else str(error))
+        elif error.reason_code == reason.UNSUPPORTED_PROTOCOL_VERSION and data.startswith(_PROTOCOLS, start):
+            c.version = 4
+            c.refuse_connect(error.reason_code)
+        else:
+            c.on_peer_error(error)
+
+    def _on_bad_header(self, c: Connection, error: PeerError, data: bytes) -> int:
+        """As ``_on_bad_connect``, for one that is too long: its first bytes give the version, the rest is not read.
+        Returns how many bytes were used: none while the version has not come."""
+        start = next((at + 1 for at in range(1, _MOST_HEADER) if data[at] < 128), 0)
+        if error.reason_code != reason.PACKET_TOO_LARGE or not start:
+            c.on_peer_error(error)
+        elif connect_version(data, start, len(data)) is None and len(data) < start + _VERSION_BYTES:
+            c.wanted = start + _VERSION_BYTES
+            return 0
+        else:
+            self._on_bad_connect(c, error, data, start, len(data))
+        return len(data)
+
+    def take_disconnect(self, c: Connection, packet: Disconnect) -> None:
+        """The client says goodbye; the will is forgotten only with code 0x00 [MQTT-3.14.4-3]."""
+        if packet.reason_code not in CLIENT_DISCONNECT:
+            raise protocol_error(f"DISCONNECT of a client has reason code 0x{packet.reason_code:02X}")
+        asked_s = packet.properties.get(_EXPIRY)
+        if asked_s is not None:
+            if asked_s and not c.session.expiry_s:
+                raise protocol_error("DISCONNECT raises a session expiry interval of 0")
+            c.session.expiry_s = min(asked_s, int(c.terms.max_session_expiry))
+        if c.connack:
+            c.box.chunks.clear()
+            c.welcome()
+        if not c.unacknowledged:
+            self._life.settle_inbound(c.session)
+        c.end("normal", is_will_due=packet.reason_code != reason.SUCCESS, properties=packet.properties)
+
+
+def _names_by_certificate(settings: MqttSettings) -> frozenset[str]:
+    names = {"clientid": settings.peer_cert_as_clientid, "username": settings.peer_cert_as_username}
+    return frozenset(name for name, which in names.items() if which != "disabled")
+
+
+def _named_by(certificate: Certificate | None, which: CertificateName) -> str | None:
+    if certificate is None or which == "disabled":
+        return None
+    return certificate.common_name if which == "cn" else certificate.subject
+
+
+def _client(attempt: ConnectAttempt, proof: Proof = Proof.NOTHING) -> Client:
+    return Client(
+        attempt.client_id,
+        attempt.username,
+        attempt.peer_host,
+        attempt.peer_port,
+        attempt.listener,
+        attempt.protocol_version,
+        attempt.attributes,
+        proof,
+    )

@@ -1,0 +1,225 @@
+"""The short way of a PUBLISH: received bytes go on to subscribers as they came.
+
+QoS 0 packets that follow each other to the same subscribers are forwarded as one piece of the buffer, QoS 1 packets
+with new identifiers between the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.codec.encode import publish_parts
+from broker.codec.framing import frame_at
+from broker.codec.outgoing import Outgoing
+from broker.codec.wire import PACKET_ID_BYTES, malformed, protocol_error
+from broker.connection.authentication.permits import FindKind, FindPlan, SessionKind
+from broker.connection.connection import Connection
+from broker.connection.context import Context
+from broker.connection.dead_letters import DeadLetters
+from broker.core.message import Message
+from broker.pipeline.pipeline import Pipeline
+from broker.pipeline.plan import Plans, TopicPlan
+from broker.routing.router import Routes
+from broker.session import qos0
+from broker.session.delivery import RAW
+from broker.session.qos0_queue import Qos0Item
+from broker.session.session import Session
+
+WIDE: Final = 32
+"""Subscribers from which on one message of theirs may take long."""
+_WATCHED: Final = frozenset(
+    ("message.delivered", "message.acked", "message.dropped", "delivery.dropped", "client.check_authz_complete")
+)
+"""Events that are raised message by message: when one is wanted, nothing goes the short way."""
+_PUBACK: Final = b"\x40\x02"
+_PUBACK_5_NO_SUBSCRIBERS: Final = b"\x40\x03"
+
+
+class Forwarding:
+    """Forwards PUBLISH without looking at more than its topic."""
+
+    def __init__(
+        self,
+        context: Context,
+        plans: Plans[Routes[Session]],
+        pipeline: Pipeline[Routes[Session]],
+        dead_letters: DeadLetters,
+    ) -> None:
+        self._context, self._figures = context, context.figures
+        self._plans, self._pipeline, self._dead_letters = plans, pipeline, dead_letters
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether nothing has to be known of each message now."""
+        is_needed = self._context.admission.drops_qos0 or self._dead_letters.is_on
+        return not is_needed and _WATCHED.isdisjoint(self._context.events.wanted)
+
+    def finders(self, c: Connection) -> tuple[FindPlan, FindPlan, FindKind]:
+        """How a connection's reads find the plans of QoS 0 and QoS 1 publishes by topic, and the kind of a QoS 0
+        publish by its head."""
+        permits, plans = c.permits, self._plans
+        if permits is None:
+            return plans.by_topic.get, plans.by_topic.get, plans.by_head.get
+        return permits.find, permits.find_qos1, permits.find_kind
+
+    def remember_head(self, c: Connection, head: bytes, routes: Routes[Session], size: int) -> SessionKind:
+        """QoS 0 publishes of a client that begin with these bytes have nothing to them but these routes and this
+        size."""
+        if c.permits is not None:
+            c.permits.remember_head(head)
+        return self._plans.remember_head(head, routes, size)
+
+    def plan(self, c: Connection, topic: bytes, first: int) -> TopicPlan[Routes[Session]]:
+        """The plan for a publish of this client."""
+        if not topic:
+            raise protocol_error("PUBLISH has neither a topic nor a topic alias")
+        return self._plans.plan(topic) if c.permits is None else c.permits.plan(topic, first)
+
+    def run(self, c: Connection, routes: Routes[Session], chunk: bytes, count: int) -> None:
+        """Hand a run of QoS 0 packets, as they came, to their subscribers."""
+        figures = self._figures
+        figures.packets_received.value += count
+        figures.received[0].value += count
+        figures.passed.value += count
+        figures.published_bytes_received.value += len(chunk)
+        if routes.is_empty:
+            self._pipeline.no_subscribers(count)
+            return
+        if routes.only_group is not None:
+            figures.sent[0].value += routes.only_group.offer_run(chunk, c.client, c.now_ns)
+            return
+        same, other = (routes.plain_v5, routes.plain_v3) if c.is_v5 else (routes.plain_v3, routes.plain_v5)
+        self._hand_out(c, same, chunk, count)
+        if other:
+            self._hand_out(c, other, _in_other_version(chunk, from_v5=c.is_v5), count)
+
+    def _hand_out(self, c: Connection, sessions: list[Session], chunk: bytes, count: int) -> None:
+        sent = 0
+        for session in sessions:
+            box = session.fast
+            if box is None:
+                sent += self._hand_out_carefully(c, session, chunk, count)
+                continue
+            box.chunks.append(chunk)
+            if not box.is_dirty:
+                box.mark()
+            box.messages_out += count
+            sent += count
+        self._figures.sent[0].value += sent
+
+    def _hand_out_carefully(self, c: Connection, session: Session, chunk: bytes, count: int) -> int:
+        """For a session that is away, slow, or whose client limits the size of packets; returns how many were sent."""
+        box, figures = session.box, self._figures
+        if box is None:
+            self._hand_out_away(c, session, chunk, count)
+            return 0
+        waits, is_whole = session.has_to_wait, box.is_plain and session.max_packet_bytes >= len(chunk)
+        if waits and is_whole:
+            qos0.keep(session, Qos0Item(chunk, count))
+            return 0
+        position = sent = 0
+        while position < len(chunk):
+            _, stop = _frame(chunk, position)
+            if stop - position > session.max_packet_bytes:  # [MQTT-3.1.2-24, -25]
+                figures.delivery_dropped("packet_too_large").value += 1
+            elif waits:
+                qos0.keep(session, Qos0Item(chunk[position:stop], 1))
+            else:
+                box.add(chunk[position:stop])
+                box.messages_out += 1
+                sent += 1
+            position = stop
+        return sent
+
+    def _hand_out_away(self, c: Connection, session: Session, chunk: bytes, count: int) -> None:
+        """For a session that is away: what it gets when it is back does not depend on how it spoke before."""
+        if not session.keeps_qos0:
+            session.count_dropped("qos0_msg", count)
+            return
+        position = 0
+        while position < len(chunk):
+            body, stop = _frame(chunk, position)
+            topic_end = body + 2 + (chunk[body] << 8 | chunk[body + 1])
+            topic, payload = chunk[body + 2 : topic_end], chunk[topic_end + 1 if session.is_v5 else topic_end : stop]
+            session.deliver(
+                Outgoing(Message(topic.decode(), payload, 0, False, c.client, c.now_ns), topic), 0, False, ()
+            )
+            position = stop
+
+    def qos1(
+        self,
+        c: Connection,
+        find: Callable[[bytes], TopicPlan[Routes[Session]] | None],
+        data: bytes,
+        position: int,
+        body: int,
+        stop: int,
+    ) -> int:
+        """Hand a QoS 1 packet, new identifiers apart as it came, to its subscribers; their number and 1, or 0 when it
+        must go the long way."""
+        if c.waiting or c.batches or body + 4 > stop:
+            return 0
+        topic_end = body + 2 + (data[body] << 8 | data[body + 1])
+        tail_at = topic_end + 2
+        if tail_at > stop or (c.is_v5 and (tail_at == stop or data[tail_at])):
+            return 0
+        topic = data[body + 2 : topic_end]
+        plan = find(topic) or self.plan(c, topic, 0x32)
+        routes = plan.routes
+        if plan.is_staged or not routes.is_live:
+            return 0
+        packet_id = data[topic_end:tail_at]
+        if packet_id == b"\0\0":
+            raise malformed("PUBLISH has packet identifier 0")
+        figures, is_v5 = self._figures, c.is_v5
+        figures.received[1].value += 1
+        figures.passed.value += 1
+        if routes.is_empty:
+            self._pipeline.no_subscribers(1)
+            c.box.add(_PUBACK_5_NO_SUBSCRIBERS + packet_id + b"\x10" if is_v5 else _PUBACK + packet_id)
+            if is_v5:
+                figures.note_longer_puback()
+            return 1
+        outgoing: Outgoing | None = None
+        head = tail = b""
+        for entry in routes.entries:
+            session = entry.subscriber
+            box, window = session.fast, session.window
+            if not (entry.qos and box is not None and window.quota > 0 and session.is_v5 is is_v5) or session.queue:
+                if outgoing is None:
+                    payload = data[tail_at + 1 if is_v5 else tail_at : stop]
+                    outgoing = Outgoing(Message(plan.topic, payload, 1, False, c.client, c.now_ns), topic)
+                session.deliver(outgoing, 1 if entry.qos else 0, False, ())
+                continue
+            if not head:
+                head, tail = data[position:topic_end], data[tail_at:stop]
+            new_id = window.next_packet_id()
+            window.inflight[new_id] = RAW
+            window.quota -= 1
+            box.chunks += (head, PACKET_ID_BYTES[new_id], tail)
+            if not box.is_dirty:
+                box.mark()
+            box.messages_out += 1
+            figures.sent[1].value += 1
+        c.box.add(_PUBACK + packet_id)
+        return len(routes.entries) + 1
+
+
+def _in_other_version(chunk: bytes, *, from_v5: bool) -> bytes:
+    """QoS 0 packets without properties, as version 5 has them or as the versions below do."""
+    position = 0
+    pieces: list[bytes] = []
+    while position < len(chunk):
+        body, stop = _frame(chunk, position)
+        topic_end = body + 2 + (chunk[body] << 8 | chunk[body + 1])
+        payload = chunk[topic_end + 1 if from_v5 else topic_end : stop]
+        pieces += publish_parts(chunk[body + 2 : topic_end], payload, 0x30, b"" if from_v5 else b"\0", False)
+        position = stop
+    return b"".join(pieces)
+
+
+def _frame(chunk: bytes, position: int) -> tuple[int, int]:
+    frame = frame_at(chunk, position, len(chunk))
+    assert frame is not None  # the chunk is made of whole packets
+    return frame

@@ -1,0 +1,183 @@
+"""What this broker offers and what it has been told not to: announced in the CONNACK, and held to afterwards.
+
+A version 5 client that uses what was announced as not available breaks the protocol, and is told so by the reason code
+of its own (section 3.2.2.3). Versions below have no announcement: there a CONNECT or PUBLISH that cannot be taken as it
+is closes the connection, and a subscription fails with 0x80.
+"""
+
+from __future__ import annotations
+
+from sys import getsizeof
+from typing import Any, Final, NamedTuple
+
+from broker.auth.bans import Ban
+from broker.codec import packets
+from broker.codec.packets import Connect
+from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
+from broker.connection.figures import Figures
+from broker.connection.settings import MqttSettings
+from broker.core import reason
+from broker.core.errors import PeerError
+from broker.core.topic import SHARE_PREFIX, check_topic_name
+
+_FORMAT = "Payload-Format-Indicator"
+_TEXT = 1
+MOST_QOS = 2
+
+
+def announced(settings: MqttSettings) -> dict[str, Any]:
+    """The CONNACK properties that say what is limited or off; what is not named is available."""
+    limits = {
+        "Receive-Maximum": settings.receive_maximum,
+        "Maximum-QoS": settings.maximum_qos if settings.maximum_qos < MOST_QOS else None,
+        "Retain-Available": None if settings.retain_available else 0,
+        "Maximum-Packet-Size": settings.max_packet_size,
+        "Topic-Alias-Maximum": settings.topic_alias_maximum or None,
+        "Wildcard-Subscription-Available": None if settings.wildcard_subscription_available else 0,
+        "Subscription-Identifier-Available": None if settings.subscription_identifier_available else 0,
+        "Shared-Subscription-Available": None if settings.shared_subscription_available else 0,
+    }
+    return {name: value for name, value in limits.items() if value is not None}
+
+
+def response_information(settings: MqttSettings, asked: packets.Properties, client_id: str) -> dict[str, Any]:
+    """Where the client may have its responses sent, when it asked and there is an answer [MQTT-3.1.2-28]."""
+    if not settings.response_information or asked.get("Request-Response-Information", 0) != 1:
+        return {}
+    return {"Response-Information": settings.response_information.replace("${clientid}", client_id)}
+
+
+def check_will(settings: MqttSettings, will: packets.Will) -> None:
+    """Refuse a will that could not be published.
+
+    Raises:
+        PeerError: 0x9B [MQTT-3.2.2-12], 0x9A [MQTT-3.2.2-13] or 0x99.
+    """
+    if will.qos > settings.maximum_qos:
+        raise PeerError(reason.QOS_NOT_SUPPORTED, f"the will has QoS {will.qos}; the maximum is {settings.maximum_qos}")
+    if will.retain and not settings.retain_available:
+        raise PeerError(reason.RETAIN_NOT_SUPPORTED, "the will has RETAIN; retained messages are switched off")
+    if settings.check_payload_format and not is_as_claimed(will.payload, will.properties):
+        text = "the payload of the will is not UTF-8, as its Payload Format Indicator says"
+        raise PeerError(reason.PAYLOAD_FORMAT_INVALID, text)
+
+
+def check_publish(settings: MqttSettings, qos: int, *, retain: bool) -> None:
+    """Refuse a PUBLISH that is above what is offered.
+
+    Raises:
+        PeerError: 0x9B [MQTT-3.2.2-11] or 0x9A [MQTT-3.2.2-14].
+    """
+    if qos > settings.maximum_qos:
+        raise PeerError(reason.QOS_NOT_SUPPORTED, f"PUBLISH has QoS {qos}; the maximum is {settings.maximum_qos}")
+    if retain and not settings.retain_available:
+        raise PeerError(reason.RETAIN_NOT_SUPPORTED, "PUBLISH has RETAIN; retained messages are switched off")
+
+
+def is_as_claimed(payload: bytes, properties: packets.Properties | None) -> bool:
+    """Whether a payload that is said to be text is UTF-8 (section 3.3.2.3.2)."""
+    if properties is None or properties.get(_FORMAT) != _TEXT:
+        return True
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def check_subscribe(settings: MqttSettings, packet: packets.Subscribe) -> None:
+    """Refuse a SUBSCRIBE of version 5 that uses what was announced as not available, before any of it takes effect.
+
+    Raises:
+        PeerError: 0x9E, 0xA1 or 0xA2.
+    """
+    for request in packet.requests:
+        check_subscription(settings, request, packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0))
+
+
+def check_subscription(settings: MqttSettings, request: packets.SubscriptionRequest, identifier: int) -> None:
+    """As ``check_subscribe``, for one filter."""
+    text = request.filter
+    if identifier and not settings.subscription_identifier_available:
+        raise PeerError(reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "subscription identifiers are switched off")
+    if not settings.shared_subscription_available and text.startswith(SHARE_PREFIX):
+        raise PeerError(reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, "shared subscriptions are switched off")
+    if not settings.wildcard_subscription_available and ("+" in text or "#" in text):
+        raise PeerError(reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED, "filters with wildcards are switched off")
+
+
+class ConnectRefusal(NamedTuple):
+    """Why a CONNECT is not taken: ``text`` is told to the client, ``detail`` to the log alone."""
+
+    code: int
+    text: str = ""
+    detail: str = ""
+
+
+def over_limit(settings: MqttSettings, figures: Figures, packet: Connect, client_id: str) -> ConnectRefusal | None:
+    """What is too long or too many in a CONNECT, or in a will that could never be published. ``client_id`` is the one
+    that the client has here, which may be another than that of its CONNECT."""
+    will = packet.will
+    size = max(len(name.encode(errors="replace")) for name in (packet.client_id, client_id))
+    if size > settings.max_client_id_bytes:
+        text = f"the client identifier has {size} bytes; it may have {settings.max_client_id_bytes}"
+        figures.limit_reached("max_client_id_bytes")
+        return ConnectRefusal(reason.CLIENT_IDENTIFIER_NOT_VALID, text)
+    try:
+        check_user_properties(settings, figures, packet.properties, {} if will is None else will.properties)
+        if will is not None:
+            _check_will_size(will, settings, figures)
+            check_will(settings, will)
+    except PeerError as error:
+        return ConnectRefusal(error.reason_code, str(error))
+    return None
+
+
+def banned(ban: Ban) -> ConnectRefusal:
+    """Of a client that is banned; it is not told who banned it, nor why."""
+    shown = ban.as_shown()
+    about = f" ({ban.reason})" if ban.reason else ""
+    return ConnectRefusal(reason.BANNED, detail=f"banned as {ban.kind} {ban.who!r} until {shown['until']}{about}")
+
+
+def _check_will_size(will: packets.Will, settings: MqttSettings, figures: Figures) -> None:
+    check_topic_name(will.topic, settings.max_topic_levels, settings.max_topic_bytes)
+    size = len(will.payload)
+    if size > settings.max_will_payload:
+        figures.limit_reached("max_will_payload")
+        text = f"the payload of the will has {size} bytes; it may have {settings.max_will_payload}"
+        raise PeerError(reason.QUOTA_EXCEEDED, text)
+
+
+_PAIR_BYTES: Final = 64
+
+
+def memory_of(properties: dict[str, Any]) -> int:
+    """Bytes of memory that the user properties of a packet take."""
+    pairs = properties.get("User-Property", ())
+    return sum(_PAIR_BYTES + getsizeof(name) + getsizeof(value) for name, value in pairs)
+
+
+def check_user_properties(settings: MqttSettings, figures: Figures, *properties: dict[str, Any]) -> None:
+    """Refuse a packet with more user properties than the settings allow, those of all its parts together.
+
+    Raises:
+        PeerError: 0x97 with a sentence that says how many there may be.
+    """
+    count = 0
+    for part in properties:
+        if "User-Property" in part:
+            count += len(part["User-Property"])
+    if not count:
+        return
+    if count > (most := settings.max_user_properties):
+        figures.limit_reached("max_user_properties")
+        raise PeerError(reason.QUOTA_EXCEEDED, f"a packet may have {most} user properties, this one has {count}")
+    size = sum(
+        len(name.encode()) + len(value.encode()) for part in properties for name, value in part.get("User-Property", ())
+    )
+    if size > (most := settings.max_user_property_bytes):
+        figures.limit_reached("max_user_property_bytes")
+        raise PeerError(
+            reason.QUOTA_EXCEEDED, f"user properties may have {most} bytes, those of this packet have {size}"
+        )

@@ -1,0 +1,323 @@
+"""PUBLISH in, the way through the pipeline: a message is made, its stages run, the answer sent or tied to a commit."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from broker.codec import properties as p
+from broker.codec.encode import encode_fitting
+from broker.codec.packets import PubAck, PubRec
+from broker.codec.properties import decode_properties
+from broker.codec.wire import PACKET_ID_BYTES, Reader, malformed, protocol_error
+from broker.connection.connection import Connection, StoredPublish
+from broker.connection.context import Context
+from broker.connection.protocol.limits import check_publish, check_user_properties, is_as_claimed
+from broker.connection.protocol.parking import Decided, Parking
+from broker.connection.sessions.lifecycle import SessionLife
+from broker.core import reason
+from broker.core.errors import PeerError
+from broker.core.message import Message
+from broker.core.stage import Outcome, Refusal
+from broker.pipeline.pipeline import Pipeline
+from broker.pipeline.plan import Plans, TopicPlan
+from broker.routing.router import Routes
+from broker.session.inbound import Inbound, digest
+from broker.session.session import Session
+
+_FIRST: Final = (b"", b"\x40", b"\x50")
+"""The first byte of the answer, by QoS."""
+_RUN: Final = 64
+"""QoS 0 packets that are taken through stages between two looks at the time."""
+
+
+class Publishing:
+    """Takes PUBLISH through the pipeline, and answers it."""
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        plans: Plans[Routes[Session]],
+        pipeline: Pipeline[Routes[Session]],
+        parking: Parking,
+        life: SessionLife,
+    ) -> None:
+        self._plans, self._pipeline, self._parking, self._life = plans, pipeline, parking, life
+        self._context, self._writer, self._figures = context, context.writer, context.figures
+
+    def take_run(
+        self, c: Connection, plan: TopicPlan[Routes[Session]], data: bytes, position: int, head_end: int, stop: int
+    ) -> int:
+        """Take the QoS 0 PUBLISH in ``data[position:stop]``, without properties, and those behind it that begin like
+        it.
+
+        They are on one topic and of one size, so nothing but their payloads is read: 0.5 µs a message less. The payload
+        begins at ``head_end``, the plan is the topic's; what remains is to run its stages. Where these wait for another
+        process one packet is taken, and the connection parked. No more are taken than ``_RUN``: stages may take long.
+
+        Returns:
+            Where the first packet begins that was not taken.
+        """
+        if plan.resolve is not None:
+            plan = plan.resolve(c.client)
+        if plan.waits:
+            self._figures.packets_received.value += 1
+            self._figures.received[0].value += 1
+            self._figures.published_bytes_received.value += stop - position
+            self._park_qos0(c, Message(plan.topic, data[head_end:stop], 0, False, c.client, c.now_ns), plan)
+            return stop
+        head, size, end, start = data[position:head_end], stop - position, len(data), position
+        topic, client, now_ns, process = plan.topic, c.client, c.now_ns, self._pipeline.process
+        refusal: Refusal | None = None
+        end = min(end, start + _RUN * size)
+        while True:
+            refusal = process(Message(topic, data[head_end:stop], 0, False, client, now_ns), plan).refusal
+            position = stop
+            if refusal is not None and refusal.disconnect:
+                break
+            head_end, stop = head_end + size, stop + size
+            if stop > end or not data.startswith(head, position):
+                break
+        figures, count = self._figures, (position - start) // size
+        figures.received[0].value += count
+        figures.packets_received.value += count
+        figures.published_bytes_received.value += position - start
+        if refusal is not None and refusal.disconnect:
+            c.refused(refusal)
+        return position
+
+    def take(self, c: Connection, first: int, data: bytes, body: int, stop: int) -> None:
+        """Take the PUBLISH whose body is ``data[body:stop]``.
+
+        Raises:
+            PeerError: it breaks the protocol.
+        """
+        qos = first >> 1 & 3
+        if qos == 3:
+            raise malformed("PUBLISH has QoS 3")  # [MQTT-3.3.1-4]
+        if first & 8 and not qos:
+            raise malformed("PUBLISH has DUP with QoS 0")  # [MQTT-3.3.1-2]
+        if self._context.restricts_publish:
+            check_publish(c.terms, qos, retain=first & 1 == 1)
+        at = body + 2 + (data[body] << 8 | data[body + 1]) if body + 2 <= stop else stop + 1
+        topic = data[body + 2 : at]
+        packet_id = 0
+        if qos:
+            packet_id = data[at] << 8 | data[at + 1] if at + 2 <= stop else 0
+            at += 2
+            if packet_id == 0 and at <= stop:
+                raise malformed("PUBLISH has packet identifier 0")  # [MQTT-2.2.1-3]
+        if at > stop:
+            raise malformed("PUBLISH is cut short")
+        properties: dict[str, Any] | None = None
+        if c.is_v5:
+            if at < stop and data[at] == 0:
+                at += 1
+            else:
+                reader = Reader(data, at, stop, "PUBLISH")
+                properties = decode_properties(reader, p.PUBLISH)
+                check_user_properties(self._context.settings, self._figures, properties)
+                at = reader.position
+                topic = self._without_alias(c, topic, properties)
+        if not topic:
+            if c.is_v5:
+                raise protocol_error("PUBLISH has neither a topic nor a topic alias")
+            raise PeerError(reason.TOPIC_NAME_INVALID, "a topic name must not be empty")
+        plan = self._plans.plan(topic) if c.permits is None else c.permits.plan(topic, first)
+        if plan.resolve is not None:
+            plan = plan.resolve(c.client)
+        message = Message(
+            plan.topic, data[at:stop], qos, first & 1 == 1, c.client, c.now_ns, properties or None, first & 8 == 8
+        )
+        self._figures.received[qos].value += 1
+        if (
+            properties
+            and self._context.settings.check_payload_format
+            and not is_as_claimed(message.payload, properties)
+        ):
+            self._refuse_payload(c, message, plan, packet_id)
+            return
+        if qos:
+            self._acknowledge(c, message, plan, packet_id)
+            return
+        if self._context.admission.drops_qos0:
+            self._pipeline.dropped("overload").value += 1
+            return
+        if plan.waits:
+            self._park_qos0(c, message, plan)
+            return
+        outcome = self._pipeline.process(message, plan)
+        if outcome.refusal is not None and outcome.refusal.disconnect:
+            c.refused(outcome.refusal)
+
+    def _refuse_payload(
+        self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int
+    ) -> None:
+        """A payload is said to be text and is not [MQTT-3.3.2-4]."""
+        text = "the payload is not UTF-8, as its Payload Format Indicator says"
+        refusal = Refusal(
+            "payload_format", "payload_format", "payload_format_invalid", reason.PAYLOAD_FORMAT_INVALID, text
+        )
+        outcome = self._pipeline.conclude(message, refusal)
+        if message.qos:
+            self._answer(c, message, plan.topic_bytes, packet_id, outcome, self._writer.appended)
+
+    def _park_qos0(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]]) -> None:
+        """Have a QoS 0 message decided by another process."""
+
+        def finish(decided: Decided) -> None:
+            refusal = self._pipeline.conclude(message, decided).refusal
+            if refusal is not None and refusal.disconnect:
+                c.refused(refusal)
+
+        self._parking.park(c, message, plan, finish)
+
+    def _without_alias(self, c: Connection, topic: bytes, properties: dict[str, Any]) -> bytes:
+        """The topic that a topic alias stands for, or sets; takes what belongs to the connection out of the
+        properties."""
+        if p.SUBSCRIPTION_IDENTIFIER in properties:
+            raise protocol_error("PUBLISH from a client carries a subscription identifier")  # [MQTT-3.3.4-6]
+        alias = properties.pop("Topic-Alias", None)
+        if alias is None:
+            return topic
+        if not 0 < alias <= c.terms.topic_alias_maximum:
+            raise PeerError(reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is not between 1 and the maximum")
+        if topic:
+            self._set_alias(c, alias, topic)
+            return topic
+        known = c.aliases.get(alias)
+        if known is None:
+            raise protocol_error(f"topic alias {alias} was never set")
+        return known
+
+    def _set_alias(self, c: Connection, alias: int, topic: bytes) -> None:
+        settings, added = self._context.settings, len(topic) - len(c.aliases.get(alias, b""))
+        if c.alias_bytes + added > settings.max_topic_alias_bytes:
+            limit = "max_topic_alias_bytes"
+        elif self._context.aliased.bytes + added > settings.max_topic_alias_bytes_total:
+            limit = "max_topic_alias_bytes_total"
+        else:
+            c.alias_bytes += added
+            self._context.aliased.bytes += added
+            c.aliases[alias] = topic
+            return
+        self._figures.limit_reached(limit)
+        raise PeerError(reason.QUOTA_EXCEEDED, f"no room for the topic of a topic alias; see mqtt.{limit}")
+
+    def _acknowledge(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int) -> None:
+        """Run the stages for a QoS 1 or 2 message and answer it; see ``broker.session.inbound`` for resent ones."""
+        session, qos, topic = c.session, message.qos, plan.topic_bytes
+        inbound = session.inbound
+        if c.is_v5:
+            self._check_receive_maximum(c, packet_id)
+        if inbound is not None:
+            is_open = qos == 2 and packet_id in inbound.open_qos2
+            known = digest(topic, message.payload) if is_open or message.dup else b""
+            code = inbound.taken_with(packet_id, known, c.now_ns) if message.dup else None
+            if is_open or code is not None:
+                self._figures.already_taken.value += 1
+                if qos == 2 and not is_open and not code:
+                    inbound.open(packet_id)
+                    self._life.records.inbound_changed(session.client_id, inbound)
+                self._answer_again(c, message, known, packet_id, code or 0)
+                return
+        if qos == 2 and not self._life.inbounds.may_open(inbound):
+            self._figures.limit_reached("max_inbound_bytes_connected")
+            raise PeerError(
+                reason.QUOTA_EXCEEDED,
+                "no room for one more open QoS 2 packet identifier; see mqtt.max_inbound_bytes_connected",
+            )
+        if plan.waits:
+            self._park(c, message, plan, packet_id)
+            return
+        before = self._writer.appended
+        self._answer(c, message, topic, packet_id, self._pipeline.process(message, plan), before)
+
+    def _park(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int) -> None:
+        """Have a QoS 1 or 2 message decided by another process, then answer it."""
+
+        def finish(decided: Decided) -> None:
+            before = self._writer.appended
+            self._answer(c, message, plan.topic_bytes, packet_id, self._pipeline.conclude(message, decided), before)
+
+        self._parking.park(c, message, plan, finish)
+
+    def _answer(
+        self, c: Connection, message: Message, topic: bytes, packet_id: int, outcome: Outcome, before: int
+    ) -> None:
+        """Tell the client what became of its message; ``before`` counts what had been appended to the store until
+        then."""
+        session, qos = c.session, message.qos
+        success = _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id]
+        is_kept = self._writer.appended != before
+        if outcome.refusal is not None:
+            if is_kept and not outcome.refusal.disconnect:
+                self._remember_refused(c, message, topic, packet_id, outcome.refusal.reason_code if c.is_v5 else 0)
+            self._answer_refusal(c, qos, packet_id, outcome.refusal, waits=is_kept)
+            return
+        if is_kept or qos == 2:
+            self._remember(c, message, topic, packet_id, is_kept=is_kept, is_wanted=is_kept and outcome.receivers > 0)
+        if outcome.receivers == 0 and not is_kept and c.is_v5:
+            success = _FIRST[qos] + b"\x03" + PACKET_ID_BYTES[packet_id] + b"\x10"
+        c.answer(success, waits=is_kept or (qos == 2 and session.is_durable))
+
+    def _check_receive_maximum(self, c: Connection, packet_id: int) -> None:
+        open_qos2 = c.session.inbound.open_qos2 if c.session.inbound is not None else ()
+        is_new = packet_id not in open_qos2
+        if is_new and c.unacknowledged + len(open_qos2) >= c.terms.receive_maximum:  # [MQTT-3.3.4-7]
+            raise PeerError(reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes are open than the receive maximum allows")
+
+    def _answer_again(self, c: Connection, message: Message, known: bytes, packet_id: int, code: int) -> None:
+        """Answer a resend of what was taken: that may still be on its way to the store, and may yet be lost there."""
+        first = _FIRST[message.qos]
+        told = first + (b"\x03" if code else b"\x02") + PACKET_ID_BYTES[packet_id] + (bytes((code,)) if code else b"")
+
+        def release() -> None:
+            inbound = c.session.inbound
+            is_open = inbound is not None and message.qos == 2 and packet_id in inbound.open_qos2
+            if is_open or (inbound is not None and inbound.taken_with(packet_id, known, c.now_ns) is not None):
+                c.reply(told)
+            else:
+                c.on_internal_error()
+
+        c.answer(release, waits=True)
+
+    def _remember(
+        self, c: Connection, message: Message, topic: bytes, packet_id: int, *, is_kept: bool, is_wanted: bool
+    ) -> None:
+        """Note the identifier in the commit group of what the message left behind."""
+        inbound = self._life.inbound_of(c.session)
+        if message.qos == 2:
+            inbound.open(packet_id)
+        if is_kept:
+            self._remember_taken(c, inbound, packet_id, digest(topic, message.payload), 0)
+        if is_kept or c.session.is_durable:
+            c.stored.append(StoredPublish(packet_id, is_wanted))
+            self._life.records.inbound_changed(c.session.client_id, inbound)
+
+    def _remember_refused(self, c: Connection, message: Message, topic: bytes, packet_id: int, code: int) -> None:
+        """As ``_remember``, of a message that was refused and left something behind."""
+        inbound = self._life.inbound_of(c.session)
+        self._remember_taken(c, inbound, packet_id, digest(topic, message.payload), code)
+        c.stored.append(StoredPublish(packet_id, is_wanted=False, is_refused=True))
+        self._life.records.inbound_changed(c.session.client_id, inbound)
+
+    def _remember_taken(self, c: Connection, inbound: Inbound, packet_id: int, known: bytes, code: int) -> None:
+        """Note what may come again; where memory is tight, only as far back as answers are on their way."""
+        unacknowledged, is_tight = c.unacknowledged + len(inbound.open_qos2), self._life.inbounds.is_tight
+        if is_tight:
+            self._figures.limit_reached("max_inbound_bytes_connected")
+        inbound.remember(packet_id, known, c.now_ns, unacknowledged, code, is_tight=is_tight)
+
+    def _answer_refusal(self, c: Connection, qos: int, packet_id: int, refusal: Refusal, *, waits: bool) -> None:
+        if refusal.disconnect:
+            c.refused(refusal)
+            return
+        if not c.is_v5:  # acknowledged and dropped: 3.1.1 has no word for refusing
+            if qos == 2:
+                self._life.inbound_of(c.session).open(packet_id)
+            c.answer(_FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id], waits=waits)
+            return
+        properties = {"Reason-String": refusal.text} if c.wants_reasons and refusal.text else {}
+        packet = (PubAck if qos == 1 else PubRec)(packet_id, refusal.reason_code, properties)
+        c.answer(encode_fitting(packet, 5, c.max_sent_bytes), waits=waits)

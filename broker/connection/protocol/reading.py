@@ -1,0 +1,206 @@
+"""From bytes to packets to what takes them: the loop that every received byte passes.
+
+PUBLISH is read in place, without a packet object. A topic whose plan has no stages and whose subscribers differ in
+nothing but QoS goes the short way (``broker.connection.protocol.forwarding``); everything else takes the way through
+``broker.connection.protocol.publish``. ``benchmarks/bare.py`` holds what was measured for each choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from broker.codec.decode import decode_packet
+from broker.codec.framing import frame_at
+from broker.codec.packets import Packet
+from broker.connection.connection import Connection
+from broker.connection.context import Context
+from broker.connection.order import check_order
+from broker.connection.protocol.acknowledge import Acknowledgements
+from broker.connection.protocol.forwarding import WIDE, Forwarding
+from broker.connection.protocol.publish import Publishing
+from broker.connection.protocol.subscribe import Subscribing
+from broker.connection.scheduler import LOOK_S, Scheduler
+from broker.core import reason
+from broker.core.errors import PeerError
+from broker.routing.router import Routes
+from broker.session import acks
+from broker.session.session import Session
+
+_LOOK_EVERY: Final = 64
+"""So many PUBLISH and acknowledgements are taken between two looks at the time, other packets one by one. What goes the
+short way in one piece counts as one of them, and after what may take long the time is looked at anyhow."""
+_LONG: Final = 4096
+"""Bytes of a SUBSCRIBE or UNSUBSCRIBE from which on it is processed in several turns of the loop, if need be: what is
+below has a thousand filters at most, some 10 ms."""
+_NEW: Final = object()
+"""The kind of packets on a topic that was never seen before: it may never be again."""
+
+
+class PacketReader:
+    """Finds the packets in what was read, and hands them on; implements ``broker.connection.connection.Reader``.
+
+    ``takers`` handle the packet types that the others do not.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        publishing: Publishing,
+        forwarding: Forwarding,
+        acknowledgements: Acknowledgements,
+        subscribing: Subscribing,
+        takers: Mapping[int, Callable[[Connection, Any], None]],
+        scheduler: Scheduler,
+    ) -> None:
+        self._context, self._publishing, self._forwarding, self._scheduler = context, publishing, forwarding, scheduler
+        self._acknowledgements, self._long_takers = acknowledgements, subscribing.long_takers
+        self._by_identifier = acknowledgements.by_identifier
+        self._takers = {**acknowledgements.takers, **subscribing.takers, **takers}
+
+    def read_packets(self, c: Connection, data: bytes, position: int) -> int:
+        """Handle every complete packet from ``position`` on; returns where the first incomplete one begins.
+
+        Raises:
+            PeerError: the connection has to be closed; packets before the bad one have been handled.
+        """
+        context, forwarding = self._context, self._forwarding
+        end, limit, extra = len(data), c.max_packet_bytes, 1 if c.is_v5 else 0
+        (find_plan, find_qos1, find_kind), startswith = forwarding.finders(c), data.startswith
+        is_unwatched, forward_run, forward_qos1 = forwarding.is_allowed, forwarding.run, forwarding.qos1
+        remember_head = forwarding.remember_head
+        takes_qos1 = is_unwatched and context.settings.maximum_qos > 0
+        now_s, looks_at = context.clock.monotonic_s, _LOOK_EVERY
+        scheduler, figures = self._scheduler, context.figures
+        began_s = now_s()
+        look_s = began_s + (LOOK_S if scheduler.left_s > LOOK_S else scheduler.left_s)
+        run_routes: Routes[Session] | None = None
+        run_start = run_count = packets = pubacks = answered = published_bytes = rounds = 0
+        try:
+            while end - position > 1:
+                if rounds >= looks_at:
+                    if c.is_parked:
+                        break
+                    looks_at = rounds + _LOOK_EVERY
+                    if (present_s := now_s()) > look_s or scheduler.left_s <= 0:
+                        if scheduler.spend(present_s - began_s):
+                            scheduler.give_way(c)
+                            break
+                        began_s, look_s = present_s, present_s + LOOK_S
+                rounds += 1
+                first, length, body = data[position], data[position + 1], position + 2
+                if length > 126:  # with one of 127 and its header, a packet is above the least maximum, 128
+                    if length > 127 and body < end and 0 < data[body] < 128:
+                        length, body = length & 127 | data[body] << 7, body + 1
+                        stop = body + length
+                        if stop - position > limit:
+                            raise _too_large(stop - position, limit)
+                    else:
+                        frame = frame_at(data, position, limit)
+                        if frame is None:
+                            break
+                        body, stop = frame
+                else:
+                    stop = body + length
+                if stop > end:
+                    c.wanted = stop - position
+                    break
+                if first == 0x30 and is_unwatched and body + 2 < stop:
+                    topic_end = body + 2 + (data[body] << 8 | data[body + 1])
+                    head_end = topic_end + extra
+                    if head_end <= stop and not (extra and data[topic_end]):
+                        topic = data[body + 2 : topic_end]
+                        known = find_plan(topic)
+                        plan = known or forwarding.plan(c, topic, first)
+                        routes = plan.routes
+                        if plan.is_staged:
+                            if run_routes is not None:
+                                forward_run(c, run_routes, data[run_start:position], run_count)
+                                run_routes = None
+                            position = self._publishing.take_run(c, plan, data, position, head_end, stop)
+                            if c.is_closed:
+                                return end
+                            if c.is_parked:
+                                break
+                            looks_at = rounds
+                            continue
+                        if routes.is_plain:
+                            if routes is not run_routes:
+                                if run_routes is not None:
+                                    forward_run(c, run_routes, data[run_start:position], run_count)
+                                    if len(run_routes.entries) > WIDE:
+                                        looks_at = rounds
+                                run_routes, run_start, run_count = routes, position, 0
+                            # packets on one topic and of one size begin with the same bytes: no need to read them again
+                            size, head, head_size = stop - position, data[position:head_end], head_end - position
+                            position, run_count, last = stop, run_count + 1, end - size
+                            while position <= last and startswith(head, position):
+                                position += size
+                                run_count += 1
+                            kind = find_kind(head) or (remember_head(c, head, routes, size) if known else _NEW)
+                            while position <= last and find_kind(data[position : position + head_size]) is kind:
+                                position += size
+                                run_count += 1
+                            continue
+                if run_routes is not None:
+                    forward_run(c, run_routes, data[run_start:position], run_count)
+                    run_routes = None
+                packets += 1
+                if first == 0x40 and length == 2:
+                    pubacks += 1
+                    if not acks.puback(c.session, data[body] << 8 | data[body + 1]):
+                        self._acknowledgements.unfit(c, "PUBACK", data[body] << 8 | data[body + 1])
+                elif first & 0xF0 == 0x30:
+                    published_bytes += stop - position
+                    if (
+                        first == 0x32
+                        and takes_qos1
+                        and (wide := forward_qos1(c, find_qos1, data, position, body, stop))
+                    ):
+                        answered += 1
+                        if wide > WIDE:
+                            looks_at = rounds
+                    else:
+                        self._publishing.take(c, first, data, body, stop)
+                        if c.is_parked:
+                            position = stop
+                            break
+                        looks_at = rounds
+                elif length == 2 and first in self._by_identifier and data[body : body + 2] != b"\0\0":
+                    figures.received_by_type[first >> 4].value += 1
+                    self._by_identifier[first](c, data[body] << 8 | data[body + 1])
+                else:
+                    if stop - body > _LONG and (
+                        take_long := self._long_takers.get(first & (0xFF if c.version > 3 else 0xF6))
+                    ):
+                        figures.received_by_type[first >> 4].value += 1
+                        take_long(c, data, body, stop)
+                    else:
+                        self._dispatch(c, first >> 4, decode_packet(first, data, body, stop, c.version))
+                    looks_at = rounds
+                if c.is_closed:
+                    return end
+                position = stop
+        finally:
+            if run_routes is not None:
+                forward_run(c, run_routes, data[run_start:position], run_count)
+            figures.packets_received.value += packets
+            if published_bytes:
+                figures.published_bytes_received.value += published_bytes
+            if pubacks or answered:
+                figures.note_pubacks(pubacks, answered)
+        if (took_s := now_s() - began_s) > LOOK_S and scheduler.spend(took_s) and not c.is_parked:
+            scheduler.give_way(c)  # the system may have more of this client to read in the same turn
+        if c.session.is_slow:
+            c.hold_back_if_unread()
+        return position
+
+    def _dispatch(self, c: Connection, packet_type: int, packet: Packet) -> None:
+        check_order(c.phase, packet_type)
+        self._context.figures.received_by_type[packet_type].value += 1
+        self._takers[packet_type](c, packet)
+
+
+def _too_large(size: int, limit: int) -> PeerError:
+    return PeerError(reason.PACKET_TOO_LARGE, f"a packet of {size} bytes is larger than the maximum of {limit}")

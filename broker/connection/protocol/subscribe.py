@@ -1,0 +1,406 @@
+"""SUBSCRIBE and UNSUBSCRIBE.
+
+One of a few filters is taken at once. What is longer, up to hundreds of thousands of filters, is read and worked off in
+steps over several turns of the loop: first all of it is read and checked, since a packet that is malformed further
+behind must have no effect, then it takes effect filter by filter. Other clients' packets come in between; this one's do
+not. When the connection ends before the last filter, what was granted until then holds as long as the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from logging import getLogger
+from typing import Any, Final
+
+from broker.codec import properties as p
+from broker.codec.decode import Listing, open_subscribe, open_unsubscribe
+from broker.codec.packets import SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
+from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
+from broker.connection.authentication.permissions import Permissions
+from broker.connection.connection import Connection
+from broker.connection.context import Context
+from broker.connection.events import SessionEvents
+from broker.connection.protocol.limits import check_subscribe, check_subscription, check_user_properties
+from broker.connection.scheduler import Scheduler, Steps
+from broker.connection.sessions.lifecycle import SessionLife
+from broker.connection.sharing.groups import NoStart, asked_start
+from broker.connection.sys_topics import SysTopics
+from broker.core import reason
+from broker.core.errors import PeerError
+from broker.core.subscription import Subscription
+from broker.core.topic import SYSTEM_LEVEL, TopicFilter
+from broker.routing.automatic import AutoSubscriptions
+from broker.routing.rewrite import Rewrites, UnsafeName
+from broker.session.subscriptions import size_of
+
+_log = getLogger(__name__)
+
+_FAILURE: Final = 0x80
+_MQTT_3_1: Final = 3
+_INTERNAL_TREES: Final = frozenset(("$events", "$file"))
+"""First levels under which the broker's parts know things by names that look like topics; nobody subscribes to them."""
+_ALWAYS: Final = 0
+_IF_NEW: Final = 1
+
+_Granted = tuple[Subscription, bool, bool]
+"""A subscription, whether the session had none of its filter, and whether retained messages come with it."""
+
+
+class Subscribing:
+    """Takes SUBSCRIBE and UNSUBSCRIBE. ``automatic`` are the subscriptions that every client gets."""
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        life: SessionLife,
+        permissions: Permissions,
+        rewrites: Rewrites,
+        sys_topics: SysTopics,
+        scheduler: Scheduler,
+    ) -> None:
+        self._life, self._permissions, self._rewrites, self._sys_topics = life, permissions, rewrites, sys_topics
+        self._context, self._scheduler, self._writer, self._figures = (
+            context,
+            scheduler,
+            context.writer,
+            context.figures,
+        )
+        self._session_events = SessionEvents(context.events)
+        self.automatic = AutoSubscriptions(context.metrics)
+        self.takers: Mapping[int, Callable[[Connection, Any], None]] = {
+            p.SUBSCRIBE: self.take_subscribe,
+            p.UNSUBSCRIBE: self.take_unsubscribe,
+        }
+        """By packet type."""
+        self.long_takers: Mapping[int, Callable[[Connection, bytes, int, int], None]] = {
+            0x82: self.take_long_subscribe,
+            0xA2: self.take_long_unsubscribe,
+        }
+        """By first byte, packets that may hold very many topic filters: read while they are processed."""
+
+    def take_subscribe(self, c: Connection, packet: Subscribe) -> None:
+        """A SUBSCRIBE of a few filters."""
+        check_user_properties(self._context.settings, self._figures, packet.properties)
+        if c.is_v5:
+            check_subscribe(c.terms, packet)
+        before, work = self._writer.appended, _Request(self, c, packet)
+        try:
+            granted = [one for request in packet.requests if (one := work.take(request)) is not None]
+        finally:
+            work.store()
+        work.answer(waits=self._writer.appended != before)
+        self._send_retained(c, granted)
+
+    def take_long_subscribe(self, c: Connection, data: bytes, start: int, stop: int) -> None:
+        """A SUBSCRIBE of any number of filters, whose body is ``data[start:stop]``."""
+        listing = open_subscribe(data, start, stop, c.version)
+        check_user_properties(self._context.settings, self._figures, listing.packet.properties)
+        self._scheduler.work_off(c, self._subscribe_long(c, listing))
+
+    def _subscribe_long(self, c: Connection, listing: Listing[Subscribe, SubscriptionRequest]) -> Steps:
+        """Retained messages go with each filter, since newer ones may come before the next: they may leave before the
+        SUBACK (section 3.8.4)."""
+        before, work = self._writer.appended, _Request(self, c, listing.packet)
+        identifier = listing.packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0)
+        for request in listing.items():
+            if c.is_v5:
+                check_subscription(c.terms, request, identifier)
+            yield
+        try:
+            for request in listing.items():
+                granted = work.take(request)
+                if granted is not None:
+                    c.session.subscriptions_changed(())
+                    self._send_retained(c, (granted,))
+                yield
+        finally:
+            work.store()
+        return partial(work.answer, waits=self._writer.appended != before)
+
+    def refusal(self, c: Connection, request: SubscriptionRequest, error: PeerError) -> int:
+        """The code for a filter that is not subscribed. MQTT 3.1 has none: there, "it must make a positive
+        acknowledgement" (section 3.8 of 3.1), and what is not even a filter ends the connection."""
+        if error.reason_code == reason.NOT_AUTHORIZED and self._permissions.closes_on_denial():
+            raise error
+        if c.is_v5:
+            return error.reason_code
+        if c.version > _MQTT_3_1:
+            return _FAILURE
+        if error.reason_code == reason.TOPIC_FILTER_INVALID:
+            raise error
+        return request.qos
+
+    def subscribe_automatically(self, c: Connection) -> None:
+        """Subscribe a client that has connected to what every client gets."""
+        if requests := self.automatic.requests_for(c.client):
+            self.subscribe_for(c, requests)
+
+    def subscribe_for(
+        self, c: Connection, requests: Sequence[SubscriptionRequest], *, checks_rules: bool = True
+    ) -> list[SubscriptionRequest | PeerError]:
+        """Subscribe a connected client to what the broker or an administrator has for it, as if it had asked for it
+        itself.
+
+        One that it cannot have, by its access rules or its number of subscriptions, is left out, counted and logged.
+        Returns each request with the QoS granted, or why it was refused.
+        """
+        granted: list[_Granted] = []
+        outcome: list[SubscriptionRequest | PeerError] = []
+        is_changed = False
+        for request in requests:
+            try:
+                subscription = self.subscription(c, request, 0, None, checks_rules=checks_rules)
+            except PeerError as error:
+                why = reason.name_of(error.reason_code)
+                self._figures.refused_subscription(why)
+                _log.warning(
+                    "subscription.refused client_id=%.200s filter=%.300s reason=%s detail=%.300s",
+                    c.client.client_id, request.filter, why, error,
+                )  # fmt: skip
+                outcome.append(error)
+                continue
+            outcome.append(replace(request, qos=subscription.qos))
+            known = c.session.subscriptions.get(subscription.filter.text)
+            if known != replace(subscription, since_offset=known.since_offset if known else 0):
+                self.put(c, subscription, known is None, Subscribe(0, [request]))
+                is_changed = True
+            granted.append((subscription, known is None, not subscription.is_membership))
+        if is_changed:
+            self._life.subscriptions_changed(c.session)
+        self._send_retained(c, granted)
+        return outcome
+
+    def take_unsubscribe(self, c: Connection, packet: Unsubscribe) -> None:
+        """An UNSUBSCRIBE of a few filters, compared as text, character by character [MQTT-3.10.4-1]."""
+        check_user_properties(self._context.settings, self._figures, packet.properties)
+        before = self._writer.appended
+        codes = self._unsubscribe(c, packet)
+        c.answer_fitting(UnsubAck(packet.packet_id, codes), waits=self._writer.appended != before)
+
+    def take_long_unsubscribe(self, c: Connection, data: bytes, start: int, stop: int) -> None:
+        """An UNSUBSCRIBE of any number of filters, whose body is ``data[start:stop]``."""
+        listing = open_unsubscribe(data, start, stop, c.version)
+        check_user_properties(self._context.settings, self._figures, listing.packet.properties)
+        self._scheduler.work_off(c, self._unsubscribe_long(c, listing))
+
+    def _unsubscribe_long(self, c: Connection, listing: Listing[Unsubscribe, str]) -> Steps:
+        before, codes, removed = self._writer.appended, list[int](), list[Subscription]()
+        for _ in listing.items():
+            yield
+        try:
+            for asked in listing.items():
+                codes.append(self._unsubscribe_one(c, asked, listing.packet, removed))
+                c.session.subscriptions_changed(())
+                yield
+        finally:
+            if removed:
+                self._life.subscriptions_changed(c.session, removed)
+        answered = UnsubAck(listing.packet.packet_id, codes)
+        return partial(c.answer_fitting, answered, waits=self._writer.appended != before)
+
+    def unsubscribe_for(self, c: Connection, filters: Sequence[str]) -> list[str]:
+        """End subscriptions of a client as if it had asked for that itself; those that there were."""
+        codes = self._unsubscribe(c, Unsubscribe(0, list(filters)))
+        return [text for text, code in zip(filters, codes, strict=True) if code == reason.SUCCESS]
+
+    def _unsubscribe(self, c: Connection, packet: Unsubscribe) -> list[int]:
+        removed: list[Subscription] = []
+        codes = [self._unsubscribe_one(c, asked, packet, removed) for asked in packet.filters]
+        if removed:
+            self._life.subscriptions_changed(c.session, removed)
+        return codes
+
+    def _unsubscribe_one(self, c: Connection, asked: str, packet: Unsubscribe, removed: list[Subscription]) -> int:
+        """End one subscription, which is added to ``removed``; the code to answer with."""
+        session, text = c.session, self._known(c, asked)
+        subscription = session.subscriptions.pop(text, None)
+        if subscription is None:
+            return self._why_unknown(c, text)
+        self._life.router.unsubscribe(session, subscription.filter)
+        self._life.replays.forget(session, text)
+        removed.append(subscription)
+        if "session.unsubscribed" in self._context.events.wanted:
+            self._session_events.subscription(
+                "session.unsubscribed", session, text, subscription.qos, packet.properties
+            )
+        return reason.SUCCESS
+
+    def _why_unknown(self, c: Connection, text: str) -> int:
+        """The code for an UNSUBSCRIBE of a filter that the session does not have."""
+        try:
+            TopicFilter.parse(text, self._context.settings.max_topic_levels, self._context.settings.max_topic_bytes)
+        except PeerError as error:
+            return error.reason_code
+        return reason.NO_SUBSCRIPTION_EXISTED
+
+    def _rewritten(self, c: Connection, text: str) -> str:
+        try:
+            return self._rewrites.filter_for(text, c.client)
+        except UnsafeName as error:
+            raise PeerError(reason.TOPIC_FILTER_INVALID, f"topic filter {text!r}: {error}") from None
+
+    def _known(self, c: Connection, text: str) -> str:
+        """The filter that the client means by this one."""
+        try:
+            return self._rewrites.filter_for(text, c.client)
+        except UnsafeName:
+            return text
+
+    def subscription(
+        self,
+        c: Connection,
+        request: SubscriptionRequest,
+        identifier: int,
+        begins: tuple[str, str | None] | None,
+        *,
+        checks_rules: bool = True,
+    ) -> Subscription:
+        """What is granted of a request; ``begins`` is where it asks to begin in the past.
+
+        Raises:
+            PeerError: why it is refused.
+        """
+        subscriptions = c.session.subscriptions
+        text, settings = self._rewritten(c, request.filter), self._context.settings
+        topic_filter = TopicFilter.parse(text, settings.max_topic_levels, settings.max_topic_bytes)
+        if topic_filter.levels[0] in _INTERNAL_TREES:
+            raise PeerError(reason.NOT_AUTHORIZED, f"what begins with {topic_filter.levels[0]}/ is the broker's own")
+        if checks_rules:
+            self._permissions.check_filter(c, topic_filter, request.qos)
+        known = subscriptions.get(topic_filter.text)
+        if known is None:
+            self._check_room(c, topic_filter)
+        self._check_share(c, topic_filter)
+        if begins is not None:
+            self._life.share_groups.begin(c.session, topic_filter, begins)
+        keeps_place = known is not None and known.qos > 0  # raised from QoS 0, it holds for the log from now on
+        return Subscription(
+            topic_filter,
+            min(request.qos, self._context.settings.maximum_qos),  # [MQTT-3.2.2-10]
+            request.no_local,
+            request.retain_as_published,
+            request.retain_handling,
+            identifier,
+            known.since_offset if known is not None and keeps_place else self._life.session_log.since_offset,
+            begins is not None and topic_filter.share_group is None,
+        )
+
+    def _check_room(self, c: Connection, topic_filter: TopicFilter) -> None:
+        """Refuse a further subscription that the session, or the broker, has no room for."""
+        settings, subscriptions = self._context.settings, c.session.subscriptions
+        size = size_of(topic_filter)
+        if len(subscriptions) >= settings.max_subscriptions:
+            limit = "max_subscriptions"
+        elif topic_filter.share_group is not None and len(c.session.memberships) >= settings.max_shared_subscriptions:
+            limit = "max_shared_subscriptions"  # a session leaves all its groups at once, at some 20 microseconds each
+        elif subscriptions.size_bytes + size > settings.max_subscription_bytes:
+            limit = "max_subscription_bytes"
+        elif self._context.subscribed.bytes + size > settings.max_subscription_bytes_total:
+            limit = "max_subscription_bytes_total"
+        else:
+            return
+        self._figures.limit_reached(limit)
+        raise PeerError(reason.QUOTA_EXCEEDED, f"no room for a further subscription; see mqtt.{limit}")
+
+    def _check_share(self, c: Connection, topic_filter: TopicFilter) -> None:
+        """Refuse sessions that outlive their connection where no group keeps messages on disk."""
+        if (
+            topic_filter.share_group is not None
+            and c.session.is_durable
+            and self._life.share_groups.settings.durable == "off"
+        ):
+            raise PeerError(
+                reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
+                "sessions that outlive their connection may not share subscriptions here; "
+                "connect with expiry interval 0",
+            )
+
+    def brings_retained(self, c: Connection, subscription: Subscription) -> bool:
+        """Whether a subscription is sent retained messages. Share groups get none (section 4.8.2) or, where that is
+        set, only its first member; a stream that a subscription begins in has them among the others."""
+        if not subscription.is_membership:
+            return True
+        shares = self._life.share_groups
+        if subscription.is_replayed or shares.settings.retained == "none":
+            return False
+        return not shares.is_there(c.session, subscription.filter)
+
+    def put(self, c: Connection, subscription: Subscription, is_new: bool, packet: Subscribe) -> None:
+        """Add a subscription to the session, or replace it."""
+        session, text = c.session, subscription.filter.text
+        session.subscriptions[text] = subscription
+        self._life.router.subscribe(session, subscription, is_new)
+        if "session.subscribed" in self._context.events.wanted:
+            self._session_events.subscription("session.subscribed", session, text, subscription.qos, packet.properties)
+
+    def _send_retained(self, c: Connection, granted: Sequence[_Granted]) -> None:
+        """Retained messages, before any newer live one; once for a filter that one packet repeats."""
+        asking = {
+            subscription.filter.text: (subscription, brings_retained)
+            for subscription, is_new, brings_retained in granted
+            if subscription.retain_handling == _ALWAYS or (subscription.retain_handling == _IF_NEW and is_new)
+        }
+        for subscription, brings_retained in asking.values():
+            if subscription.filter.levels[0] == SYSTEM_LEVEL:
+                self._sys_topics.show(c.session, subscription)
+            if brings_retained and c.terms.retain_available:
+                self._life.replays.start(c.session, subscription)
+
+    def note_refusal(self, error: PeerError) -> None:
+        """Count a filter that was not subscribed."""
+        self._figures.refused_subscription(reason.name_of(error.reason_code))
+
+    def changed(self, c: Connection, lowered: Sequence[Subscription]) -> None:
+        """Have the subscriptions of a client written; ``lowered`` asked for QoS 1 or 2 before."""
+        self._life.subscriptions_changed(c.session, lowered)
+
+
+class _Request:
+    """A SUBSCRIBE that takes effect. Each filter is a request of its own with its own code [MQTT-3.8.4-5]; the SUBACK
+    waits until they are stored."""
+
+    __slots__ = ("_begins", "_c", "_codes", "_is_granted", "_lowered", "_packet", "_subscribing", "_told")
+
+    def __init__(self, subscribing: Subscribing, c: Connection, packet: Subscribe) -> None:
+        self._subscribing, self._c, self._packet = subscribing, c, packet
+        self._begins = asked_start(packet.properties)
+        self._codes: list[int] = []
+        self._told: dict[str, Any] = {}
+        self._lowered: list[Subscription] = []
+        self._is_granted = False
+
+    def take(self, request: SubscriptionRequest) -> _Granted | None:
+        """Subscribe to one filter, or have its refusal among the codes."""
+        subscribing, c, packet = self._subscribing, self._c, self._packet
+        identifier = packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0)
+        try:
+            check_subscription(c.terms, request, identifier)
+            subscription = subscribing.subscription(c, request, identifier, self._begins)
+        except NoStart as error:
+            self._told = {"Reason-String": str(error)} if c.wants_reasons else {}
+            self._codes.append(error.reason_code)
+            return None
+        except PeerError as error:
+            subscribing.note_refusal(error)
+            self._codes.append(subscribing.refusal(c, request, error))
+            return None
+        known = c.session.subscriptions.get(subscription.filter.text)
+        if known is not None and known.qos and not subscription.qos:
+            self._lowered.append(known)
+        granted = subscription, known is None, subscribing.brings_retained(c, subscription)
+        self._codes.append(subscription.qos)
+        self._is_granted = True
+        subscribing.put(c, subscription, known is None, packet)
+        return granted
+
+    def store(self) -> None:
+        """Have what was granted written."""
+        if self._is_granted:
+            self._subscribing.changed(self._c, self._lowered)
+
+    def answer(self, *, waits: bool) -> None:
+        """The SUBACK."""
+        self._c.answer_fitting(SubAck(self._packet.packet_id, self._codes, self._told), waits=waits)

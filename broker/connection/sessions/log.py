@@ -1,0 +1,237 @@
+"""The session log: QoS 1 and 2 messages for durable sessions and share groups, each stored once however many wait.
+
+A record with ``rule`` set is addressed to the one client identifier it names: retained messages sent on subscribing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, cast
+
+from broker.codec.outgoing import Outgoing
+from broker.connection.context import Context
+from broker.connection.scheduler import Scheduler
+from broker.core.client import Client
+from broker.core.message import Message
+from broker.core.stream import StreamRecord
+from broker.routing.router import Target
+from broker.routing.shared import RoutedGroup
+from broker.session.delivery import Delivery
+from broker.session.session import Session
+from broker.session.state import SessionState
+from broker.storage.store import LogShard
+from broker.streams.capture import properties_of, record_of
+
+REFILL_RECORDS: Final = 256
+"""Records read at a time for a session that is behind: some 100 µs of the loop's time."""
+
+ACCEPT_S: Final = 2e-6
+"""What it takes to tell a session of a message that was committed: counted when the message is appended, since the end
+of a commit is one piece of work, however many sessions its messages are for."""
+
+_Token = tuple[Outgoing, tuple[Target[Session | RoutedGroup], ...]]
+_WIDE: Final = 32
+_VIA: Final = "$via"
+"""Beside the properties: the rules that a message came through, so that none runs on what it published itself."""
+
+
+class SessionLog:
+    """Appends to the session log and hands out what was committed, live or from the log."""
+
+    def __init__(self, context: Context, shard: LogShard, scheduler: Scheduler) -> None:
+        self._context, self.shard, self._scheduler = context, shard, scheduler
+        self._writer = writer = context.writer
+        self._open = self._flying = 0
+        self.log_next = writer.store.range_of(shard).next_offset
+        """The offset after the last record whose commit the loop has heard of."""
+        self._on_lost: list[Callable[[int], None]] = []
+        self._owed_s = 0.0
+        self._reads = context.metrics.counter(
+            "session_log_reads", "reads of the session log, for sessions that were away or whose queue was full"
+        )
+        writer.listen(shard.log, self._committed)
+        writer.before_commit(self._sealed)
+
+    def when_lost(self, take_back: Callable[[int], None]) -> None:
+        """Call this with the log's next offset when records that were appended could not be stored."""
+        self._on_lost.append(take_back)
+
+    @property
+    def since_offset(self) -> int:
+        """The offset that the next record appended will have; a subscription made now holds from there on."""
+        return self.log_next + self._open + self._flying
+
+    def keep(self, outgoing: Outgoing, targets: Sequence[Target[Session | RoutedGroup]], is_addressed: bool) -> None:
+        """Append a message for these sessions; ``is_addressed`` when other sessions must not find it in the log."""
+        message = outgoing.message
+        addressee = targets[0].subscriber.client_id if is_addressed else None
+        self._open += 1
+        self._writer.append(self.shard, _record(message, addressee), (outgoing, tuple(targets)))
+        if len(targets) > _WIDE:
+            owed_s = len(targets) * ACCEPT_S
+            self._owed_s += owed_s
+            self._scheduler.owe(owed_s)
+
+    def refill(self, session: Session) -> None:
+        """Read on for a session that is behind; in a later turn, since one session may have much to read."""
+        self._context.defer(self._refill, session)
+
+    def load_inflight(self, session: Session) -> None:
+        """Fetch the messages of deliveries that a restart left with their offsets only."""
+        for packet_id, delivery in list(session.window.inflight.items()):
+            if delivery.outgoing is not None or delivery.is_released or delivery.offset < 0:
+                continue
+            self._reads.value += 1
+            found = self._writer.store.read(self.shard, delivery.offset, 1)
+            if found and found[0][0] == delivery.offset:
+                delivery.outgoing = Outgoing(message_of(found[0][1]))
+            else:  # forgotten, since all sessions together had too much waiting
+                del session.window.inflight[packet_id]
+                session.count_dropped("queue_full", 1)
+
+    def trim(self, before: int) -> None:
+        """Forget what is below an offset, once the records that say so of their sessions are written."""
+        store, shard, writer = self._writer.store, self.shard, self._writer
+
+        def trim(error: BaseException | None) -> None:
+            if error is None:
+                writer.call(lambda: store.trim(shard, before), _ignore)
+
+        if store.range_of(shard).first_offset < before:
+            writer.touch()
+            writer.when_committed(trim)
+
+    def messages_for(self, session: SessionState, begin: int, skipped: int, count: int) -> Iterator[Message]:
+        """``count`` messages of a session in the log, behind ``skipped`` of them from ``begin`` on."""
+        while count > 0 and begin < self.log_next:
+            found = self._read(begin)
+            for offset, record in found:
+                begin = offset + 1
+                delivery = _match(session, offset, record)
+                if delivery is None or delivery.outgoing is None:
+                    continue
+                if skipped:
+                    skipped -= 1
+                elif count:
+                    count -= 1
+                    yield delivery.outgoing.message
+            if len(found) < REFILL_RECORDS:
+                return
+
+    @property
+    def records(self) -> int:
+        """How many records the log holds."""
+        held = self._writer.store.range_of(self.shard)
+        return held.next_offset - held.first_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the log in the store."""
+        return self._writer.store.size_of(self.shard)
+
+    @property
+    def is_over_bound(self) -> bool:
+        """Whether the log holds more than it may."""
+        return self.size_bytes > self._context.settings.max_session_log_bytes
+
+    def offset_within_bound(self) -> int:
+        """The offset from which on the log is within its bound with some room, where it is not; else 0."""
+        store, shard, max_bytes = self._writer.store, self.shard, self._context.settings.max_session_log_bytes
+        over = store.size_of(shard) - max_bytes
+        if over <= 0:
+            return 0
+        over += max_bytes // 10
+        for frame in store.directory(shard):
+            over -= frame.size_bytes
+            if over <= 0:
+                return min(frame.next_offset, self.log_next)
+        return self.log_next
+
+    def _read(self, start: int) -> Sequence[tuple[int, StreamRecord]]:
+        self._reads.value += 1
+        return self._writer.store.read(self.shard, start, REFILL_RECORDS)
+
+    def part(self, start: int) -> list[tuple[int, Message, str | None]]:
+        """Some of the committed records from an offset on, with whom each is addressed to: what there is to see."""
+        found = self._writer.store.read(self.shard, start, REFILL_RECORDS)
+        return [(offset, message_of(record), record.rule) for offset, record in found if offset < self.log_next]
+
+    def _sealed(self) -> None:
+        if not self._open:
+            return
+        count, self._open = self._open, 0
+        owed_s, self._owed_s = self._owed_s, 0.0
+        self._flying += count
+
+        def settle(error: BaseException | None) -> None:
+            self._flying -= count
+            if owed_s:
+                self._scheduler.settle(owed_s)
+            if error is not None:
+                for take_back in self._on_lost:
+                    take_back(self.since_offset)
+
+        self._writer.when_committed(settle)
+
+    def _committed(self, first_offset: int, records: list[StreamRecord], tokens: list[object]) -> None:
+        self.log_next = first_offset + len(records)
+        touched: dict[Session | RoutedGroup, None] = {}
+        for offset, token in enumerate(tokens, first_offset):
+            outgoing, targets = cast(_Token, token)
+            for session, qos, retain, identifiers in targets:
+                session.accept_logged(offset, outgoing, qos, retain, identifiers)
+                touched[session] = None
+        for session in touched:
+            session.pump()
+
+    def _refill(self, session: Session) -> None:
+        if session.is_away or session.is_ended or session.queue or not session.is_behind:
+            return
+        start = session.next_offset
+        try:
+            found = self._read(start) if start < self.log_next else ()
+        except Exception as error:  # noqa: BLE001  one session's part of the log must not become the others' trouble
+            if session.owner is not None:
+                session.owner.fail(error)
+            return
+        deliveries, following = [], self.log_next
+        for offset, record in found:
+            if offset >= self.log_next:  # committed, but its listeners have not been told yet
+                break
+            following = offset + 1
+            if (delivery := _match(session, offset, record)) is not None:
+                deliveries.append(delivery)
+        if len(found) < REFILL_RECORDS:
+            following = self.log_next
+        session.take_backlog(deliveries, following, is_end=following >= self.log_next)
+
+
+def _match(session: SessionState, offset: int, record: StreamRecord) -> Delivery | None:
+    if record.rule is not None and record.rule != session.client_id:
+        return None
+    message, name = message_of(record), session.client_id
+    return session.subscriptions.match_logged(offset, message, name, record.rule, session.may_have)
+
+
+def _record(message: Message, addressee: str | None) -> StreamRecord:
+    if message.via:
+        properties = {**(message.properties or {}), _VIA: message.via}
+        message = message.changed(message.topic, message.payload, message.qos, message.retain, properties)
+    record = record_of(message)
+    return record if addressee is None else record._replace(rule=addressee)
+
+
+def message_of(record: StreamRecord) -> Message:
+    """The message that a record was made of."""
+    client = Client(record.client_id, record.username)
+    properties, via = properties_of(record.properties), ()
+    if properties is not None and _VIA in properties:
+        via = tuple(properties.pop(_VIA))
+    received_ns = record.ts_us * 1000
+    return Message(
+        record.topic, record.payload, record.qos, record.retain, client, received_ns, properties or None, via=via
+    )
+
+
+def _ignore(_error: BaseException | None) -> None:
+    """A trim that failed is tried again with the next one; the writer has counted the failure."""

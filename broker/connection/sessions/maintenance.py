@@ -1,0 +1,204 @@
+"""What is left behind is cleared away, a little in each tick: the loop never waits for it.
+
+* The session log is trimmed to what the session that stands furthest back still needs. Positions only move on, so that
+  they need not all be read at one moment. Where the log is larger than may be, those furthest back lose their oldest.
+* Records without a session are deleted: subscriptions and places of sessions that ended while something failed.
+* Inbound state of clients that are long gone is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from broker.connection.context import Context
+from broker.connection.sessions import replays
+from broker.connection.sessions.lifecycle import SessionLife
+from broker.observe.alarms import Alarms
+from broker.observe.log import get_logger
+from broker.session import in_log, record
+from broker.session.registry import SessionRegistry
+from broker.session.session import Session
+
+_AT_ONCE: Final = 1000
+"""Sessions, keys or identifiers looked at in one tick: some milliseconds."""
+_TRIM_NS: Final = 30 * 1_000_000_000
+_SWEEP_NS: Final = 600 * 1_000_000_000
+_STALE_NS: Final = 120 * 1_000_000_000
+"""How long it takes at least from one round's beginning to the next one's."""
+_OF_SESSIONS: Final = (record.SUBSCRIPTIONS_PREFIX, replays.PREFIX)
+
+
+Round = Callable[[int], Iterator[None]]
+"""One kind of clearing, in steps; called again for each round, with the time."""
+
+
+class Housekeeping:
+    """Deletes leftovers, a little in each tick; ``tick`` is called twice a second."""
+
+    def __init__(self, context: Context, life: SessionLife) -> None:
+        self._context, self._life, self._writer = context, life, context.writer
+        self._sessions, self._session_log = life.sessions, life.session_log
+        self._trimming = _Job(self._trim, _TRIM_NS)
+        self._jobs = [self._trimming, _Job(self._sweep_records, _SWEEP_NS), _Job(self._forget_stale, _STALE_NS)]
+        self.records_swept = 0
+        """Records without a session that were deleted."""
+
+    def tick(self) -> None:
+        """Do a little of everything that is due."""
+        if self._writer.failure is not None:  # while the store is opened again it cannot be read
+            return
+        now_ns = self._context.clock.now_ns()
+        if self._session_log.is_over_bound:
+            self._trimming.hurry(now_ns)
+        for job in self._jobs:
+            job.step(now_ns)
+
+    def _trim(self, _now_ns: int) -> Iterator[None]:
+        before, after = self._session_log.log_next, ""
+        least = self._session_log.offset_within_bound()
+        while found := self._sessions.following(after, _AT_ONCE):
+            after = found[-1].client_id
+            durable = [session for session in found if session.is_durable]
+            for session in durable:
+                in_log.shed_below(session, least)
+            before = min(before, min((self._low(session) for session in durable), default=before))
+            if len(found) < _AT_ONCE:
+                break
+            yield
+        self._session_log.trim(min(max(before, least), self._life.share_groups.kept_from()))
+
+    def _low(self, session: Session) -> int:
+        return in_log.low_offset(session, self._session_log.log_next)
+
+    def _sweep_records(self, _now_ns: int) -> Iterator[None]:
+        store = self._writer.store
+        for prefix in _OF_SESSIONS:
+            key: bytes | None = prefix
+            while key is not None:
+                cursor = store.cursor(prefix)
+                key = cursor.seek(key)
+                for _ in range(_AT_ONCE):
+                    if key is None:
+                        break
+                    self._check_owner(prefix, key)
+                    key = cursor.next()
+                del cursor
+                yield
+
+    def _check_owner(self, prefix: bytes, key: bytes) -> None:
+        session = self._sessions.get(key[len(prefix) :].decode())
+        if session is None or not session.is_durable:
+            self._writer.put(key, None)
+            self.records_swept += 1
+
+    def _forget_stale(self, now_ns: int) -> Iterator[None]:
+        for number, (client_id, inbound) in enumerate(list(self._life.inbounds.items()), 1):
+            if inbound.is_stale(now_ns) and not inbound.open_qos2 and self._sessions.get(client_id) is None:
+                self._life.forget_inbound(client_id)
+            if number % _AT_ONCE == 0:
+                yield
+
+
+class _Job:
+    """A round that is under way, or when the next one begins."""
+
+    __slots__ = ("_begin", "_due_ns", "_every_ns", "_steps")
+
+    def __init__(self, begin: Round, every_ns: int) -> None:
+        self._begin, self._every_ns = begin, every_ns
+        self._due_ns = 0
+        self._steps: Iterator[None] | None = None
+
+    def hurry(self, now_ns: int) -> None:
+        """Begin the next round now, unless one is under way."""
+        self._due_ns = min(self._due_ns or now_ns, now_ns)
+
+    def step(self, now_ns: int) -> None:
+        """One step of the round under way; begin one that is due."""
+        if self._steps is None:
+            if not self._due_ns:
+                self._due_ns = now_ns + self._every_ns  # nothing to clear at the start
+            if now_ns < self._due_ns:
+                return
+            self._due_ns = now_ns + self._every_ns
+            self._steps = self._begin(now_ns)
+        if next(self._steps, _END) is _END:
+            self._steps = None
+
+
+_END: Final = object()
+
+
+_log = get_logger(__name__)
+
+ALARM: Final = "session_queue_high"
+_WATCHED_AT_ONCE: Final = 2000
+_TOLD: Final = 10
+
+
+class Sums(NamedTuple):
+    """What waits, of all sessions."""
+
+    messages: int = 0
+    size_bytes: int = 0
+    inflight: int = 0
+
+
+class QueueWatch:
+    """Watches the queues of all sessions. ``tick`` is called twice a second."""
+
+    def __init__(self, context: Context, sessions: SessionRegistry) -> None:
+        self._context, self._sessions, metrics = context, sessions, context.metrics
+        self.alarms: Alarms | None = None
+        """Where the alarm goes, once there are alarms."""
+        self.sums = Sums()
+        self._due_s = 0.0
+        self._walk: Iterator[None] | None = None
+        metrics.gauge("queued_messages", lambda: self.sums.messages, "messages that wait for sessions")
+        metrics.gauge("queued_bytes", lambda: self.sums.size_bytes, "bytes of messages that wait for sessions")
+        metrics.gauge("inflight_messages", lambda: self.sums.inflight, "messages sent and not yet acknowledged")
+
+    def tick(self) -> None:
+        """Look at some sessions; start from the first when that is due."""
+        now_s = self._context.now_s
+        if self._walk is None and now_s >= self._due_s:
+            self._due_s = now_s + self._context.settings.queue_watch_interval
+            self._walk = self._look_at_all()
+        if self._walk is not None and next(self._walk, _END) is _END:
+            self._walk = None
+
+    def _look_at_all(self) -> Iterator[None]:
+        messages = size_bytes = inflight = 0
+        high: list[Session] = []
+        watermark = self._context.settings.queue_high_watermark
+        for number, session in enumerate(self._sessions, 1):
+            waiting_bytes = session.waiting_bytes
+            messages += session.waiting_messages
+            size_bytes += waiting_bytes
+            inflight += len(session.window.inflight)
+            if watermark and waiting_bytes > watermark:
+                high.append(session)
+            if number % _WATCHED_AT_ONCE == 0:
+                yield
+        self.sums = Sums(messages, size_bytes, inflight)
+        self._tell(high)
+
+    def _tell(self, high: list[Session]) -> None:
+        high.sort(key=lambda session: session.waiting_bytes, reverse=True)
+        for session in high[:_TOLD]:
+            _log.warning(
+                "session.queue_high",
+                client_id=session.client_id,
+                messages=session.waiting_messages,
+                size_bytes=session.waiting_bytes,
+                inflight=len(session.window.inflight),
+            )
+        if self.alarms is not None:
+            self.alarms.set(
+                ALARM,
+                bool(high),
+                f"{len(high)} sessions have more than {self._context.settings.queue_high_watermark:,} bytes waiting",
+                sessions=len(high),
+                largest={session.client_id: session.waiting_bytes for session in high[:_TOLD]},
+            )

@@ -1,0 +1,148 @@
+"""What is written of sessions, share groups and what clients sent: once in a commit group, however often it changes.
+
+The records of sessions are made when a group is sealed, and what a session held back for its record leaves when that
+is committed (``Session.take_held``). One that only moved on, as the record on disk foretells, is written soon, many
+changes in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.connection.context import Context
+from broker.connection.sessions.log import SessionLog
+from broker.session.inbound import Inbound
+from broker.session.outbox import Outbox
+from broker.session.prediction import IdPrediction
+from broker.session.record import (
+    INBOUND_PREFIX,
+    SESSION_PREFIX,
+    SUBSCRIPTIONS_PREFIX,
+    encode_session,
+    encode_subscriptions,
+)
+from broker.session.state import SessionState
+
+_MOVED_S: Final = 0.02
+"""Records of sessions that moved on are written after so many seconds at the latest."""
+
+_Held = tuple[SessionState, Outbox | None, IdPrediction, list[bytes]]
+"""A session whose record is being written, its connection's box, and what leaves there when the record is committed."""
+
+
+class SessionRecords:
+    """Writes the records of sessions and share groups, once in a commit group.
+
+    ``save_groups`` puts the records of share groups.
+    """
+
+    def __init__(self, context: Context, session_log: SessionLog, save_groups: Callable[[], None]) -> None:
+        self._session_log, self._save_groups, self._later = session_log, save_groups, context.later
+        self._writer = context.writer
+        self._changed: dict[SessionState, None] = {}
+        self._moved: dict[SessionState, None] = {}
+        self._subscriptions: dict[SessionState, None] = {}
+        """Whose subscriptions changed: all of a session are one value, so a flood of SUBSCRIBEs writes it once."""
+        self._inbounds: dict[str, Inbound] = {}
+        self._is_due = False  # records of sessions that moved on
+        self._made = 0  # times that records were made
+        context.writer.before_commit(self._save)
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether records of sessions are still to be written."""
+        return bool(self._changed or self._moved)
+
+    def changed(self, session: SessionState) -> None:
+        """Write the record of a durable session with the commit group at hand; of others there is none."""
+        if session.is_durable and session not in self._changed and not session.is_ended:
+            self._changed[session] = None
+            self._writer.touch()
+
+    def moved(self, session: SessionState) -> None:
+        """Write the record of a durable session with the next commit group, or soon."""
+        self._moved[session] = None
+        if not self._is_due:
+            self._is_due = True
+            self._later(_MOVED_S, self._save_moved)
+
+    def inbound_changed(self, client_id: str, inbound: Inbound) -> None:
+        """Write what a client sent with the commit group at hand."""
+        if inbound.is_changed and client_id not in self._inbounds:
+            self._inbounds[client_id] = inbound
+            self._writer.touch()
+
+    def subscriptions_changed(self, session: SessionState) -> None:
+        """Write the subscriptions of a durable session, and its record: what is foretold from here on goes by them."""
+        self._subscriptions[session] = None
+        self._writer.touch()
+        self.changed(session)
+
+    def ended(self, session: SessionState) -> None:
+        """Delete what is written of a session."""
+        self._changed.pop(session, None)
+        self._moved.pop(session, None)
+        self._subscriptions.pop(session, None)
+        if session.is_durable:
+            self._writer.put(_key(SESSION_PREFIX, session.client_id), None)
+            self._writer.put(_key(SUBSCRIPTIONS_PREFIX, session.client_id), None)
+
+    def forget_inbound(self, client_id: str) -> None:
+        """Delete what is written of what a client sent."""
+        self._inbounds.pop(client_id, None)
+        self._writer.put(_key(INBOUND_PREFIX, client_id), None)
+
+    def _save_moved(self) -> None:
+        self._is_due = False
+        if self._moved:
+            self._writer.touch()
+
+    def _save(self) -> None:
+        """Put what changed into the group that is being sealed."""
+        if self._inbounds:
+            for client_id, inbound in self._inbounds.items():
+                self._writer.put(_key(INBOUND_PREFIX, client_id), inbound.encode())
+            self._inbounds.clear()
+        self._save_groups()
+        if self._changed or self._moved:
+            dirty = self._changed | self._moved
+            self._changed, self._moved = {}, {}
+            self._save_sessions([session for session in dirty if session.is_durable and not session.is_ended])
+
+    def _save_sessions(self, sessions: list[SessionState]) -> None:
+        self._made += 1
+        number, log_next, waiting = self._made, self._session_log.log_next, list[_Held]()
+        changed, self._subscriptions = self._subscriptions, {}
+        for session in (one for one in changed if one.is_durable):
+            self._writer.put(_key(SUBSCRIPTIONS_PREFIX, session.client_id), encode_subscriptions(session))
+        for session in sessions:
+            self._writer.put(_key(SESSION_PREFIX, session.client_id), encode_session(session, log_next))
+            prediction = session.prediction
+            if prediction is not None:
+                waiting.append((session, session.box, prediction, prediction.take_held(number)))
+
+        def committed(error: BaseException | None) -> None:
+            if error is not None:
+                again = (one for one in sessions if one.is_durable and not one.is_ended)
+                self._changed = dict.fromkeys(again) | self._changed
+                self._subscriptions = dict.fromkeys(one for one in changed if not one.is_ended) | self._subscriptions
+            for session, box, prediction, held in waiting:
+                prediction.recorded(number, is_written=error is None)
+                if held and box is not None and session.box is box:
+                    _release(session, box, held, error)
+
+        self._writer.when_committed(committed)
+
+
+def _release(session: SessionState, box: Outbox, held: list[bytes], error: BaseException | None) -> None:
+    """Send what was held back; where its record could not be written the connection ends."""
+    if error is None:
+        for data in held:
+            box.add(data)
+    elif session.owner is not None:
+        session.owner.fail(error)
+
+
+def _key(prefix: bytes, client_id: str) -> bytes:
+    return prefix + client_id.encode()

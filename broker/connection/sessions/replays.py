@@ -1,0 +1,326 @@
+"""Retained messages on their way to those who subscribed: a slice at a time, as fast as each of them takes them.
+
+A subscription to a million retained messages holds neither memory nor the loop: what is read from the store at once is
+a slice, and other work of the loop goes between any two. A message that is retained after the subscription was made
+reaches it as a live one, and is passed over here: nobody gets an older message of a topic after a newer one, or the
+same twice.
+
+There is one replay a session and filter: a new subscription to the filter begins it again, and the end of the
+subscription ends it.
+
+A subscription that ends with its connection, or asks for QoS 0, has its messages sent ahead of all newer ones. For a
+session that outlives its connection, messages of QoS 1 and 2 go through the session log, a slice with the subscription,
+while a turn of the loop has time for it, and the rest as they are taken. Where such a replay stands is written together
+with what it appended, under ``replay/CLIENT_ID``, so that it goes on after a reconnection and after a crash.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from broker.codec.outgoing import Outgoing
+from broker.connection.context import Context
+from broker.connection.sessions.log import SessionLog
+from broker.core.message import Message
+from broker.core.subscription import Subscription
+from broker.core.topic import TopicFilter
+from broker.routing.retained import Entry, Retained
+from broker.routing.router import Target
+from broker.routing.topic_keys import FilterWalk
+from broker.session.delivery import Delivery
+from broker.session.session import Session
+
+PREFIX: Final = b"replay/"
+_MESSAGES: Final = 256
+_BYTES: Final = 256 * 1024
+"""Of one slice, so that a slow client shows before there is much for it in memory."""
+_MOST_WAITING: Final = 2000
+"""Retained messages that wait for their commit and are looked through at once; with more, the commit is awaited."""
+_NOTHING_YET: Final = Delivery(None, 0, False, ())
+"""Drawn where there is nothing to send now: the rest is for another turn of the loop."""
+_TURN_S: Final = 0.005
+"""Of one turn of the loop, for slices that are logged; the one at hand is finished."""
+_LOOK_AGAIN_S: Final = 0.005
+"""How soon a session that had no room is looked at again."""
+
+
+class _Place(msgspec.Struct, array_like=True, frozen=True):
+    """Where a replay stands, as the store keeps it."""
+
+    filter: str
+    position: bytes
+    since: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[_Place]).decode
+
+
+class Replay:
+    """The retained messages of one subscription on their way into the session log; ``position`` is None at the end."""
+
+    __slots__ = ("filter", "is_awaited", "position", "session", "since", "walk", "without")
+
+    def __init__(self, session: Session, topic_filter: TopicFilter, position: bytes, since: int) -> None:
+        self.session, self.filter, self.since = session, topic_filter.text, since
+        self.walk = FilterWalk(topic_filter)
+        self.position: bytes | None = position
+        self.without: frozenset[bytes] | None = None
+        """Keys to pass over; None until it has begun."""
+        self.is_awaited = False
+        """A commit will take it up again."""
+
+
+class Replays:
+    """Those of the node. ``may_send`` says whether a retained message may still be sent; None allows all."""
+
+    def __init__(
+        self,
+        context: Context,
+        retained: Retained,
+        session_log: SessionLog,
+        may_send: Callable[[Message], bool] | None = None,
+    ) -> None:
+        self._context, self._retained, self._session_log, self._may_send = context, retained, session_log, may_send
+        self._writer, self._clock, self._defer = context.writer, context.clock, context.defer
+        self._of: dict[Session, dict[str, Replay]] = {}
+        """Those under way, by topic filter."""
+        self._runnable: OrderedDict[Replay, None] = OrderedDict()
+        """Those whose turn comes."""
+        self._full: set[Session] = set()
+        """Those that had no room and are looked at again soon."""
+        self._moved: dict[str, Session] = {}
+        """Whose places are to be stored with the next commit, by client identifier."""
+        self._left_s, self._is_renewed, self._is_due = _TURN_S, False, False
+        context.writer.before_commit(self._put_places)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._of.values()))
+
+    def start(self, session: Session, subscription: Subscription) -> None:
+        """Send what a new subscription finds, in place of what is left for an earlier one to the same filter. What is
+        retained from here on is left out: it comes as a live message."""
+        topic_filter, since = subscription.filter, self._retained.stamp
+        self.forget(session, topic_filter.text)
+        if self._retained.has_none(topic_filter):
+            return
+        if not (session.is_durable and subscription.qos):
+            session.send_ahead(topic_filter.text, self._deliveries(session, topic_filter, since))
+            return
+        replay = Replay(session, topic_filter, b"", since)
+        if self._left_s <= 0:
+            self._keep(replay)
+            self._await_turn(replay)
+        else:
+            self._take_turn(replay)
+
+    def _deliveries(self, session: Session, topic_filter: TopicFilter, since: int) -> Iterator[Delivery]:
+        """To be drawn as the client takes them; one without a message in it means that a turn of the loop is due."""
+        walk = FilterWalk(topic_filter)
+        entries: list[Entry] = []
+        without: frozenset[bytes] = frozenset()
+        if self._retained.waiting <= _MOST_WAITING:
+            entries, without = self._retained.waiting_entries(walk)
+        else:
+            committed: list[object] = []
+            self._writer.when_committed(committed.append)
+            while not committed:
+                yield _NOTHING_YET
+        position: bytes | None = b""
+        while True:
+            for outgoing, qos, identifiers in self._current(session, topic_filter.text, entries, since):
+                yield Delivery(outgoing, qos, True, identifiers)
+            if position is None:
+                return
+            passed_over = self._retained.changed_meanwhile(without)
+            entries, position = self._retained.read(walk, position, _MESSAGES, _BYTES, passed_over)
+            if not entries:
+                yield _NOTHING_YET
+
+    def forget(self, session: Session, topic_filter: str) -> None:
+        """What is left for a subscription to this filter is not sent."""
+        if session.retained_queue is not None:
+            session.retained_queue.remove(topic_filter)
+        replays = self._of.get(session)
+        replay = None if replays is None else replays.pop(topic_filter, None)
+        if replays is None or replay is None:
+            return
+        self._runnable.pop(replay, None)
+        self._mark_moved(session)
+        if not replays:
+            del self._of[session]
+
+    def session_ended(self, session: Session) -> None:
+        """Forget what was under way for a session."""
+        for replay in self._of.pop(session, {}).values():
+            self._runnable.pop(replay, None)
+            self._mark_moved(session)
+
+    def resumed(self, session: Session) -> None:
+        """A connection has taken the session, or it has room again: go on."""
+        for replay in self._of.get(session, {}).values():
+            self._await_turn(replay)
+
+    def load(self, client_id: str, value: bytes, session: Session | None) -> None:
+        """Take up what an earlier run left, for a session that is restored; forget it when that is gone."""
+        places = _decode(value) if session is not None else ()
+        known = [place for place in places if session is not None and place.filter in session.subscriptions]
+        if session is None or not known:
+            self._writer.put(PREFIX + client_id.encode(), None)
+            return
+        for place in known:
+            replay = Replay(session, session.subscriptions[place.filter].filter, place.position, place.since)
+            replay.without = frozenset()
+            self._of.setdefault(session, {})[place.filter] = replay
+
+    # -- inside --
+
+    def _take_turn(self, replay: Replay) -> None:
+        """Begin or go on with one, at the cost of this turn of the loop."""
+        before_s = self._clock.monotonic_s()
+        self._advance(replay)
+        self._left_s -= self._clock.monotonic_s() - before_s
+        if not self._is_renewed:
+            self._is_renewed = True
+            self._defer(self._renew)
+
+    def _renew(self) -> None:
+        self._left_s, self._is_renewed = _TURN_S, False
+
+    def _advance(self, replay: Replay) -> None:
+        """Log a slice; the place goes with it."""
+        has_appended = False
+        if replay.without is None:
+            if self._retained.waiting > _MOST_WAITING:
+                self._keep(replay)
+                self._await_commit(replay)
+                return
+            entries, replay.without = self._retained.waiting_entries(replay.walk)
+            has_appended = self._send(replay, entries)
+        assert replay.position is not None
+        passed_over = self._retained.changed_meanwhile(replay.without)
+        entries, replay.position = self._retained.read(replay.walk, replay.position, _MESSAGES, _BYTES, passed_over)
+        has_appended |= self._send(replay, entries)
+        if replay.position is None:
+            self.forget(replay.session, replay.filter)
+            return
+        self._keep(replay)
+        if has_appended:
+            self._mark_moved(replay.session)
+            self._await_commit(replay)
+        else:
+            self._await_turn(replay)
+
+    def _send(self, replay: Replay, entries: Iterable[Entry]) -> bool:
+        """Append to the session log, but what has QoS 0; True when there was something to append."""
+        session, has_appended = replay.session, False
+        for outgoing, qos, identifiers in self._current(session, replay.filter, entries, replay.since):
+            if qos:
+                self._session_log.keep(_as_retained(outgoing.message), [Target(session, qos, True, identifiers)], True)
+                has_appended = True
+            else:
+                session.deliver(outgoing, 0, True, identifiers)
+        return has_appended
+
+    def _current(
+        self, session: Session, topic_filter: str, entries: Iterable[Entry], since: int
+    ) -> Iterator[tuple[Outgoing, int, tuple[int, ...]]]:
+        """What the session may have of these, with QoS and identifiers of the subscription as it is now."""
+        now_ns = self._clock.now_ns()
+        for message, stamp in entries:
+            outgoing = Outgoing(message)
+            subscription = session.subscriptions.get(topic_filter)
+            if subscription is None:  # unsubscribed, or taken from the client
+                return
+            if stamp > since or outgoing.is_expired(now_ns):
+                continue
+            if self._may_send is not None and not self._may_send(message):
+                continue
+            if session.may_have is None or session.may_have(message.topic, subscription.qos):
+                identifiers = (subscription.identifier,) if subscription.identifier else ()
+                yield outgoing, min(message.qos, subscription.qos), identifiers
+
+    def _keep(self, replay: Replay) -> None:
+        """Have it among those under way."""
+        kept = self._of.setdefault(replay.session, {})
+        if replay.filter not in kept:
+            kept[replay.filter] = replay
+            self._mark_moved(replay.session)
+
+    def _mark_moved(self, session: Session) -> None:
+        self._moved[session.client_id] = session
+        self._writer.touch()
+
+    def _put_places(self) -> None:
+        for session in self._moved.values():
+            places = [
+                _Place(replay.filter, replay.position, replay.since)
+                for replay in self._of.get(session, {}).values()
+                if replay.position is not None
+            ]
+            self._writer.put(_key(session), _encode(places) if places else None)
+        self._moved.clear()
+
+    def _await_commit(self, replay: Replay) -> None:
+        """The log is not to be filled faster than it is written."""
+        replay.is_awaited = True
+        self._writer.when_committed(lambda _error: self._go_on(replay))
+
+    def _go_on(self, replay: Replay) -> None:
+        replay.is_awaited = False
+        self._await_turn(replay)
+
+    def _await_turn(self, replay: Replay) -> None:
+        if replay.is_awaited or self._of.get(replay.session, {}).get(replay.filter) is not replay:
+            return
+        self._runnable[replay] = None
+        self._await_run()
+
+    def _await_run(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._defer(self._run)
+
+    def _run(self) -> None:
+        """A slice for each, as many as this turn of the loop has time for."""
+        self._is_due = False
+        for _ in range(len(self._runnable)):
+            if self._left_s <= 0:
+                break
+            replay, _ = self._runnable.popitem(last=False)
+            if self._has_room(replay.session):
+                self._take_turn(replay)
+            else:
+                self._await_room(replay.session)
+        if self._runnable:
+            self._await_run()
+
+    def _await_room(self, session: Session) -> None:
+        """Look again soon, once for all replays of a session; one that is away goes on with ``resumed``."""
+        if session not in self._full and not session.is_away:
+            self._full.add(session)
+            self._context.later(_LOOK_AGAIN_S, self._look_again, session)
+
+    def _look_again(self, session: Session) -> None:
+        self._full.discard(session)
+        if self._has_room(session):
+            self.resumed(session)
+        elif session in self._of:
+            self._await_room(session)
+
+    def _has_room(self, session: Session) -> bool:
+        if session.is_away or session.is_behind or session.is_slow:
+            return False
+        return len(session.queue) * 2 <= self._context.settings.max_queued_messages
+
+
+def _as_retained(message: Message) -> Outgoing:
+    return Outgoing(message.changed(message.topic, message.payload, message.qos, True, message.properties))
+
+
+def _key(session: Session) -> bytes:
+    return PREFIX + session.client_id.encode()

@@ -1,0 +1,138 @@
+"""Zones: what holds for the clients of some listeners, and where their sessions are kept.
+
+A session goes by the zone of the listener that its client came through last. Where it is kept is settled when it
+begins. Coming back through a zone that keeps sessions on disk, one in memory goes to disk with all it has. The other
+way it stays on disk until it ends: what was promised to outlive a restart is not given up because a client took another
+door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Literal
+
+from pydantic import ConfigDict, Field
+
+from broker.config.model import Settings
+from broker.config.units import Duration, Size
+from broker.connection.settings import MqttSettings
+from broker.session.session import SessionServices
+from broker.session.state import DEFAULT_ZONE, QueueLimits, WhenFull
+
+
+@dataclass(slots=True)
+class Zone:
+    """One zone in force; ``services`` carry its limits to its sessions, also when they change."""
+
+    name: str
+    keeps_on_disk: bool
+    settings: MqttSettings
+    services: SessionServices
+
+
+class Zones:
+    """The zones of a node. ``services`` become those of the default zone."""
+
+    def __init__(self, zones: ZonesSettings | None, settings: MqttSettings, services: SessionServices) -> None:
+        self._own: Mapping[str, ZoneSettings] = (zones or ZonesSettings.model_validate({})).by_name
+        self._of_listener: dict[str, str] = {}
+        self.default = Zone(DEFAULT_ZONE, keeps_on_disk=True, settings=settings, services=services)
+        self._by_name = {DEFAULT_ZONE: self.default}
+        self.use(settings)
+
+    def use(self, settings: MqttSettings, zones: ZonesSettings | None = None) -> None:
+        """Have other general settings, and other zones where some are given."""
+        if zones is not None:
+            self._own = zones.by_name
+        there_were, self._by_name = self._by_name, {}
+        for name, own in self._own.items():
+            zone = there_were.get(name)
+            if zone is None:
+                zone = Zone(name, keeps_on_disk=True, settings=settings, services=replace(self.default.services))
+            zone.keeps_on_disk, zone.settings = own.sessions == "disk", own.mqtt.over(settings)
+            limit_queues(zone.services, zone.settings)
+            self._by_name[name] = zone
+
+    def place(self, listener: str, zone: str) -> None:
+        """Clients of this listener are in that zone."""
+        self._of_listener[listener] = zone
+
+    def of_listener(self, listener: str) -> Zone:
+        """The zone of clients that come through a listener."""
+        return self.named(self._of_listener.get(listener, DEFAULT_ZONE))
+
+    def named(self, name: str) -> Zone:
+        """The zone of that name, or the default one where there is none any more."""
+        return self._by_name.get(name, self.default)
+
+
+def limit_queues(services: SessionServices, settings: MqttSettings) -> None:
+    """Have these limits for all sessions with these services."""
+    services.max_queue, services.max_queue_bytes = settings.max_queued_messages, settings.max_queued_bytes
+    services.max_qos0_bytes, services.window = settings.max_unsent_bytes, settings.max_inflight
+    services.limits = QueueLimits(
+        settings.queue_full,
+        settings.max_unsent_messages,
+        settings.max_stored_messages,
+        settings.max_stored_bytes,
+        settings.queue_qos0,
+    )
+
+
+_AS: Final = "As in `mqtt`."
+
+
+class ZoneMqttSettings(Settings):
+    """Those settings of section ``mqtt`` that may differ from zone to zone; what is not set is as there."""
+
+    max_packet_size: Size | None = Field(default=None, ge=128, le=268_435_460, description=_AS)
+    max_inflight: int | None = Field(default=None, ge=1, le=65_535, description=_AS)
+    receive_maximum: int | None = Field(default=None, ge=1, le=65_535, description=_AS)
+    max_queued_messages: int | None = Field(default=None, ge=1, description=_AS)
+    max_queued_bytes: Size | None = Field(default=None, ge=1024, description=_AS)
+    queue_full: WhenFull | None = Field(default=None, description=_AS)
+    max_stored_messages: int | None = Field(default=None, ge=1, description=_AS)
+    max_stored_bytes: Size | None = Field(default=None, ge=1024, description=_AS)
+    queue_qos0: bool | None = Field(default=None, description=_AS)
+    max_unsent_messages: int | None = Field(default=None, ge=1, description=_AS)
+    max_session_expiry: Duration | None = Field(default=None, ge=0, description=_AS)
+    keep_alive_factor: float | None = Field(default=None, ge=1, le=10, description=_AS)
+    max_keep_alive: int | None = Field(default=None, ge=0, le=65_535, description=_AS)
+    keep_alive_above_max: Literal["refuse", "shorten"] | None = Field(default=None, description=_AS)
+    topic_alias_maximum: int | None = Field(default=None, ge=0, le=65_535, description=_AS)
+    topic_alias_maximum_out: int | None = Field(default=None, ge=0, le=65_535, description=_AS)
+    wildcard_subscription_available: bool | None = Field(default=None, description=_AS)
+    subscription_identifier_available: bool | None = Field(default=None, description=_AS)
+    shared_subscription_available: bool | None = Field(default=None, description=_AS)
+
+    def over(self, general: MqttSettings) -> MqttSettings:
+        """The general settings with what is set here in their place."""
+        own = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
+        return general.model_copy(update=own) if own else general
+
+
+class ZoneSettings(Settings):
+    """What holds for clients that come through the listeners of one zone (`listeners.….zone`)."""
+
+    sessions: Literal["disk", "memory"] = Field(
+        default="disk", description="Where sessions are kept that outlive their connection: on `disk`, so that they "
+        "outlive a restart too, or in `memory` with all that waits for them, within `max_queued_messages` and "
+        "`max_queued_bytes`; a restart ends those."
+    )  # fmt: skip
+    mqtt: ZoneMqttSettings = Field(
+        default_factory=ZoneMqttSettings, description="Settings of `mqtt` that differ in this zone."
+    )
+
+
+class ZonesSettings(Settings):
+    """Zones by name. There always is `default`, the zone of listeners that name none."""
+
+    model_config = ConfigDict(extra="allow")
+    member: ClassVar[type[Settings]] = ZoneSettings
+    __pydantic_extra__: dict[str, ZoneSettings]
+
+    @property
+    def by_name(self) -> dict[str, ZoneSettings]:
+        """All zones, `default` first."""
+        return {DEFAULT_ZONE: ZoneSettings()} | (self.__pydantic_extra__ or {})

@@ -1,0 +1,124 @@
+"""What waits for the members of a share group in memory, and when it is so much that publishers wait as well."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from broker.connection.sharing.cursors import Cursor
+from broker.connection.sharing.settings import SharedSettings
+from broker.session.delivery import SharedDelivery
+
+_CROWDED: Final = 500
+"""When so many wait in memory publishers wait as well: few enough to be given out before that is given up."""
+
+
+class GroupQueue:
+    """What was given to nobody yet is ``fresh``, in order; what was is ``returned``, a heap, and goes first. Both, and
+    what stands in the lanes of members, is counted in ``held`` and ``held_bytes``."""
+
+    __slots__ = ("_crowded", "_is_crowded", "_relieved", "_settings", "fresh", "held", "held_bytes", "returned")
+
+    def __init__(self, settings: SharedSettings, crowded: Callable[[], None], relieved: Callable[[], None]) -> None:
+        self.fresh: deque[SharedDelivery] = deque()
+        self.returned: list[SharedDelivery] = []
+        self.held = self.held_bytes = 0
+        self._settings, self._crowded, self._relieved = settings, crowded, relieved
+        self._is_crowded = False
+
+    def add(self, delivery: SharedDelivery) -> None:
+        """Let a message wait for whoever has room first."""
+        self.hold(delivery)
+        self.fresh.append(delivery)
+
+    def give_back(self, delivery: SharedDelivery) -> None:
+        """A member did not settle this one: others are to have it."""
+        self.hold(delivery)
+        heappush(self.returned, delivery)
+
+    def take_lane(self, lane: Iterable[SharedDelivery]) -> None:
+        """What waited for one member waits for anybody."""
+        for delivery in lane:
+            heappush(self.returned, delivery)
+
+    def take_up(self, delivery: SharedDelivery) -> None:
+        """A restored session has this one of what was returned."""
+        self.returned.remove(delivery)
+        heapify(self.returned)
+        self.held -= 1
+
+    def hold(self, delivery: SharedDelivery) -> None:
+        """Count a message that waits."""
+        self.held += 1
+        if delivery.outgoing is not None:
+            self.held_bytes += delivery.outgoing.size_bytes
+
+    def let_go(self, delivery: SharedDelivery) -> None:
+        """Count one that waits no more."""
+        self.held -= 1
+        if not self.held:
+            self.held_bytes = 0  # what a restart left had no size when it began to wait
+        elif delivery.outgoing is not None:
+            self.held_bytes = max(self.held_bytes - delivery.outgoing.size_bytes, 0)
+        if self._is_crowded:
+            self._check_relief()
+
+    def first(self) -> SharedDelivery | None:
+        """What is next for anybody."""
+        if self.returned:
+            return self.returned[0]
+        return self.fresh[0] if self.fresh else None
+
+    def pop_first(self) -> SharedDelivery:
+        """Take that out, still counted."""
+        return heappop(self.returned) if self.returned else self.fresh.popleft()
+
+    def take_all(self) -> list[SharedDelivery]:
+        """All that waits for anybody, in order."""
+        if not (self.fresh or self.returned):
+            return []
+        taken = sorted([*self.returned, *self.fresh])
+        self.returned.clear()
+        self.fresh.clear()
+        for delivery in taken:
+            self.let_go(delivery)
+        return taken
+
+    def rest(self) -> None:
+        """Nobody is here: what has not been given out is in the log, and need not be in memory."""
+        kept = [delivery for delivery in self.fresh if not isinstance(delivery.cursor, Cursor)]
+        for delivery in self.fresh:
+            cursor = delivery.cursor
+            if isinstance(cursor, Cursor):
+                self.let_go(delivery)
+                if not cursor.is_behind or delivery.place < cursor.next_offset:
+                    cursor.is_behind, cursor.next_offset = True, delivery.place
+        self.fresh = deque(kept)
+
+    def clear(self) -> None:
+        """Discard everything."""
+        self.fresh.clear()
+        self.returned.clear()
+        self.held = self.held_bytes = 0
+        self.relieve()
+
+    def has_too_much(self) -> bool:
+        """Whether the oldest has to go; publishers wait a little before that."""
+        limit, limit_bytes = self._settings.max_queued_messages, self._settings.max_queued_bytes
+        if self.held > min(limit // 2, _CROWDED) or self.held_bytes * 2 > limit_bytes:
+            self._is_crowded = True
+            self._crowded()
+        return self.held > limit or (self.held_bytes > limit_bytes and self.held > 1)
+
+    def _check_relief(self) -> None:
+        settings = self._settings
+        few = min(settings.max_queued_messages, 2 * _CROWDED) // 4
+        if self.held <= few and self.held_bytes * 4 <= settings.max_queued_bytes:
+            self.relieve()
+
+    def relieve(self) -> None:
+        """Publishers need not wait for this group."""
+        self._is_crowded = False
+        self._relieved()
