@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-import httpx
+from yarl import URL
 
-from bridges.http.pool import Origin
 from bridges.resource.errors import NeverAgain
 from bridges.resource.templates import value_template
 from broker.core.action import Row
@@ -16,16 +15,15 @@ from broker.core.template import Template
 from rules.actions.text import rendered
 from rules.sql.values import UNDEFINED
 
-TargetOf = Callable[[Row], bytes]
+TargetOf = Callable[[Row], str]
 _WRITTEN: Final = "!$%&'()*+,-./:;=?@[]_~"
 """What a path may hold as it is written by whoever set it, with the query; ``%`` because it may be encoded."""
 
 
-def origin_and_base(address: str) -> tuple[Origin, str]:
-    """Whom an address names, and the path that it begins with, without a ``/`` at its end."""
-    url = httpx.URL(address)
-    is_secure = url.scheme == "https"
-    return Origin(is_secure, url.host, url.port or (443 if is_secure else 80)), url.raw_path.decode().rstrip("/")
+def origin_and_base(address: str) -> tuple[URL, str]:
+    """Scheme, host and port of an address, and the path that it begins with, without a ``/`` at its end."""
+    url = URL(address)
+    return url.origin(), url.raw_path.rstrip("/")
 
 
 def target_template(base: str, path: str, query: Mapping[str, str]) -> TargetOf:
@@ -39,16 +37,13 @@ def target_template(base: str, path: str, query: Mapping[str, str]) -> TargetOf:
     if "${" not in path:
         fixed = _joined(base, quote(path, safe=_WRITTEN))
         _check_segments(fixed)
-        if not parameters:
-            target = fixed.encode()
-            return lambda row: target
-        return lambda row: _with_query(fixed, parameters, row).encode()
+        return lambda row: _with_query(fixed, parameters, row)
     render = Template(_encoded(path), _value, undefined=UNDEFINED, when_undefined=_missing).render
 
-    def made(row: Row) -> bytes:
+    def made(row: Row) -> str:
         found = _joined(base, render(row))
         _check_segments(found)
-        return _with_query(found, parameters, row).encode()
+        return _with_query(found, parameters, row)
 
     return made
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from bridges.resource.templates import value_template
@@ -13,25 +13,23 @@ from rules.actions.text import rendered
 
 _CONTROLS: Final = dict.fromkeys((*range(32), 127), " ")
 _NAME_CHARACTERS: Final = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
-_TEXTS: Final = {"Content-Type": b"mqtt-content-type", "Response-Topic": b"mqtt-response-topic"}
+_TEXTS: Final = {"Content-Type": "mqtt-content-type", "Response-Topic": "mqtt-response-topic"}
 
-Header = tuple[bytes, bytes]
-
-
-def header_value(value: Any) -> bytes:
-    """A value in UTF-8. Control characters, line breaks among them, become spaces: a value never ends its header."""
-    return value_text(rendered(value)).encode()
+Header = tuple[str, str]
+Headers = Sequence[Header]
 
 
-def value_text(text: str | bytes) -> str:
-    """The same, as text."""
-    whole = text if isinstance(text, str) else text.decode(errors="replace")
+def header_value(value: Any) -> str:
+    """A value as text, sent in UTF-8. Control characters, line breaks among them, become spaces: a value never ends its
+    header."""
+    found = rendered(value)
+    whole = found if isinstance(found, str) else found.decode(errors="replace")
     return whole.translate(_CONTROLS).strip()
 
 
 def header_templates(headers: Mapping[str, str]) -> Callable[[Row], list[Header]]:
     """The headers of a row; one whose value the row lacks is left out."""
-    templates = [(name.encode(), value_template(text)) for name, text in headers.items()]
+    templates = [(name, value_template(text)) for name, text in headers.items()]
 
     def made(row: Row) -> list[Header]:
         found = [(name, value_of(row)) for name, value_of in templates]
@@ -46,13 +44,13 @@ def of_message(message: Message) -> list[Header]:
     ``mqtt-payload-format``, ``mqtt-expires-at`` (milliseconds since 1970), ``mqtt-up-<name>`` for user properties."""
     client = message.client
     headers = [
-        (b"mqtt-topic", header_value(message.topic)),
-        (b"mqtt-clientid", header_value(client.client_id)),
-        (b"mqtt-qos", b"%d" % message.qos),
-        (b"mqtt-retain", b"true" if message.retain else b"false"),
+        ("mqtt-topic", header_value(message.topic)),
+        ("mqtt-clientid", header_value(client.client_id)),
+        ("mqtt-qos", str(message.qos)),
+        ("mqtt-retain", "true" if message.retain else "false"),
     ]
     if client.username is not None:
-        headers.append((b"mqtt-username", header_value(client.username)))
+        headers.append(("mqtt-username", header_value(client.username)))
     for name, value in (message.properties or {}).items():
         headers += _of_property(name, value, message.received_ns)
     return headers
@@ -62,13 +60,13 @@ def _of_property(name: str, value: Any, received_ns: int) -> list[Header]:
     if name in _TEXTS:
         return [(_TEXTS[name], header_value(value))]
     if name == "Correlation-Data":
-        return [(b"mqtt-correlation-data", b64encode(bytes(value)))]
+        return [("mqtt-correlation-data", b64encode(bytes(value)).decode())]
     if name == "Payload-Format-Indicator":
-        return [(b"mqtt-payload-format", b"%d" % bool(value))]
+        return [("mqtt-payload-format", str(int(bool(value))))]
     if name == "Message-Expiry-Interval":
-        return [(b"mqtt-expires-at", b"%d" % (received_ns // 1_000_000 + value * 1000))]
+        return [("mqtt-expires-at", str(received_ns // 1_000_000 + value * 1000))]
     if name == "User-Property":
-        return [(f"mqtt-up-{_name(key)}".encode(), header_value(text)) for key, text in value]
+        return [(f"mqtt-up-{_name(key)}", header_value(text)) for key, text in value]
     return []
 
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
-import httpx
 from pydantic import AfterValidator, Field, field_validator, model_validator
+from yarl import URL
 
 from bridges.resource.oauth import ClientCredentials
 from bridges.resource.secret import SecretText
@@ -35,16 +35,16 @@ HeaderName = Annotated[str, AfterValidator(_header_name)]
 
 def _address(text: str) -> str:
     try:
-        url = httpx.URL(text)
-    except (httpx.InvalidURL, UnicodeError) as error:
+        url = URL(text)
+    except ValueError as error:
         raise ValueError(f"{text!r} is not an address: {error}") from None
     if url.scheme not in ("http", "https") or not url.host:
         raise ValueError(f"{text!r} is not an address; write 'http://host:port' or 'https://host/path'")
-    if url.userinfo:
+    if url.user is not None or url.password is not None:
         raise ValueError("an address with a password in it would be shown; put it into 'authentication'")
     if "${" in text:
         raise ValueError("the address is the same for all rows; put '${...}' into the path of the action")
-    if url.query or url.fragment:
+    if url.query_string or url.fragment:
         raise ValueError("an address has no query; put it into 'query' of the action")
     return text
 

@@ -91,16 +91,11 @@ class KafkaConnector(Connector):
 
     def probe(self) -> Sequence[ProbeStep]:
         """Resolve, connect and TLS of the hosts, any of which will do; authenticate, metadata."""
-        guard, hosts = self._context.guard, self.settings.addresses
+        guard, hosts, options = self._context.guard, self.settings.addresses, self.settings.ssl
 
         def of_any(step: Callable[[str, int], ProbeStep]) -> ProbeStep:
             steps = [step(host, port) for host, port in hosts]
             return ProbeStep(steps[0].name, partial(_any_of, steps))
-
-        async def tls() -> str:
-            context = await asyncio.to_thread(client_context, self.settings.ssl)
-            assert context is not None
-            return await _any_of([tls_step(host, port, context) for host, port in hosts])
 
         async def authenticate() -> str:
             await self.open()
@@ -114,7 +109,7 @@ class KafkaConnector(Connector):
         return [
             of_any(lambda host, port: resolve_step(host, port, guard)),
             of_any(lambda host, port: connect_step(host, port, guard)),
-            *([ProbeStep("tls", tls)] if self.settings.ssl.enable else []),
+            *([of_any(lambda host, port: tls_step(host, port, options))] if options.enable else []),
             ProbeStep("authenticate", authenticate),
             ProbeStep("metadata", metadata),
         ]
