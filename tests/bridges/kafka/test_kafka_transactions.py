@@ -140,7 +140,7 @@ async def test_a_store_that_forgot_what_it_sent_sends_only_what_kafka_lacks(kafk
     node = Node(await Topic(kafka).make())
     bridges = node.begin()
     node.act()
-    buffer: Any = bridges.feature.hub.actions["out"].action.buffer
+    buffer: Any = bridges.feature.resources.actions["out"].buffer
     buffer.queue.advance = partial(setattr, buffer.queue, "_done")
     node.send(0, 60)
     await bridges.until_sent(60)
