@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import NewTopic
-from aiokafka.conn import create_conn
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, StaleMetadata, for_code
 from aiokafka.protocol.produce import ProduceRequest
 
@@ -234,15 +234,17 @@ class KafkaConnector(Connector):
         names = ("client_id", "request_timeout_ms", "security_protocol", "ssl_context")
         arguments = {key: value for key, value in self.reach("test").items() if key in names or key.startswith("sasl_")}
         where = f"{host}:{port}"
+        connection = AIOKafkaConnection(host, port, **arguments)
         try:
-            connection = await create_conn(host, port, **arguments)
+            await connection.connect()
         except Exception as error:
             cause, ssl_options = meant(error, where), self.settings.ssl
             is_unsaid = isinstance(error, KafkaError) and not isinstance(cause, BadSettings)
             if ssl_options.enable and ssl_options.certfile is None and is_unsaid:
                 raise ReconnectFirst(f"{cause}; it may want a certificate of the client: ssl.certfile") from error
             raise cause from error
-        connection.close()
+        finally:  # also where this is cancelled: the socket may be open by then
+            connection.close()
         return where
 
 

@@ -112,6 +112,7 @@ class MqttConnector(Connector):
         client, self._client = self._client, None
         if client is not None:
             client.close()
+            await client.closed()
             if not self._is_trial:
                 self.context.services.tell_state(f"connection/{self.name}/state", "0")
 

@@ -12,6 +12,7 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,6 +136,24 @@ async def test_test_of_a_connection_shows_the_websocket_as_a_step(far: Far) -> N
         assert [step["name"] for step in tested["steps"]] == [
             "resolve", "connect", "tls", "websocket", "authenticate", "metadata",
         ]  # fmt: skip
+
+
+@on_loop
+async def test_close_waits_for_the_end_of_tls(far: Far) -> None:
+    """A socket that is still open when its connector is closed would be a leak."""
+    async with bridging() as bridges:
+        connector(bridges, far.tcp, server=far.wss, ssl={"cacertfile": str(far.authority)}, clientid="ends")
+        await connected(bridges)
+        open_sockets = {one for one in sockets() if one.raddr and one.raddr.port == int(far.wss.rpartition(":")[2])}
+        assert open_sockets
+        made = bridges.feature.resources.supervisors["plant"].connector
+        assert made is not None
+        await made.close()
+        assert not [one for one in sockets() if one in open_sockets]
+
+
+def sockets() -> list[Any]:
+    return [one for one in psutil.Process().net_connections("tcp") if one.status == psutil.CONN_ESTABLISHED]
 
 
 @on_loop
