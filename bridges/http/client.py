@@ -16,9 +16,8 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from bridges.http.address import origin_and_base
 from bridges.http.answers import Answer, told
-from bridges.http.headers import Headers, header_value
+from bridges.http.request import Headers, header_value, origin_and_base
 from bridges.http.settings import (
     BasicAuthentication,
     BearerAuthentication,
@@ -75,7 +74,7 @@ class HttpConnector(Connector):
             max_field_size=_HEAD_BYTES,
         )
         try:
-            await self.check()
+            await self._check(self._session.connector)
         except BaseException:
             await self.close()
             raise
@@ -94,8 +93,13 @@ class HttpConnector(Connector):
 
     async def check(self) -> None:
         """Whether the service accepts connections, gives tokens, and answers at ``health_check_path``."""
+        async with self._connector() as fresh:
+            await self._check(fresh)
+
+    async def _check(self, connector: aiohttp.BaseConnector | None) -> None:
+        """The same, with a connection of a pool."""
         if self.settings.health_check_path is None:
-            await self._connect()
+            await self._connect(connector)
             if self._tokens is not None:
                 await self._tokens.token()
             return
@@ -108,14 +112,13 @@ class HttpConnector(Connector):
         if answer.status >= 400:
             raise BadSettings(f"{said}; health_check_path must exist")
 
-    async def _connect(self) -> None:
-        """Make a connection of its own, and close it."""
-        if self._session is None:
+    async def _connect(self, connector: aiohttp.BaseConnector | None) -> None:
+        """Have a pool make a connection, and keep it for a request."""
+        if self._session is None or connector is None:
             raise ReconnectFirst(f"{self.origin}: not connected")
         request = aiohttp.ClientRequest("GET", self.origin, **self._way_to(self.origin), session=self._session)
         try:
-            async with self._connector() as connector:
-                (await connector.connect(request, [], self._session.timeout)).close()
+            (await connector.connect(request, [], self._session.timeout)).release()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise self._meant(error, self.origin) from None
 

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 from yarl import URL
 
+from bridges.resource.header_names import header_name
 from bridges.resource.oauth import ClientCredentials
 from bridges.resource.secret import SecretText
 from bridges.resource.tls import TlsOptions
@@ -16,21 +17,12 @@ from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS
 from broker.config.units import Duration, Size
 
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS: Final = ("connection", "content-length", "expect", "host", "te", "trailer", "transfer-encoding", "upgrade")
 """Headers that make the message what it is: nobody else sets them."""
 _STATUS: Final = re.compile(r"[1-5](?:xx|[0-9]{2})")
 
 
-def _header_name(name: str) -> str:
-    if not _TOKEN.fullmatch(name):
-        raise ValueError(f"{name!r} is not the name of a header; names are letters, digits and '-'")
-    if name.lower() in _OURS:
-        raise ValueError(f"the header {name!r} is set by the connector; leave it out")
-    return name
-
-
-HeaderName = Annotated[str, AfterValidator(_header_name)]
+HeaderName = Annotated[str, AfterValidator(header_name(_OURS))]
 
 
 def _address(text: str) -> str:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from bridges.http.address import target_template
 from bridges.http.answers import Judge, Statuses, answers_of_rows, retry_after_s, told
 from bridges.http.client import HttpConnector
-from bridges.http.headers import Headers, header_templates, of_message
+from bridges.http.request import Headers, header_templates, of_message, target_template
 from bridges.http.settings import HttpActionSettings
 from bridges.resource.contract import ALL_DONE, Answers, Context, Sink
 from bridges.resource.errors import BridgeError, NeverAgain, TargetMissing, TryAgain

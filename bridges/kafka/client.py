@@ -15,7 +15,7 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, StaleMetadata, for_code
 from aiokafka.protocol.produce import ProduceRequest
 
-from bridges.kafka.admin import Admin, first_answer
+from bridges.kafka.clients import Admin, first_answer
 from bridges.kafka.errors import meant, said
 from bridges.kafka.settings import KafkaSettings, OauthAuthentication, PasswordAuthentication
 from bridges.resource.contract import Connector, Context, ProbeStep, Sink, Source

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from bridges.kafka.cursor import Cursor, begun
+from bridges.kafka.transactions import Cursor, begun
 from broker.core.errors import Invalid
 from broker.storage.memory import MemoryStore
 from tests.support.bridges import FAST, FAST_CONNECTOR, Bridges
