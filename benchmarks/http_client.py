@@ -1,4 +1,4 @@
-"""CPU of a request: the connector's own HTTP client beside httpx, one at a time and sixteen at once.
+"""CPU of a request: aiohttp, which the HTTP connector uses, beside httpx, one at a time and sixteen at once.
 
 ``python -m benchmarks.http_client``. The service answers in the same process and costs both the same.
 """
@@ -10,12 +10,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import aiohttp
 import httpx
 import uvloop
-
-from bridges.http.connection import Request
-from bridges.http.pool import Dialer, Origin, Pool
-from broker.config.ssrf import AddressGuard, SsrfSettings
 
 _REQUESTS: Final = 2000
 _BODY: Final = b'{"clientid": "meter-7", "temp": 21.5, "topic": "meters/attic", "timestamp": 1795291753986}'
@@ -48,29 +45,21 @@ async def _cpu_us(ask: Callable[[], Awaitable[None]], at_once: int) -> float:
 
 async def _measure() -> None:
     server = await asyncio.get_running_loop().create_server(_Service, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    dialer = Dialer(AddressGuard(SsrfSettings()), "127.0.0.1", None, None, 5.0)
-    pool = Pool(Origin(False, "127.0.0.1", port), dialer, 16, 60.0, time.monotonic)
-    headers = [(b"Host", b"127.0.0.1"), (b"Content-Length", b"%d" % len(_BODY)), (b"Content-Type", b"application/json")]
-    request = Request(b"POST", b"/rows", headers, _BODY)
+    url, kind = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/rows", {"Content-Type": "application/json"}
+    limits = httpx.Limits(max_connections=16)
+    async with aiohttp.ClientSession() as kept, httpx.AsyncClient(limits=limits, trust_env=False) as client:
 
-    async def own() -> None:
-        connection = await pool.take(10.0)
-        try:
-            assert (await connection.exchange(request, 1024)).status == 200
-        finally:
-            pool.give_back(connection)
-
-    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=16), trust_env=False) as client:
-        url, kind = f"http://127.0.0.1:{port}/rows", {"Content-Type": "application/json"}
+        async def ours() -> None:
+            async with kept.post(url, data=_BODY, headers=kind) as response:
+                assert response.status == 200
+                await response.read()
 
         async def other() -> None:
             assert (await client.post(url, content=_BODY, headers=kind)).status_code == 200
 
         for at_once in (1, 16):
-            ours, theirs = await _cpu_us(own, at_once), await _cpu_us(other, at_once)
-            print(f"{at_once:2} at once: own {ours:.0f} µs, httpx {theirs:.0f} µs, {theirs / ours:.1f} times")
-    pool.close()
+            used, theirs = await _cpu_us(ours, at_once), await _cpu_us(other, at_once)
+            print(f"{at_once:2} at once: aiohttp {used:.0f} µs, httpx {theirs:.0f} µs, {theirs / used:.1f} times")
     server.close()
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from bridges.resource import specs
-from bridges.resource.actions import ActionService
-from bridges.resource.connectors import ConnectorService
-from bridges.resource.hub import Hub
 from bridges.resource.registry import Registry
-from bridges.resource.sources import SourceService
+from bridges.resource.resources import Resources
+from bridges.resource.services import ActionService, ConnectorService, SourceService
 from bridges.resource.watch import LOOK_S, BridgeWatch
-from broker.config.model import Settings
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.errors import ConfigError
 from broker.core.feature import Feature, Services
@@ -28,19 +26,10 @@ BUILT_IN: Final = {
 """Where each type of connectors is; it is loaded when somebody makes one."""
 
 
-def connector_models() -> list[type[Settings]]:
-    """The spec of a connector of each built-in type."""
-    return specs.connector_models(Registry(BUILT_IN))
-
-
-def action_models() -> list[type[Settings]]:
-    """The spec of an action of each built-in type."""
-    return specs.action_models(Registry(BUILT_IN))
-
-
-def source_models() -> list[type[Settings]]:
-    """The spec of a source of each built-in type."""
-    return specs.source_models(Registry(BUILT_IN))
+connector_models: Final = partial(specs.connector_models, Registry(BUILT_IN))
+action_models: Final = partial(specs.member_models, specs.ActionSpec, Registry(BUILT_IN))
+source_models: Final = partial(specs.member_models, specs.SourceSpec, Registry(BUILT_IN))
+"""The specs of each built-in type."""
 
 
 class BridgesFeature(Feature):
@@ -51,12 +40,14 @@ class BridgesFeature(Feature):
     def __init__(self, services: Services, ssrf: SsrfSettings | None = None) -> None:
         self.registry = Registry(BUILT_IN)
         self._services = services
-        self.hub = Hub(services, self.registry, AddressGuard(ssrf or SsrfSettings()))
-        self.connectors = ConnectorService(services.storage.section("connectors"), self.hub)
-        self.actions = ActionService(services.storage.section("actions"), self.hub)
-        self.sources = SourceService(services.storage.section("sources"), self.hub)
+        self.resources = Resources(services, self.registry, AddressGuard(ssrf or SsrfSettings()))
+        self.connectors = ConnectorService(services.storage.section("connectors"), self.resources)
+        self.actions = ActionService(services.storage.section("actions"), self.resources)
+        self.sources = SourceService(services.storage.section("sources"), self.resources)
         self.services = (self.connectors, self.actions, self.sources)
-        self._watch = BridgeWatch(self.hub.actions, self.hub.sources, services.monitoring.alarms, services.node.clock)
+        self._watch = BridgeWatch(
+            self.resources.actions, self.resources.sources, services.monitoring.alarms, services.node.clock
+        )
         self.ticks = Ticks(self._tick), Ticks(self._watch.look, LOOK_S)
 
     def start(self) -> None:
@@ -72,21 +63,21 @@ class BridgesFeature(Feature):
 
     async def connect(self, api_url: str, token: str) -> None:
         """Connect everything."""
-        self.hub.begin()
+        self.resources.begin()
 
     async def disconnect(self) -> None:
         """Stop the sources."""
-        await self.hub.end_sources()
+        await self.resources.end_sources()
 
     async def close(self) -> None:
         """Send what can be sent in a few seconds, and disconnect."""
-        await self.hub.end()
+        await self.resources.end()
         for ticks in self.ticks:
             ticks.stop()
 
     def lost_rows(self) -> dict[str, int]:
         """Rows that actions gave up and that no fallback or dead letter holds, by reason; since start."""
-        return self.hub.lost_rows()
+        return self.resources.lost_rows()
 
     def _tick(self) -> None:
         now_s = self._services.node.clock.monotonic_s()

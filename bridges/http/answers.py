@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from bridges.http.connection import Answer
 from bridges.http.settings import RowAnswers
 from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, TargetMissing, TargetUnusable, TryAgain
 from broker.core import jsontext
@@ -16,6 +15,14 @@ _TOLD_BYTES: Final = 200
 """Of an answer's text, in an error."""
 _LONGEST_HOLD_S: Final = 3600.0
 _CLASS: Final = "xx"
+
+
+class Answer(NamedTuple):
+    """What the service answered: a body longer than wanted is cut. Names of ``headers`` are found in any case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class Statuses:
@@ -62,13 +69,13 @@ def told(what: str, answer: Answer) -> str:
     except ValueError:
         phrase = ""
     text = " ".join(answer.body[:_TOLD_BYTES].decode(errors="replace").split())
-    place = answer.header(b"location") if 300 <= answer.status < 400 else ""
+    place = answer.headers.get("location") if 300 <= answer.status < 400 else ""
     return f"{what} answers {answer.status}{phrase}{f' to {place}' if place else ''}{f': {text}' if text else ''}"
 
 
 def retry_after_s(answer: Answer, now_s: float) -> float | None:
     """Seconds that the service asks to wait (RFC 9110, section 10.2.3): a number, or a time. At most an hour."""
-    text = answer.header(b"retry-after").strip()
+    text = answer.headers.get("retry-after", "").strip()
     if not text:
         return None
     if text.isdecimal():

@@ -1,21 +1,23 @@
-"""One HTTP service: its connections, its credentials, and a request with its answer."""
+"""One HTTP service: its connections, its credentials, and a request with its answer.
+
+On aiohttp, whose CPU per request is that of a hand-written client on h11, and a twentieth of httpx's
+(``benchmarks/http_client.py``).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Final
-from urllib.parse import urljoin
+from typing import Any, Final
 
-import h11
-import httpx
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
 
-from bridges.http.address import origin_and_base
-from bridges.http.answers import told
-from bridges.http.connection import Answer, BadAnswer, Connection, ConnectionCut, Headers, Request
-from bridges.http.headers import header_value
-from bridges.http.pool import Dialer, Origin, Pool, Proxy
+from bridges.http.answers import Answer, told
+from bridges.http.request import Headers, header_value, origin_and_base
 from bridges.http.settings import (
     BasicAuthentication,
     BearerAuthentication,
@@ -24,15 +26,20 @@ from bridges.http.settings import (
     OauthAuthentication,
 )
 from bridges.resource.contract import Connector, Context, ProbeStep, Sink
-from bridges.resource.errors import BadSettings, NeverAgain, ReconnectFirst, TryAgain
+from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, ReconnectFirst, TryAgain, connection_error
 from bridges.resource.oauth import Tokens
-from bridges.resource.probe import connect_step, resolve_step, tls_step
+from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
 from bridges.resource.tls import client_context
+from broker.config.ssrf import AddressGuard
 
-_NO_CERTIFICATE: Final = "; it may want a client certificate: ssl.certfile and ssl.keyfile"
+_NO_CERTIFICATE: Final = "; it may require a client certificate: ssl.certfile and ssl.keyfile"
 _CHECK_S: Final = 10.0
-_AGENT: Final = (b"User-Agent", b"sluice")
 _CHECK_BYTES: Final = 4096
+_HEAD_BYTES: Final = 64 * 1024
+"""Maximum size of an answer's status line, and of each header."""
+_NOT_ADDED: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+"""Headers that aiohttp would add."""
+_PROXY_LOGIN_REFUSED: Final = 407
 
 
 class HttpConnector(Connector):
@@ -41,75 +48,97 @@ class HttpConnector(Connector):
     def __init__(self, settings: HttpSettings, context: Context) -> None:
         self.settings, self.context = settings, context
         self.origin, self.base = origin_and_base(settings.url)
-        self._pool: Pool | None = None
-        self._dialer: Dialer
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._has_certificate = settings.ssl.certfile is not None
+        self._session: aiohttp.ClientSession | None = None
+        self._slots = asyncio.Semaphore(settings.pool_size)
+        self._tls: ssl.SSLContext | None = None
+        self._headers: Headers = ()
+        self._proxy_login: Headers = ()
+        self._proxy = None if settings.proxy is None else origin_and_base(settings.proxy.url)[0]
         login = settings.authentication
         self._tokens = Tokens(login, context.guard) if isinstance(login, OauthAuthentication) else None
 
     async def open(self) -> None:
-        """Connect, log in, and ask what ``health_check_path`` says."""
-        settings, clock = self.settings, self.context.services.node.clock
-        tls = settings.ssl.model_copy(update={"enable": self.origin.is_secure})
-        context = await asyncio.to_thread(client_context, tls)
-        self._dialer = Dialer(self.context.guard, self.origin.host, context, _proxy(settings), settings.connect_timeout)
-        self._headers = [(b"Host", self.origin.authority.encode()), _AGENT, *_fixed_headers(settings)]
-        pool = Pool(self.origin, self._dialer, settings.pool_size, settings.max_inactive, clock.monotonic_s)
-        self._pool = pool
+        """Connect, log in, and request ``health_check_path``."""
+        settings = self.settings
+        tls = settings.ssl.model_copy(update={"enable": self.origin.scheme == "https"})
+        self._tls = await asyncio.to_thread(client_context, tls)
+        self._headers, self._proxy_login = _fixed_headers(settings), _proxy_login(settings)
+        self._check_allowed(self.origin)
+        self._session = aiohttp.ClientSession(
+            connector=self._connector(),
+            timeout=aiohttp.ClientTimeout(total=None, connect=settings.connect_timeout),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=_NOT_ADDED,
+            auto_decompress=False,
+            max_line_size=_HEAD_BYTES,
+            max_field_size=_HEAD_BYTES,
+        )
         try:
-            await self.check()
+            await self._check(self._session.connector)
         except BaseException:
             await self.close()
             raise
 
+    def _connector(self) -> aiohttp.TCPConnector:
+        """Connections to addresses that the guard allows; ``pool_size`` is this class's to keep."""
+        resolver = _GuardedResolver(self.context.guard)
+        idle_s = self.settings.max_inactive
+        return aiohttp.TCPConnector(limit=0, resolver=resolver, use_dns_cache=False, keepalive_timeout=idle_s)
+
     async def close(self) -> None:
         """Close all connections."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     async def check(self) -> None:
-        """Whether it takes connections, gives tokens, and answers at ``health_check_path``."""
-        if self._pool is None:
-            raise ReconnectFirst(f"{self.origin}: not connected")
+        """Whether the service accepts connections, gives tokens, and answers at ``health_check_path``."""
+        async with self._connector() as fresh:
+            await self._check(fresh)
+
+    async def _check(self, connector: aiohttp.BaseConnector | None) -> None:
+        """The same, with a connection of a pool."""
         if self.settings.health_check_path is None:
-            await self._pool.check()
+            await self._connect(connector)
             if self._tokens is not None:
                 await self._tokens.token()
             return
-        answer = await self.ask(b"GET", self.health_target, _CHECK_S)
-        said = told(f"GET {self.origin}{self.health_target.decode()}", answer)
+        answer = await self.ask("GET", self.health_target, _CHECK_S)
+        said = told(f"GET {self.origin}{self.health_target}", answer)
         if answer.status in (401, 403):
             raise BadSettings(said)
         if answer.status >= 500:
             raise ReconnectFirst(said)
         if answer.status >= 400:
-            raise BadSettings(f"{said}; health_check_path must be there")
+            raise BadSettings(f"{said}; health_check_path must exist")
+
+    async def _connect(self, connector: aiohttp.BaseConnector | None) -> None:
+        """Have a pool make a connection, and keep it for a request."""
+        if self._session is None or connector is None:
+            raise ReconnectFirst(f"{self.origin}: not connected")
+        request = aiohttp.ClientRequest("GET", self.origin, **self._way_to(self.origin), session=self._session)
+        try:
+            (await connector.connect(request, [], self._session.timeout)).release()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._meant(error, self.origin) from None
 
     @property
-    def health_target(self) -> bytes:
+    def health_target(self) -> str:
         """The path of the check."""
         path = (self.settings.health_check_path or "").lstrip("/")
-        return f"{self.base}/{path}".encode()
+        return f"{self.base}/{path}"
 
     def probe(self) -> Sequence[ProbeStep]:
         """Name, connection, TLS, login, request."""
         settings, guard = self.settings, self.context.guard
-        through = _proxy(settings)
-        host, port = (self.origin.host, self.origin.port) if through is None else (through.host, through.port)
+        host, port = _place(self._proxy or self.origin)
         steps = [resolve_step(host, port, guard), connect_step(host, port, guard)]
-        if self.origin.is_secure and through is None:
-            steps.append(ProbeStep("tls", self._probe_tls))
+        if self.origin.scheme == "https" and self._proxy is None:
+            steps.append(tls_step(host, port, settings.ssl))
         if self._tokens is not None:
             steps.append(ProbeStep("authenticate", self._probe_token))
         steps.append(ProbeStep("request", self._probe_request))
         return steps
-
-    async def _probe_tls(self) -> str:
-        context = await asyncio.to_thread(client_context, self.settings.ssl.model_copy(update={"enable": True}))
-        assert context is not None
-        return await tls_step(self.origin.host, self.origin.port, context).run()
 
     async def _probe_token(self) -> str:
         assert self._tokens is not None
@@ -119,8 +148,8 @@ class HttpConnector(Connector):
     async def _probe_request(self) -> str:
         await self.open()
         if self.settings.health_check_path is None:
-            return "takes connections; set health_check_path to have it asked for something"
-        return f"answers at {self.health_target.decode()}"
+            return "accepts connections; set health_check_path to send it a request"
+        return f"answers at {self.health_target}"
 
     def sink(self, settings: HttpActionSettings, context: Context) -> Sink:
         """Requests of an action."""
@@ -132,8 +161,8 @@ class HttpConnector(Connector):
 
     async def ask(
         self,
-        method: bytes,
-        target: bytes,
+        method: str,
+        target: str,
         timeout_s: float,
         headers: Headers = (),
         body: bytes = b"",
@@ -141,141 +170,197 @@ class HttpConnector(Connector):
         most_bytes: int = _CHECK_BYTES,
         redirects: int = 0,
     ) -> Answer:
-        """A request and its answer, whatever that says. A token that is refused is asked for anew, once.
+        """Send a request and return its answer, whatever its status. A refused token is replaced once.
 
         Raises:
-            TryAgain: no answer in time, or none that is complete.
-            ReconnectFirst, BadSettings: nobody is there; see ``Dialer.dial`` and ``Tokens.token``.
-            NeverAgain: what it answers is not HTTP; a redirection leads to where nobody may call.
+            TryAgain: no complete answer in time.
+            ReconnectFirst, BadSettings: there is no connection, or no token (``Tokens.token``).
+            NeverAgain: the answer is not HTTP, or redirects from https to http.
         """
+        await self._take_slot(timeout_s * 0.9)
         limit = asyncio.timeout(timeout_s)
+        origin = self.origin
         try:
             async with limit:
-                answer = await self._authorized(method, target, headers, body, most_bytes, timeout_s)
-                origin = self.origin
+                answer = await self._authorized(method, target, headers, body, most_bytes)
                 for _ in range(redirects):
                     place = _redirected(method, answer, origin, target)
                     if place is None:
                         break
                     origin, target = place
-                    answer = await self._at(origin, method, target, headers, body, most_bytes, timeout_s)
+                    if origin == self.origin:
+                        answer = await self._authorized(method, target, headers, body, most_bytes)
+                    else:  # without the connector's headers and credentials
+                        self._check_allowed(origin)
+                        answer = await self._exchange(origin, method, target, headers, body, most_bytes)
                 return answer
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise TryAgain(f"{self.origin}: no answer within {timeout_s:g} s") from None
-        except BadAnswer as error:
-            raise NeverAgain(f"{self.origin}: {error}") from None
-        except ConnectionCut as error:
-            if error.is_refused:
-                raise BadSettings(f"{self.origin}: {error}") from None
-            hint = _NO_CERTIFICATE if self.origin.is_secure and error.was_silent and not self._has_certificate else ""
-            raise TryAgain(f"{self.origin}: {error}{hint}") from None
-        except h11.LocalProtocolError as error:
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if limit.expired():
+                raise TryAgain(f"{self.origin}: no answer within {timeout_s:g} s") from None
+            raise self._meant(error, origin) from None
+        except ValueError as error:
             raise NeverAgain(f"the request cannot be written: {error}") from None
-
-    async def _at(
-        self,
-        origin: Origin,
-        method: bytes,
-        target: bytes,
-        headers: Headers,
-        body: bytes,
-        most_bytes: int,
-        timeout_s: float,
-    ) -> Answer:
-        """Where a redirection leads; to another host without what is ours: credentials and headers of the connector."""
-        if origin == self.origin:
-            return await self._authorized(method, target, headers, body, most_bytes, timeout_s)
-        connection = await self._dialer.dial(origin)
-        try:
-            own = [(b"Host", origin.authority.encode()), _AGENT]
-            return await connection.exchange(self._request(origin, method, target, (*own, *headers), body), most_bytes)
         finally:
-            connection.close()
+            self._slots.release()
 
-    async def _authorized(
-        self, method: bytes, target: bytes, headers: Headers, body: bytes, most_bytes: int, timeout_s: float
-    ) -> Answer:
+    async def _take_slot(self, timeout_s: float) -> None:
+        """Wait for one of the pool's connections, to be given back by ``self._slots.release``."""
+        if not self._slots.locked():
+            await self._slots.acquire()
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            size = self.settings.pool_size
+            raise TryAgain(
+                f"no connection was free for {timeout_s:g} s: pool_size is {size}, all wait for {self.origin}"
+            ) from None
+
+    async def _authorized(self, method: str, target: str, headers: Headers, body: bytes, most_bytes: int) -> Answer:
+        """With the connector's headers and credentials."""
         own = self._headers
         if self._tokens is None:
-            return await self._exchange(
-                self._request(self.origin, method, target, (*own, *headers), body), most_bytes, timeout_s
-            )
-        for is_last in (False, True):
-            token = (b"Authorization", b"Bearer " + (await self._tokens.token()).encode())
-            request = self._request(self.origin, method, target, (*own, token, *headers), body)
-            answer = await self._exchange(request, most_bytes, timeout_s)
-            if answer.status != 401 or is_last:
-                return answer
+            return await self._exchange(self.origin, method, target, (*own, *headers), body, most_bytes)
+        token = ("Authorization", f"Bearer {await self._tokens.token()}")
+        answer = await self._exchange(self.origin, method, target, (*own, token, *headers), body, most_bytes)
+        if answer.status == 401:
             self._tokens.forget()
-        raise AssertionError("not reached")
+            token = ("Authorization", f"Bearer {await self._tokens.token()}")
+            answer = await self._exchange(self.origin, method, target, (*own, token, *headers), body, most_bytes)
+        return answer
 
-    async def _exchange(self, request: Request, most_bytes: int, timeout_s: float) -> Answer:
-        """Over a connection of the pool. One that was used before may have been closed by the other side while the
-        request was on its way: then it is sent over a new one, as the framework would."""
-        pool = self._pool
-        if pool is None:
-            raise ReconnectFirst(f"{self.origin}: not connected")
-        connection: Connection = await pool.take(timeout_s * 0.9)
+    async def _exchange(
+        self, origin: URL, method: str, target: str, headers: Headers, body: bytes, most_bytes: int
+    ) -> Answer:
+        """The service may close a kept connection while a request is on its way: the request is then sent once more."""
         try:
-            try:
-                return await connection.exchange(request, most_bytes)
-            except ConnectionCut as error:
-                if not error.was_silent or not connection.answers or error.is_refused:
-                    raise
-            connection = await pool.renewed(connection)
-            return await connection.exchange(request, most_bytes)
-        finally:
-            pool.give_back(connection)
+            return await self._sent(origin, method, target, headers, body, most_bytes)
+        except aiohttp.ServerDisconnectedError:
+            return await self._sent(origin, method, target, headers, body, most_bytes)
 
-    def _request(self, origin: Origin, method: bytes, target: bytes, headers: Headers, body: bytes) -> Request:
-        proxy = self._dialer.proxy
-        if proxy is not None and not origin.is_secure:
-            target, headers = str(origin).encode() + target, (*headers, *proxy.headers)
-        if body or method not in (b"GET", b"HEAD", b"DELETE", b"OPTIONS"):
-            headers = (*headers, (b"Content-Length", b"%d" % len(body)))
-        return Request(method, target, headers, body)
+    async def _sent(
+        self, origin: URL, method: str, target: str, headers: Headers, body: bytes, most_bytes: int
+    ) -> Answer:
+        if self._session is None:
+            raise ReconnectFirst(f"{self.origin}: not connected")
+        async with self._session.request(
+            method,
+            URL(f"{origin}{target}", encoded=True),
+            headers=[("User-Agent", "sluice"), *(() if origin.scheme == "https" else self._proxy_login), *headers],
+            data=body or (None if method in ("GET", "HEAD", "DELETE", "OPTIONS") else b""),
+            allow_redirects=False,
+            **self._way_to(origin),
+        ) as response:
+            found = bytearray()
+            while len(found) < most_bytes and (chunk := await response.content.read(most_bytes - len(found))):
+                found += chunk
+            return Answer(response.status, response.headers, bytes(found))
+
+    def _way_to(self, origin: URL) -> dict[str, Any]:
+        """TLS and proxy of a connection. Hosts that redirections lead to see no certificate of the connector."""
+        found: dict[str, Any] = {}
+        if self._tls is not None and origin.host == self.origin.host:
+            found["ssl"] = self._tls
+        if self._proxy is not None:
+            found |= {"proxy": self._proxy, "proxy_headers": self._proxy_login}  # which aiohttp uses for tunnels only
+        return found
+
+    def _check_allowed(self, origin: URL) -> None:
+        """Refuse addresses that need no name lookup; names are checked by ``_GuardedResolver``, but behind a proxy."""
+        guard = self.context.guard
+        for host in (origin.host, None if self._proxy is None else self._proxy.host):
+            if host and (why := guard.why_not_host(host) or _why_not_literal(guard, host)):
+                raise BadSettings(f"{host} must not be called: {why}")
+
+    def _meant(self, error: Exception, origin: URL) -> BridgeError:
+        """An error of aiohttp as one of bridges."""
+        host, port = _place(origin)
+        where, proxy = f"{host}:{port}", self._proxy and f"the proxy {self._proxy.host}:{self._proxy.port}"
+        if isinstance(error, aiohttp.ClientHttpProxyError):
+            if error.status == _PROXY_LOGIN_REFUSED:
+                return BadSettings(f"{proxy} refuses the login")
+            return ReconnectFirst(f"{proxy} makes no tunnel to {origin.host}: {error.status}")
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            return ReconnectFirst(f"{where}: no connection within {self.settings.connect_timeout:g} s")
+        if isinstance(error, aiohttp.ClientProxyConnectionError):
+            return connection_error(error.os_error, str(proxy))
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            return connection_error(error.certificate_error, where)
+        if isinstance(error, aiohttp.ClientConnectorError):
+            return connection_error(error.os_error, where)
+        if isinstance(error, aiohttp.ClientResponseError):
+            return NeverAgain(f"{origin}: the answer is not HTTP: {error.message}")
+        is_silent_tls = origin.scheme == "https" and self.settings.ssl.certfile is None
+        hint = "" if not is_silent_tls or isinstance(error, aiohttp.ClientPayloadError) else _NO_CERTIFICATE
+        if isinstance(cause := error.__cause__, ssl.SSLError):
+            return BadSettings(f"{origin}: TLS was refused: {cause.reason or cause}{hint}")
+        return TryAgain(f"{origin}: the connection was closed before the answer was complete{hint}")
 
 
-def _redirected(method: bytes, answer: Answer, origin: Origin, target: bytes) -> tuple[Origin, bytes] | None:
-    """Where an answer leads; None when it does not, or when the request would have to become another one."""
-    repeats = (301, 302, 303, 307, 308) if method == b"GET" else (307, 308)
-    place = answer.header(b"location")
+class _GuardedResolver(AbstractResolver):
+    """Looks names up; addresses that must not be called are left out."""
+
+    def __init__(self, guard: AddressGuard) -> None:
+        self._guard = guard
+
+    async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[ResolveResult]:
+        """See ``AbstractResolver``; raises what ``bridges.resource.probe.resolve`` does."""
+        return [
+            {"hostname": host, "host": address, "port": port, "family": family, "proto": 0, "flags": 0}
+            for address in await resolve(host, port, self._guard)
+        ]
+
+    async def close(self) -> None:
+        """See ``AbstractResolver``."""
+
+
+def _place(origin: URL) -> tuple[str, int]:
+    return origin.host or "", origin.port or 0
+
+
+def _redirected(method: str, answer: Answer, origin: URL, target: str) -> tuple[URL, str] | None:
+    """Where an answer leads; None when it does not, or when the method would change."""
+    repeats = (301, 302, 303, 307, 308) if method == "GET" else (307, 308)
+    place = answer.headers.get("Location")
     if answer.status not in repeats or not place:
         return None
-    whole = urljoin(f"{origin}{target.decode()}", place)
     try:
-        url = httpx.URL(whole)
-    except httpx.InvalidURL:
+        url = URL(f"{origin}{target}", encoded=True).join(URL(place))
+    except ValueError:
         return None
     if url.scheme not in ("http", "https") or not url.host:
         return None
-    is_secure = url.scheme == "https"
-    if origin.is_secure and not is_secure:
-        raise NeverAgain(f"{origin} redirects to {whole}, which is not encrypted")
-    return Origin(is_secure, url.host, url.port or (443 if is_secure else 80)), url.raw_path
+    if origin.scheme == "https" and url.scheme == "http":
+        raise NeverAgain(f"{origin} redirects to {url}, which is not encrypted")
+    return url.origin(), url.raw_path_qs
 
 
-def _fixed_headers(settings: HttpSettings) -> list[tuple[bytes, bytes]]:
-    """Those of every request. Secrets are read here, each time a connection is made anew."""
-    headers = [(name.encode(), header_value(secret.reveal())) for name, secret in settings.headers.items()]
+def _fixed_headers(settings: HttpSettings) -> Headers:
+    """Those of every request. Secrets are read here, for each new connection."""
+    headers = [(name, header_value(secret.reveal())) for name, secret in settings.headers.items()]
     authentication = settings.authentication
     if isinstance(authentication, BasicAuthentication):
-        headers.append((b"Authorization", _basic(authentication.username, authentication.password.reveal())))
+        headers.append(("Authorization", _basic(authentication.username, authentication.password.reveal())))
     elif isinstance(authentication, BearerAuthentication):
-        headers.append((b"Authorization", b"Bearer " + header_value(authentication.token.reveal())))
+        headers.append(("Authorization", f"Bearer {header_value(authentication.token.reveal())}"))
     return headers
 
 
-def _proxy(settings: HttpSettings) -> Proxy | None:
-    if settings.proxy is None:
+def _proxy_login(settings: HttpSettings) -> Headers:
+    proxy = settings.proxy
+    if proxy is None or not proxy.username:
+        return []
+    password = proxy.password.reveal() if proxy.password is not None else ""
+    return [("Proxy-Authorization", _basic(proxy.username, password))]
+
+
+def _basic(username: str, password: str) -> str:
+    return "Basic " + b64encode(f"{username}:{password}".encode()).decode()
+
+
+def _why_not_literal(guard: AddressGuard, host: str) -> str | None:
+    try:
+        return guard.why_not_address(host)
+    except ValueError:
         return None
-    origin, _ = origin_and_base(settings.proxy.url)
-    password = settings.proxy.password.reveal() if settings.proxy.password is not None else ""
-    login = [(b"Proxy-Authorization", _basic(settings.proxy.username, password))] if settings.proxy.username else []
-    return Proxy(origin.host, origin.port, login)
-
-
-def _basic(username: str, password: str) -> bytes:
-    return b"Basic " + b64encode(f"{username}:{password}".encode())

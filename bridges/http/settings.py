@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
-import httpx
 from pydantic import AfterValidator, Field, field_validator, model_validator
+from yarl import URL
 
+from bridges.resource.header_names import header_name
 from bridges.resource.oauth import ClientCredentials
 from bridges.resource.secret import SecretText
 from bridges.resource.tls import TlsOptions
@@ -16,35 +17,26 @@ from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS
 from broker.config.units import Duration, Size
 
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS: Final = ("connection", "content-length", "expect", "host", "te", "trailer", "transfer-encoding", "upgrade")
 """Headers that make the message what it is: nobody else sets them."""
 _STATUS: Final = re.compile(r"[1-5](?:xx|[0-9]{2})")
 
 
-def _header_name(name: str) -> str:
-    if not _TOKEN.fullmatch(name):
-        raise ValueError(f"{name!r} is not the name of a header; names are letters, digits and '-'")
-    if name.lower() in _OURS:
-        raise ValueError(f"the header {name!r} is set by the connector; leave it out")
-    return name
-
-
-HeaderName = Annotated[str, AfterValidator(_header_name)]
+HeaderName = Annotated[str, AfterValidator(header_name(_OURS))]
 
 
 def _address(text: str) -> str:
     try:
-        url = httpx.URL(text)
-    except (httpx.InvalidURL, UnicodeError) as error:
+        url = URL(text)
+    except ValueError as error:
         raise ValueError(f"{text!r} is not an address: {error}") from None
     if url.scheme not in ("http", "https") or not url.host:
         raise ValueError(f"{text!r} is not an address; write 'http://host:port' or 'https://host/path'")
-    if url.userinfo:
+    if url.user is not None or url.password is not None:
         raise ValueError("an address with a password in it would be shown; put it into 'authentication'")
     if "${" in text:
         raise ValueError("the address is the same for all rows; put '${...}' into the path of the action")
-    if url.query or url.fragment:
+    if url.query_string or url.fragment:
         raise ValueError("an address has no query; put it into 'query' of the action")
     return text
 

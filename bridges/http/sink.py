@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from bridges.http.address import target_template
 from bridges.http.answers import Judge, Statuses, answers_of_rows, retry_after_s, told
 from bridges.http.client import HttpConnector
-from bridges.http.connection import Headers
-from bridges.http.headers import header_templates, of_message
+from bridges.http.request import Headers, header_templates, of_message, target_template
 from bridges.http.settings import HttpActionSettings
 from bridges.resource.contract import ALL_DONE, Answers, Context, Sink
 from bridges.resource.errors import BridgeError, NeverAgain, TargetMissing, TryAgain
@@ -21,8 +19,8 @@ from broker.core.message import Message
 
 _PART_OF_TIMEOUT: Final = 0.9
 """Of ``request_timeout``: what takes longer is given up here, before the framework gives up the connection."""
-_TYPES: Final = {"none": b"application/json", "json_array": b"application/json", "ndjson": b"application/x-ndjson"}
-_JOINED_TYPE: Final = b"application/octet-stream"
+_TYPES: Final = {"none": "application/json", "json_array": "application/json", "ndjson": "application/x-ndjson"}
+_JOINED_TYPE: Final = "application/octet-stream"
 _LINE_BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
 _WITH_BODY: Final = ("post", "put", "patch")
 _TROUBLE_S: Final = 60.0
@@ -33,14 +31,14 @@ _NOT_THERE: Final = (404, 410)
 class Record(NamedTuple):
     """The request of one row, or its part of one."""
 
-    target: bytes
+    target: str
     headers: Headers
     body: bytes
     identity: bytes
     """Tells the row from all others; the same when it is sent again."""
 
     @property
-    def place(self) -> tuple[bytes, Headers]:
+    def place(self) -> tuple[str, Headers]:
         """Rows with the same may share a request."""
         return self.target, self.headers
 
@@ -51,17 +49,17 @@ class HttpSink(Sink):
     def __init__(self, connector: HttpConnector, settings: HttpActionSettings, context: Context) -> None:
         self._connector, self._settings = connector, settings
         self._clock, self._timeout_s = context.services.node.clock, context.request_timeout_s * _PART_OF_TIMEOUT
-        self._method = settings.method.upper().encode()
+        self._method = settings.method.upper()
         self._target_of = target_template(connector.base, settings.path, settings.query)
         self._headers_of = header_templates(settings.headers)
         self._body_of = _body_template(settings)
         names = {name.lower() for name in settings.headers}
         has_type = settings.method not in _WITH_BODY or "content-type" in names
-        self._type = [] if has_type else [(b"Content-Type", _TYPES.get(settings.batch, _JOINED_TYPE))]
+        self._type = [] if has_type else [("Content-Type", _TYPES.get(settings.batch, _JOINED_TYPE))]
         is_one_place = "${" not in settings.path
         self._is_asked = settings.check_method is not None
         self._judge = Judge(Statuses(settings.retry_statuses), is_one_place=is_one_place)
-        self._key_name = settings.idempotency_header.encode() if settings.idempotency_header else b""
+        self._key_name = settings.idempotency_header or ""
         self._holds: dict[str, tuple[HttpActionSettings, float]] = connector.context.memory.setdefault("holds", {})
         """By action: up to when the service has asked to wait, whichever connection it said so on; until the action is
         changed."""
@@ -98,7 +96,7 @@ class HttpSink(Sink):
         """Whether the path is there, where ``check_method`` asks; else what the last requests have met with."""
         settings = self._settings
         if settings.check_method is not None:
-            target, method = self._target_of({}), settings.check_method.upper().encode()
+            target, method = self._target_of({}), settings.check_method.upper()
             answer = await self._connector.ask(method, target, self._timeout_s, redirects=settings.max_redirects)
             if answer.status in _NOT_THERE:
                 raise TargetMissing(told(self._what(target), answer))
@@ -182,12 +180,12 @@ class HttpSink(Sink):
             return ()
         digest = hashlib.sha256()
         for row in rows:
-            for part in (row.identity, row.target, row.body):
+            for part in (row.identity, row.target.encode(), row.body):
                 digest.update(b"%d:" % len(part) + part)
-        return ((self._key_name, digest.hexdigest()[:32].encode()),)
+        return ((self._key_name, digest.hexdigest()[:32]),)
 
-    def _what(self, target: bytes) -> str:
-        return f"{self._method.decode()} {self._connector.origin}{target.decode().partition('?')[0]}"
+    def _what(self, target: str) -> str:
+        return f"{self._method} {self._connector.origin}{target.partition('?')[0]}"
 
     # What it met with
 

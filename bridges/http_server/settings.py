@@ -5,29 +5,19 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from bridges.resource.address import parse_address
+from bridges.resource.header_names import header_name
 from bridges.resource.secret import SecretText
-from bridges.resource.tls import load_pem
+from bridges.resource.tls import TlsFiles
 from broker.config.model import Settings
 from broker.config.stamp import stamp_of
 from broker.config.units import Duration, Size
 
-_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
-_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-
-
-def _lower_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not the name of a header; names are letters, digits and '-'")
-    return name.lower()
-
-
-HeaderName = Annotated[str, AfterValidator(_lower_name)]
+HeaderName = Annotated[str, AfterValidator(header_name()), AfterValidator(str.lower)]
 
 
 class NoAuthentication(Settings):
@@ -80,24 +70,15 @@ Authentication = Annotated[
 ]
 
 
-class ServerTls(Settings):
+class ServerTls(TlsFiles):
     """`ssl` of a listener; names as of the MQTT listeners."""
 
-    certfile: Path | None = Field(default=None, description="The listener's certificate with those behind it, PEM.")
-    keyfile: Path | None = Field(default=None, description="Its private key, PEM.")
-    password: SecretText | None = Field(default=None, description="What the private key is encrypted with.")
     verify: Literal["verify_peer", "verify_none"] = Field(
         default="verify_none", description="verify_peer: only senders with a certificate of cacertfile's are let in."
     )
-    cacertfile: Path | None = Field(default=None, description="Authorities that senders' certificates come from, PEM.")
-    versions: list[Literal["tlsv1.2", "tlsv1.3"]] = Field(
-        default=["tlsv1.3", "tlsv1.2"], min_length=1, description="Versions of TLS that are spoken."
-    )
 
     @model_validator(mode="after")
-    def _fits(self) -> ServerTls:
-        if (self.certfile is None) is not (self.keyfile is None):
-            raise ValueError("certfile and keyfile belong together; give both or none")
+    def _clients_fit(self) -> ServerTls:
         if (self.verify == "verify_peer") is not (self.cacertfile is not None):
             raise ValueError("verify = verify_peer and cacertfile belong together; give both or none")
         if self.cacertfile is not None and self.certfile is None:
@@ -110,11 +91,10 @@ class ServerTls(Settings):
         Raises:
             BadSettings: a file cannot be used; says which and why.
         """
-        if self.certfile is None or self.keyfile is None:
+        if self.certfile is None:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        spoken = [_VERSIONS[name] for name in self.versions]
-        context.minimum_version, context.maximum_version = min(spoken), max(spoken)
+        self.limit_versions(context)
         self.load(context)
         return context
 
@@ -124,17 +104,9 @@ class ServerTls(Settings):
         Raises:
             BadSettings: a file cannot be used; says which and why.
         """
-        if self.certfile is None or self.keyfile is None:
-            return
-        password = self.password.reveal() if self.password is not None else ""  # never asks on a terminal
-        certificate, key = self.certfile, self.keyfile
-        load_pem(
-            lambda: context.load_cert_chain(certificate, key, lambda: password),
-            "ssl.certfile and ssl.keyfile",
-            certificate,
-        )
-        if authorities := self.cacertfile:
-            load_pem(lambda: context.load_verify_locations(authorities), "ssl.cacertfile", authorities)
+        self.load_certificate(context)
+        if self.cacertfile is not None:
+            self.load_authorities(context)
             context.verify_mode = ssl.CERT_REQUIRED
 
     @property

@@ -4,11 +4,13 @@ one record at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.partitioner import murmur2
 
-from bridges.kafka.partition import Partitions
 from bridges.kafka.record import Record
 from bridges.resource.errors import TryAgain
 
@@ -88,3 +90,35 @@ class Packing:
         if record.partition is None and self._partitions.is_by_key:
             self._of_key[key] = batch
         return True
+
+
+_KEPT: Final = 65_536
+"""Keys whose partition is remembered: hashing one takes some 10 µs in Python."""
+
+
+class Partitions:
+    """The partitions of one topic. ``strategy`` is that of the settings."""
+
+    def __init__(self, numbers: Sequence[int], strategy: str, choose: Callable[[Sequence[int]], int] = random.choice):
+        self.numbers = sorted(numbers)
+        self._strategy, self._choose = strategy, choose
+        self.is_by_key = strategy != "random"
+        """Whether records of one key, in one batch, go to one partition."""
+        self._of_key: dict[bytes, int] = {}
+
+    def pick(self, key: bytes | None, sticky: int) -> int:
+        """For one record; ``sticky`` is what the batch stays with (``sticky()``)."""
+        if self._strategy == "random":
+            return self._choose(self.numbers)
+        if key is None or self._strategy == "sticky":
+            return sticky
+        found = self._of_key.get(key)
+        if found is None:
+            if len(self._of_key) >= _KEPT:
+                self._of_key.clear()
+            found = self._of_key[key] = self.numbers[(murmur2(key) & 0x7FFFFFFF) % len(self.numbers)]
+        return found
+
+    def sticky(self) -> int:
+        """A partition for a whole batch."""
+        return self._choose(self.numbers)

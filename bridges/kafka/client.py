@@ -11,11 +11,11 @@ from typing import Any, Final, Protocol
 
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import NewTopic
-from aiokafka.conn import create_conn
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, StaleMetadata, for_code
 from aiokafka.protocol.produce import ProduceRequest
 
-from bridges.kafka.admin import Admin, first_answer
+from bridges.kafka.clients import Admin, first_answer
 from bridges.kafka.errors import meant, said
 from bridges.kafka.settings import KafkaSettings, OauthAuthentication, PasswordAuthentication
 from bridges.resource.contract import Connector, Context, ProbeStep, Sink, Source
@@ -91,16 +91,11 @@ class KafkaConnector(Connector):
 
     def probe(self) -> Sequence[ProbeStep]:
         """Resolve, connect and TLS of the hosts, any of which will do; authenticate, metadata."""
-        guard, hosts = self._context.guard, self.settings.addresses
+        guard, hosts, options = self._context.guard, self.settings.addresses, self.settings.ssl
 
         def of_any(step: Callable[[str, int], ProbeStep]) -> ProbeStep:
             steps = [step(host, port) for host, port in hosts]
             return ProbeStep(steps[0].name, partial(_any_of, steps))
-
-        async def tls() -> str:
-            context = await asyncio.to_thread(client_context, self.settings.ssl)
-            assert context is not None
-            return await _any_of([tls_step(host, port, context) for host, port in hosts])
 
         async def authenticate() -> str:
             await self.open()
@@ -114,7 +109,7 @@ class KafkaConnector(Connector):
         return [
             of_any(lambda host, port: resolve_step(host, port, guard)),
             of_any(lambda host, port: connect_step(host, port, guard)),
-            *([ProbeStep("tls", tls)] if self.settings.ssl.enable else []),
+            *([of_any(lambda host, port: tls_step(host, port, options))] if options.enable else []),
             ProbeStep("authenticate", authenticate),
             ProbeStep("metadata", metadata),
         ]
@@ -239,15 +234,17 @@ class KafkaConnector(Connector):
         names = ("client_id", "request_timeout_ms", "security_protocol", "ssl_context")
         arguments = {key: value for key, value in self.reach("test").items() if key in names or key.startswith("sasl_")}
         where = f"{host}:{port}"
+        connection = AIOKafkaConnection(host, port, **arguments)
         try:
-            connection = await create_conn(host, port, **arguments)
+            await connection.connect()
         except Exception as error:
             cause, ssl_options = meant(error, where), self.settings.ssl
             is_unsaid = isinstance(error, KafkaError) and not isinstance(cause, BadSettings)
             if ssl_options.enable and ssl_options.certfile is None and is_unsaid:
                 raise ReconnectFirst(f"{cause}; it may want a certificate of the client: ssl.certfile") from error
             raise cause from error
-        connection.close()
+        finally:  # also where this is cancelled: the socket may be open by then
+            connection.close()
         return where
 
 

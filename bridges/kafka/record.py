@@ -7,13 +7,14 @@ from typing import Any, Final
 
 import msgspec
 
-from bridges.kafka.encoding import Encode, encoder
 from bridges.kafka.headers import of_message
-from bridges.kafka.settings import KafkaActionSettings
+from bridges.kafka.settings import KafkaActionSettings, SchemaEncoding
+from bridges.resource.errors import NeverAgain
 from bridges.resource.templates import bytes_template, strict_template, value_template
 from broker.core.action import Row
+from broker.core.errors import NotFound
 from broker.core.message import Message
-from broker.core.schema import SchemaLookup
+from broker.core.schema import SchemaError, SchemaLookup, Serde, TaggedSchemas
 from rules.actions.text import template
 from rules.sql.values import json_bytes
 
@@ -150,3 +151,37 @@ def _number(value: Any) -> int | None:
         return int(value)
     except (TypeError, ValueError):
         return None
+
+
+Encode = Callable[[Row], "bytes | None"]
+
+
+def encoder(settings: KafkaActionSettings, schemas: SchemaLookup) -> Encode:
+    """How the value of a row is made."""
+    if not isinstance(settings.value_encoding, SchemaEncoding):
+        return bytes_template(settings.message.value)
+    return _by_schema(settings, settings.value_encoding, schemas)
+
+
+def _by_schema(settings: KafkaActionSettings, encoding: SchemaEncoding, schemas: SchemaLookup) -> Encode:
+    is_row = settings.message.value in ("", "${.}", "${}")
+    value_of = (lambda row: row) if is_row else value_template(settings.message.value)
+
+    def encode(row: Row) -> bytes | None:
+        value = value_of(row)
+        if value is None:
+            return None
+        try:
+            return _serde(encoding, schemas).encode(value, encoding.message_type)
+        except (SchemaError, NotFound) as error:
+            raise NeverAgain(str(error)) from None
+
+    return encode
+
+
+def _serde(encoding: SchemaEncoding, schemas: SchemaLookup) -> Serde:
+    """The schema's version in use, looked up each time: it may be changed while the action runs."""
+    name: Any = encoding.schema_name
+    if encoding.wire_format == "confluent" and isinstance(schemas, TaggedSchemas):
+        return schemas.tagged(name)
+    return schemas.serde(name)

@@ -15,13 +15,11 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import OutOfOrderSequenceNumber
 from aiokafka.structs import TopicPartition
 
-from bridges.kafka.admin import connect_side_by_side
-from bridges.kafka.batches import Batch, Packing
+from bridges.kafka.batches import Batch, Packing, Partitions
 from bridges.kafka.client import KafkaConnector
-from bridges.kafka.ending import end_producer
+from bridges.kafka.clients import connect_side_by_side, end_producer
 from bridges.kafka.errors import meant
 from bridges.kafka.headers import of_position
-from bridges.kafka.partition import Partitions
 from bridges.kafka.record import Record, Renderer
 from bridges.kafka.settings import KafkaActionSettings
 from bridges.resource.contract import ALL_DONE, Answers, Context, Sink

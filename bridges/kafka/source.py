@@ -17,7 +17,7 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
 
 from bridges.kafka.client import KafkaConnector
-from bridges.kafka.ending import end_consumer
+from bridges.kafka.clients import end_consumer
 from bridges.kafka.errors import meant
 from bridges.kafka.headers import to_message
 from bridges.kafka.settings import KafkaSourceSettings, PublishSettings, SchemaEncoding

@@ -15,6 +15,7 @@ from bridges.mqtt.inflow import Delivery, Inbox, Inflow, Releases
 from bridges.mqtt.loops import Echoes, marks_of
 from bridges.mqtt.settings import MOST_INFLIGHT, MqttSettings
 from bridges.resource.errors import NeverAgain, ReconnectFirst
+from bridges.resource.tasks import until_set
 from broker.codec.encode import encode_packet
 from broker.codec.framing import Decoder
 from broker.codec.packets import (
@@ -46,6 +47,7 @@ _LARGEST_PACKET: Final = 268_435_460
 _PING_S: Final = 10.0
 """A PINGREQ that is not answered for so long means that the connection is dead."""
 _ALIASES: Final = 1000
+_CLOSE_S: Final = 2.0
 _NOBODY_S: Final = 30.0
 """Messages that no source wants for so long end their subscription."""
 _BRIDGE_BIT: Final = 0x80
@@ -115,6 +117,7 @@ class Client(asyncio.Protocol):
         self._decoder = Decoder(self.version, settings.max_received_size)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._has_ended = asyncio.Event()
         self._out: list[bytes] = []
         self._is_flushing = self._is_over = self._is_connected = False
         self._may_write = True
@@ -159,6 +162,7 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The other side is gone."""
+        self._has_ended.set()
         why = f": {exc}" if exc else ""
         before = "" if self.connack.done() else " before it answered CONNECT"
         self.end(f"{self.login.server} has closed the connection{before}{why}")
@@ -195,6 +199,12 @@ class Client(asyncio.Protocol):
             self._transport.close()
         self._lost = lambda _reason: None
         self.end("the connection was closed")
+
+    async def closed(self) -> None:
+        """Return when the socket is closed after ``close``, the end of TLS included; it is cut after a while."""
+        if self._transport is not None:
+            await until_set(self._has_ended, _CLOSE_S)
+            self._transport.abort()
 
     def end(self, why: str) -> None:
         """There is no connection any more."""

@@ -10,11 +10,10 @@ from typing import Any, Final
 from uuid import uuid4
 
 from bridges.mqtt.client import Client, Login, Session
-from bridges.mqtt.errors import connection_error
 from bridges.mqtt.settings import VERSIONS, MqttActionSettings, MqttSettings, MqttSourceSettings
 from bridges.mqtt.websocket import Tunnel
 from bridges.resource.contract import Connector, ConnectorType, Context, ProbeStep, Sink, Source
-from bridges.resource.errors import BridgeError, ReconnectFirst
+from bridges.resource.errors import BridgeError, ReconnectFirst, connection_error
 from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
 from bridges.resource.tls import client_context
 from broker.codec.packets import SubscriptionRequest
@@ -113,6 +112,7 @@ class MqttConnector(Connector):
         client, self._client = self._client, None
         if client is not None:
             client.close()
+            await client.closed()
             if not self._is_trial:
                 self.context.services.messaging.set_state(f"connection/{self.name}/state", "0")
 
@@ -125,11 +125,6 @@ class MqttConnector(Connector):
         self._is_trial = True
         host, port, is_websocket, *_ = self.settings.address
         guard, options = self.context.guard, self.settings.tls
-
-        async def handshake() -> str:
-            context = await asyncio.to_thread(client_context, options)
-            assert context is not None
-            return await tls_step(host, port, context).run()
 
         async def websocket() -> str:
             client = Client(self._login(), self._session(), lambda _reason: None, lambda _reason: None)
@@ -154,7 +149,7 @@ class MqttConnector(Connector):
         return [
             resolve_step(host, port, guard),
             connect_step(host, port, guard),
-            *([ProbeStep("tls", handshake)] if options.enable else []),
+            *([tls_step(host, port, options)] if options.enable else []),
             *([ProbeStep("websocket", websocket)] if is_websocket else []),
             ProbeStep("authenticate", authenticate),
             ProbeStep("metadata", ping),

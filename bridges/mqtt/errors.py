@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -13,7 +12,6 @@ from bridges.resource.errors import (
     ReconnectFirst,
     TargetMissing,
     TryAgain,
-    understood,
 )
 from broker.core import reason
 
@@ -83,19 +81,6 @@ def disconnect_error(code: int, properties: Mapping[str, Any], server: str) -> s
     """What a DISCONNECT of the other broker means."""
     more = "; another client has the same client identifier" if code == reason.SESSION_TAKEN_OVER else ""
     return f"{server} has closed the connection: {_said(code, properties)}{more}"
-
-
-def connection_error(error: BaseException, server: str) -> BridgeError:
-    """Why there is no connection."""
-    if isinstance(error, BridgeError):
-        return error
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return BadSettings(f"the certificate of {server} is not accepted: {error.verify_message}")
-    if isinstance(error, ssl.SSLError):
-        return ReconnectFirst(f"no TLS with {server}: {error.reason or error}")
-    if isinstance(error, OSError):
-        return ReconnectFirst(f"{server}: {(error.strerror or str(error) or type(error).__name__).lower()}")
-    return understood(error)
 
 
 def _said(code: int, properties: Mapping[str, Any]) -> str:

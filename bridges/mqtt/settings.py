@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from bridges.mqtt.server import PATH, Server, check_path, parse_server
 from bridges.resource.errors import BadSettings
+from bridges.resource.header_names import header_name
 from bridges.resource.secret import SecretText
 from bridges.resource.tls import TlsOptions
 from broker.config.model import Settings
@@ -25,23 +25,14 @@ _LONGEST_EXPIRY_S: Final = 0xFFFFFFFF
 VERSIONS: Final = {"v3": 3, "v4": 4, "v5": 5}
 
 
-_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS: Final = ("connection", "host", "upgrade")
-
-
-def _header_name(name: str) -> str:
-    if not _HEADER.fullmatch(name):
-        raise ValueError(f"{name!r} is not the name of a header; names are letters, digits and '-'")
-    if name.lower() in _OURS or name.lower().startswith("sec-websocket-"):
-        raise ValueError(f"the header {name!r} is set by the connector; leave it out")
-    return name
 
 
 class WebSocketOptions(Settings):
     """`websocket` of a connector whose server is `ws://` or `wss://`."""
 
     path: str = Field(default=PATH, description="Where MQTT is, when the address of the server does not say so.")
-    headers: dict[Annotated[str, AfterValidator(_header_name)], SecretText] = Field(
+    headers: dict[Annotated[str, AfterValidator(header_name(_OURS, "sec-websocket-"))], SecretText] = Field(
         default_factory=dict,
         max_length=64,
         description="Further headers of the request that opens the WebSocket; `${env:NAME}`, `${file:PATH}`.",

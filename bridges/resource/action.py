@@ -1,7 +1,7 @@
 """One action: what rules hand rows to (``broker.core.action.Sink``), with its buffer, its sender and its state.
 
-The buffer is the action's own. The sink is made anew whenever the connection or the settings are; it is used while the
-action is *open*, which is between ``serve`` being called by the owner of the connector and its end.
+The buffer is the action's own. A sink is made for each connection and each change of the settings; it is used while the
+action is *open*, which is while the connector's supervisor runs ``serve``.
 """
 
 from __future__ import annotations
@@ -11,38 +11,22 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from bridges.resource.backoff import Backoff
 from bridges.resource.batch import Pace, Sender
 from bridges.resource.buffer import Buffer
 from bridges.resource.contract import Sink
-from bridges.resource.errors import (
-    BridgeError,
-    NeverAgain,
-    ReconnectFirst,
-    TargetMissing,
-    TargetUnusable,
-    TryAgain,
-    understood,
-)
+from bridges.resource.dead_letters import DeadLetters
+from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst, TargetMissing, understood
+from bridges.resource.fallbacks import FallbackCall
 from bridges.resource.figures import ActionFigures
 from bridges.resource.item import Item
-from bridges.resource.options import ActionOptions
-from bridges.resource.waiting import ended, until_set
-from broker.core.action import (
-    CONNECTED,
-    CONNECTING,
-    DISABLED,
-    DISCONNECTED,
-    STOPPED,
-    PushedBack,
-    Row,
-    Settle,
-    SinkDisabled,
-)
-from broker.core.clock import Clock
+from bridges.resource.specs import ActionSpec
+from bridges.resource.supervisor import Member, State
+from bridges.resource.tasks import Backoff, ended, until_set
+from broker.core.action import CONNECTED, CONNECTING, PushedBack, Row, Settle, SinkDisabled
 from broker.core.errors import SluiceError, Unavailable
+from broker.core.feature import Services
 from broker.core.message import Message
 from broker.core.queue import QueueFull
 from broker.observe.log import get_logger
@@ -57,110 +41,55 @@ _HALT_S: Final = 10.0
 
 _settle_of: Final = attrgetter("settle")
 
-State = tuple[str, str]
-"""One of ``broker.core.action``'s states, and the reason, empty when there is nothing to say."""
 
+class Action(Member):
+    """Receives rows from rules, buffers them and sends them."""
 
-class Line(Protocol):
-    """The connection an action stands on: its connector's owner."""
+    kind = "action"
+    pause_means = "paused: rows wait in the buffer"
+    spec: ActionSpec
+    figures: ActionFigures
+    buffer: Buffer
 
-    epoch: int
-    """Grows each time the connection is made."""
-
-    @property
-    def state(self) -> State: ...
-
-    def broken(self, reason: str, epoch: int) -> None:
-        """The connection of that epoch does not work: make a new one."""
-        ...
-
-    def proved(self) -> None:
-        """It works: something went through."""
-        ...
-
-
-class Aftermath(Protocol):
-    """What is done with rows that are given up: fallbacks, dead letters."""
-
-    def given_up(self, items: Sequence[Item], cause: str, reason: str) -> int:
-        """How many of the rows a fallback or a dead letter has now; ``cause`` is one of ``figures.LOSS_REASONS``."""
-        ...
-
-
-class Action:
-    """Receives rows from rules, buffers them and sends them. ``name`` is ``<type>:<name>``."""
-
-    def __init__(
-        self,
-        name: str,
-        options: ActionOptions,
-        figures: Callable[[Callable[[], tuple[int, int, int]]], ActionFigures],
-        clock: Clock,
-        aftermath: Aftermath,
-    ) -> None:
-        self.name, self.options = name, options
-        self.figures = figures(self._queue)
+    def __init__(self, spec: ActionSpec, services: Services) -> None:
+        super().__init__(spec.id, services.node.clock)
+        self.spec = spec
+        self.figures = ActionFigures(services.monitoring.metrics, spec.id, self._queue)
+        self.letters = DeadLetters(
+            spec.id, spec.dead_letters, services.storage.queues, services.node.clock, self.figures.dead_letters_lost
+        )
         self._matched = self.figures.matched
-        self.line: Line | None = None
-        self.buffer: Buffer
-        self.is_enabled = True
-        self._clock, self._aftermath = clock, aftermath
+        self._fallbacks: Sequence[FallbackCall] = ()
         self._pace: Pace
         self._make_sink: Callable[[], Sink]
-        self._hide: Callable[[str], str] = str
         self._sink: Sink | None = None
         self._sender: Sender | None = None
         self._sending: asyncio.Task[None] | None = None
-        self._stopped = ""
-        """Why no rows are taken; empty while they are."""
-        self.is_paused = False
         self._open = asyncio.Event()
-        self._state: State = (CONNECTING, "")
         self._success_s = -float("inf")
         self._has_sent_back = False
         self._nudged = asyncio.Event()
         self._moved = asyncio.Event()
-        self.last_error: dict[str, Any] | None = None
-
-    @property
-    def key(self) -> str:
-        """Tells it from a source of the same name."""
-        return f"action {self.name}"
 
     def equip(
-        self, options: ActionOptions, pace: Pace, make_sink: Callable[[], Sink], hide: Callable[[str], str]
+        self,
+        spec: ActionSpec,
+        fallbacks: Sequence[FallbackCall],
+        pace: Pace,
+        make_sink: Callable[[], Sink],
+        hide: Callable[[str], str],
     ) -> None:
-        """Settings as they are from now on; ``hide`` takes their secrets out of a text.
-
-        The caller has it served anew where they had been others.
-        """
-        self.options, self._pace, self._make_sink, self._hide = options, pace, make_sink, hide
+        """Settings from now on; ``hide`` takes their secrets out of a text. The caller restarts it."""
+        self.spec, self.letters.options, self._fallbacks = spec, spec.dead_letters, fallbacks
+        self._pace, self._make_sink, self._hide = pace, make_sink, hide
         self._state = self._state[0], ""
 
     # What rules see
 
-    @property
-    def state(self) -> str:
-        """The state, without its reason."""
-        return DISABLED if not self.is_enabled else self.status[0]
-
-    @property
-    def status(self) -> State:
-        """State and reason; never better than the connector's."""
-        if not self.is_enabled:
-            return DISABLED, ""
-        if self._stopped:
-            return STOPPED, self._stopped
-        if self.line is None:
-            return DISCONNECTED, "its connector is not there"
-        connector = self.line.state
-        if connector[0] != CONNECTED:
-            return connector[0], f"connector: {connector[1]}" if connector[1] else ""
+    def _own_status(self) -> State:
         if self._state[0] == CONNECTED and (slow := self._slow):
             return CONNECTING, slow
-        if self.is_paused:
-            return self._state[0], self._state[1] or "paused: rows wait in the buffer"
-        return self._state
+        return super()._own_status()
 
     @property
     def _slow(self) -> str:
@@ -179,7 +108,7 @@ class Action:
         self._put(row, message, None, is_fallback=True)
 
     def _put(self, row: Row, message: Message, settle: Settle | None, is_fallback: bool = False) -> None:
-        if not self.is_enabled:
+        if not self.spec.enable:
             raise SinkDisabled(f"the action '{self.name}' is disabled")
         self._matched.value += 1
         if self._stopped:
@@ -197,7 +126,7 @@ class Action:
         if isinstance(error, QueueFull):
             figures.dropped["queue_full"].value += 1
             text = f"the action '{self.name}' takes no more: {error}"
-            if self.options.overflow == "refuse":
+            if self.spec.resource_opts.overflow == "refuse":
                 return PushedBack(text)
             item = Item(row, message, None, 0, self._clock.monotonic_s(), is_fallback=is_fallback)
             self._given_up((item,), 1, "queue_full", _DROPS["queue_full"])
@@ -228,11 +157,6 @@ class Action:
             except Exception:  # noqa: BLE001 - a bug; what was taken is back in the buffer
                 _log.exception("bridge.sender_failed", action=self.name)
                 await asyncio.sleep(_AFTER_FAULT_S)
-
-    async def stop(self, reason: str = "stopped by a person") -> None:
-        """Take no rows and send none; those that wait stay."""
-        self._stopped = reason
-        await self.end()
 
     async def end(self) -> None:
         """Send no more; what is on the way is given up and waits with the rest."""
@@ -279,9 +203,10 @@ class Action:
 
     async def serve(self) -> None:
         """Open the sink and watch over it, until cancelled: called while the connector is connected."""
-        assert self.line is not None
-        epoch = self.line.epoch
-        backoff = Backoff(self.options.retry_interval, self.options.health_check_interval)
+        assert self.supervisor is not None
+        epoch = self.supervisor.epoch
+        options = self.spec.resource_opts
+        backoff = Backoff(options.retry_interval, options.health_check_interval)
         self._state = CONNECTING, self._state[1]  # what was wrong is, until it is known to be mended
         sink: Sink | None = None
         try:
@@ -308,7 +233,7 @@ class Action:
         """Checks while nothing is sent, and more often while something is wrong."""
         while True:
             is_fine = self._state[0] == CONNECTED
-            interval_s = self.options.health_check_interval
+            interval_s = self.spec.resource_opts.health_check_interval
             if is_fine:
                 backoff.reset()
             await self._pause(interval_s if is_fine else backoff.pause_s())
@@ -324,7 +249,7 @@ class Action:
 
     async def _is_well(self, ask: Callable[[], Any], epoch: int) -> bool:
         try:
-            async with asyncio.timeout(self.options.health_check_timeout):
+            async with asyncio.timeout(self.spec.resource_opts.health_check_timeout):
                 await ask()
         except Exception as error:  # noqa: BLE001 - whatever a connector raises is its state
             self._unwell(understood(error), epoch)
@@ -336,19 +261,10 @@ class Action:
         await until_set(self._nudged, seconds)
 
     def _unwell(self, error: BridgeError, epoch: int) -> None:
-        reason = self._hide(str(error))
-        if isinstance(error, (TargetMissing, TargetUnusable)):
-            self._state = DISCONNECTED, f"unhealthy target: {reason}"
-        elif isinstance(error, TryAgain):
-            self._state = CONNECTING, reason
-        elif isinstance(error, ReconnectFirst):
-            self._state = DISCONNECTED, reason
+        if isinstance(error, ReconnectFirst):
             self._sink = None
             self._open.clear()
-            if self.line is not None:
-                self.line.broken(reason, epoch)
-        else:
-            self._state = DISCONNECTED, reason
+        super()._unwell(error, epoch)
 
     def _set_gate(self) -> None:
         if self._sink is not None and not self.is_paused:
@@ -371,8 +287,8 @@ class Action:
         self._has_sent_back = False
         if self._state[0] != CONNECTED and self._sink is not None:
             self._state = CONNECTED, ""
-        if self.line is not None:
-            self.line.proved()
+        if self.supervisor is not None:
+            self.supervisor.proved()
         self.figures.retried_success.value += len([item for item in items if item.attempts])
         _settle_success(items)
 
@@ -381,8 +297,8 @@ class Action:
         self.figures.failed.value += len(items)
         self.figures.retried_failed.value += sum(1 for item in items if item.attempts > 1)
         self._note(error)
-        if isinstance(error, TargetMissing) and self.line is not None:
-            self._unwell(error, self.line.epoch)
+        if isinstance(error, TargetMissing) and self.supervisor is not None:
+            self._unwell(error, self.supervisor.epoch)
         reason = self._hide(str(error))
         self._given_up(items, len(items), "failed", reason)
         _settle_failure(items, NeverAgain(reason))
@@ -397,18 +313,33 @@ class Action:
         _settle_failure(items, Unavailable(f"the action '{self.name}' gave the row up: {text}"))
 
     def _given_up(self, items: Sequence[Item], count: int, cause: str, text: str) -> None:
-        """Hand rows on; those that nothing holds from now on are lost, unless their messages count as not stored."""
-        saved = self._aftermath.given_up(items, cause, text)
+        """Hand rows to the fallbacks, and keep them where the settings say so; those that nothing holds from now on are
+        lost, unless their messages count as not stored."""
+        handed_on = [not item.is_fallback and self._fall_back(item) for item in items] if self._fallbacks else []
+        kept = self.letters.keep(items, cause, text)
+        if kept:
+            self.figures.dead_letters[cause].value += kept
         if cause != "not_stored":
-            self.figures.lost[cause].value += count - saved
+            self.figures.lost[cause].value += count - kept - sum(handed_on[kept:])
+
+    def _fall_back(self, item: Item) -> bool:
+        """Whether a fallback took the row."""
+        is_taken = False
+        for call in self._fallbacks:
+            try:
+                call(item.row, item.message)
+                is_taken = True
+            except Exception as error:  # noqa: BLE001 - one fallback must not stop the next one
+                _log.warning("bridge.fallback_failed", action=self.name, reason=str(error))
+        return is_taken
 
     def retrying(self, items: Sequence[Item], error: BridgeError) -> None:
         """To be sent again."""
         self.figures.retried.value += sum(1 for item in items if item.attempts == 1)
         self._note(error)
         self._has_sent_back = True
-        if self.line is not None:
-            self._unwell(error, self.line.epoch)
+        if self.supervisor is not None:
+            self._unwell(error, self.supervisor.epoch)
         self._nudged.set()
 
     def moved(self) -> None:
@@ -418,9 +349,6 @@ class Action:
     def late(self, count: int) -> None:
         """An answer came for rows given up meanwhile."""
         self.figures.late_reply.value += count
-
-    def _note(self, error: BridgeError) -> None:
-        self.last_error = {"text": self._hide(str(error)), "time_ms": self._clock.now_ns() // 1_000_000}
 
     def _queue(self) -> tuple[int, int, int]:
         """Rows that wait, bytes of all, rows in requests; a row that lies ready for a target that is away waits."""

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from bridges.resource.backoff import Backoff
 from bridges.resource.buffer import Buffer
 from bridges.resource.contract import ALL_DONE, Answers, Sink
 from bridges.resource.errors import (
@@ -26,6 +25,7 @@ from bridges.resource.errors import (
     understood,
 )
 from bridges.resource.item import Item
+from bridges.resource.tasks import Backoff
 from broker.core.action import Row
 from broker.core.clock import Clock
 from broker.core.message import Message

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from bridges.resource.contract import BufferPlace
 from bridges.resource.item import OVERHEAD_BYTES, Item, from_bytes, placed, to_be_placed, to_bytes
@@ -19,6 +20,7 @@ from broker.core.clock import Clock
 from broker.core.errors import Unavailable
 from broker.core.message import Message
 from broker.core.queue import DurableQueue, QueueFull
+from broker.core.values import Values
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
@@ -26,6 +28,7 @@ _log = get_logger(__name__)
 _MAKE_ROOM: Final = 100
 """A full buffer on disk drops a hundredth of what it may hold at once."""
 _RETRY_S: Final = 1.0
+_IDS: Final = "bridges/buffers/"
 _READ_BYTES: Final = 4 * 1024 * 1024
 _AHEAD_BYTES: Final = 16 * 1024 * 1024
 """A buffer on disk gives out no more at once, with what each row takes beside its payload: while its target is away,
@@ -45,31 +48,39 @@ Dropped = Callable[[Sequence[Item], int, str], None]
 """``dropped(items, count, reason)``: told of what was given up; rows that were never read from disk have no items."""
 
 
-class Buffer(Protocol):
+class Buffer(ABC):
     """Used on the event loop. Each item is taken once, and then either done or put back."""
 
-    bounds: Bounds
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self._out: deque[Item] = deque()
+        """Items that are out, in order."""
+        self._again: deque[Item] = deque()
+        """Those of them that are to be taken again."""
+        self._done_out = 0
+        """How many of those that are out are done, behind one that is not."""
 
     @property
+    @abstractmethod
     def waiting(self) -> int:
         """Rows that nobody has taken yet."""
-        ...
 
     @property
     def taken(self) -> int:
         """Rows taken and not done."""
-        ...
+        return len(self._out) - self._done_out - len(self._again)
 
     @property
+    @abstractmethod
     def size_bytes(self) -> int:
         """About how many bytes all of them are."""
-        ...
 
     @property
     def is_ahead(self) -> bool:
         """Whether as much is taken as there should be in memory; more is taken when some of it is done."""
-        ...
+        return False
 
+    @abstractmethod
     def put(self, row: Row, message: Message, settle: Settle | None, is_fallback: bool = False) -> None:
         """Take a row; settles it now where it is safe from now on.
 
@@ -77,34 +88,14 @@ class Buffer(Protocol):
             QueueFull: there is no room.
             SluiceError: the row cannot be kept.
         """
-        ...
 
+    @abstractmethod
     async def take(self, most: int) -> list[Item]:
         """The next rows in order, at most so many; waits until there is one."""
-        ...
 
+    @abstractmethod
     def done(self, items: Iterable[Item]) -> None:
         """These are settled, and need not be kept."""
-        ...
-
-    def put_back(self) -> None:
-        """What was taken and is not done is taken again, in the same order."""
-        ...
-
-
-class _Taking:
-    """What both have in common: which items are out, in order, and which of those are to be taken again."""
-
-    def __init__(self) -> None:
-        self._out: deque[Item] = deque()
-        self._again: deque[Item] = deque()
-        self._done_out = 0
-        """How many of those that are out are done, behind one that is not."""
-
-    @property
-    def taken(self) -> int:
-        """Rows taken and not done."""
-        return len(self._out) - self._done_out - len(self._again)
 
     def put_back(self) -> None:
         """What was taken and is not done is taken again, in the same order."""
@@ -127,15 +118,14 @@ class _Taking:
         return last
 
 
-class MemoryBuffer(_Taking):
+class MemoryBuffer(Buffer):
     """Rows wait in memory, with whoever waits for each."""
 
     def __init__(self, bounds: Bounds, clock: Clock, dropped: Dropped) -> None:
-        super().__init__()
-        self.bounds = bounds
+        super().__init__(bounds)
         self._now_s, self._dropped = clock.monotonic_s, dropped
         self._items: deque[Item] = deque()
-        self.size_bytes = 0
+        self._size_bytes = 0
         self._arrived = asyncio.Event()
 
     @property
@@ -144,20 +134,20 @@ class MemoryBuffer(_Taking):
         return len(self._items) + len(self._again)
 
     @property
-    def is_ahead(self) -> bool:
-        """See ``Buffer``: all of it is in memory anyway."""
-        return False
+    def size_bytes(self) -> int:
+        """See ``Buffer``."""
+        return self._size_bytes
 
     def put(self, row: Row, message: Message, settle: Settle | None, is_fallback: bool = False) -> None:
         """See ``Buffer``."""
         size_bytes = len(message.payload) + OVERHEAD_BYTES
         items = self._items
-        if self.size_bytes + size_bytes > self.bounds.size_bytes or len(items) >= self.bounds.records:
+        if self._size_bytes + size_bytes > self.bounds.size_bytes or len(items) >= self.bounds.records:
             self._make_room(size_bytes)
         if not items:
             self._arrived.set()
         items.append(Item(row, message, settle, size_bytes, self._now_s(), -1, 0, False, is_fallback))
-        self.size_bytes += size_bytes
+        self._size_bytes += size_bytes
 
     async def take(self, most: int) -> list[Item]:
         """See ``Buffer``."""
@@ -180,7 +170,7 @@ class MemoryBuffer(_Taking):
     def done(self, items: Iterable[Item]) -> None:
         """See ``Buffer``."""
         items = list(items)
-        self.size_bytes -= sum([item.size_bytes for item in items if not item.is_done])
+        self._size_bytes -= sum([item.size_bytes for item in items if not item.is_done])
         self._mark(items)
 
     def put_back(self) -> None:
@@ -193,34 +183,34 @@ class MemoryBuffer(_Taking):
         found = [*(item for item in self._out if not item.is_done), *self._items]
         for pile in (self._out, self._again, self._items):
             pile.clear()
-        self._done_out = self.size_bytes = 0
+        self._done_out = self._size_bytes = 0
         return found
 
     def _make_room(self, size_bytes: int) -> None:
         bounds, items = self.bounds, self._items
         if not bounds.drops_oldest:
-            raise QueueFull(f"the buffer is full with {self.waiting} rows, {self.size_bytes} bytes")
+            raise QueueFull(f"the buffer is full with {self.waiting} rows, {self._size_bytes} bytes")
         lost: list[Item] = []
-        while items and (self.size_bytes + size_bytes > bounds.size_bytes or len(items) >= bounds.records):
+        while items and (self._size_bytes + size_bytes > bounds.size_bytes or len(items) >= bounds.records):
             item = items.popleft()
             item.is_done = True
-            self.size_bytes -= item.size_bytes
+            self._size_bytes -= item.size_bytes
             lost.append(item)
         if lost:
             self._dropped(lost, len(lost), "queue_full")
         elif self._out:
-            raise QueueFull(f"the buffer is full with {self.taken} rows that are on the way, {self.size_bytes} bytes")
+            raise QueueFull(f"the buffer is full with {self.taken} rows that are on the way, {self._size_bytes} bytes")
 
 
-class DiskBuffer(_Taking):
+class DiskBuffer(Buffer):
     """Rows wait in a durable queue: what is put is part of the commit group that is gathering, so PUBACK waits for it.
 
     Whoever put a row is told at once that it is safe. What was not done when the process ended is taken again.
     """
 
     def __init__(self, bounds: Bounds, clock: Clock, dropped: Dropped, queue: DurableQueue, id: str = "") -> None:
-        super().__init__()
-        self.bounds, self.queue = bounds, queue
+        super().__init__(bounds)
+        self.queue = queue
         self.place = BufferPlace(id, uuid.uuid4().hex, queue.next_offset, lambda: queue.done_offset)
         self._clock, self._dropped = clock, dropped
         self._reads: deque[list[int]] = deque()
@@ -313,3 +303,36 @@ class DiskBuffer(_Taking):
         if not lost and not unread:
             raise QueueFull(f"the buffer is full with {queue.records} rows that wait for their commit")
         self._dropped(lost, len(lost) + unread, "queue_full")
+
+
+class BufferIds:
+    """Tell the buffer of an action from that of an earlier action of the same name.
+
+    Kept in the store, beside the buffers: a copy of one has the other.
+    """
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self._known: dict[str, str | None] = {}
+        """Of this process, also before they are committed."""
+
+    def of(self, action: str) -> str:
+        """The id of an action's buffer; made when there is none."""
+        known = self._find(action)
+        if known is None:
+            known = uuid.uuid4().hex
+            self._values.put(_IDS + action, known.encode())
+        self._known[action] = known
+        return known
+
+    def forget(self, action: str) -> None:
+        """The buffer is gone."""
+        if self._find(action) is not None:
+            self._values.put(_IDS + action, None)
+        self._known[action] = None
+
+    def _find(self, action: str) -> str | None:
+        if action in self._known:
+            return self._known[action]
+        stored = self._values.get(_IDS + action)
+        return None if stored is None else stored.decode()

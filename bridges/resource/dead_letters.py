@@ -43,12 +43,13 @@ _decode: Final = msgspec.msgpack.Decoder(_Letter).decode
 class DeadLetters:
     """The dead letters of one action, ``<type>:<name>``."""
 
-    def __init__(self, action: str, options: DeadLetterOptions, queues: Queues, clock: Clock) -> None:
-        self.options = options
+    def __init__(
+        self, action: str, options: DeadLetterOptions, queues: Queues, clock: Clock, lost: Callable[[int], None]
+    ) -> None:
+        """``lost`` is called with how many of the oldest made room."""
+        self.options, self._lost = options, lost
         self._action, self._queues, self._clock = action, queues, clock
         self._queue: DurableQueue | None = None
-        self.when_lost: Callable[[int], None] = lambda _count: None
-        """Called with how many of the oldest made room."""
 
     @property
     def waiting(self) -> int:
@@ -76,14 +77,12 @@ class DeadLetters:
             return []
         return [_shown(offset, data) for offset, data in await self._opened().peek(limit)]
 
-    async def take(self, limit: int) -> Sequence[tuple[int, Item]]:
+    async def take(self, limit: int) -> Sequence[Item]:
         """The oldest as they were when they were handed to the action; ``forget`` those that were sent again."""
         if not self.waiting:
             return []
-        found = []
-        for offset, data in await self._opened().peek(limit):
-            found.append((offset, from_bytes(_decode(data).item, offset, self._clock.monotonic_s())))
-        return found
+        now_s = self._clock.monotonic_s()
+        return [from_bytes(_decode(data).item, offset, now_s) for offset, data in await self._opened().peek(limit)]
 
     def forget(self, count: int) -> int:
         """The oldest are no more; how many that were."""
@@ -104,7 +103,7 @@ class DeadLetters:
         letter = _encode(_Letter(data, cause, reason, now_ms, item.attempts))
         queue, options = self._opened(), self.options
         if queue.records >= options.max_records or queue.size_bytes + len(letter) > options.max_bytes:
-            self.when_lost(queue.drop_oldest(max(1, queue.records // _ROOM)))
+            self._lost(queue.drop_oldest(max(1, queue.records // _ROOM)))
         queue.append(letter)
 
     def _opened(self) -> DurableQueue:

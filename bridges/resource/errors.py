@@ -18,6 +18,8 @@ address; secrets that stand in the settings are taken out of them before anybody
 
 from __future__ import annotations
 
+import ssl
+
 from broker.core.errors import SluiceError
 
 
@@ -78,6 +80,19 @@ def understood(error: BaseException) -> BridgeError:
     if isinstance(error, (OSError, EOFError, TimeoutError)):
         return ReconnectFirst(_said(error))
     return NeverAgain(_said(error))
+
+
+def connection_error(error: BaseException, where: str) -> BridgeError:
+    """Why there is no connection to ``where``."""
+    if isinstance(error, BridgeError):
+        return error
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return BadSettings(f"the certificate of {where} is not accepted: {error.verify_message}")
+    if isinstance(error, ssl.SSLError):
+        return ReconnectFirst(f"no TLS with {where}: {(error.reason or str(error)).lower().replace('_', ' ')}")
+    if isinstance(error, OSError):
+        return ReconnectFirst(f"{where}: {(error.strerror or str(error) or type(error).__name__).lower()}")
+    return understood(error)
 
 
 def _said(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""What an action did, under EMQX's names.
+"""What an action or a source did, under EMQX's names.
 
 Of every action, at every moment: matched = success + failed + dropped by reason + queuing + inflight. A dead letter
 that is sent again counts as matched once more.
@@ -7,87 +7,110 @@ that is sent again counts as matched once more.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from broker.observe.counter_rates import CounterRate
 from broker.observe.metrics import Counter, Metrics
 
-_COUNTERS: Final = {
-    "matched": "rows handed to an action",
-    "success": "rows that the target has confirmed",
-    "failed": "rows that the target will never take, or that could not be rendered",
-    "retried": "rows sent more than once",
-    "retried_success": "of those, the ones that were confirmed in the end",
-    "retried_failed": "of those, the ones that were given up",
-    "late_reply": "answers that came for rows given up meanwhile",
-}
 DROP_REASONS: Final = ("expired", "queue_full", "resource_not_found", "resource_stopped", "not_stored", "other")
 LOSS_REASONS: Final = ("failed", "expired", "queue_full", "resource_stopped", "other", "dead_letters_full")
 DEAD_CAUSES: Final = ("failed", "expired", "queue_full")
-ACTION_LABEL: Final = "action"
-SOURCE_LABEL: Final = "source"
 
 
-class ActionFigures:
-    """The counters of one action; the owner of the buffer says how much is in it."""
+class Figures:
+    """Counters of one action or source, and the rate of the first; each counter is an attribute."""
 
-    __slots__ = (
-        "_read_queue", "dead_letters", "dropped", "failed", "late_reply", "lost", "matched", "rate", "retried",
-        "retried_failed", "retried_success", "success",
-    )  # fmt: skip
+    kind: ClassVar[str]
+    counted: ClassVar[Mapping[str, str]]
+    """The counters and their help; those of an action are called ``action_<name>``."""
 
-    def __init__(self, metrics: Metrics, name: str, read_queue: Callable[[], tuple[int, int, int]]) -> None:
-        """``read_queue`` gives queuing, queuing bytes and inflight."""
-        self._read_queue = read_queue
-
-        def counter(what: str, help: str, **labels: str) -> Counter:
-            made = metrics.counter(f"action_{what}", help, **{ACTION_LABEL: name, **labels})
-            made.value = 0  # an earlier action of that name has nothing to do with this one
-            return made
-
-        self.matched = counter("matched", _COUNTERS["matched"])
-        self.success = counter("success", _COUNTERS["success"])
-        self.failed = counter("failed", _COUNTERS["failed"])
-        self.retried = counter("retried", _COUNTERS["retried"])
-        self.retried_success = counter("retried_success", _COUNTERS["retried_success"])
-        self.retried_failed = counter("retried_failed", _COUNTERS["retried_failed"])
-        self.late_reply = counter("late_reply", _COUNTERS["late_reply"])
-        self.dropped = {
-            reason: counter("dropped", "rows dropped by an action, by reason", reason=reason) for reason in DROP_REASONS
-        }
-        self.dead_letters = {
-            cause: counter("dead_letters", "rows that an action kept as dead letters, by cause", cause=cause)
-            for cause in DEAD_CAUSES
-        }
-        self.lost = {
-            reason: counter("lost", "rows that an action gave up and no fallback or dead letter holds", reason=reason)
-            for reason in LOSS_REASONS
-        }
-        labels = {ACTION_LABEL: name}
-        metrics.gauge("action_queuing", lambda: read_queue()[0], "rows that wait in an action's buffer", **labels)
-        metrics.gauge(
-            "action_queuing_bytes", lambda: read_queue()[1], "bytes that wait in an action's buffer", **labels
-        )
-        metrics.gauge(
-            "action_inflight", lambda: read_queue()[2], "rows in requests that the target has not answered", **labels
-        )
+    def __init__(self, metrics: Metrics, name: str) -> None:
+        self._metrics, self._labels = metrics, {self.kind: name}
+        self._all: list[Counter] = []
+        for what, help in self.counted.items():
+            setattr(self, what, self._counter(what, help))
         self.rate = CounterRate()
+
+    def _counter(self, what: str, help: str, **labels: str) -> Counter:
+        made = self._metrics.counter(f"{self.kind}_{what}", help, **self._labels, **labels)
+        made.value = 0  # an earlier object of that name has nothing to do with this one
+        self._all.append(made)
+        return made
 
     def sample(self, now_s: float) -> None:
         """Take a sample for the rates; called every ``counter_rates.STEP_S``."""
-        self.rate.note(self.matched.value, now_s)
+        self.rate.note(self._all[0].value, now_s)
+
+    def reset(self) -> None:
+        """Set all counters to zero."""
+        for counter in self._all:
+            counter.value = 0
+        self.rate.reset()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Counters, and rates per second: in the last step, over five minutes, the highest."""
+        rate = self.rate
+        return {
+            **{what.replace("retried_", "retried."): getattr(self, what).value for what in self.counted},
+            "rate": round(rate.last, 2),
+            "rate_last5m": round(rate.average, 2),
+            "rate_max": round(rate.most, 2),
+        }
+
+
+class ActionFigures(Figures):
+    """The counters of one action; the owner of the buffer says how much is in it."""
+
+    kind = "action"
+    counted: ClassVar = {
+        "matched": "rows handed to an action",
+        "success": "rows that the target has confirmed",
+        "failed": "rows that the target will never take, or that could not be rendered",
+        "retried": "rows sent more than once",
+        "retried_success": "of those, the ones that were confirmed in the end",
+        "retried_failed": "of those, the ones that were given up",
+        "late_reply": "answers that came for rows given up meanwhile",
+    }
+    matched: Counter
+    success: Counter
+    failed: Counter
+    retried: Counter
+    retried_success: Counter
+    retried_failed: Counter
+    late_reply: Counter
+
+    def __init__(self, metrics: Metrics, name: str, read_queue: Callable[[], tuple[int, int, int]]) -> None:
+        """``read_queue`` gives queuing, queuing bytes and inflight."""
+        super().__init__(metrics, name)
+        self._read_queue = read_queue
+        self.dropped = {
+            one: self._counter("dropped", "rows dropped by an action, by reason", reason=one) for one in DROP_REASONS
+        }
+        self.dead_letters = {
+            one: self._counter("dead_letters", "rows that an action kept as dead letters, by cause", cause=one)
+            for one in DEAD_CAUSES
+        }
+        self.lost = {
+            one: self._counter("lost", "rows that an action gave up and no fallback or dead letter holds", reason=one)
+            for one in LOSS_REASONS
+        }
+        gauges = {
+            "queuing": "rows that wait in an action's buffer",
+            "queuing_bytes": "bytes that wait in an action's buffer",
+            "inflight": "rows in requests that the target has not answered",
+        }
+        for place, (what, help) in enumerate(gauges.items()):
+            metrics.gauge(f"action_{what}", lambda place=place: read_queue()[place], help, **self._labels)  # type: ignore[misc]
 
     def dead_letters_lost(self, count: int) -> None:
         """So many dead letters made room for newer ones."""
         self.lost["dead_letters_full"].value += count
 
     def reset(self) -> None:
-        """Begin anew; what waits has been matched, so that the counters still add up."""
+        """Set all counters to zero; what waits has been matched, so that the counters still add up."""
+        super().reset()
         queuing, _, inflight = self._read_queue()
-        for counter in self._all():
-            counter.value = 0
         self.matched.value = queuing + inflight
-        self.rate.reset()
 
     def lost_by_reason(self) -> dict[str, int]:
         """Rows that nothing holds any more, for the reasons there were."""
@@ -97,28 +120,30 @@ class ActionFigures:
         """Counters, gauges and rates by the names people know."""
         queuing, queuing_bytes, inflight = self._read_queue()
         return {
-            "matched": self.matched.value,
-            "success": self.success.value,
-            "failed": self.failed.value,
+            **super().as_dict(),
             "dropped": sum(counter.value for counter in self.dropped.values()),
             **{f"dropped.{reason}": counter.value for reason, counter in self.dropped.items()},
-            "retried": self.retried.value,
-            "retried.success": self.retried_success.value,
-            "retried.failed": self.retried_failed.value,
-            "late_reply": self.late_reply.value,
             **{f"dead_letters.{cause}": counter.value for cause, counter in self.dead_letters.items()},
             "lost": sum(counter.value for counter in self.lost.values()),
             "queuing": queuing,
             "queuing_bytes": queuing_bytes,
             "inflight": inflight,
-            **rates(self.rate),
         }
 
-    def _all(self) -> list[Counter]:
-        named = [self.matched, self.success, self.failed, self.retried, self.retried_success, self.retried_failed]
-        return [*named, self.late_reply, *self.dropped.values(), *self.dead_letters.values(), *self.lost.values()]
 
+class SourceFigures(Figures):
+    """The counters of one source."""
 
-def rates(rate: CounterRate) -> Mapping[str, float]:
-    """A second: in the last step, over five minutes, at most."""
-    return {"rate": round(rate.last, 2), "rate_last5m": round(rate.average, 2), "rate_max": round(rate.most, 2)}
+    kind = "source"
+    counted: ClassVar = {
+        "received": "records that a source brought in",
+        "success": "of those, the ones that are taken and committed",
+        "duplicates": "records that came again and were left out",
+        "refused": "messages of a source that a stage of the pipeline refused",
+        "failed": "records that could not be taken and are handed over again",
+    }
+    received: Counter
+    success: Counter
+    duplicates: Counter
+    refused: Counter
+    failed: Counter

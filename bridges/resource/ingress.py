@@ -8,149 +8,64 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from bridges.resource.action import Line, State
-from bridges.resource.backoff import Backoff
 from bridges.resource.contract import Feed, Incoming, Source
-from bridges.resource.errors import BridgeError, ReconnectFirst, TargetMissing, TargetUnusable, TryAgain, understood
-from bridges.resource.figures import SOURCE_LABEL, rates
-from bridges.resource.options import SourceOptions
-from bridges.resource.waiting import ended
-from broker.core.action import CONNECTED, CONNECTING, DISABLED, DISCONNECTED, STOPPED
+from bridges.resource.errors import BridgeError, ReconnectFirst, understood
+from bridges.resource.figures import SourceFigures
+from bridges.resource.specs import SourceSpec
+from bridges.resource.supervisor import Member
+from bridges.resource.tasks import Backoff, ended
+from broker.core.action import CONNECTED
 from broker.core.client import Client
 from broker.core.feature import Services
 from broker.core.message import Message
 from broker.core.stage import Outcome, Refusal
-from broker.observe.counter_rates import CounterRate
-from broker.observe.log import get_logger
-from broker.observe.metrics import Counter
-
-_log = get_logger(__name__)
 
 POSITIONS: Final = "bridges/positions/"
 _CONGESTED_S: Final = 0.02
 """Pause of a source while the store has more to write than it may."""
 _FIRST_PAUSE_S: Final = 0.2
-_COUNTERS: Final = {
-    "received": "records that a source brought in",
-    "success": "of those, the ones that are taken and committed",
-    "duplicates": "records that came again and were left out",
-    "refused": "messages of a source that a stage of the pipeline refused",
-    "failed": "records that could not be taken and are handed over again",
-}
 
 
-class SourceFigures:
-    """What one source did."""
+class Ingress(Member, Feed):
+    """One source: publishes what its connector brings in."""
 
-    def __init__(self, services: Services, name: str) -> None:
-        self._counters: dict[str, Counter] = {}
-        for what, help in _COUNTERS.items():
-            made = services.monitoring.metrics.counter(f"source_{what}", help, **{SOURCE_LABEL: name})
-            made.value = 0
-            self._counters[what] = made
-        self.received, self.success = self._counters["received"], self._counters["success"]
-        self.duplicates, self.refused = self._counters["duplicates"], self._counters["refused"]
-        self.failed = self._counters["failed"]
-        self.rate = CounterRate()
+    kind = "source"
+    pause_means = "paused: nothing is read"
+    spec: SourceSpec
+    figures: SourceFigures
 
-    def sample(self, now_s: float) -> None:
-        """Take a sample for the rates."""
-        self.rate.note(self.received.value, now_s)
-
-    def reset(self) -> None:
-        """Begin anew."""
-        for counter in self._counters.values():
-            counter.value = 0
-        self.rate.reset()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Counters and rates."""
-        return {**{name: counter.value for name, counter in self._counters.items()}, **rates(self.rate)}
-
-
-class Ingress(Feed):
-    """One source: publishes what its connector brings in.
-
-    ``name`` is ``<type>:<name>``. A member of its connector's owner.
-    """
-
-    def __init__(self, name: str, services: Services) -> None:
-        self.name = name
-        self.figures = SourceFigures(services, name)
-        self.line: Line | None = None
-        self.is_enabled = True
-        self.last_error: dict[str, Any] | None = None
-        self.options = SourceOptions()
-        self._services, self._client = services, Client(name)
+    def __init__(self, spec: SourceSpec, services: Services) -> None:
+        super().__init__(spec.id, services.node.clock)
+        self.spec = spec
+        self.figures = SourceFigures(services.monitoring.metrics, spec.id)
+        self._services, self._client = services, Client(spec.id)
         self._make_source: Callable[[], Source]
-        self._hide: Callable[[str], str] = str
-        self._stopped = ""
-        self._state: State = (CONNECTING, "")
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._deciding: set[asyncio.Task[None]] = set()
         self._handed: dict[str, int] = {}
         """The position of the last record of each shard that was taken in this process."""
 
-    @property
-    def key(self) -> str:
-        """Tells it from an action of the same name."""
-        return f"source {self.name}"
-
-    def equip(self, options: SourceOptions, make_source: Callable[[], Source], hide: Callable[[str], str]) -> None:
-        """Settings as they are from now on."""
-        self.options, self._make_source, self._hide = options, make_source, hide
-
-    # States
-
-    @property
-    def state(self) -> str:
-        """The state, without its reason."""
-        return self.status[0]
-
-    @property
-    def status(self) -> State:
-        """State and reason; never better than the connector's."""
-        if not self.is_enabled:
-            return DISABLED, ""
-        if self._stopped:
-            return STOPPED, self._stopped
-        if self.line is None:
-            return DISCONNECTED, "its connector is not there"
-        connector = self.line.state
-        if connector[0] != CONNECTED:
-            return connector[0], f"connector: {connector[1]}" if connector[1] else ""
-        if self.is_paused:
-            return self._state[0], self._state[1] or "paused: nothing is read"
-        return self._state
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether it reads nothing for now."""
-        return not self._resumed.is_set()
-
-    def begin(self) -> None:
-        """Whoever stopped it starts it."""
-        self._stopped = ""
-
-    def halt(self, reason: str) -> None:
-        """It is stopped; the owner ends ``serve``."""
-        self._stopped = reason
+    def equip(self, spec: SourceSpec, make_source: Callable[[], Source], hide: Callable[[str], str]) -> None:
+        """Settings from now on."""
+        self.spec, self._make_source, self._hide = spec, make_source, hide
 
     def pause(self) -> None:
         """Read nothing, and stay connected."""
+        super().pause()
         self._resumed.clear()
 
     def resume(self) -> None:
         """Read again."""
+        super().resume()
         self._resumed.set()
 
     async def serve(self) -> None:
         """Read until cancelled, and begin again when the source ends."""
-        assert self.line is not None
-        epoch, options = self.line.epoch, self.options
+        assert self.supervisor is not None
+        epoch, options = self.supervisor.epoch, self.spec.resource_opts
         backoff = Backoff(_FIRST_PAUSE_S, options.health_check_interval)
         watching = asyncio.create_task(self._watch(epoch), name=f"watch over {self.name}")
         try:
@@ -175,20 +90,14 @@ class Ingress(Feed):
         """What came in says that the connection works."""
         seen = self.figures.received.value
         while True:
-            await asyncio.sleep(self.options.health_check_interval / 2)
-            if self.line is not None and self.figures.received.value != seen:
+            await asyncio.sleep(self.spec.resource_opts.health_check_interval / 2)
+            if self.supervisor is not None and self.figures.received.value != seen:
                 seen = self.figures.received.value
-                self.line.proved()
+                self.supervisor.proved()
 
     def _unwell(self, error: BridgeError, epoch: int) -> None:
-        reason = self._hide(str(error))
-        self.last_error = {"text": reason, "time_ms": self._services.node.clock.now_ns() // 1_000_000}
-        if isinstance(error, (TargetMissing, TargetUnusable)):
-            self._state = DISCONNECTED, f"unhealthy target: {reason}"
-        else:
-            self._state = CONNECTING if isinstance(error, TryAgain) else DISCONNECTED, reason
-        if isinstance(error, ReconnectFirst) and self.line is not None:
-            self.line.broken(reason, epoch)
+        self._note(error)
+        super()._unwell(error, epoch)
 
     # What the source hands over (``contract.Feed``)
 
@@ -296,7 +205,7 @@ class Ingress(Feed):
                 )
             )
             if outcome.refusal is not None:
-                self._note(record, outcome.refusal)
+                self._refused(record, outcome.refusal)
             elif outcome.is_waiting:
                 record.is_waiting = True
                 waiting.append((record, services.messaging.publisher.decided(record.topic)))
@@ -308,9 +217,9 @@ class Ingress(Feed):
         for record, decided in waiting:
             outcome = await decided
             if outcome.refusal is not None:
-                self._note(record, outcome.refusal)
+                self._refused(record, outcome.refusal)
         self._services.storage.values.when_committed(told)
 
-    def _note(self, record: Incoming, refusal: Refusal) -> None:
+    def _refused(self, record: Incoming, refusal: Refusal) -> None:
         self.figures.refused.value += 1
         record.refused = f"{refusal.stage} '{refusal.name}': {refusal.text}"

@@ -11,7 +11,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from bridges.resource.contract import Connector, ProbeStep
-from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, understood
+from bridges.resource.errors import BadSettings, ReconnectFirst, connection_error, understood
+from bridges.resource.tls import TlsOptions, client_context
 from broker.config.ssrf import AddressGuard
 
 STEP_TIMEOUT_S: Final = 10.0
@@ -103,24 +104,22 @@ def connect_step(host: str, port: int, guard: AddressGuard) -> ProbeStep:
     return ProbeStep("connect", run)
 
 
-def tls_step(host: str, port: int, context: ssl.SSLContext, server_name: str | None = None) -> ProbeStep:
+def tls_step(host: str, port: int, options: TlsOptions) -> ProbeStep:
     """The step ``tls``: a handshake, given up at once."""
 
     async def run() -> str:
-        return await _connect(host, port, context, server_name or host)
+        context = await asyncio.to_thread(client_context, options.model_copy(update={"enable": True}))
+        return await _connect(host, port, context)
 
     return ProbeStep("tls", run)
 
 
-async def _connect(host: str, port: int, context: ssl.SSLContext | None, server_name: str | None = None) -> str:
+async def _connect(host: str, port: int, context: ssl.SSLContext | None) -> str:
+    server_name = None if context is None else host
     try:
         _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=server_name)
-    except ssl.SSLCertVerificationError as error:
-        raise BadSettings(f"the certificate of {host}:{port} is not accepted: {error.verify_message}") from None
-    except ssl.SSLError as error:
-        raise BridgeError(f"no TLS with {host}:{port}: {error.reason or error}") from None
     except OSError as error:
-        raise ReconnectFirst(f"{host}:{port}: {(error.strerror or str(error)).lower()}") from None
+        raise connection_error(error, f"{host}:{port}") from None
     try:
         session = writer.get_extra_info("ssl_object")
         return "" if session is None else f"{session.version()}, {session.cipher()[0]}"

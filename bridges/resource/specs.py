@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 from pydantic import Field, ValidationError, create_model
 
@@ -77,22 +77,37 @@ class DeadLetterOptions(Settings):
     max_bytes: Size = Field(default=64 * 1024 * 1024, ge=1024, description="Kept at most; a size.")
 
 
-class ActionSpec(_Object):
-    """An action: where rules hand rows to, as ``<type>:<name>``."""
+class MemberSpec(_Object):
+    """What actions and sources have in common."""
 
+    kind: ClassVar[Literal["action", "source"]]
     connector: str
     parameters: Any = None
+
+    @classmethod
+    def own_model(cls, kind: ConnectorType) -> type[Settings] | None:
+        """The model of ``parameters`` for a type of connectors; None where it has no such direction."""
+        found: type[Settings] | None = getattr(kind, cls.kind)
+        return found
+
+
+class ActionSpec(MemberSpec):
+    """An action: where rules hand rows to, as ``<type>:<name>``."""
+
+    kind = "action"
     resource_opts: ActionOptions = ActionOptions()
     fallback_actions: list[Fallback] = Field(default_factory=list, max_length=16)
     dead_letters: DeadLetterOptions = DeadLetterOptions()
 
 
-class SourceSpec(_Object):
+class SourceSpec(MemberSpec):
     """A source: what rules read with FROM "$bridges/<type>:<name>"."""
 
-    connector: str
-    parameters: Any = None
+    kind = "source"
     resource_opts: SourceOptions = SourceOptions()
+
+
+T = TypeVar("T", bound=MemberSpec)
 
 
 def connector_models(registry: Registry) -> list[type[Settings]]:
@@ -106,109 +121,90 @@ def connector_models(registry: Registry) -> list[type[Settings]]:
     ]
 
 
-def action_models(registry: Registry) -> list[type[Settings]]:
-    """The spec of an action of each type that has such."""
-    types = map(registry.known, registry.names())
-    return [_with_own(kind, "Action", ActionSpec, kind.action) for kind in types if kind.action is not None]
-
-
-def source_models(registry: Registry) -> list[type[Settings]]:
-    """The spec of a source of each type that has such."""
-    types = map(registry.known, registry.names())
-    return [_with_own(kind, "Source", SourceSpec, kind.source) for kind in types if kind.source is not None]
-
-
-def _with_own(kind: ConnectorType, what: str, shared: type[Settings], own: type[Settings]) -> type[Settings]:
-    members: dict[str, Any] = {"type": (Literal[kind.name], ...), "parameters": (own, ...)}
-    return create_model(_title(kind, what), __base__=shared, **members)
+def member_models(spec: type[MemberSpec], registry: Registry) -> list[type[Settings]]:
+    """The spec of an action or source of each type that has such."""
+    found: list[type[Settings]] = []
+    for kind in map(registry.known, registry.names()):
+        if own := spec.own_model(kind):
+            members: dict[str, Any] = {"type": (Literal[kind.name], ...), "parameters": (own, ...)}
+            found.append(create_model(_title(kind, spec.kind.capitalize()), __base__=spec, **members))
+    return found
 
 
 def _title(kind: ConnectorType, what: str) -> str:
     return "".join(part.capitalize() for part in kind.name.split("_")) + what
 
 
-def connector_spec(spec: Spec, registry: Registry) -> ConnectorSpec:
-    """A checked connector. Raises ``Invalid`` with every problem."""
-    given = _given(spec)
+def checked_connector(spec: Spec, registry: Registry) -> ConnectorSpec:
+    """A connector as it was understood. Raises ``Invalid`` with every problem."""
+    given = {name: value for name, value in spec.items() if name not in READ_ONLY}
     kind = _kind("connector", given, registry)
     common = {name: given[name] for name in ConnectorSpec.model_fields if name in given and name != "parameters"}
     own = {name: value for name, value in given.items() if name not in common}
     problems: list[Problem] = []
     parameters = _checked(kind.connector, own, "", problems)
     found = _checked(ConnectorSpec, common, "", problems)
-    _refuse("connector", problems, parameters)
+    _refuse("connector", problems, parameters, "")
     made: ConnectorSpec = found.model_copy(update={"parameters": parameters})
     return made
 
 
-def action_spec(spec: Spec, registry: Registry) -> ActionSpec:
-    """A checked action. Raises ``Invalid`` with every problem."""
-    given = _given(spec)
-    kind = _kind("action", given, registry)
-    if kind.action is None:
-        raise Invalid(
-            "the action cannot be saved", [Problem(f"connectors of type {kind.name!r} have no actions", "/type")]
-        )
-    checked: ActionSpec = _with_parameters("action", ActionSpec, kind.action, given)
-    if kind.positions is not None and (wanted := kind.positions(checked.parameters)) is not None:
-        _check_positions(wanted, checked.resource_opts)
-    return checked
+def checked_member(
+    model: type[T], spec: Spec, registry: Registry, connectors: Mapping[str, ConnectorSpec] | None = None
+) -> T:
+    """An action or source as it was understood; its connector must be one of ``connectors``, where given.
+
+    Raises:
+        Invalid: with every problem.
+    """
+    given = {name: value for name, value in spec.items() if name not in READ_ONLY}
+    what = model.kind
+    kind = _kind(what, given, registry)
+    own = model.own_model(kind)
+    if own is None:
+        text = f"connectors of type {kind.name!r} have no {what}s"
+        raise Invalid(f"the {what} cannot be saved", [Problem(text, "/type")])
+    problems: list[Problem] = []
+    parameters = _checked(own, given.pop("parameters", {}), "/parameters", problems)
+    problems += _stray_placeholders(spec.get("parameters"), "/parameters")
+    found = _checked(model, given, "", problems)
+    _refuse(what, problems, parameters, "/parameters")
+    made: T = found.model_copy(update={"parameters": parameters})
+    if isinstance(made, ActionSpec) and kind.positions is not None:
+        _check_positions(kind.positions(parameters), made.resource_opts)
+    if connectors is not None:
+        _check_connector(made, connectors)
+    return made
 
 
-def _check_positions(wanted: Positions, options: ActionOptions) -> None:
+def _check_positions(wanted: Positions | None, options: ActionOptions) -> None:
     problems = []
-    if not options.is_on_disk:
+    if wanted is not None and not options.is_on_disk:
         text = f"parameters.{wanted.asked_by} needs buffer_mode = disk"
         problems.append(Problem(text, "/resource_opts/buffer_mode"))
-    if wanted.in_order and options.dispatch_strategy == "random":
+    if wanted is not None and wanted.in_order and options.dispatch_strategy == "random":
         text = f"parameters.{wanted.asked_by} keeps one order, and dispatch_strategy random keeps none"
         problems.append(Problem(text, "/resource_opts/dispatch_strategy"))
-    if problems:
-        raise Invalid("the action cannot be saved", problems)
+    _refuse("action", problems)
 
 
-def source_spec(spec: Spec, registry: Registry) -> SourceSpec:
-    """A checked source. Raises ``Invalid`` with every problem."""
-    given = _given(spec)
-    kind = _kind("source", given, registry)
-    if kind.source is None:
-        raise Invalid(
-            "the source cannot be saved", [Problem(f"connectors of type {kind.name!r} have no sources", "/type")]
-        )
-    checked: SourceSpec = _with_parameters("source", SourceSpec, kind.source, given)
-    return checked
-
-
-def check_connector(what: str, spec: ActionSpec | SourceSpec, connectors: Mapping[str, ConnectorSpec]) -> None:
-    """Raise ``Invalid`` unless the connector that an action or source names is there and of its type."""
-    connector = connectors.get(spec.connector)
+def _check_connector(spec: MemberSpec, connectors: Mapping[str, ConnectorSpec]) -> None:
+    """The connector that an action or source names must exist and be of its type."""
+    what, connector = spec.kind, connectors.get(spec.connector)
     if connector is None:
         known = ", ".join(map(repr, connectors)) or "none yet"
-        problem = Problem(f"there is no connector {spec.connector!r}", "/connector", suggestion=f"there are {known}")
-        raise Invalid(f"the {what} cannot be saved", [problem])
-    if connector.type != spec.type:
+        text = f"there is no connector {spec.connector!r}"
+        _refuse(what, [Problem(text, "/connector", suggestion=f"there are {known}")])
+    elif connector.type != spec.type:
         text = f"connector {spec.connector!r} is of type {connector.type!r}, and the {what} of type {spec.type!r}"
-        raise Invalid(f"the {what} cannot be saved", [Problem(text, "/connector")])
-
-
-def _with_parameters(what: str, model: type[Any], own: type[Any], given: Spec) -> Any:
-    problems: list[Problem] = []
-    parameters = _checked(own, given.get("parameters", {}), "/parameters", problems)
-    problems += _stray_placeholders(given.get("parameters"), "/parameters")
-    found = _checked(model, {name: value for name, value in given.items() if name != "parameters"}, "", problems)
-    _refuse(what, problems, parameters)
-    return found.model_copy(update={"parameters": parameters})
-
-
-def _given(spec: Spec) -> Spec:
-    return {name: value for name, value in spec.items() if name not in READ_ONLY}
+        _refuse(what, [Problem(text, "/connector")])
 
 
 def _kind(what: str, spec: Mapping[str, Any], registry: Registry) -> ConnectorType:
     type = spec.get("type")
     if not isinstance(type, str) or not _TYPE.fullmatch(type):
         hint = f"there are {', '.join(registry.names())}"
-        raise Invalid(f"the {what} cannot be saved", [Problem("type is required, a text", "/type", suggestion=hint)])
+        raise Invalid(f"the {what} cannot be saved", [Problem("type: expected a string", "/type", suggestion=hint)])
     return registry.get(type)
 
 
@@ -234,11 +230,12 @@ def _stray_placeholders(value: Any, pointer: str) -> Iterator[Problem]:
         yield from _stray_placeholders(member, f"{pointer}/{name}")
 
 
-def _refuse(what: str, problems: list[Problem], parameters: Any) -> None:
+def _refuse(what: str, problems: list[Problem], parameters: Any = None, pointer: str = "") -> None:
+    """Raise ``Invalid`` where there is a problem, of the secrets in ``parameters`` among others."""
     if not problems and has_unknown_stars(parameters):
         text = "the stars stand for a secret that is not stored; send the secret itself"
-        problems.append(Problem(text, "/parameters" if what != "connector" else ""))
-    problems += reference_problems(parameters, "/parameters" if what != "connector" else "")
+        problems.append(Problem(text, pointer))
+    problems += reference_problems(parameters, pointer)
     if problems:
         raise Invalid(f"the {what} cannot be saved", problems)
 

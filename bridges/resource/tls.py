@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -20,32 +20,56 @@ def _prefixed(value: object) -> object:
     return f"verify_{value}" if value in ("peer", "none") else value
 
 
-class TlsOptions(Settings):
-    """``ssl`` of a connector."""
+class TlsFiles(Settings):
+    """What ``ssl`` of a connector and of a listener have in common."""
 
-    enable: bool = Field(default=False, description="Whether the connection is encrypted.")
-    verify: Annotated[Literal["verify_peer", "verify_none"], BeforeValidator(_prefixed)] = Field(
-        default="verify_peer", description="Whether the server's certificate and its name are checked."
-    )
     cacertfile: Path | None = Field(
-        default=None,
-        description="Authorities that the server's certificate is checked against, PEM; else the system's.",
+        default=None, description="Authorities that the other side's certificate is checked against, PEM."
     )
-    certfile: Path | None = Field(default=None, description="Certificate that is shown to the server, PEM.")
+    certfile: Path | None = Field(
+        default=None, description="Certificate that is shown to the other side, with those behind it, PEM."
+    )
     keyfile: Path | None = Field(default=None, description="Its private key, PEM.")
     password: SecretText | None = Field(default=None, description="What the private key is encrypted with.")
-    server_name_indication: str | None = Field(
-        default=None, min_length=1, description="The name that the certificate must have; else the host's."
-    )
     versions: list[Literal["tlsv1.2", "tlsv1.3"]] = Field(
         default=["tlsv1.3", "tlsv1.2"], min_length=1, description="Versions of TLS that are spoken."
     )
 
     @model_validator(mode="after")
-    def _fits(self) -> TlsOptions:
+    def _fits(self) -> Self:
         if (self.certfile is None) is not (self.keyfile is None):
             raise ValueError("certfile and keyfile belong together; give both or none")
         return self
+
+    def limit_versions(self, context: ssl.SSLContext) -> None:
+        """Have a context speak ``versions`` only."""
+        spoken = [_VERSIONS[name] for name in self.versions]
+        context.minimum_version, context.maximum_version = min(spoken), max(spoken)
+
+    def load_certificate(self, context: ssl.SSLContext) -> None:
+        """Have a context show ``certfile``, where there is one. Raises ``BadSettings``."""
+        certificate, key = self.certfile, self.keyfile
+        if certificate is not None:
+            password = self.password.reveal() if self.password is not None else ""  # never asks on a terminal
+            what = "ssl.certfile and ssl.keyfile"
+            _load_pem(lambda: context.load_cert_chain(certificate, key, lambda: password), what, certificate)
+
+    def load_authorities(self, context: ssl.SSLContext) -> None:
+        """Have a context trust ``cacertfile``, where there is one. Raises ``BadSettings``."""
+        if authorities := self.cacertfile:
+            _load_pem(lambda: context.load_verify_locations(authorities), "ssl.cacertfile", authorities)
+
+
+class TlsOptions(TlsFiles):
+    """``ssl`` of a connector; without ``cacertfile`` the system's authorities are trusted."""
+
+    enable: bool = Field(default=False, description="Whether the connection is encrypted.")
+    verify: Annotated[Literal["verify_peer", "verify_none"], BeforeValidator(_prefixed)] = Field(
+        default="verify_peer", description="Whether the server's certificate and its name are checked."
+    )
+    server_name_indication: str | None = Field(
+        default=None, min_length=1, description="The name that the certificate must have; else the host's."
+    )
 
 
 def client_context(options: TlsOptions) -> ssl.SSLContext | None:
@@ -57,26 +81,19 @@ def client_context(options: TlsOptions) -> ssl.SSLContext | None:
     if not options.enable:
         return None
     context = _context(options.server_name_indication)
-    spoken = [_VERSIONS[name] for name in options.versions]
-    context.minimum_version, context.maximum_version = min(spoken), max(spoken)
+    options.limit_versions(context)
     if options.verify == "verify_none":
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     elif options.cacertfile is None:
         context.load_default_certs()
     else:
-        load_pem(lambda: context.load_verify_locations(cafile=options.cacertfile), "ssl.cacertfile", options.cacertfile)
-    if options.certfile is not None:
-        password = options.password.reveal() if options.password is not None else ""  # never asks on a terminal
-        load_pem(
-            lambda: context.load_cert_chain(str(options.certfile), str(options.keyfile), lambda: password),
-            "ssl.certfile and ssl.keyfile",
-            options.certfile,
-        )
+        options.load_authorities(context)
+    options.load_certificate(context)
     return context
 
 
-def load_pem(load: Callable[[], object], what: str, file: Path) -> None:
+def _load_pem(load: Callable[[], object], what: str, file: Path) -> None:
     """Load a file of ``what``.
 
     Raises:

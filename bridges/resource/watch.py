@@ -6,8 +6,9 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bridges.resource.action import Action, State
-from bridges.resource.hub import RunningAction, RunningSource
+from bridges.resource.action import Action
+from bridges.resource.ingress import Ingress
+from bridges.resource.supervisor import State
 from broker.core.action import CONNECTED, DISABLED, STOPPED
 from broker.core.clock import Clock
 from broker.observe.alarms import Alarms
@@ -29,7 +30,7 @@ class BridgeWatch:
     """Raises and clears the alarms of actions and sources. ``look`` is called every ``LOOK_S``."""
 
     def __init__(
-        self, actions: Mapping[str, RunningAction], sources: Mapping[str, RunningSource], alarms: Alarms, clock: Clock
+        self, actions: Mapping[str, Action], sources: Mapping[str, Ingress], alarms: Alarms, clock: Clock
     ) -> None:
         self._actions, self._sources, self._alarms, self._now_s = actions, sources, alarms, clock.monotonic_s
         self._away_since_s: dict[str, float] = {}
@@ -40,8 +41,8 @@ class BridgeWatch:
     def look(self) -> None:
         """Activate and deactivate the alarms as things are now."""
         now_s = self._now_s()
-        actions = [one.action for one in self._actions.values()]
-        sources = [one.ingress for one in self._sources.values()]
+        actions = self._actions.values()
+        sources = self._sources.values()
         self._forget(self._losses, {_dropping(action.name) for action in actions})
         disconnected = {_disconnected("action", action.name) for action in actions}
         self._forget(self._away_since_s, disconnected | {_disconnected("source", source.name) for source in sources})

@@ -14,11 +14,10 @@ import time
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from bridges.spark.java import find_java
 from bridges.spark.orphan import PARENT_VARIABLE
-from bridges.spark.rotating import RotatingFile
 from bridges.spark.settings import LakeSettings
 from broker.core.errors import MissingDependency, SluiceError
 from broker.observe.log import get_logger
@@ -172,3 +171,39 @@ class LocalSpark:
         environment["SLUICE_API_TOKEN"] = token
         environment[PARENT_VARIABLE] = str(os.getpid())
         return environment
+
+
+class RotatingFile:
+    """Appends bytes; at ``max_bytes`` the file is set aside as ``<name>.1`` and begun anew."""
+
+    def __init__(self, path: Path, max_bytes: int = 10 * 1024 * 1024) -> None:
+        self._path, self._max_bytes = path, max_bytes
+        self._file: BinaryIO | None = None
+
+    def write(self, data: bytes) -> None:
+        """Append; a disk that refuses loses log lines, never the program."""
+        try:
+            file = self._file or self._open()
+            if file.tell() + len(data) > self._max_bytes:
+                file.close()
+                os.replace(self._path, f"{self._path}.1")
+                file = self._open()
+            file.write(data)
+            file.flush()
+        except OSError:
+            self._file = None
+
+    def last_line(self) -> str:
+        """The last line that was written, empty when there is none."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(max(0, os.path.getsize(self._path) - 4096))
+                lines = file.read().decode(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1].strip() if lines else ""
+
+    def _open(self) -> BinaryIO:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._path.open("ab")
+        return self._file

@@ -83,12 +83,16 @@ class TableQuery:
             failure = self._query.exception()
             self._query = None
             self._failed(sentence_of(str(failure)) if failure else "the query ended by itself")
-        elif self._progress.batch is not None and self._state != "running":
-            self._state, self._back_off_s = "running", _FIRST_BACK_OFF_S
+        elif self._state != "running" and self._has_succeeded():
+            self._state, self._error, self._back_off_s = "running", None, _FIRST_BACK_OFF_S
         if self._ledger is not None and self._ledger.due(self._clock()):
             self._write_ledger()
         if self._clock() >= self._tidy_at:
             self._tidy()
+
+    def _has_succeeded(self) -> bool:
+        """Whether a batch was committed since the start, or the stream was read and has nothing new."""
+        return self._progress.batch is not None or "Waiting" in self._query.status["message"]
 
     def stop(self) -> None:
         """End the query; a batch that is running is given up and comes again at the next start."""
@@ -161,7 +165,7 @@ class TableQuery:
             .trigger(processingTime=f"{int(self._settings.trigger_s * 1000)} milliseconds")
             .start()
         )
-        self._state, self._error = "running", None
+        self._state = "starting"
         log.info("lake.started table=%s from=%s", spec.name, start)
 
     def _write_batch(self, frame: Any, batch_id: int) -> None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from binascii import Error as NotBase64
 from dataclasses import dataclass
-from hashlib import sha1
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
+from broker.codec.websocket import accept_key
 from broker.core.hosts import AllowedHosts
 from broker.net.settings import SUBPROTOCOLS, WebSocketSettings
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 """Longest request; cookies of a large site fit."""
 END: Final = b"\r\n\r\n"
-_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _VERSION: Final = "13"
 _NONCE_BYTES: Final = 16
 _ANY: Final = "*"
@@ -160,7 +159,7 @@ def _answer_to(headers: _Headers) -> str:
         is_nonce = False
     if not is_nonce:
         raise UpgradeRefused(HTTPStatus.BAD_REQUEST, "Sec-WebSocket-Key must be 16 bytes in base64.")
-    return b64encode(sha1(key.encode() + _GUID, usedforsecurity=False).digest()).decode()
+    return accept_key(key.encode())
 
 
 def _subprotocol(headers: _Headers) -> str:

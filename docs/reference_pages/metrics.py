@@ -7,9 +7,8 @@ import re
 from typing import Final
 
 from bridges.resource.dead_letters import PREFIX
-from bridges.resource.figures import ActionFigures
-from bridges.resource.hub import BUFFERS
-from bridges.resource.ingress import SourceFigures
+from bridges.resource.figures import ActionFigures, SourceFigures
+from bridges.resource.resources import BUFFERS
 from broker.app.build import Node
 from broker.core.client import Client
 from broker.core.message import Message
@@ -99,7 +98,7 @@ def _use(node: Node) -> None:
     services["rules"].create({"name": "s", "sql": 'SELECT * FROM "#"'})
     Outside.count("ok")
     ActionFigures(node.metrics, "kafka:s", lambda: (0, 0, 0))
-    SourceFigures(node.services, "kafka:s")
+    SourceFigures(node.metrics, "kafka:s")
     node.services.storage.queues.open("s", max_records=1, max_bytes=1)
     publisher = node.server.publisher
     for payload in (b"{}", b"broken"):

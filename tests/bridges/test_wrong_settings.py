@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from bridges.feature import BUILT_IN
 from bridges.resource.registry import Registry
-from bridges.resource.specs import action_spec, connector_spec, source_spec
+from bridges.resource.specs import ActionSpec, SourceSpec, checked_connector, checked_member
 from broker.core.errors import Invalid, Problem
 
 PLAIN = {"mechanism": "plain", "username": "u"}
@@ -16,7 +17,7 @@ HTTP = {"type": "http", "url": "http://h"}
 
 
 def problems(make: Any, spec: dict[str, Any]) -> list[tuple[str, str]]:
-    named = {"name": "x", **({} if make is connector_spec else {"connector": "c"}), **spec}
+    named = {"name": "x", **({} if make is checked_connector else {"connector": "c"}), **spec}
     with pytest.raises(Invalid) as caught:
         make(named, Registry(BUILT_IN))
     found: list[Problem] = list(caught.value.problems)
@@ -64,7 +65,7 @@ def problems(make: Any, spec: dict[str, Any]) -> list[tuple[str, str]]:
 def test_what_is_wrong_with_a_connector_is_told_without_its_secrets(
     spec: dict[str, Any], pointer: str, message: str
 ) -> None:
-    assert problems(connector_spec, spec) == [(pointer, message)]
+    assert problems(checked_connector, spec) == [(pointer, message)]
 
 
 @pytest.mark.parametrize(
@@ -98,12 +99,12 @@ def test_what_no_row_can_mend_in_an_action_for_kafka_is_told_when_it_is_saved(
     parameters: dict[str, Any], pointer: str, message: str
 ) -> None:
     spec = {"type": "kafka", "parameters": {"topic": "t", **parameters}}
-    assert problems(action_spec, spec) == [(pointer, message)]
+    assert problems(partial(checked_member, ActionSpec), spec) == [(pointer, message)]
 
 
 def test_a_source_reads_topics_that_kafka_can_have() -> None:
     spec = {"type": "kafka", "parameters": {"topics": ["good", "so/so"]}}
-    assert problems(source_spec, spec) == [
+    assert problems(partial(checked_member, SourceSpec), spec) == [
         (
             "/parameters/topics",
             "topics: 'so/so' is no name of a topic of Kafka: letters, digits, '.', '_' and '-', at most 249",

@@ -264,7 +264,7 @@ class Bridges:
 
     def begin(self) -> None:
         self.feature.start()
-        self.feature.hub.begin()
+        self.feature.resources.begin()
 
     async def end(self) -> None:
         await self.feature.disconnect()
@@ -273,13 +273,13 @@ class Bridges:
 
     async def crash(self) -> None:
         """Everything ends as it stands; what is committed is there."""
-        hub = self.feature.hub
+        hub = self.feature.resources
         for ticks in self.feature.ticks:
             ticks.stop()
-        for owner in hub.owners.values():
+        for owner in hub.supervisors.values():
             await owner.end()
         for running in hub.actions.values():
-            await running.action.end()
+            await running.end()
         await self.writer.close()
 
     def send(self, row: Row, action: str = "scripted:out", client: str = "c1") -> Exception | None:
@@ -310,14 +310,14 @@ class Bridges:
 
         def found_while_adding_up() -> Any:
             found = condition()
-            for name in () if found else self.feature.hub.actions:
+            for name in () if found else self.feature.resources.actions:
                 self.assert_adds_up(name)
             return found
 
         try:
             return await until(found_while_adding_up, what or str(condition))
         except AssertionError as error:
-            error.add_note(f"actions: {[self.actions.get(name) for name in self.feature.hub.actions]}")
+            error.add_note(f"actions: {[self.actions.get(name) for name in self.feature.resources.actions]}")
             raise
 
     async def until_sent(self, count: int, action: str = "out") -> None:

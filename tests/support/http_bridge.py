@@ -28,7 +28,7 @@ async def bridged(
     async with asyncio.timeout(DEADLINE_S), service:
         bridges = Bridges()
         if guard is not None:
-            bridges.feature.hub.guard = guard
+            bridges.feature.resources.guard = guard
         bridges.begin()
         try:
             bridges.connectors.create(

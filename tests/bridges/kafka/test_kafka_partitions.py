@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bridges.kafka.admin import Admin
+from bridges.kafka.clients import Admin
 from tests.support.bridges import FAST, FAST_CONNECTOR, Bridges
 from tests.support.kafka_bridge import CONFIG, sending
 from tests.support.kafka_server import Kafka

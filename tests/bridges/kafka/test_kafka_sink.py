@@ -13,8 +13,8 @@ import fastavro
 import pytest
 from aiokafka import ConsumerRecord
 
+from bridges.kafka.batches import Partitions
 from bridges.kafka.headers import to_message
-from bridges.kafka.partition import Partitions
 from bridges.kafka.settings import KafkaActionSettings
 from broker.core.client import Client
 from broker.core.message import Message

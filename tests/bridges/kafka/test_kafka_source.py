@@ -270,7 +270,7 @@ async def test_after_a_crash_records_are_taken_once(kafka: Kafka) -> None:
     read(first, topic, commit_interval="1h")  # Kafka is told nothing
     assert len(await payloads(first, 50)) == 50
     await first.until(lambda: first.sources.metrics("in")["success"] == 50)
-    for running in first.feature.hub.owners.values():
+    for running in first.feature.resources.supervisors.values():
         for task in asyncio.all_tasks():
             if running and task is not asyncio.current_task() and "kafka:in" in task.get_name():
                 task.cancel()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from bridges.kafka.cursor import Cursor, begun
+from bridges.kafka.transactions import Cursor, begun
 from broker.core.errors import Invalid
 from broker.storage.memory import MemoryStore
 from tests.support.bridges import FAST, FAST_CONNECTOR, Bridges
@@ -140,7 +140,7 @@ async def test_a_store_that_forgot_what_it_sent_sends_only_what_kafka_lacks(kafk
     node = Node(await Topic(kafka).make())
     bridges = node.begin()
     node.act()
-    buffer: Any = bridges.feature.hub.actions["out"].action.buffer
+    buffer: Any = bridges.feature.resources.actions["out"].buffer
     buffer.queue.advance = partial(setattr, buffer.queue, "_done")
     node.send(0, 60)
     await bridges.until_sent(60)

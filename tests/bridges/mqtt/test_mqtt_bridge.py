@@ -339,7 +339,7 @@ async def test_qos_2_that_was_stored_before_a_crash_is_not_taken_again() -> None
         source(bridges, topics=[{"topic": "twice/#", "qos": 2}])
         async with watching(node.port) as sender:
             await _subscribed(bridges, sender, "twice/a")
-            client = bridges.feature.hub.owners["plant"].connector.client  # type: ignore[union-attr]
+            client = bridges.feature.resources.supervisors["plant"].connector.client  # type: ignore[union-attr]
             client.acknowledge = lambda _packet: None
             await sender.publish("twice/a", b"once", 2)
             await bridges.until(lambda: _came(bridges))
@@ -496,9 +496,9 @@ async def test_test_of_a_connection_leaves_the_connection_alone(remote: Peer) ->
     async with bridging() as bridges:
         connector(bridges, remote.port)
         await connected(bridges)
-        epoch = bridges.feature.hub.owners["plant"].epoch
+        epoch = bridges.feature.resources.supervisors["plant"].epoch
         assert (await bridges.connectors.test("plant"))["ok"]
-        assert bridges.feature.hub.owners["plant"].epoch == epoch
+        assert bridges.feature.resources.supervisors["plant"].epoch == epoch
 
 
 @pytest.mark.parametrize(

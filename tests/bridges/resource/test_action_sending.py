@@ -87,7 +87,7 @@ def test_what_waits_on_disk_for_a_target_that_is_away_is_not_in_memory(monkeypat
             for _ in range(12):
                 bridges.send_many(1000)
                 await asyncio.sleep(0)
-            buffer = bridges.feature.hub.actions["out"].action.buffer
+            buffer = bridges.feature.resources.actions["out"].buffer
             await bridges.until(lambda: buffer.taken > 0)
             await bridges.until(lambda: "connection refused" in bridges.actions.get("out")["status_reason"])
             assert buffer.taken < 6000
@@ -331,7 +331,7 @@ def test_requests_that_are_ending_when_the_connection_is_given_up_are_waited_for
         outside.answers.clear()
         async with scripted_bridges(outside, {"request_timeout": "50ms"}) as bridges:
             bridges.send_many(40, keys=40)
-            await bridges.until(lambda: bridges.feature.hub.owners["plant"].epoch >= 4)
+            await bridges.until(lambda: bridges.feature.resources.supervisors["plant"].epoch >= 4)
             outside.answers.set()
             await bridges.until_sent(40)
         assert outside.connections == 0

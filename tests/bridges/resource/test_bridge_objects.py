@@ -87,7 +87,7 @@ def test_connectors_may_go_while_their_actions_are_being_ended(caplog: pytest.Lo
             bridges.actions.delete("out")
             await asyncio.sleep(0)
             bridges.connectors.delete("plant")
-            await bridges.feature.hub.chores.all_done()
+            await bridges.feature.resources.changes.all_done()
             assert not [task for task in asyncio.all_tasks() if "scripted:out" in task.get_name()]
 
     run(check())
@@ -192,7 +192,7 @@ def test_states_follow_what_people_switch() -> None:
             await bridges.until(lambda: states() == ("connected", "connected"))
             bridges.actions.enable("out", False)
             assert states() == ("connected", "disabled")
-            await bridges.feature.hub.chores.all_done()
+            await bridges.feature.resources.changes.all_done()
             bridges.actions.enable("out", True)
             await bridges.until(lambda: states() == ("connected", "connected"))
             await bridges.connectors.restart("plant")

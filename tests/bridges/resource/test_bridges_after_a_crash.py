@@ -133,7 +133,7 @@ def test_what_is_deleted_leaves_nothing_behind(make_store: Callable[[], Store]) 
         bridges.actions.delete("out")
         bridges.sources.delete("in")
         bridges.connectors.delete("plant")
-        await bridges.feature.hub.chores.all_done()
+        await bridges.feature.resources.changes.all_done()
         assert list(bridges.services.storage.queues.names("actions/")) == []
         assert [metric for metric in bridges.services.monitoring.metrics if "action" in metric.labels] == []
         assert bridges.services.endpoints.sinks.find("scripted:out") is None

@@ -55,7 +55,7 @@ async def test_rows_that_wait_move_to_a_buffer_on_disk_that_is_smaller(overflow:
 async def test_a_paused_action_is_not_drained() -> None:
     async with scripted_bridges(Outside()) as bridges:
         bridges.actions.pause("out")
-        with pytest.raises(Invalid, match="'out' is paused, so that nothing of it is sent; resume it"):
+        with pytest.raises(Invalid, match="'out' is paused and sends nothing; resume it"):
             await bridges.actions.drain("out", 60.0)
         assert bridges.send({"n": 1, "key": "k"}) is None
 

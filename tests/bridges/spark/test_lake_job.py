@@ -105,6 +105,15 @@ def test_two_jobs_at_once_and_a_lost_checkpoint_double_nothing(
     assert audit_table("readings", url=server.url, token=TOKEN).problems == []
 
 
+def test_a_query_is_running_once_it_has_read_its_stream(
+    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path
+) -> None:
+    query = run_query(add_table(server, tmp_path))
+    query.step()
+    assert query.report()["state"] == "starting", "nothing has succeeded yet"
+    step_until(query, lambda report: report["state"] == "running")
+
+
 def test_a_table_that_fails_says_why_and_the_broker_away_fails_nothing(
     run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path
 ) -> None:

@@ -15,8 +15,7 @@ import pytest
 
 from bridges.spark.batch import TableSpec, TableWriter
 from bridges.spark.feature import LakeFeature
-from bridges.spark.local import LocalSpark
-from bridges.spark.rotating import RotatingFile
+from bridges.spark.local import LocalSpark, RotatingFile
 from bridges.spark.service import LakeTableService
 from bridges.spark.settings import LakeSettings
 from bridges.spark.tables.contract import Binding

@@ -1,4 +1,4 @@
-"""What is done with rows that an action gives up: fallbacks first, then dead letters."""
+"""What is done with rows that an action gives up, before they become dead letters."""
 
 from __future__ import annotations
 
@@ -7,56 +7,19 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from bridges.resource.dead_letters import DeadLetters
-from bridges.resource.figures import ActionFigures
-from bridges.resource.item import Item
 from bridges.resource.specs import ActionSpec, ReferenceFallback
 from broker.config.spec_problems import spec_problems
 from broker.core.action import Row
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.feature import Services
 from broker.core.message import Message
-from broker.observe.log import get_logger
 from rules.actions.republish import Republish, republish
 from rules.actions.spec import RepublishAction
-
-_log = get_logger(__name__)
 
 FallbackCall = Callable[[Row, Message], object]
 
 _MAX_DEPTH = 8
 """Rules and fallbacks that publish one after another, at most."""
-
-
-class Fallbacks:
-    """Given rows that an action gives up, with the unchanged message; and keeps dead letters."""
-
-    def __init__(self, action: str, letters: DeadLetters) -> None:
-        self._action, self._letters = action, letters
-        self.calls: Sequence[FallbackCall] = ()
-        self.figures: ActionFigures | None = None
-
-    def given_up(self, items: Sequence[Item], cause: str, reason: str) -> int:
-        """Run the fallbacks for each row, and keep it where the settings say so. Never raises.
-
-        Returns how many rows are not lost.
-        """
-        handed_on = [not item.is_fallback and self._fall_back(item) for item in items] if self.calls else []
-        kept = self._letters.keep(items, cause, reason)
-        if kept and self.figures is not None:
-            self.figures.dead_letters[cause].value += kept
-        return kept + sum(handed_on[kept:])
-
-    def _fall_back(self, item: Item) -> bool:
-        """Whether a fallback took the row."""
-        is_taken = False
-        for call in self.calls:
-            try:
-                call(item.row, item.message)
-                is_taken = True
-            except Exception as error:  # noqa: BLE001 - one fallback must not stop the next one
-                _log.warning("bridge.fallback_failed", action=self._action, reason=str(error))
-        return is_taken
 
 
 def fallback_calls(spec: ActionSpec, services: Services) -> Sequence[FallbackCall]:
@@ -87,8 +50,8 @@ def fallback_calls(spec: ActionSpec, services: Services) -> Sequence[FallbackCal
     return calls
 
 
-class _Nobody:
-    """Nobody waits for what becomes of a fallback's row."""
+class _Ignored:
+    """What becomes of a fallback's row does not matter to the rule."""
 
     def succeeded(self, rows: int) -> None:
         """See ``Settle``."""
@@ -97,7 +60,7 @@ class _Nobody:
         """See ``Settle``."""
 
 
-_NOBODY: Final = _Nobody()
+_IGNORED: Final = _Ignored()
 
 
 def _to_action(name: str, services: Services) -> FallbackCall:
@@ -107,7 +70,7 @@ def _to_action(name: str, services: Services) -> FallbackCall:
             raise SluiceError(f"there is no action '{name}'")
         write = getattr(sink, "write_fallback", None)
         if write is None:
-            sink.write(row, message, _NOBODY)
+            sink.write(row, message, _IGNORED)
         else:
             write(row, message)
 

@@ -13,16 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final
 
-from bridges.resource.action import State
-from bridges.resource.backoff import Backoff
 from bridges.resource.contract import Connector
-from bridges.resource.errors import BridgeError, understood
+from bridges.resource.errors import (
+    BridgeError,
+    ReconnectFirst,
+    TargetMissing,
+    TargetUnusable,
+    TryAgain,
+    understood,
+)
+from bridges.resource.figures import Figures
 from bridges.resource.options import ConnectorOptions
-from bridges.resource.waiting import ended, until_set
+from bridges.resource.specs import ActionSpec, SourceSpec
+from bridges.resource.tasks import Backoff, ended, until_set
 from broker.core.action import CONNECTED, CONNECTING, DISABLED, DISCONNECTED, STOPPED
 from broker.core.clock import Clock
 from broker.core.errors import MissingDependency
@@ -33,21 +41,99 @@ _log = get_logger(__name__)
 _CLOSE_S: Final = 5.0
 
 
-class Member(Protocol):
-    """An action or a source that stands on the connector."""
+State = tuple[str, str]
+"""One of ``broker.core.action``'s states, and the reason, empty when there is nothing to say."""
+
+
+class Member(ABC):
+    """An action or a source: a name, ``<type>:<name>``, a state, and the connection it uses."""
+
+    kind: ClassVar[str]
+    pause_means: ClassVar[str]
+    spec: ActionSpec | SourceSpec
+    figures: Figures
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name, self._clock = name, clock
+        self.supervisor: Supervisor | None = None
+        """Of the connector that it uses."""
+        self.is_paused = False
+        self.last_error: dict[str, Any] | None = None
+        self._stopped = ""
+        """Why it does nothing; empty while it works."""
+        self._state: State = (CONNECTING, "")
+        self._hide: Callable[[str], str] = str
 
     @property
     def key(self) -> str:
-        """Tells members apart: ``action kafka:orders``."""
-        ...
+        """Tells an action from a source of the same name: ``action kafka:orders``."""
+        return f"{self.kind} {self.name}"
 
+    @property
+    def state(self) -> str:
+        """The state, without its reason."""
+        return self.status[0]
+
+    @property
+    def status(self) -> State:
+        """State and reason; never better than the connector's."""
+        if not self.spec.enable:
+            return DISABLED, ""
+        if self._stopped:
+            return STOPPED, self._stopped
+        if self.supervisor is None:
+            return DISCONNECTED, "its connector is missing"
+        state, reason = self.supervisor.state
+        if state != CONNECTED:
+            return state, f"connector: {reason}" if reason else ""
+        return self._own_status()
+
+    def _own_status(self) -> State:
+        """The same, while the connector is connected."""
+        if self.is_paused:
+            return self._state[0], self._state[1] or self.pause_means
+        return self._state
+
+    def start(self) -> None:
+        """Work whenever there is a connection."""
+        self._stopped = ""
+
+    async def stop(self, reason: str) -> None:
+        """Do nothing until ``start``; ``serve`` has ended."""
+        self._stopped = reason
+        await self.end()
+
+    async def end(self) -> None:  # noqa: B027 - not all have something beside
+        """Give up what runs beside ``serve``."""
+
+    def pause(self) -> None:
+        """Stay connected, and neither send nor read."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Send or read again."""
+        self.is_paused = False
+
+    @abstractmethod
     async def serve(self) -> None:
         """Use the connection until cancelled."""
-        ...
+
+    def _unwell(self, error: BridgeError, epoch: int) -> None:
+        """Take an error as the state; one of the connection has it replaced."""
+        reason = self._hide(str(error))
+        if isinstance(error, (TargetMissing, TargetUnusable)):
+            self._state = DISCONNECTED, f"unhealthy target: {reason}"
+        else:
+            self._state = CONNECTING if isinstance(error, TryAgain) else DISCONNECTED, reason
+        if isinstance(error, ReconnectFirst) and self.supervisor is not None:
+            self.supervisor.broken(reason, epoch)
+
+    def _note(self, error: BridgeError) -> None:
+        self.last_error = {"text": self._hide(str(error)), "time_ms": self._clock.now_ns() // 1_000_000}
 
 
-class Owner:
-    """Keeps one connector connected and serves its actions and sources.
+class Supervisor:
+    """Keeps one connector connected while its actions and sources use it.
 
     ``name`` is ``<type>:<name>``; ``make`` makes the connector of the present settings.
     """
@@ -91,7 +177,7 @@ class Owner:
             self._become(CONNECTING, "")
             self._task = asyncio.create_task(self._run(), name=f"connector {self.name}")
 
-    async def stop(self, reason: str = "stopped by a person") -> None:
+    async def stop(self, reason: str) -> None:
         """Disconnect, and stay so."""
         await self.end()
         self._become(STOPPED, reason)
@@ -106,11 +192,6 @@ class Owner:
         task, self._task = self._task, None
         if task is not None:
             await ended(task)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it is to be connected."""
-        return self._task is not None
 
     # Members
 

@@ -7,6 +7,9 @@ read this takes 0.6 µs a frame, websockets' sans-I/O protocol 5, wsproto 23.
 
 from __future__ import annotations
 
+import os
+from base64 import b64encode
+from hashlib import sha1
 from struct import Struct
 from typing import Final
 
@@ -25,8 +28,11 @@ _LONG: Final = Struct(">BBQ")
 _MEDIUM: Final = Struct(">BBH")
 
 
+_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
 class BadFrame(Exception):
-    """The client broke the protocol. ``code`` is the status to close with."""
+    """The peer broke the protocol. ``code`` is the status to close with."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -34,20 +40,23 @@ class BadFrame(Exception):
 
 
 class Closed(Exception):
-    """The client sent a close frame; ``code`` is the status to answer with. ``data`` came before it."""
+    """The peer sent a close frame; ``code`` is the status to answer with. ``data`` came before it."""
 
-    def __init__(self, code: int, data: bytes) -> None:
+    def __init__(self, code: int, text: str, data: bytes) -> None:
         super().__init__(code)
-        self.code, self.data = code, data
+        self.code, self.text, self.data = code, text, data
 
 
 class FrameReader:
-    """Takes what was read from a client and gives what its binary frames hold. Pings are answered in ``replies``."""
+    """Takes what was read and gives what binary frames hold. Pings are answered in ``replies``.
 
-    __slots__ = ("_at_mask", "_is_within", "_left", "_mask", "_max_frame", "_rest", "replies")
+    What clients send is masked; ``is_client`` is for reading what a server sends, which is not (section 5.1).
+    """
 
-    def __init__(self, max_frame_size: int) -> None:
-        self._max_frame = max_frame_size
+    __slots__ = ("_at_mask", "_is_within", "_left", "_mask", "_masked", "_max_frame", "_rest", "replies")
+
+    def __init__(self, max_frame_size: int, *, is_client: bool = False) -> None:
+        self._max_frame, self._masked = max_frame_size, 0 if is_client else _MASKED
         self._rest = b""
         self._left = 0
         self._mask = b""
@@ -60,13 +69,13 @@ class FrameReader:
         """The bytes of MQTT in what was read; control frames and headers that are not complete are kept.
 
         Raises:
-            BadFrame: the client broke the protocol.
+            BadFrame: the peer broke the protocol.
             Closed: it is leaving.
         """
         if self._rest:
             data = self._rest + data
             self._rest = b""
-        at, end = 0, len(data)
+        at, end, masked = 0, len(data), self._masked
         pieces: list[bytes] = []
         keys: list[bytes] = []
         if self._left:
@@ -74,7 +83,7 @@ class FrameReader:
         while end - at >= 2:
             first, second = data[at], data[at + 1]
             length, start = second & 0x7F, at + 2
-            if first != _WHOLE or second < _MASKED or self._is_within:
+            if first != _WHOLE or second & _MASKED != masked or self._is_within:
                 self._check(first, second, length)
             if length == _TWO_BYTES:
                 if end - start < 2:
@@ -86,7 +95,7 @@ class FrameReader:
                     break
                 length, start = int.from_bytes(data[start : start + 8]), start + 8
                 self._check_length(length, 65_536)
-            body = start + _MASK_BYTES
+            body = start + _MASK_BYTES if masked else start
             stop = body + length
             if body > end or (stop > end and first & _CONTROL):
                 break
@@ -118,8 +127,9 @@ class FrameReader:
         opcode = first & 0x0F
         if first & _RESERVED:
             raise BadFrame(PROTOCOL_ERROR, "a frame with reserved bits")
-        if second < _MASKED:
-            raise BadFrame(PROTOCOL_ERROR, "a frame of a client that is not masked")
+        if second & _MASKED != self._masked:
+            wrong = "a frame of a client that is not masked" if self._masked else "a frame of a server that is masked"
+            raise BadFrame(PROTOCOL_ERROR, wrong)
         if opcode >= _CONTROL:
             if opcode > _PONG or first < _FIN or length > _MOST_CONTROL:
                 raise BadFrame(PROTOCOL_ERROR, "a broken control frame")
@@ -137,9 +147,10 @@ class FrameReader:
 
     def _control(self, opcode: int, payload: bytes, pieces: list[bytes], keys: list[bytes]) -> None:
         if opcode == _PING:
-            self.replies.append(_control_frame(_PONG, payload))
+            self.replies.append(_control_frame(_PONG, payload) if self._masked else masked_frame(_PONG, payload))
         elif opcode == _CLOSE:
-            raise Closed(_close_code(payload), _unmasked(b"".join(pieces), b"".join(keys)))
+            text = payload[2:].decode(errors="replace")
+            raise Closed(_close_code(payload), text, _unmasked(b"".join(pieces), b"".join(keys)))
 
 
 def _close_code(payload: bytes) -> int:
@@ -167,6 +178,8 @@ def _key(mask: bytes, length: int) -> bytes:
 
 def _unmasked(data: bytes, key: bytes) -> bytes:
     """One operation on two large numbers, for all frames of a read together: the fastest that CPython has."""
+    if not key:
+        return data
     return (int.from_bytes(data, "little") ^ int.from_bytes(key, "little")).to_bytes(len(data), "little")
 
 
@@ -186,3 +199,24 @@ def close_frame(code: int, text: str = "") -> bytes:
 
 def _control_frame(opcode: int, payload: bytes) -> bytes:
     return bytes((_FIN | opcode, len(payload))) + payload
+
+
+def masked_frame(opcode: int, payload: bytes) -> bytes:
+    """A whole frame of a client's, with a random mask (section 5.3)."""
+    head, mask = binary_frame_head(len(payload)), os.urandom(_MASK_BYTES)
+    return bytes((_FIN | opcode, _MASKED | head[1])) + head[2:] + mask + masked(payload, mask)
+
+
+def masked_close(code: int) -> bytes:
+    """A close frame of a client's."""
+    return masked_frame(_CLOSE, code.to_bytes(2))
+
+
+def masked_data(payload: bytes) -> bytes:
+    """A binary frame of a client's."""
+    return masked_frame(_BINARY, payload)
+
+
+def accept_key(key: bytes) -> str:
+    """What a server answers to ``Sec-WebSocket-Key`` (section 4.2.2)."""
+    return b64encode(sha1(key + _GUID, usedforsecurity=False).digest()).decode()

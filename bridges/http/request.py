@@ -1,0 +1,149 @@
+"""The address and the headers of a request, made of rows and messages."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from yarl import URL
+
+from bridges.resource.errors import NeverAgain
+from bridges.resource.templates import value_template
+from broker.core.action import Row
+from broker.core.message import Message
+from broker.core.template import Template
+from rules.actions.text import rendered
+from rules.sql.values import UNDEFINED
+
+TargetOf = Callable[[Row], str]
+_WRITTEN: Final = "!$%&'()*+,-./:;=?@[]_~"
+"""What a path may hold as it is written by whoever set it, with the query; ``%`` because it may be encoded."""
+
+
+def origin_and_base(address: str) -> tuple[URL, str]:
+    """Scheme, host and port of an address, and the path that it begins with, without a ``/`` at its end."""
+    url = URL(address)
+    return url.origin(), url.raw_path.rstrip("/")
+
+
+def target_template(base: str, path: str, query: Mapping[str, str]) -> TargetOf:
+    """The path and query of a row's request.
+
+    Values are percent-encoded whole, ``/`` among them: whatever they are, they stay in the segment or parameter that
+    they stand in. A row for which a segment of the path would be ``.`` or ``..``, which servers and proxies take for
+    steps in the tree, has no request.
+    """
+    parameters = [(quote(name, safe=""), value_template(value)) for name, value in query.items()]
+    if "${" not in path:
+        fixed = _joined(base, quote(path, safe=_WRITTEN))
+        _check_segments(fixed)
+        return lambda row: _with_query(fixed, parameters, row)
+    render = Template(_encoded(path), _value, undefined=UNDEFINED, when_undefined=_missing).render
+
+    def made(row: Row) -> str:
+        found = _joined(base, render(row))
+        _check_segments(found)
+        return _with_query(found, parameters, row)
+
+    return made
+
+
+def _encoded(path: str) -> str:
+    """The text between placeholders, encoded; placeholders as they are."""
+    return quote(path, safe=_WRITTEN + "${}")
+
+
+def _joined(base: str, path: str) -> str:
+    if not path:
+        return base or "/"
+    return f"{base}{path}" if path[0] in "/?" and (base or path[0] == "/") else f"{base}/{path}"
+
+
+def _value(value: Any) -> str:
+    return quote(rendered(value), safe="")
+
+
+def _missing(path: str) -> str:
+    raise NeverAgain(f"the row has no '{path}', which the path needs")
+
+
+def _check_segments(target: str) -> None:
+    if "/." not in target and "%2" not in target:
+        return
+    for segment in target.partition("?")[0].split("/"):
+        if unquote(segment) in (".", ".."):
+            raise NeverAgain(f"the path {target!r} has the segment {segment!r}, which would lead elsewhere")
+
+
+def _with_query(path: str, parameters: list[tuple[str, Callable[[Row], Any]]], row: Row) -> str:
+    pairs = [(name, value_of(row)) for name, value_of in parameters]
+    text = "&".join(f"{name}={_value(value)}" for name, value in pairs if value is not None)
+    if not text:
+        return path
+    return f"{path}{'&' if '?' in path else '?'}{text}"
+
+
+_CONTROLS: Final = dict.fromkeys((*range(32), 127), " ")
+_NAME_CHARACTERS: Final = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
+_TEXTS: Final = {"Content-Type": "mqtt-content-type", "Response-Topic": "mqtt-response-topic"}
+
+Header = tuple[str, str]
+Headers = Sequence[Header]
+
+
+def header_value(value: Any) -> str:
+    """A value as text, sent in UTF-8. Control characters, line breaks among them, become spaces: a value never ends its
+    header."""
+    found = rendered(value)
+    whole = found if isinstance(found, str) else found.decode(errors="replace")
+    return whole.translate(_CONTROLS).strip()
+
+
+def header_templates(headers: Mapping[str, str]) -> Callable[[Row], list[Header]]:
+    """The headers of a row; one whose value the row lacks is left out."""
+    templates = [(name, value_template(text)) for name, text in headers.items()]
+
+    def made(row: Row) -> list[Header]:
+        found = [(name, value_of(row)) for name, value_of in templates]
+        return [(name, header_value(value)) for name, value in found if value is not None]
+
+    return made
+
+
+def of_message(message: Message) -> list[Header]:
+    """What a message says beside its payload: ``mqtt-topic``, ``mqtt-clientid``, ``mqtt-qos``, ``mqtt-retain``,
+    ``mqtt-username``, ``mqtt-content-type``, ``mqtt-response-topic``, ``mqtt-correlation-data`` (base64),
+    ``mqtt-payload-format``, ``mqtt-expires-at`` (milliseconds since 1970), ``mqtt-up-<name>`` for user properties."""
+    client = message.client
+    headers = [
+        ("mqtt-topic", header_value(message.topic)),
+        ("mqtt-clientid", header_value(client.client_id)),
+        ("mqtt-qos", str(message.qos)),
+        ("mqtt-retain", "true" if message.retain else "false"),
+    ]
+    if client.username is not None:
+        headers.append(("mqtt-username", header_value(client.username)))
+    for name, value in (message.properties or {}).items():
+        headers += _of_property(name, value, message.received_ns)
+    return headers
+
+
+def _of_property(name: str, value: Any, received_ns: int) -> list[Header]:
+    if name in _TEXTS:
+        return [(_TEXTS[name], header_value(value))]
+    if name == "Correlation-Data":
+        return [("mqtt-correlation-data", b64encode(bytes(value)).decode())]
+    if name == "Payload-Format-Indicator":
+        return [("mqtt-payload-format", str(int(bool(value))))]
+    if name == "Message-Expiry-Interval":
+        return [("mqtt-expires-at", str(received_ns // 1_000_000 + value * 1000))]
+    if name == "User-Property":
+        return [(f"mqtt-up-{_name(key)}", header_value(text)) for key, text in value]
+    return []
+
+
+def _name(key: str) -> str:
+    """A user property's name with what a header's cannot hold as ``_``."""
+    return "".join(character if character in _NAME_CHARACTERS else "_" for character in key.lower())

@@ -1,0 +1,405 @@
+"""What people can do with connectors, actions and sources: list, create, change, switch and test them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from bridges.resource.action import Action
+from bridges.resource.contract import ProbeStep
+from bridges.resource.ingress import Ingress
+from bridges.resource.probe import run_probe
+from bridges.resource.resources import Resources
+from bridges.resource.secret import hider
+from bridges.resource.specs import (
+    READ_ONLY,
+    ActionSpec,
+    ConnectorSpec,
+    SourceSpec,
+    checked_connector,
+    checked_member,
+    shown,
+)
+from broker.config.secret_text import check_moved, secrets_in, with_stars, with_stored
+from broker.core.errors import InUse, Invalid, Problem, SluiceError, Unavailable
+from broker.core.merge_patch import merged
+from broker.core.objects import ObjectSection, Spec
+from broker.core.ordered import OrderedObjects
+from broker.core.times import rfc3339
+
+S = TypeVar("S", ConnectorSpec, ActionSpec, SourceSpec)
+M = TypeVar("M", Action, Ingress)
+_STOPPED_BY_PERSON: Final = "stopped by a person"
+_REDRIVE_PIECE: Final = 200
+"""Dead letters that are sent again in one commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Generic[S]):
+    """An object as it was sent, which is saved, and as it was understood, which is used.
+
+    ``raw`` holds secrets as they were sent, and only the members that were given.
+    """
+
+    raw: Spec
+    spec: S
+
+
+class ResourceService(ABC, Generic[S]):
+    """A ``broker.core.objects.ObjectService``; each kind says how its objects are checked, set to work and shown."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, section: ObjectSection, resources: Resources) -> None:
+        self._resources = resources
+        self._objects: OrderedObjects[Stored[S]] = OrderedObjects(self.kind, section, lambda one: one.raw)
+
+    def load(self, specs: Sequence[Spec]) -> list[str]:
+        """Take the objects of the configuration; gives a sentence for each that cannot be used."""
+        problems: list[str] = []
+        for spec in specs:
+            try:
+                checked = self._checked(spec)
+                self._use(checked)
+                self._objects.adopt(checked.name, Stored(spec, checked))
+            except SluiceError as error:
+                problems.append(self._objects.refusal(spec, error))
+        return problems
+
+    def list(self) -> Sequence[Spec]:
+        return [self._shown(one.spec.name) for one in self._objects]
+
+    def get(self, name: str) -> Spec:
+        return self._shown(self._objects.get(name).spec.name)
+
+    def create(self, spec: Spec) -> Spec:
+        checked = self._checked(spec)
+        self._objects.check_free(checked.name)
+        return self._put(spec, checked)
+
+    def replace(self, name: str, spec: Spec) -> Spec:
+        """Change one. It goes on with the new settings: buffers and places stay, secrets sent as stars too."""
+        self._objects.check_changeable(name)
+        before = self._objects.get(name)
+        sent = with_stored({**spec, "name": spec.get("name", name)}, before.raw)
+        checked = self._checked(sent)
+        if (checked.name, checked.type) != (name, before.spec.type):
+            text = f"expected name {name!r} and type {before.spec.type!r}"
+            raise Invalid(f"{self.kind} {name!r} keeps its name and type", [Problem(text, "/type")])
+        check_moved(f"{self.kind} {name!r}", spec, checked.parameters, before.spec.parameters)
+        return self._put(sent, checked)
+
+    def patched(self, name: str, patch: Spec) -> Spec:
+        """One with a JSON Merge Patch (RFC 7396) applied, to be saved by ``replace``."""
+        before = self._objects.get(name)
+        spec: Spec = merged(with_stars(before.raw, list(secrets_in(before.spec.parameters))), patch)
+        return spec
+
+    def delete(self, name: str) -> None:
+        """Raises ``InUse`` while others need it. What waits in its buffer, or where it stood, is forgotten."""
+        self._objects.check_changeable(name)
+        if users := self._users(self._objects.get(name).spec):
+            raise InUse(self.kind, name, users)
+        self._objects.remove(name)
+        self._give_up(name)
+
+    # Switching
+
+    def enable(self, name: str, enabled: bool) -> Spec:
+        """Switch it on or off, also for the next start of the broker. What waits stays."""
+        return self.replace(name, {**self._objects.get(name).raw, "enable": enabled})
+
+    async def start(self, name: str) -> Spec:
+        """Set it to work. Raises ``Invalid`` when it is disabled."""
+        if not self._objects.get(name).spec.enable:
+            raise Invalid(f"{self.kind} {name!r} is disabled; enable it")
+        await self._switch(name, "")
+        return self.get(name)
+
+    async def stop(self, name: str) -> Spec:
+        """Stop it until it is started or the broker restarts. Buffered rows stay; new rows are dropped."""
+        self._objects.get(name)
+        await self._switch(name, _STOPPED_BY_PERSON)
+        return self.get(name)
+
+    async def restart(self, name: str) -> Spec:
+        """Stop and start."""
+        if self._objects.get(name).spec.enable:
+            await self._switch(name, "restarting")
+        return await self.start(name)
+
+    # Testing
+
+    async def probe(self, spec: Spec) -> dict[str, Any]:
+        """The step-by-step test of a spec that need not be saved; stars stand for the secrets of the one of that name.
+        Nothing is written or read."""
+        stored = self._objects.find(str(spec.get("name")))
+        sent = with_stored({"name": "probe", **spec}, stored.raw if stored else {})
+        checked = self._checked(sent)
+        if stored is not None:
+            check_moved(f"{self.kind} {checked.name!r}", spec, checked.parameters, stored.spec.parameters)
+        return await self._probe(checked)
+
+    async def test(self, name: str) -> dict[str, Any]:
+        """The same of a saved one, with a connection of its own."""
+        return await self._probe(self._objects.get(name).spec)
+
+    # What a kind says
+
+    @abstractmethod
+    def _checked(self, spec: Spec) -> S:
+        """The spec understood. Raises ``Invalid`` with every problem."""
+
+    @abstractmethod
+    def _use(self, checked: S) -> None:
+        """Set it to work, in place of the one of that name."""
+
+    @abstractmethod
+    def _give_up(self, name: str) -> None:
+        """It is deleted."""
+
+    @abstractmethod
+    async def _switch(self, name: str, reason: str) -> None:
+        """Stop it for that reason; start it when there is none."""
+
+    @abstractmethod
+    async def _probe(self, spec: S) -> dict[str, Any]:
+        """The step-by-step test."""
+
+    @abstractmethod
+    def _shown(self, name: str) -> Spec:
+        """What people see of it."""
+
+    @abstractmethod
+    def _users(self, spec: S) -> Sequence[str]:
+        """Who needs it, as texts."""
+
+    def _put(self, raw: Spec, checked: S) -> Spec:
+        self._use(checked)
+        self._objects.put(
+            checked.name, Stored({name: value for name, value in raw.items() if name not in READ_ONLY}, checked)
+        )
+        return self._shown(checked.name)
+
+
+class ConnectorService(ResourceService[ConnectorSpec]):
+    """Connectors: connections to outside systems, which actions and sources use."""
+
+    kind = "connector"
+
+    def types(self) -> Sequence[dict[str, Any]]:
+        """All types of connectors."""
+        return self._resources.registry.described()
+
+    async def _probe(self, spec: ConnectorSpec) -> dict[str, Any]:
+        return await run_probe(self._resources.make_connector(spec), (), hider(spec.parameters))
+
+    def _checked(self, spec: Spec) -> ConnectorSpec:
+        return checked_connector(spec, self._resources.registry)
+
+    def _use(self, checked: ConnectorSpec) -> None:
+        self._resources.put_connector(checked)
+
+    def _give_up(self, name: str) -> None:
+        self._resources.remove_connector(name)
+
+    async def _switch(self, name: str, reason: str) -> None:
+        await self._resources.switch_connector(name, reason)
+
+    def _shown(self, name: str) -> Spec:
+        supervisor, spec = self._resources.supervisors[name], self._resources.connector_specs[name]
+        status, reason = supervisor.state
+        return {
+            **shown(spec),
+            "id": spec.id,
+            "status": status if spec.enable else "disabled",
+            "status_reason": reason if spec.enable else "",
+            "since": rfc3339(supervisor.since_ns),
+            **self._resources.users_of(spec.name),
+        }
+
+    def _users(self, spec: ConnectorSpec) -> Sequence[str]:
+        found = self._resources.users_of(spec.name)
+        return [f"{kind[:-1]} '{user}'" for kind, users in found.items() for user in users]
+
+
+class _MemberService(ResourceService[S], Generic[S, M]):
+    """What actions and sources have in common."""
+
+    _members: Mapping[str, M]
+
+    def pause(self, name: str) -> Spec:
+        """Stay connected, and neither send nor read; rows wait in the buffer."""
+        self._member(name).pause()
+        return self.get(name)
+
+    def resume(self, name: str) -> Spec:
+        """Send or read again."""
+        self._member(name).resume()
+        return self.get(name)
+
+    def metrics(self, name: str) -> dict[str, Any]:
+        """Counters, gauges and rates."""
+        return self._member(name).figures.as_dict()
+
+    def reset_metrics(self, name: str) -> None:
+        """Counters back to zero; rows that wait count as matched."""
+        self._member(name).figures.reset()
+
+    def tick(self, now_s: float) -> None:
+        """Sample the rates."""
+        for member in self._members.values():
+            member.figures.sample(now_s)
+
+    async def _switch(self, name: str, reason: str) -> None:
+        await self._resources.switch(self._member(name), reason)
+
+    def _member(self, name: str) -> M:
+        self._objects.get(name)
+        return self._members[name]
+
+    def _shown(self, name: str) -> Spec:
+        member = self._members[name]
+        status, reason = member.status
+        return {
+            **shown(member.spec),
+            "id": member.spec.id,
+            "status": status,
+            "status_reason": reason,
+            "paused": member.is_paused,
+            "last_error": member.last_error,
+            "metrics": member.figures.as_dict(),
+            "rules": [user.name for user in self._resources.services.contributors.users_of(self.kind, member.spec.id)],
+        }
+
+
+class ActionService(_MemberService[ActionSpec, Action]):
+    """Actions: where rules hand rows to."""
+
+    kind = "action"
+
+    def __init__(self, section: ObjectSection, resources: Resources) -> None:
+        super().__init__(section, resources)
+        self._members = resources.actions
+
+    async def drain(self, name: str, timeout_s: float = 30.0) -> dict[str, Any]:
+        """Take no more rows, send those that wait, then stop. Gives how many are ``left`` when time is over."""
+        action = self._enabled(name)
+        if action.is_paused:
+            raise Invalid(f"action {name!r} is paused and sends nothing; resume it")
+        left = await action.drain(timeout_s)
+        await self._resources.switch(action, "drained" if not left else f"drained, and {left} rows are left")
+        return {"name": name, "left": left, "drained": left == 0, "status": action.state}
+
+    # Dead letters
+
+    async def dead_letters(self, name: str, limit: int) -> dict[str, Any]:
+        """The oldest dead letters, and how many there are."""
+        letters = self._member(name).letters
+        return {"action": name, "waiting": letters.waiting, "items": list(await letters.show(limit))}
+
+    async def redrive(self, name: str, limit: int) -> dict[str, Any]:
+        """Hand dead letters to the action once more, oldest first; one that fails again becomes a new one."""
+        action = self._enabled(name)
+        letters, taken, problem = action.letters, 0, None
+        while taken < limit and problem is None:
+            done = 0
+            for item in await letters.take(min(_REDRIVE_PIECE, limit - taken)):
+                try:
+                    action.write(item.row, item.message, None)
+                except Unavailable as error:
+                    problem = str(error)
+                    break
+                done += 1
+            if not done:
+                break
+            letters.forget(done)
+            await letters.committed()
+            taken += done
+        return {"action": name, "sent": taken, "waiting": letters.waiting, "problem": problem}
+
+    def purge(self, name: str) -> dict[str, Any]:
+        """Forget all dead letters."""
+        return {"action": name, "purged": self._member(name).letters.remove()}
+
+    # Inside
+
+    async def _probe(self, spec: ActionSpec) -> dict[str, Any]:
+        of_connector = self._resources.connector_specs[spec.connector]
+        connector = self._resources.make_connector(of_connector)
+        context = self._resources.context(spec.id, spec.resource_opts.request_timeout)
+        sink = connector.sink(spec.parameters, context)
+
+        async def target() -> str:
+            await connector.close()
+            await connector.open()
+            await sink.open()
+            await sink.check()
+            return "ready for rows"
+
+        steps = [ProbeStep("target", target), ProbeStep("permission", sink.permission)]
+        return await run_probe(connector, steps, hider(of_connector.parameters, spec.parameters), close=sink.close)
+
+    def _checked(self, spec: Spec) -> ActionSpec:
+        return checked_member(ActionSpec, spec, self._resources.registry, self._resources.connector_specs)
+
+    def _use(self, checked: ActionSpec) -> None:
+        self._resources.put_action(checked)
+
+    def _give_up(self, name: str) -> None:
+        self._resources.remove_action(name)
+
+    def _users(self, spec: ActionSpec) -> Sequence[str]:
+        return [str(user) for user in self._resources.services.contributors.users_of("action", spec.id)] + [
+            f"action '{one.spec.name}'"
+            for one in self._objects
+            if any(to.kind == "reference" and f"{to.type}:{to.name}" == spec.id for to in one.spec.fallback_actions)
+        ]
+
+    def _enabled(self, name: str) -> Action:
+        action = self._member(name)
+        if not action.spec.enable:
+            raise Invalid(f"action {name!r} is disabled; enable it")
+        return action
+
+    def _shown(self, name: str) -> Spec:
+        return {**super()._shown(name), "dead_letters_waiting": self._members[name].letters.waiting}
+
+
+class SourceService(_MemberService[SourceSpec, Ingress]):
+    """Sources: what rules read as ``$bridges/<type>:<name>``."""
+
+    kind = "source"
+
+    def __init__(self, section: ObjectSection, resources: Resources) -> None:
+        super().__init__(section, resources)
+        self._members = resources.sources
+
+    async def _probe(self, spec: SourceSpec) -> dict[str, Any]:
+        of_connector = self._resources.connector_specs[spec.connector]
+        connector = self._resources.make_connector(of_connector)
+        context = self._resources.context(spec.id, spec.resource_opts.health_check_timeout)
+        source = connector.source(spec.parameters, context)
+
+        async def target() -> str:
+            await connector.close()
+            await connector.open()
+            await source.check()
+            return "ready to be read"
+
+        steps = [ProbeStep("target", target)]
+        return await run_probe(connector, steps, hider(of_connector.parameters, spec.parameters))
+
+    def _checked(self, spec: Spec) -> SourceSpec:
+        return checked_member(SourceSpec, spec, self._resources.registry, self._resources.connector_specs)
+
+    def _use(self, checked: SourceSpec) -> None:
+        self._resources.put_source(checked)
+
+    def _give_up(self, name: str) -> None:
+        self._resources.remove_source(name)
+
+    def _users(self, spec: SourceSpec) -> Sequence[str]:
+        return [str(user) for user in self._resources.services.contributors.users_of("source", spec.id)]
