@@ -57,6 +57,9 @@ _MOST_HEADER: Final = 5
 _VERSION_BYTES: Final = 9
 """So far reaches the level behind the longer protocol name."""
 
+_TLS_HANDSHAKE: Final = 0x16
+"""First byte of a TLS record with a handshake. As MQTT it is a CONNECT with wrong flags that lacks bytes."""
+
 
 class Connecting:
     """Takes CONNECT and DISCONNECT."""
@@ -90,6 +93,9 @@ class Connecting:
             return 0
         if ORDER[c.phase].get(data[0] >> 4) is not Effect.TAKE:
             c.refuse_silently("protocol_error", "the first packet is not a CONNECT")
+            return len(data)
+        if data[0] == _TLS_HANDSHAKE:
+            c.refuse_silently("protocol_error", "the client began TLS, which this listener does not speak")
             return len(data)
         try:
             frame = frame_at(data, 0, c.max_packet_bytes)
