@@ -153,6 +153,7 @@ async def _fill_and_free(node: Node, disk: SmallDisk) -> None:
     assert (told.taken, told.refused, once.refused) != ([], [], [])
     await _account(node, told.taken + once.taken, kept)
     await live.close()
+    await new.close()
     node.kill()
     node.start()
     assert await retained(node) == kept | {"r/3": b"three"}

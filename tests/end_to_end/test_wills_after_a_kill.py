@@ -15,11 +15,14 @@ def test_wills_of_clean_sessions_are_published_when_the_broker_is_back(tmp_path:
     durable = ["-V", "mqttv311", "-c", "-i", "watcher", "-q", "1", "-t", "wills/#"]
     with running(tmp_path / "node") as node:
         MosquittoSub(node, *durable).close()
+        clients = []
         for number in range(3):
             topic = f"wills/{number}"
             will = ["--will-topic", topic, "--will-qos", "1", "--will-payload", "was cut"]
-            MosquittoSub(node, "-V", version, "-i", f"c{number}", "-t", "elsewhere", *will)
+            clients.append(MosquittoSub(node, "-V", version, "-i", f"c{number}", "-t", "elsewhere", *will))
         node.kill()
+        for client in clients:
+            client.close()
         node.start()
         with MosquittoSub(node, *durable) as watcher:
             assert sorted(watcher.take(3)) == [f"wills/{number} was cut" for number in range(3)]
