@@ -63,7 +63,7 @@ def prose(page: str) -> str:
 
 def everything() -> Iterator[str]:
     """The findings in all pages and help texts."""
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         name = str(page.relative_to(ROOT))
         if not name.startswith(UNCHECKED):
             yield from findings(name, prose(page.read_text()))
