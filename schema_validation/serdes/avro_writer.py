@@ -12,6 +12,7 @@ from typing import Any
 
 from schema_validation.serdes.avro_schema import MISSING, AvroType
 from schema_validation.serdes.base import NotWritable, short
+from schema_validation.serdes.varint import varint, zigzag
 
 MAX_STEPS = 200_000
 """Most values written for one payload, tried branches of unions included: these can multiply."""
@@ -140,11 +141,11 @@ class _Writer:
             raise error.below(part) from None
 
     def _varint(self, value: int) -> None:
-        rest = value << 1 if value >= 0 else (-value << 1) - 1
-        while rest > 0x7F:
-            self.out.append(rest & 0x7F | 0x80)
-            rest >>= 7
-        self.out.append(rest)
+        rest = zigzag(value)
+        if rest < 0x80:
+            self.out.append(rest)
+        else:
+            self.out += varint(rest)
 
     def _bytes(self, data: bytes) -> None:
         self._varint(len(data))

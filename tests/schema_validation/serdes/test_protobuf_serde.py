@@ -348,16 +348,16 @@ def test_a_hostile_archive_is_refused(data: bytes, root: str, says: str) -> None
     ("data", "misfit"),
     [
         (b"\x0a\xff\xff\xff\xff\x0f", "payload.device: 4294967295 bytes are announced, 0 are left"),
-        (b"\x20", "payload.seq: a number is wanted"),
-        (b"\x20\xff", "payload.seq: a number is wanted, the bytes end within it"),
-        (b"\x20" + b"\xff" * 11, "payload.seq: byte 11: a number has at most 10 bytes"),
+        (b"\x20", "payload.seq: expected a number, got the end of the data"),
+        (b"\x20\xff", "payload.seq: expected a number, got the end of the data"),
+        (b"\x20" + b"\xff" * 11, "payload.seq: byte 1: expected a number of at most 10 bytes"),
         (b"\x42\x02\x42\x05", "payload.inner.inner: 5 bytes are announced, 0 are left"),
-        (b"\x0a\x02\xff\xfe", "payload.device: a text is wanted, byte 0 of it is not UTF-8"),
+        (b"\x0a\x02\xff\xfe", "payload.device: expected text, got bytes that are not UTF-8 (byte 0)"),
         (b"\x00\x00", "payload: byte 1: no field begins with the tag 0"),
         (b"\x0f\x00", "payload.device: byte 1: no field begins with the tag 15"),
         (b"\x0c", "payload.device: byte 1: no field begins with the tag 12"),
         (b"\xfb\x01\x08\x01", "payload: group 31 does not end"),
-        (b"\x11\x00", "payload.samples[0]: 8 bytes are wanted, 1 are left"),
+        (b"\x11\x00", "payload.samples[0]: expected 8 bytes, got 1"),
     ],
 )
 def test_a_refusal_says_where_and_what(data: bytes, misfit: str) -> None:
