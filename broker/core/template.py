@@ -8,11 +8,11 @@ elements cannot be addressed. Rendering never fails of itself.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker.core import jsontext
+from broker.core.placeholders import ROW_PLACEHOLDER
 
 TextOf = Callable[[Any], "str | bytes"]
 """The text of a value, as the language that made the row gives it."""
@@ -20,7 +20,6 @@ TextOf = Callable[[Any], "str | bytes"]
 WhenUndefined = Callable[[str], str]
 """The text of a path whose value is not there, given as ``a.b``; may raise, and that leaves the template."""
 
-_PLACEHOLDER = re.compile(r"\$\{([A-Za-z0-9._]*|\$)\}")
 _MISSING: Any = object()
 
 
@@ -58,7 +57,7 @@ class Template:
         self.paths: list[tuple[str, ...]] = []
         parts: list[str | _Part] = []
         at = 0
-        for match in _PLACEHOLDER.finditer(text):
+        for match in ROW_PLACEHOLDER.finditer(text):
             _add_text(parts, text[at : match.start()])
             at = match.end()
             inside = match[1]
