@@ -102,7 +102,7 @@ class SchemaService:
         That raises ``Invalid`` as ``create`` and ``replace`` would, which take its result and do not wait.
         """
         if not isinstance(spec, Mapping):
-            raise Invalid("the schema cannot be saved", [Problem("an object is wanted")])
+            raise Invalid("the schema cannot be saved", [Problem("expected an object")])
         named = {**spec, "name": spec.get("name", name)}
         if name is not None and named["name"] != name:
             raise Invalid("a schema keeps its name", [Problem(f"expected {name!r}", "/name")])
@@ -220,7 +220,7 @@ class SchemaService:
         files = source if not isinstance(source, str) else []
         found = [item["path"] for item in files if item["path"].rpartition("/")[2] == root]
         if len(found) != 1:
-            problem = Problem(f"the schema has {len(found)} files {root!r}, one is wanted", "/root_proto_file")
+            problem = Problem(f"the schema has {len(found)} files {root!r}; expected one", "/root_proto_file")
             raise Invalid("the bundle cannot be used", [problem])
         return [{**item, "root": item["path"] == found[0]} for item in files]
 

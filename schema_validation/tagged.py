@@ -62,7 +62,7 @@ class TaggedSerde(SchemaSerde):
         number = _TAG.unpack_from(data)[1]
         serde = self._by_id.get(number)
         if serde is None:
-            raise self._refused(f"its tag names the schema id {number}, which is no version of {self._name!r}")
+            raise self._refused(f"its tag names the schema id {number}, which is not a version of {self._name!r}")
         start = _TAG.size if self.kind != "protobuf" else self._after_path(data)
         return serde, data[start:]
 

@@ -139,10 +139,10 @@ class Trials:
 
         kind = body.get("type", "json")
         if kind not in ("json", "avro"):
-            raise Invalid("no schema can be inferred", [Problem("the type is json or avro", "/type")])
+            raise Invalid("no schema can be inferred", [Problem("expected the type json or avro", "/type")])
         given = [name for name in ("samples", "topic", "stream") if name in body]
         if len(given) != 1:
-            raise Invalid("no schema can be inferred", [Problem("one of samples, topic and stream is wanted", "")])
+            raise Invalid("no schema can be inferred", [Problem("expected one of samples, topic and stream", "")])
         payloads = self._payloads(given[0], body[given[0]])
         name = body.get("name", "Message")
         return lambda: infer_schema(kind, payloads, name if isinstance(name, str) else "Message", f"/{given[0]}")
@@ -150,10 +150,10 @@ class Trials:
     def _payloads(self, source: str, value: Any) -> Sequence[bytes]:
         if source == "samples":
             if not isinstance(value, list):
-                raise Invalid("no schema can be inferred", [Problem("a list of messages is wanted", "/samples")])
+                raise Invalid("no schema can be inferred", [Problem("expected a list of messages", "/samples")])
             return [_sample(item, f"/samples/{index}") for index, item in enumerate(value)]
         if not isinstance(value, str):
-            raise Invalid("no schema can be inferred", [Problem("a text is wanted", f"/{source}")])
+            raise Invalid("no schema can be inferred", [Problem("expected a string", f"/{source}")])
         found = self.recent.of_stream(value) if source == "stream" else self.recent.of_topic(value)
         return [sample.payload for sample in found]
 
@@ -200,7 +200,7 @@ def _sample(item: Any, pointer: str) -> bytes:
 def _message_type(body: Mapping[str, Any]) -> str | None:
     found = body.get("message_type")
     if found is not None and not isinstance(found, str):
-        raise Invalid("the message type cannot be used", [Problem("a text is wanted", "/message_type")])
+        raise Invalid("the message type cannot be used", [Problem("expected a string", "/message_type")])
     return found
 
 

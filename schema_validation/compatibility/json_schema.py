@@ -108,7 +108,7 @@ def can_read(reader: Document, writer: Document) -> list[Reason]:
     if _canonical(reader.root) == _canonical(writer.root):
         return []
     if reader.draft != writer.draft and _DRAFT_4 in (reader.draft, writer.draft):
-        return [Reason("$schema", "one is of draft 04, the other of a later one, where 1.0 is an integer")]
+        return [Reason("$schema", "one is of draft 04, the other of a later draft, in which 1.0 is an integer")]
     proof = _Proof()
     try:
         return proof.follows((Node(writer.root, writer),), Node(reader.root, reader), "")

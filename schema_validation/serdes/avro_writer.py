@@ -72,7 +72,7 @@ class _Writer:
 
     def _write_string(self, kind: AvroType, value: Any) -> None:
         if not isinstance(value, str):
-            raise _wanted("a text", value)
+            raise _wanted("a string", value)
         self._bytes(_utf8(value))
 
     def _write_bytes(self, kind: AvroType, value: Any) -> None:
@@ -81,12 +81,12 @@ class _Writer:
     def _write_fixed(self, kind: AvroType, value: Any) -> None:
         data = _raw(value)
         if len(data) != kind.size:
-            raise NotWritable(f"{kind.size} bytes are wanted, not {len(data)}")
+            raise NotWritable(f"expected {kind.size} bytes, got {len(data)}")
         self.out += data
 
     def _write_enum(self, kind: AvroType, value: Any) -> None:
         if not isinstance(value, str) or value not in kind.symbols:
-            raise NotWritable(f"{short(value)} is no symbol of {kind.name}")
+            raise NotWritable(f"{short(value)} is not a symbol of {kind.name}")
         self._varint(kind.symbols.index(value))
 
     def _write_array(self, kind: AvroType, value: Any) -> None:
@@ -157,14 +157,14 @@ def _raw(value: Any) -> bytes:
         return value
     if isinstance(value, str):
         return _utf8(value)
-    raise _wanted("bytes or a text", value)
+    raise _wanted("bytes or a string", value)
 
 
 def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise NotWritable("the text has lone surrogates") from None
+        raise NotWritable("the string has lone surrogates") from None
 
 
 def _wanted(what: str, got: Any) -> NotWritable:

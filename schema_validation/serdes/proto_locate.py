@@ -102,7 +102,7 @@ class _Walk:
             tag, at = self._varint(at, end, path)
             if tag & 7 == _END:
                 if tag >> 3 != number:
-                    raise _Found(path, f"byte {at}: the end of group {tag >> 3} stands in group {number}")
+                    raise _Found(path, f"byte {at}: group {number} ends with the tag of group {tag >> 3}")
                 return at
             at = self._value(tag, at, end, None, path, depth + 1)
         raise _Found(path, f"group {number} does not end")

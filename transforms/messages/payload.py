@@ -134,7 +134,7 @@ def _to_json_from_anything(value: Any) -> bytes:
         return _to_json(_without_bytes(value, 0))
     except (UnicodeDecodeError, RecursionError):
         raise TransformationFailed(
-            "payload_encode_failed", "the payload holds bytes that are no UTF-8 text, which JSON cannot say",
+            "payload_encode_failed", "the payload holds bytes that are not UTF-8, which JSON cannot represent",
             is_payload=True,
         ) from None  # fmt: skip
 
