@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.feature import Services
-from broker.core.later import Later
+from broker.core.lazy_module import LazyModule
 from broker.core.schema import UNKNOWN, FieldType
 from rules.bridge_checks import missing_bridges
 from rules.functions.registry import Functions
@@ -28,7 +28,7 @@ from rules.template_checks import unset_placeholders
 if TYPE_CHECKING:
     from rules.sql import arrow_schema
 else:
-    arrow_schema = Later("rules.sql.arrow_schema")
+    arrow_schema = LazyModule("rules.sql.arrow_schema")
 
 Members = dict[str, Any]
 _MOST_KNOWN = 4096

@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core import jsontext
-from broker.core.later import Later
+from broker.core.lazy_module import LazyModule
 from broker.core.schema import SchemaError
 from broker.observe.metrics import Metrics
 from schema_validation.external_http.spec import Parameters
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     _NetworkBackend = httpcore.AsyncNetworkBackend
 else:
-    httpcore, _NetworkBackend = Later("httpcore"), object
+    httpcore, _NetworkBackend = LazyModule("httpcore"), object
 
 Verb = Literal["encode", "decode"]
 
