@@ -10,9 +10,9 @@ from typing import Any
 from broker.core import jsontext, wire
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
-from broker.core.schema import SchemaError
+from broker.core.objects import Reference
+from broker.core.schema import SchemaEffect, SchemaError
 from schema_validation.compatibility.verdict import Mode
-from schema_validation.impact import Impact
 from schema_validation.recent import Binding, Recent, Sample
 from schema_validation.registry import Registry
 from schema_validation.schemas import check_members
@@ -24,6 +24,34 @@ Answer = dict[str, Any]
 REPLAY_S = 1.0
 """Longest try of a new version on recent messages."""
 _MOST_SHOWN = 10
+
+
+@dataclass(slots=True)
+class Impact:
+    """Asks rules, validations and transformations, and the tables that their rows go to."""
+
+    services: Services
+    registry: Registry
+
+    def of(self, schema: Schema) -> list[SchemaEffect]:
+        """Whom the schema would touch if it stood in the registry as given, those it would break first."""
+        trial = self.registry.trial({schema.name: schema})
+        found: list[SchemaEffect] = []
+        for one in self.services.contributors:
+            found += one.effects_of_schema(schema.name, trial)
+        found += self._on_tables(found)
+        return sorted(found, key=lambda effect: not effect.breaks)
+
+    def _on_tables(self, effects: Sequence[SchemaEffect]) -> list[SchemaEffect]:
+        """The tables that follow a stream whose rows change their columns."""
+        found: dict[Reference, SchemaEffect] = {}
+        for effect in effects:
+            for stream in effect.streams:
+                for user in self.services.contributors.users_of("stream", stream):
+                    if user.kind == "lake table":
+                        why = f"rows of stream {stream!r} change with {effect.user}: {effect.why}"
+                        found[user] = SchemaEffect(user, effect.breaks, why)
+        return list(found.values())
 
 
 @dataclass(slots=True)
