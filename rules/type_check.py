@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.feature import Services
-from broker.core.later import Later
+from broker.core.lazy_module import LazyModule
 from broker.core.objects import Reference
 from broker.core.schema import UNKNOWN, FieldType, SchemaEffect
 from rules.actions.checks import missing_bridges, unset_placeholders
@@ -28,7 +28,7 @@ from rules.sql.type_checker.inputs import Input, inputs_of, payload_of
 if TYPE_CHECKING:
     from rules.sql.type_checker import arrow_schema
 else:
-    arrow_schema = Later("rules.sql.type_checker.arrow_schema")
+    arrow_schema = LazyModule("rules.sql.type_checker.arrow_schema")
 
 Members = dict[str, Any]
 _MOST_KNOWN = 4096

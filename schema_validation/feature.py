@@ -6,11 +6,11 @@ from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.errors import ConfigError
 from broker.core.feature import Feature, Services
 from schema_validation.confluent import LocalRegistry
-from schema_validation.external_http.caller import Outside
+from schema_validation.external_http.caller import ExternalCalls
 from schema_validation.external_service import ExternalService
 from schema_validation.recent import Recent, Sampler
 from schema_validation.service import SchemaService
-from schema_validation.settings import SchemaRegistrySettings, SchemaValidationSettings
+from schema_validation.settings import SchemaRegistrySettings
 from schema_validation.stage import ValidationGate
 from schema_validation.validation_service import ValidationService
 
@@ -28,14 +28,12 @@ class SchemaValidationFeature(Feature):
     def __init__(
         self,
         services: Services,
-        settings: SchemaValidationSettings | None = None,
+        settings: SchemaRegistrySettings | None = None,
         *,
-        registry_settings: SchemaRegistrySettings | None = None,
         ssrf: SsrfSettings | None = None,
     ) -> None:
-        self.settings = settings or SchemaValidationSettings()
-        registry = registry_settings or SchemaRegistrySettings()
-        Outside.guard, Outside.metrics = AddressGuard(ssrf or SsrfSettings()), services.monitoring.metrics
+        registry = settings or SchemaRegistrySettings()
+        ExternalCalls.guard, ExternalCalls.metrics = AddressGuard(ssrf or SsrfSettings()), services.monitoring.metrics
         self._schema_section = services.storage.section(SCHEMAS)
         self._validation_section = services.storage.section(VALIDATIONS)
         gate = ValidationGate(services.messaging.events, services.monitoring.metrics)

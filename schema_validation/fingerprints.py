@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker.core import jsontext
-from broker.core.later import Later
+from broker.core.lazy_module import LazyModule
 from schema_validation.serdes.avro_schema import read_schema
 from schema_validation.serdes.proto_lexer import tokenize
 
 if TYPE_CHECKING:
     import fastavro
 else:
-    fastavro = Later("fastavro")
+    fastavro = LazyModule("fastavro")
 
 Source = str | list[dict[str, Any]]
 """The text of a schema, or the files of a bundle: ``{"path", "root", "contents"}``."""

@@ -252,9 +252,9 @@ class _Avro:
         if wrong is not None:
             kinds = set(values.kinds) - {"null"}
             if len(kinds) > 1 and kinds != {"integer", "number"}:
-                text = f"{where} has a field {wrong!r}, which is no Avro name, beside fields of other types; use json"
+                text = f"{where} has a field {wrong!r}, not an Avro name, beside fields of other types; use json"
                 raise Invalid("no schema can be inferred", [Problem(text, self._pointer)])
-            self._warnings.append(f"{where} is a map: {wrong!r} is no Avro name")
+            self._warnings.append(f"{where} is a map: {wrong!r} is not an Avro name")
         return {"type": "map", "values": self._type(values, f"{name}_value", f"a value of {where}")}
 
     def _field(self, shape: Shape, key: str, name: str) -> dict[str, Any]:

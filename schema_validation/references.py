@@ -58,7 +58,7 @@ def read_references(spec: Mapping[str, Any], resolve: Resolve, pointer: str = ""
     if not isinstance(listed, list) or len(listed) > MAX_REFERENCES:
         raise Invalid(
             "the references cannot be used",
-            [Problem(f"a list of at most {MAX_REFERENCES} is wanted", f"{pointer}/references")],
+            [Problem(f"expected a list of at most {MAX_REFERENCES}", f"{pointer}/references")],
         )
     found: dict[str, Referred] = {}
     problems: list[Problem] = []
@@ -79,15 +79,15 @@ def read_references(spec: Mapping[str, Any], resolve: Resolve, pointer: str = ""
 
 def _one(item: Any, spec: Mapping[str, Any], resolve: Resolve) -> Referred:
     if not isinstance(item, Mapping):
-        raise LookupError("a reference is an object with name, schema and version")
+        raise LookupError("expected an object with name, schema and version")
     name, schema = item.get("name"), item.get("schema", item.get("subject"))
     version = item.get("version", "latest")
     if not isinstance(name, str) or not name or not isinstance(schema, str):
-        raise LookupError("a reference has a name and a schema, both texts")
+        raise LookupError("expected strings for name and schema")
     if version in ("latest", -1):
         version = None
     elif isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise LookupError("the version is a number from 1 on, or 'latest'")
+        raise LookupError("expected a version number from 1, or 'latest'")
     if schema == spec.get("name") and version is None:
         raise LookupError("a schema must not refer to itself; name an earlier version by its number")
     found = resolve(name, schema, version)

@@ -8,7 +8,7 @@ from typing import Any
 from broker.config.spec_problems import parsed
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
-from broker.core.later import Later
+from broker.core.lazy_module import LazyModule
 from schema_validation.compile_limit import check_compiles_in_time
 from schema_validation.external_http.spec import TYPE as EXTERNAL_HTTP
 from schema_validation.external_http.spec import parse_parameters
@@ -17,9 +17,9 @@ from schema_validation.serdes.base import SchemaSerde, SourceError
 from schema_validation.spec import SchemaBody, SchemaSpec
 
 _SERDES: Mapping[str, tuple[Any, str]] = {
-    "json": (Later("schema_validation.serdes.json_schema"), "JsonSchemaSerde"),
-    "avro": (Later("schema_validation.serdes.avro"), "AvroSerde"),
-    "protobuf": (Later("schema_validation.serdes.protobuf"), "ProtobufSerde"),
+    "json": (LazyModule("schema_validation.serdes.json_schema"), "JsonSchemaSerde"),
+    "avro": (LazyModule("schema_validation.serdes.avro"), "AvroSerde"),
+    "protobuf": (LazyModule("schema_validation.serdes.protobuf"), "ProtobufSerde"),
 }
 SOURCE_TYPES = tuple(_SERDES)
 """The types of schemas that have a source."""

@@ -13,14 +13,13 @@ from broker.core.ordered import OrderedObjects
 from broker.core.times import MILLISECONDS, rfc3339_or_none
 from schema_validation.compatibility.verdict import MODES, Mode
 from schema_validation.external_http.spec import TYPE as EXTERNAL_HTTP
-from schema_validation.impact import Impact
 from schema_validation.modes import Modes
 from schema_validation.references import Referred
 from schema_validation.registry import Ids, Registry
 from schema_validation.serdes.base import SchemaSerde, SourceError
 from schema_validation.serdes.external_http import ExternalHttpSerde
 from schema_validation.settings import SchemaRegistrySettings
-from schema_validation.trials import Trials
+from schema_validation.trials import Impact, Trials
 from schema_validation.versions import Schema, SchemaVersion, next_schema, restored, without_versions
 
 Answer = dict[str, Any]
@@ -50,7 +49,7 @@ class SchemaService:
         self._services = services
         self._objects: OrderedObjects[Schema] = OrderedObjects(self.kind, section, Schema.as_spec)
         default = (settings or SchemaRegistrySettings()).compatibility
-        self.modes = Modes(modes or MemorySection(), Mode(default))
+        self.modes = Modes(modes or MemorySection(), default)
         self.registry = Registry(self._objects.find, self._objects.names)
         self.ids = Ids(())
         self.impact = Impact(services, self.registry)
@@ -102,7 +101,7 @@ class SchemaService:
         That raises ``Invalid`` as ``create`` and ``replace`` would, which take its result and do not wait.
         """
         if not isinstance(spec, Mapping):
-            raise Invalid("the schema cannot be saved", [Problem("an object is wanted")])
+            raise Invalid("the schema cannot be saved", [Problem("expected an object")])
         named = {**spec, "name": spec.get("name", name)}
         if name is not None and named["name"] != name:
             raise Invalid("a schema keeps its name", [Problem(f"expected {name!r}", "/name")])
@@ -220,7 +219,7 @@ class SchemaService:
         files = source if not isinstance(source, str) else []
         found = [item["path"] for item in files if item["path"].rpartition("/")[2] == root]
         if len(found) != 1:
-            problem = Problem(f"the schema has {len(found)} files {root!r}, one is wanted", "/root_proto_file")
+            problem = Problem(f"the schema has {len(found)} files {root!r}; expected one", "/root_proto_file")
             raise Invalid("the bundle cannot be used", [problem])
         return [{**item, "root": item["path"] == found[0]} for item in files]
 

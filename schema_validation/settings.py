@@ -1,32 +1,18 @@
-"""Settings of the schema registry and of validations."""
+"""Settings of the schema registry."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 from pydantic import Field
 
 from broker.config.model import Settings
-
-
-class SchemaValidationSettings(Settings):
-    """There are none yet: schemas and validations are objects with sections of their own."""
+from schema_validation.compatibility.verdict import Mode
 
 
 class SchemaRegistrySettings(Settings):
     """How the registry treats new versions, and what it remembers of messages to try them on."""
 
-    compatibility: Literal[
-        "none",
-        "backward",
-        "backward_transitive",
-        "forward",
-        "forward_transitive",
-        "full",
-        "full_transitive",
-        "disabled",
-    ] = Field(
-        default="backward",
+    compatibility: Mode = Field(
+        default=Mode.BACKWARD,
         description="What a new version of a schema must be able to do, where the schema does not say it itself: "
         "read data of the last version (backward), be read by it (forward), both (full), of all versions "
         "(_transitive), nothing (none); disabled takes no new versions.",

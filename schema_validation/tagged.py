@@ -11,6 +11,7 @@ from typing import Any
 
 from broker.core.schema import FieldType
 from schema_validation.serdes.base import DataRefused, Misfit, SchemaSerde
+from schema_validation.serdes.varint import LongVarint, read_varint, signed, varint, zigzag
 from schema_validation.versions import Schema
 
 _TAG = struct.Struct(">BI")
@@ -61,44 +62,22 @@ class TaggedSerde(SchemaSerde):
         number = _TAG.unpack_from(data)[1]
         serde = self._by_id.get(number)
         if serde is None:
-            raise self._refused(f"its tag names the schema id {number}, which is no version of {self._name!r}")
+            raise self._refused(f"its tag names the schema id {number}, which is not a version of {self._name!r}")
         start = _TAG.size if self.kind != "protobuf" else self._after_path(data)
         return serde, data[start:]
 
     def _after_path(self, data: bytes) -> int:
         """Where the message begins: behind the count and the indexes, or the single zero that stands for ``[0]``."""
         try:
-            count, at = _varint(data, _TAG.size)
-            if not 0 <= count <= _MOST_INDEXES:
+            count, at = read_varint(data, _TAG.size)
+            if not 0 <= signed(count) <= _MOST_INDEXES:
                 raise IndexError
-            for _ in range(count):
-                _, at = _varint(data, at)
-        except IndexError:
+            for _ in range(signed(count)):
+                _, at = read_varint(data, at)
+        except (IndexError, LongVarint):
             raise self._refused("its tag has no path of a message type") from None
         return at
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint, and what follows it. Raises ``IndexError``."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        if shift > 35:
-            raise IndexError
-
-
 def _written_path(indexes: list[int]) -> bytes:
-    if indexes == [0]:
-        return b"\x00"
-    written = bytearray()
-    for number in (len(indexes), *indexes):
-        value = number << 1
-        while value >= 0x80:
-            written.append(value & 0x7F | 0x80)
-            value >>= 7
-        written.append(value)
-    return bytes(written)
+    return b"\x00" if indexes == [0] else b"".join(varint(zigzag(number)) for number in (len(indexes), *indexes))

@@ -10,9 +10,9 @@ from typing import Any
 from broker.core import jsontext, wire
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
-from broker.core.schema import SchemaError
+from broker.core.objects import Reference
+from broker.core.schema import SchemaEffect, SchemaError
 from schema_validation.compatibility.verdict import Mode
-from schema_validation.impact import Impact
 from schema_validation.recent import Binding, Recent, Sample
 from schema_validation.registry import Registry
 from schema_validation.schemas import check_members
@@ -24,6 +24,34 @@ Answer = dict[str, Any]
 REPLAY_S = 1.0
 """Longest try of a new version on recent messages."""
 _MOST_SHOWN = 10
+
+
+@dataclass(slots=True)
+class Impact:
+    """Asks rules, validations and transformations, and the tables that their rows go to."""
+
+    services: Services
+    registry: Registry
+
+    def of(self, schema: Schema) -> list[SchemaEffect]:
+        """Whom the schema would touch if it stood in the registry as given, those it would break first."""
+        trial = self.registry.trial({schema.name: schema})
+        found: list[SchemaEffect] = []
+        for one in self.services.contributors:
+            found += one.effects_of_schema(schema.name, trial)
+        found += self._on_tables(found)
+        return sorted(found, key=lambda effect: not effect.breaks)
+
+    def _on_tables(self, effects: Sequence[SchemaEffect]) -> list[SchemaEffect]:
+        """The tables that follow a stream whose rows change their columns."""
+        found: dict[Reference, SchemaEffect] = {}
+        for effect in effects:
+            for stream in effect.streams:
+                for user in self.services.contributors.users_of("stream", stream):
+                    if user.kind == "lake table":
+                        why = f"rows of stream {stream!r} change with {effect.user}: {effect.why}"
+                        found[user] = SchemaEffect(user, effect.breaks, why)
+        return list(found.values())
 
 
 @dataclass(slots=True)
@@ -139,10 +167,10 @@ class Trials:
 
         kind = body.get("type", "json")
         if kind not in ("json", "avro"):
-            raise Invalid("no schema can be inferred", [Problem("the type is json or avro", "/type")])
+            raise Invalid("no schema can be inferred", [Problem("expected the type json or avro", "/type")])
         given = [name for name in ("samples", "topic", "stream") if name in body]
         if len(given) != 1:
-            raise Invalid("no schema can be inferred", [Problem("one of samples, topic and stream is wanted", "")])
+            raise Invalid("no schema can be inferred", [Problem("expected one of samples, topic and stream", "")])
         payloads = self._payloads(given[0], body[given[0]])
         name = body.get("name", "Message")
         return lambda: infer_schema(kind, payloads, name if isinstance(name, str) else "Message", f"/{given[0]}")
@@ -150,10 +178,10 @@ class Trials:
     def _payloads(self, source: str, value: Any) -> Sequence[bytes]:
         if source == "samples":
             if not isinstance(value, list):
-                raise Invalid("no schema can be inferred", [Problem("a list of messages is wanted", "/samples")])
+                raise Invalid("no schema can be inferred", [Problem("expected a list of messages", "/samples")])
             return [_sample(item, f"/samples/{index}") for index, item in enumerate(value)]
         if not isinstance(value, str):
-            raise Invalid("no schema can be inferred", [Problem("a text is wanted", f"/{source}")])
+            raise Invalid("no schema can be inferred", [Problem("expected a string", f"/{source}")])
         found = self.recent.of_stream(value) if source == "stream" else self.recent.of_topic(value)
         return [sample.payload for sample in found]
 
@@ -200,7 +228,7 @@ def _sample(item: Any, pointer: str) -> bytes:
 def _message_type(body: Mapping[str, Any]) -> str | None:
     found = body.get("message_type")
     if found is not None and not isinstance(found, str):
-        raise Invalid("the message type cannot be used", [Problem("a text is wanted", "/message_type")])
+        raise Invalid("the message type cannot be used", [Problem("expected a string", "/message_type")])
     return found
 
 

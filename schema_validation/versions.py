@@ -248,7 +248,7 @@ def _hold_sources(versions: Sequence[Any]) -> bool:
 def _restored(spec: Mapping[str, Any], version: Mapping[str, Any], index: int, resolve: Resolve) -> SchemaVersion:
     pointer, number = f"/versions/{index}", version.get("version")
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise Invalid("the schema cannot be used", [Problem("a version has a number from 1 on", pointer)])
+        raise Invalid("the schema cannot be used", [Problem("expected a version number from 1", pointer)])
     whole = {**version, "name": spec["name"], "type": spec["type"]}
     check_body(whole, pointer)
     made = _made(whole, number, resolve, _whole_number(version.get("created_at")), pointer)

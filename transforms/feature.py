@@ -6,7 +6,6 @@ from broker.core.errors import ConfigError
 from broker.core.feature import Feature, Services
 from transforms.messages.stage import TransformationGate
 from transforms.service import TransformService
-from transforms.settings import TransformsSettings
 
 SECTION = "message_transformation.transformations"
 
@@ -16,8 +15,7 @@ class TransformsFeature(Feature):
 
     name = "transforms"
 
-    def __init__(self, services: Services, settings: TransformsSettings | None = None) -> None:
-        self.settings = settings or TransformsSettings()
+    def __init__(self, services: Services) -> None:
         self._section = services.storage.section(SECTION)
         gate = TransformationGate(
             services.node.name, services.node.clock, services.messaging.events, services.monitoring.metrics

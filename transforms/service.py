@@ -66,9 +66,9 @@ class TransformService(GateObjects[Transformation]):
         """
         source, bindings = body.get("expression"), body.get("bindings", {})
         if not isinstance(source, str):
-            raise Invalid("an expression is wanted", [Problem("a text is wanted", "/expression")])
+            raise Invalid("the expression cannot be used", [Problem("expected a string", "/expression")])
         if not isinstance(bindings, Mapping):
-            raise Invalid("bindings are an object", [Problem("an object is wanted", "/bindings")])
+            raise Invalid("the bindings cannot be used", [Problem("expected an object", "/bindings")])
         try:
             expression = compile_expression(source, raw=bool(body.get("raw", False)))
             values = {name: from_wire(value) for name, value in bindings.items()}

@@ -15,10 +15,10 @@ from bridges.resource.tls import TlsOptions
 from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS
 from broker.config.units import Duration, Size
+from broker.core.placeholders import ROW_OR_PATH_PLACEHOLDER
 
 DEFAULT_PORT = 9092
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", re.ASCII)
-_ONE_PLACEHOLDER: Final = re.compile(r"\$\{[A-Za-z0-9._]*\}", re.ASCII)
 
 
 def _checked_topic(name: str) -> str:
@@ -247,7 +247,7 @@ class KafkaActionSettings(Settings):
     @field_validator("kafka_headers")
     @classmethod
     def _object(cls, value: str) -> str:
-        if value and not _ONE_PLACEHOLDER.fullmatch(value):
+        if value and not ROW_OR_PATH_PLACEHOLDER.fullmatch(value):
             raise ValueError(f"{value!r} is not one placeholder, as '${{headers}}', for an object or a list")
         return value
 

@@ -7,18 +7,16 @@ in Kafka, NULL in a database, and a header that is left out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
 from bridges.resource.errors import NeverAgain
 from broker.core.action import Row
+from broker.core.placeholders import NOT_PLACEHOLDER_OR_SECRET
 from broker.core.template import Template
 from rules.actions.text import rendered, template
 from rules.sql.values import UNDEFINED, json_bytes
 
-_STRAY: Final = re.compile(r"\$\{(?!([A-Za-z0-9._]*|\$|(env|file):[^}]*)\})")
-"""``${`` that begins neither a placeholder nor a reference to a secret."""
 _SHOWN: Final = 20
 
 TextOf = Callable[[Row], str]
@@ -28,7 +26,7 @@ ValueOf = Callable[[Row], Any]
 
 def why_no_template(text: str) -> str:
     """Why ``${`` in a template would go out as it stands, which is a slip of the hand; empty when it would not."""
-    at = _STRAY.search(text)
+    at = NOT_PLACEHOLDER_OR_SECRET.search(text)
     if at is None:
         return ""
     found = text[at.start() : at.start() + _SHOWN]

@@ -20,7 +20,7 @@ from broker.app.build import Node, named_of
 from broker.app.reload import ConfigReload
 from broker.app.status import NodeStatus
 from broker.app.version import product_version
-from broker.core import later
+from broker.core import lazy_module
 from broker.core.times import rfc3339
 from broker.observe.log import get_logger
 from broker.observe.prometheus import exposition
@@ -67,7 +67,7 @@ class Api:
         server, context = await asyncio.to_thread(self._put_together)
         self._node.server.set_aside()
         await server.start()
-        await asyncio.to_thread(later.import_all)
+        await asyncio.to_thread(lazy_module.import_all)
         self._node.server.set_aside()
         _log.info("node.complete")
         return server, context

@@ -233,12 +233,9 @@ class Node:
     def _load_features(self) -> None:
         """Make the features, each with those that it needs, and have them on the way of every message."""
         self.schema_validation = features.load(features.SCHEMA_VALIDATION)(
-            self.services,
-            self.config.get("schema_validation"),
-            registry_settings=self.config.get("schema_registry"),
-            ssrf=self.config.get("rule_engine").ssrf,
+            self.services, self.config.get("schema_registry"), ssrf=self.config.get("rule_engine").ssrf
         )
-        self.transforms = self._feature(features.TRANSFORMS, "message_transformation")
+        self.transforms = features.load(features.TRANSFORMS)(self.services)
         self.rules = self._feature(features.RULES, "rule_engine")
         self.lake = self._feature(features.LAKE, "lake")
         self.bridges = features.load(features.BRIDGES)(self.services, self.config.get("rule_engine").ssrf)

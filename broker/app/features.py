@@ -16,10 +16,12 @@ LAKE = "bridges.spark.feature:LakeFeature"
 BRIDGES = "bridges.feature:BridgesFeature"
 BACKTEST = "rules.trials.backtest_run:run"
 
+NO_SETTINGS = "broker.config.model:Settings"
+"""Of a section that holds objects only."""
 SETTINGS = {
     "schema_registry": "schema_validation.settings:SchemaRegistrySettings",
-    "schema_validation": "schema_validation.settings:SchemaValidationSettings",
-    "message_transformation": "transforms.settings:TransformsSettings",
+    "schema_validation": NO_SETTINGS,
+    "message_transformation": NO_SETTINGS,
     "rule_engine": "rules.settings:RulesSettings",
     "lake": "bridges.spark.settings:LakeSettings",
 }

@@ -22,7 +22,7 @@ from broker.config.ssrf import AddressGuard
 from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.errors import ConfigError
-from broker.core.later import Later
+from broker.core.lazy_module import LazyModule
 from broker.core.objects import Spec
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from broker.auth import jwt_keys
     from broker.auth.jwt_keys import VerifyingKey
 else:
-    httpx, jwt_keys = Later("httpx"), Later("broker.auth.jwt_keys")
+    httpx, jwt_keys = LazyModule("httpx"), LazyModule("broker.auth.jwt_keys")
 
 log = get_logger(__name__)
 

@@ -10,8 +10,8 @@ from broker.auth.attempt import ConnectAttempt
 from broker.auth.client_attributes import MAX_BYTES
 from broker.auth.decision import ClientName
 from broker.auth.jwt_token import Refused
+from broker.core.placeholders import CLIENT_PLACEHOLDER
 
-_PLACEHOLDER: Final = re.compile(r"\$\{([a-zA-Z_][a-zA-Z0-9_.\-]*)\}")
 _FACTS: Final = ("username", "clientid", "peerhost", "listener", "cert_common_name", "cert_subject")
 _ATTRIBUTE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9\-_]{0,254}")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -59,14 +59,14 @@ def _same(value: Any, wanted: bool | int | str | None) -> bool:
 
 
 def _names_in(text: str) -> list[str]:
-    return _PLACEHOLDER.findall(text)
+    return CLIENT_PLACEHOLDER.findall(text)
 
 
 def _filled(text: str, attempt: ConnectAttempt) -> str | None:
     """The text with its placeholders filled; None where there is nothing to fill one with."""
     result = ""
     at = 0
-    for match in _PLACEHOLDER.finditer(text):
+    for match in CLIENT_PLACEHOLDER.finditer(text):
         value = _fact(match[1], attempt)
         if not value:
             return None

@@ -11,7 +11,6 @@ that is set, the subscription is refused. So nobody gets by a wildcard what is d
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,12 +23,12 @@ from pydantic import Field, field_validator
 from broker.config.model import Settings
 from broker.core.errors import PeerError
 from broker.core.filters import covers, overlaps
+from broker.core.placeholders import CLIENT_PLACEHOLDER
 from broker.core.topic import TopicFilter, levels_match
 
 Permission = Literal["allow", "deny"]
 Action = Literal["publish", "subscribe"]
 
-_PLACEHOLDER: Final = re.compile(r"\$\{([a-zA-Z_][a-zA-Z0-9_.\-]*)\}")
 _FACTS: Final = frozenset(("username", "clientid", "peerhost", "listener", "cert_common_name", "cert_subject"))
 _EQ: Final = "eq "
 _MOST_PATTERN_BYTES: Final = 1000
@@ -147,13 +146,13 @@ class _Topic:
         """Raises ``ValueError``."""
         is_literal = text.startswith(_EQ)
         body = text.removeprefix(_EQ)
-        needs = tuple(_PLACEHOLDER.findall(body))
+        needs = tuple(CLIENT_PLACEHOLDER.findall(body))
         for name in needs:
             if name not in _FACTS and not name.startswith("client_attrs."):
                 known = ", ".join(sorted(_FACTS))
                 raise ValueError(f"{text!r}: there is no ${{{name}}}; there are {known} and client_attrs.NAME")
         try:
-            parsed = TopicFilter.parse(_PLACEHOLDER.sub("x", body))
+            parsed = TopicFilter.parse(CLIENT_PLACEHOLDER.sub("x", body))
         except PeerError as error:
             raise ValueError(str(error)) from None
         if parsed.share_group is not None:
@@ -174,7 +173,7 @@ class _Topic:
 def _filled(level: str, facts: Mapping[str, str]) -> str | None:
     """A level with its placeholders filled. None where a fact is missing, or would be more than part of a level."""
     result = level
-    for name in _PLACEHOLDER.findall(level):
+    for name in CLIENT_PLACEHOLDER.findall(level):
         value = facts.get(name)
         if value is None or not value or any(sign in value for sign in "/+#\0"):
             return None

@@ -229,7 +229,7 @@ class Reader:
             return self._triple(place)
         match = _QUOTED.match(self._text, self._at)
         if match is None:
-            self._fail("this text has no closing quote on its line; texts of many lines stand in three quotes")
+            self._fail("expected a closing quote on this line; a string of several lines is written in three quotes")
         self._at = match.end()
         text = _ESCAPE.sub(lambda escape: self._unescaped(escape[1], match.start()), match[1])
         text = _SURROGATE_PAIR.sub(_join_surrogates, text)

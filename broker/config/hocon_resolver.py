@@ -136,7 +136,7 @@ class Resolver:
         result: Any = {}
         for value in values:
             if not isinstance(value, dict):
-                _fail(place, "an object and a value of another kind stand side by side; is a comma missing?")
+                _fail(place, "an object is followed by a value of another kind; is a comma missing?")
             result = _laid_over(result, value)
         return dict(result)
 
@@ -144,7 +144,7 @@ class Resolver:
         result: list[Any] = []
         for value in values:
             if not isinstance(value, list):
-                _fail(place, "a list and a value of another kind stand side by side; is a comma missing?")
+                _fail(place, "a list is followed by a value of another kind; is a comma missing?")
             result.extend(value)
         return result
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -71,6 +72,8 @@ def _type(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return unit_of(arguments[1:]) or _type(arguments[0])
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return " | ".join(choice.value for choice in annotation)
     if origin is Literal:
         return " | ".join(str(choice) for choice in arguments)
     if origin in (Union, UnionType):

@@ -16,7 +16,7 @@ REMOVED: Final[Mapping[str, str]] = {
 def removed_settings(layers: Sequence[Layer]) -> list[str]:
     """A sentence for each place where one is set; they are taken out of the layers, so that nobody complains twice."""
     return [
-        f"{layer.where(path)}: {key} is no more; write {successor} instead"
+        f"{layer.where(path)}: {key} was removed. Try: {successor}"
         for key, successor in REMOVED.items()
         for path in [tuple(key.split("."))]
         for layer in layers

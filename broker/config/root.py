@@ -187,7 +187,7 @@ def _objects(layers: Sequence[Layer], paths: Sequence[KeyPath]) -> tuple[dict[st
                 in_files.append(held)
             elif held.objects:
                 key, inside = ".".join(path), (*path, held.objects[0]["name"])
-                problems.append(f"{layer.where(inside)}: {key} are objects; they stand in files or are made by the API")
+                problems.append(f"{layer.where(inside)}: {key} are objects; define them in files or through the API")
         found[".".join(path)] = in_files
     return found, problems
 

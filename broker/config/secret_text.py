@@ -7,7 +7,6 @@ as stars, and stars sent back keep what is stored, unless the secret would go to
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,8 +16,8 @@ from pydantic_core import CoreSchema, core_schema
 from broker.config.allowed import NotAllowed, allowed
 from broker.config.secrets import MASK, Secret
 from broker.core.errors import Invalid, Problem, SluiceError
+from broker.core.placeholders import SECRET_REFERENCE
 
-REFERENCE: Final = re.compile(r"\$\{(env|file):([^}]+)\}")
 _LONGEST_CHARACTERS: Final = 64 * 1024
 
 
@@ -39,7 +38,7 @@ class SecretText(Secret):
         Raises:
             SecretUnreadable: the variable or file that it refers to is not there; says which.
         """
-        match = REFERENCE.fullmatch(self._text)
+        match = SECRET_REFERENCE.fullmatch(self._text)
         if match is None:
             return self._text
         try:
@@ -50,7 +49,7 @@ class SecretText(Secret):
     @property
     def why_not_allowed(self) -> str:
         """Why it may not refer to what it names; empty where it may, or is a text."""
-        match = REFERENCE.fullmatch(self._text)
+        match = SECRET_REFERENCE.fullmatch(self._text)
         try:
             if match is not None:
                 _ = allowed().variable(match[2]) if match[1] == "env" else allowed().secret_file(match[2])
@@ -66,7 +65,7 @@ class SecretText(Secret):
     @property
     def shown(self) -> str:
         """What people see of it."""
-        return self._text if not self._text or REFERENCE.fullmatch(self._text) else MASK
+        return self._text if not self._text or SECRET_REFERENCE.fullmatch(self._text) else MASK
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

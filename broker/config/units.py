@@ -36,7 +36,7 @@ def parse_duration_s(value: object) -> object:
         total += float(match[1]) * _DURATION_UNITS_S[match[2].lower() or "s"]
         at = match.end()
     if not value.strip():
-        raise ValueError("an empty text is not a duration; write a number with ms, s, m, h, d or w, as '15s'")
+        raise ValueError("an empty string is not a duration; write a number with ms, s, m, h, d or w, as '15s'")
     return total
 
 

@@ -23,7 +23,7 @@ MAX_NAME_BYTES = 254
 def name_problem(name: object) -> str | None:
     """Why this cannot be the name of an object, or None when it can."""
     if not isinstance(name, str) or not name:
-        return "a name is wanted"
+        return "expected a name"
     if len(name) > MAX_NAME_BYTES:
         return f"a name has at most {MAX_NAME_BYTES} bytes"
     if not NAME.fullmatch(name):

@@ -8,12 +8,12 @@ array elements cannot be addressed. Rendering fails only above ``MAX_RENDERED``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from broker.core import jsontext
 from broker.core.errors import Invalid
+from broker.core.placeholders import ROW_PLACEHOLDER
 
 MAX_RENDERED: Final = 16 * 1024 * 1024
 """Longest rendered text, in bytes or characters: a template may repeat a large value any number of times."""
@@ -24,7 +24,6 @@ TextOf = Callable[[Any], "str | bytes"]
 WhenUndefined = Callable[[str], str]
 """The text of a path whose value is not there, given as ``a.b``; may raise, and that leaves the template."""
 
-_PLACEHOLDER = re.compile(r"\$\{([A-Za-z0-9._]*|\$)\}")
 _MISSING: Any = object()
 
 
@@ -69,7 +68,7 @@ class Template:
         self.paths: list[tuple[str, ...]] = []
         parts: list[str | _Part] = []
         at = 0
-        for match in _PLACEHOLDER.finditer(text):
+        for match in ROW_PLACEHOLDER.finditer(text):
             _add_text(parts, text[at : match.start()])
             at = match.end()
             inside = match[1]

@@ -135,7 +135,7 @@ def answer_to(question: Question) -> Any:
     """
     answers = _current.get()
     if answers is None:
-        raise Unavailable("another process would have to be waited for, which is not done here")
+        raise Unavailable("this needs an answer from another process, which cannot be waited for here")
     return answers.to(question)
 
 

@@ -39,17 +39,15 @@ def payload_from_wire(value: Any, pointer: str) -> bytes:
     if isinstance(value, str):
         return _utf8(value, pointer)
     if not isinstance(value, Mapping) or "data" not in value:
-        raise Invalid("the payload cannot be read", [Problem("a text, or an object with encoding and data", pointer)])
+        raise _refused("the payload cannot be read", "expected a string, or an object with encoding and data", pointer)
     encoding, data = value.get("encoding"), value["data"]
     if encoding == "json":
         try:
             return jsontext.encode(data)
         except jsontext.JsonError as error:
-            raise Invalid("the payload cannot be read", [Problem(str(error), f"{pointer}/data")]) from None
+            raise _refused("the payload cannot be read", str(error), f"{pointer}/data") from None
     if encoding not in ("utf8", "base64") or not isinstance(data, str):
-        raise Invalid(
-            "the payload cannot be read", [Problem("encoding is utf8, base64 or json", f"{pointer}/encoding")]
-        )
+        raise _refused("the payload cannot be read", "expected utf8, base64 or json", f"{pointer}/encoding")
     return _utf8(data, pointer) if encoding == "utf8" else unbase64(data, f"{pointer}/data")
 
 
@@ -64,17 +62,17 @@ def payload_to_wire(data: bytes) -> dict[str, str]:
 def message_from_wire(body: Any, received_ns: int, pointer: str = "/message") -> Message:
     """A message as it stands in a request: ``topic``, ``payload``, and what else a publish has."""
     if not isinstance(body, Mapping):
-        raise Invalid("a message is wanted", [Problem("an object is wanted", pointer)])
+        raise _refused("the message cannot be read", "expected an object", pointer)
     topic = body.get("topic")
     if not isinstance(topic, str):
-        raise Invalid("a message has a topic", [Problem("a text is wanted", f"{pointer}/topic")])
+        raise _refused("the message cannot be read", "expected a string", f"{pointer}/topic")
     try:
         check_topic_name(topic)
     except PeerError as error:
-        raise Invalid("the message cannot be published", [Problem(str(error), f"{pointer}/topic")]) from None
+        raise _refused("the message cannot be published", str(error), f"{pointer}/topic") from None
     qos, retain = body.get("qos", 0), body.get("retain", False)
     if isinstance(qos, bool) or qos not in (0, 1, 2) or not isinstance(retain, bool):
-        raise Invalid("the message cannot be published", [Problem("qos is 0, 1 or 2 and retain a boolean", pointer)])
+        raise _refused("the message cannot be published", "expected qos 0, 1 or 2 and a boolean for retain", pointer)
     payload = payload_from_wire(body.get("payload", ""), f"{pointer}/payload")
     return Message(topic, payload, qos, retain, _client(body, pointer), received_ns, _properties(body, pointer))
 
@@ -97,25 +95,27 @@ def unbase64(text: str, pointer: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise Invalid("not base64", [Problem("not base64", pointer)]) from None
+        raise _refused("not base64", "not base64", pointer) from None
+
+
+def _refused(what: str, why: str, pointer: str) -> Invalid:
+    return Invalid(what, [Problem(why, pointer)])
 
 
 def _utf8(text: str, pointer: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise Invalid("the payload cannot be read", [Problem("the text has lone surrogates", pointer)]) from None
+        raise _refused("the payload cannot be read", "the string has lone surrogates", pointer) from None
 
 
 def _client(body: Mapping[str, Any], pointer: str) -> Client:
     client_id, username = body.get("clientid", "c1"), body.get("username")
     attributes = body.get("client_attrs", {})
     if not isinstance(client_id, str) or not (username is None or isinstance(username, str)):
-        raise Invalid("the message's client cannot be read", [Problem("clientid and username are texts", pointer)])
+        raise _refused("the message's client cannot be read", "expected strings for clientid and username", pointer)
     if not isinstance(attributes, Mapping):
-        raise Invalid(
-            "the message's client cannot be read", [Problem("an object is wanted", f"{pointer}/client_attrs")]
-        )
+        raise _refused("the message's client cannot be read", "expected an object", f"{pointer}/client_attrs")
     host, _, port = str(body.get("peername", "127.0.0.1:19872")).rpartition(":")
     return Client(
         client_id, username, host or "127.0.0.1", int(port) if port.isdecimal() else 0, attributes=dict(attributes)
@@ -126,7 +126,7 @@ def _properties(body: Mapping[str, Any], pointer: str) -> dict[str, Any] | None:
     given = body.get("properties") or {}
     pairs = body.get("user_properties") or []
     if not isinstance(given, Mapping):
-        raise Invalid("the message cannot be read", [Problem("an object is wanted", f"{pointer}/properties")])
+        raise _refused("the message cannot be read", "expected an object", f"{pointer}/properties")
     properties = {str(name): from_wire(value) for name, value in given.items()}
     if pairs or "User-Property" in properties:
         properties["User-Property"] = _pairs(pairs or properties["User-Property"], f"{pointer}/user_properties")
@@ -139,5 +139,5 @@ def _pairs(pairs: Any, pointer: str) -> list[tuple[str, str]]:
         isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
         for pair in listed
     ):
-        raise Invalid("the message cannot be read", [Problem("pairs of texts are wanted", pointer)])
+        raise _refused("the message cannot be read", "expected pairs of strings", pointer)
     return [(name, value) for name, value in listed]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator
 
@@ -13,14 +12,13 @@ from broker.config.model import Settings
 from broker.config.names import ObjectName
 from broker.core.client import Client
 from broker.core.errors import PeerError
+from broker.core.placeholders import ANY_PLACEHOLDER
 from broker.core.topic import TopicFilter
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 from broker.routing.rewrite import UnsafeName, name_of, name_problems
 
 _log = get_logger(__name__)
-
-_PLACEHOLDER: Final = re.compile(r"\$\{([^}]*)\}")
 
 
 class AutoSubscriptionSpec(Settings):
@@ -45,7 +43,7 @@ class AutoSubscriptionSpec(Settings):
         if problem := name_problems(value):
             raise ValueError(problem)
         try:
-            TopicFilter.parse(_PLACEHOLDER.sub("x", value))
+            TopicFilter.parse(ANY_PLACEHOLDER.sub("x", value))
         except PeerError as error:
             raise ValueError(str(error)) from None
         return value
@@ -70,7 +68,7 @@ class AutoSubscriptions:
 
     def _request(self, spec: AutoSubscriptionSpec, client: Client) -> SubscriptionRequest | None:
         try:
-            topic_filter = _PLACEHOLDER.sub(lambda match: name_of(client, match[1]), spec.topic)
+            topic_filter = ANY_PLACEHOLDER.sub(lambda match: name_of(client, match[1]), spec.topic)
         except UnsafeName as error:
             self._skipped.value += 1
             _log.warning("auto_subscription.skipped", name=spec.name, client_id=client.client_id, reason=str(error))

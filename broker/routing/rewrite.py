@@ -19,13 +19,13 @@ from broker.config.model import Settings
 from broker.config.names import ObjectName
 from broker.core.client import Client
 from broker.core.errors import PeerError
+from broker.core.placeholders import PLACEHOLDER_OR_GROUP
 from broker.core.topic import SHARE_PREFIX, TopicFilter, check_topic_name
 from broker.core.topic_index import TopicIndex
 
 MAX_PATTERN_CHARACTERS: Final = 1000
 MAX_PATTERN_BYTES: Final = 1024 * 1024
 """Memory that a compiled expression may take."""
-_PLACEHOLDER: Final = re.compile(r"\$([0-9]+)|\$\{([^}]*)\}")
 _UNSAFE: Final = frozenset("+#/\0")
 
 
@@ -54,7 +54,7 @@ def name_of(client: Client, which: str) -> str:
 
 def name_problems(text: str) -> str | None:
     """What is wrong with the ``${...}`` of a template, None when nothing is."""
-    for match in _PLACEHOLDER.finditer(text):
+    for match in PLACEHOLDER_OR_GROUP.finditer(text):
         name = match[2]
         if name is not None and name not in ("clientid", "username") and not name.startswith("client_attrs."):
             return f"${{{name}}} is not known; there are ${{clientid}}, ${{username}} and ${{client_attrs.NAME}}"
@@ -99,10 +99,10 @@ class RewriteSpec(Settings):
         if problem := name_problems(self.dest_topic):
             raise ValueError(f"dest_topic: {problem}")
         groups = _compiled(self.re).groups if self.re is not None else 0
-        for match in _PLACEHOLDER.finditer(self.dest_topic):
+        for match in PLACEHOLDER_OR_GROUP.finditer(self.dest_topic):
             if match[1] is not None and int(match[1][:6]) > groups:
                 raise ValueError(f"dest_topic has {match[0]}, and re has {groups} groups")
-        fixed = _PLACEHOLDER.sub("x", self.dest_topic)
+        fixed = PLACEHOLDER_OR_GROUP.sub("x", self.dest_topic)
         if self.action != "subscribe" and not {"+", "#"}.isdisjoint(fixed):
             raise ValueError("dest_topic is a topic to publish to, and must not contain '+' or '#'")
         return self
@@ -156,7 +156,7 @@ class Rewrite:
                 return topic
             return found.group(number) or ""
 
-        return _PLACEHOLDER.sub(fill, self.destination)
+        return PLACEHOLDER_OR_GROUP.sub(fill, self.destination)
 
 
 class Rewrites:

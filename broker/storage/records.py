@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from broker.core.later import Later
+from broker.core.lazy_module import LazyModule
 from broker.core.stream import StreamRecord
 from broker.storage.without_pandas import let_pyarrow_look
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 else:
-    pc = Later("pyarrow.compute")
+    pc = LazyModule("pyarrow.compute")
 
 let_pyarrow_look()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from broker.core.errors import NotFound
-from broker.core.later import Later
+from broker.core.lazy_module import LazyModule
 from broker.core.stream import ShardRange, StreamRecord
 from broker.storage.store import LogShard, Store
 from broker.streams.catalogue import Catalogue, Stream
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from broker.storage import records
 else:
-    pa, records = Later("pyarrow"), Later("broker.storage.records")
+    pa, records = LazyModule("pyarrow"), LazyModule("broker.storage.records")
 
 MAX_RECORDS: Final = 10_000
 """The most that one read here gives."""

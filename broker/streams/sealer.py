@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.core.later import Later
+from broker.core.lazy_module import LazyModule
 from broker.storage.store import FrameEntry, LogShard, Store
 
 if TYPE_CHECKING:
     from broker.storage import frames
 else:
-    frames = Later("broker.storage.frames")
+    frames = LazyModule("broker.storage.frames")
 
 SMALL_RECORDS: Final = 4096
 SMALL_BYTES: Final = 512 * 1024

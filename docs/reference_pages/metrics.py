@@ -17,7 +17,7 @@ from broker.net.limits import show_expiry
 from broker.observe.prometheus import exposition
 from docs.reference_pages.markdown import page, table
 from docs.reference_pages.metrics_in_code import Named, named_in_code
-from schema_validation.external_http.caller import Outside
+from schema_validation.external_http.caller import ExternalCalls
 
 _UNITS: Final = {
     "_seconds": "seconds",
@@ -96,7 +96,7 @@ def _use(node: Node) -> None:
     services["validations"].create({**stage, "strategy": "all_pass", "checks": [check]})
     services["transforms"].create(stage)
     services["rules"].create({"name": "s", "sql": 'SELECT * FROM "#"'})
-    Outside.count("ok")
+    ExternalCalls.count("ok")
     ActionFigures(node.metrics, "kafka:s", lambda: (0, 0, 0))
     SourceFigures(node.metrics, "kafka:s")
     node.services.storage.queues.open("s", max_records=1, max_bytes=1)

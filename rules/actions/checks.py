@@ -5,13 +5,13 @@ A placeholder for what is never there is a warning, and so is text that only loo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from broker.core.action import Sinks
 from broker.core.errors import Problem
+from broker.core.placeholders import NOT_PLACEHOLDER
 from broker.core.schema import FieldType
 from broker.core.template import Template
 from rules.actions.spec import BridgeAction
@@ -20,8 +20,6 @@ from rules.sql.type_checker.inference import Inferred
 from rules.sql.type_checker.types import descend, nearest
 from rules.sql.values import text_of
 
-_NO_PLACEHOLDER = re.compile(r"\$\{(?![A-Za-z0-9._]*\})[^{}$]*\}")
-"""What looks like a placeholder and is plain text: ``${a[1]}``, ``${ a }``."""
 _PASSED_ON = "User-Property"
 """What one placeholder of ``user_properties`` may say in quotes."""
 _ALWAYS_LOOKED_AT = "payload"
@@ -61,7 +59,7 @@ def _texts(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
 
 
 def _written_as_text(text: str, pointer: str) -> Iterator[Problem]:
-    for match in _NO_PLACEHOLDER.finditer(text):
+    for match in NOT_PLACEHOLDER.finditer(text):
         if _PASSED_ON not in match[0]:
             hint = "a placeholder holds letters, digits, '.' and '_' only; select what it should show AS a name"
             yield Problem(f"{match[0]} is no placeholder and is written as it stands", pointer, suggestion=hint)

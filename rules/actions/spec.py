@@ -15,10 +15,10 @@ from pydantic import (
     model_serializer,
 )
 
+from broker.core.placeholders import PATH_PLACEHOLDER
 from rules.actions.republish import PROPERTIES
 from rules.actions.text import UndefinedVars
 
-_PLACEHOLDER: Final = re.compile(r"\$\{[A-Za-z0-9._]+\}")
 _SINK: Final = re.compile(r"[a-z][a-z0-9_]*:[0-9A-Za-z][-0-9A-Za-z_.]*", re.ASCII)
 
 
@@ -164,4 +164,4 @@ def in_our_form(action: Any) -> Any:
 
 
 def _is_placeholder(value: object) -> bool:
-    return isinstance(value, str) and _PLACEHOLDER.fullmatch(value) is not None
+    return isinstance(value, str) and PATH_PLACEHOLDER.fullmatch(value) is not None

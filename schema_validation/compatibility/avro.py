@@ -60,7 +60,7 @@ class _Resolution:
             if _matches(branch, written):
                 return self.check(branch, written, path)
         kinds = ", ".join(branch.text for branch in reader.branches)
-        return [Reason(path, f"the writer may write {written.text}, which the reader's union of {kinds} has not")]
+        return [Reason(path, f"the writer may write {written.text}, which is not in the reader's union of {kinds}")]
 
     def _inside(self, reader: AvroType, writer: AvroType, path: str) -> list[Reason]:
         if reader.kind == "record":

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
-from urllib.parse import unquote
 
 import jsonschema_rs
 
 from broker.core import jsontext
 from schema_validation.compatibility.verdict import Reason
+from schema_validation.serdes.base import at_pointer
 from schema_validation.serdes.json_draft3 import DRAFT_3, as_draft_4
 
 Conjuncts = tuple["Node", ...]
@@ -108,7 +108,7 @@ def can_read(reader: Document, writer: Document) -> list[Reason]:
     if _canonical(reader.root) == _canonical(writer.root):
         return []
     if reader.draft != writer.draft and _DRAFT_4 in (reader.draft, writer.draft):
-        return [Reason("$schema", "one is of draft 04, the other of a later one, where 1.0 is an integer")]
+        return [Reason("$schema", "one is of draft 04, the other of a later draft, in which 1.0 is an integer")]
     proof = _Proof()
     try:
         return proof.follows((Node(writer.root, writer),), Node(reader.root, reader), "")
@@ -363,10 +363,7 @@ def _target(node: Node) -> Node:
         raise _Undecided("references in a schema whose parts have names of their own are not followed")
     if not isinstance(reference, str) or not reference.startswith("#") or (reference != "#" and reference[1:2] != "/"):
         raise _Undecided(f"the reference {reference!r} is not followed")
-    found: Any = node.document.root
-    for part in reference[1:].split("/")[1:]:
-        key = unquote(part).replace("~1", "/").replace("~0", "~")
-        found = found[int(key)] if isinstance(found, list) and key.isdigit() else _as_map(found).get(key)
+    found = at_pointer(node.document.root, reference[1:])
     if found is None:
         raise _Undecided(f"the reference {reference!r} is not followed")
     return node.at(found)

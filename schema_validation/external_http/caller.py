@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core import jsontext
-from broker.core.later import Later
+from broker.core.lazy_module import LazyModule
 from broker.core.schema import SchemaError
 from broker.observe.metrics import Metrics
 from schema_validation.external_http.spec import Parameters
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     _NetworkBackend = httpcore.AsyncNetworkBackend
 else:
-    httpcore, _NetworkBackend = Later("httpcore"), object
+    httpcore, _NetworkBackend = LazyModule("httpcore"), object
 
 Verb = Literal["encode", "decode"]
 
@@ -38,7 +38,7 @@ LEAST_WAITING: Final = 128
 _PAUSE_S: Final = 0.05
 
 
-class Outside:
+class ExternalCalls:
     """What holds for the calls of this process."""
 
     guard = AddressGuard(SsrfSettings())
@@ -93,10 +93,10 @@ class Caller:
         except CallFailed as error:
             self.failed += 1
             self.last_error = str(error)
-            Outside.count(error.outcome)
+            ExternalCalls.count(error.outcome)
             raise
         else:
-            Outside.count("ok")
+            ExternalCalls.count("ok")
             return result
         finally:
             self.waiting -= 1
@@ -216,7 +216,7 @@ class _CheckedAddresses(_NetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         """See ``httpcore.AsyncNetworkBackend``."""
-        guard = Outside.guard
+        guard = ExternalCalls.guard
         if why := guard.why_not_host(host):
             raise _Denied(f"{host} must not be called: {why}")
         failure: Exception = httpcore.ConnectError(f"{host} has no address")

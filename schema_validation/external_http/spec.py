@@ -95,7 +95,7 @@ class Parameters(Settings):
     def _headers(cls, value: dict[str, str]) -> dict[str, str]:
         for name, text in value.items():
             if not _HEADER.fullmatch(name):
-                raise ValueError(f"{name!r} is no name of a header")
+                raise ValueError(f"{name!r} is not the name of a header")
             if name.lower() in _OF_THE_CALL:
                 raise ValueError(f"the header {name} is set by the call itself")
             if _BAD_VALUE.search(text) or not text.isascii():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from schema_validation.serdes.avro_schema import AvroType, takes_bytes
 from schema_validation.serdes.base import Misfit, path_text
+from schema_validation.serdes.varint import LongVarint, read_varint, signed
 
 MAX_STEPS = 20_000
 """Most values looked at: 30 ms."""
@@ -114,17 +115,14 @@ class _Walk:
             try:
                 self._data[at : at + size].decode()
             except UnicodeDecodeError as error:
-                raise _Found(path, f"{what} is wanted, byte {error.start} of it is not UTF-8") from None
+                raise _Found(path, f"expected {what}, got bytes that are not UTF-8 (byte {error.start})") from None
         return at + size
 
     def _varint(self, at: int, path: Path, what: str) -> tuple[int, int]:
-        value = 0
-        for shift in range(0, 70, 7):
-            if at >= len(self._data):
-                raise _Found(path, f"{what} is wanted, the bytes end")
-            byte = self._data[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (value >> 1) ^ -(value & 1), at
-        raise _Found(path, f"{what} is wanted, its number has more than 10 bytes")
+        try:
+            value, at = read_varint(self._data, at)
+        except IndexError:
+            raise _Found(path, f"expected {what}, got the end of the data") from None
+        except LongVarint:
+            raise _Found(path, f"expected {what}, got a number of more than 10 bytes") from None
+        return signed(value), at

@@ -123,7 +123,7 @@ class _Reader:
                 raise SourceError(f"{at}[{index}]: a union must not hold a union")
             key = branch.name or branch.kind
             if key in seen:
-                raise SourceError(f"{at}[{index}]: {key!r} stands in the union twice")
+                raise SourceError(f"{at}[{index}]: {key!r} is in the union twice")
             seen.add(key)
             union.branches.append(branch)
         return union
@@ -160,17 +160,17 @@ class _Reader:
     def _record(self, made: AvroType, raw: dict[str, Any], namespace: str, at: str) -> None:
         fields = _member(raw, "fields", at)
         if not isinstance(fields, list):
-            raise SourceError(f"{at}.fields: a list is wanted")
+            raise SourceError(f"{at}.fields: expected a list")
         seen: set[str] = set()
         for index, item in enumerate(fields):
             place = f"{at}.fields[{index}]"
             if not isinstance(item, dict) or not isinstance(item.get("name"), str):
-                raise SourceError(f"{place}: a field is an object with a name and a type")
+                raise SourceError(f"{place}: expected an object with a name and a type")
             name = item["name"]
             if not _NAME.fullmatch(name):
-                raise SourceError(f"{place}: {short(name)} is no name; letters, digits and '_', no digit first")
+                raise _not_a_name(place, name)
             if name in seen:
-                raise SourceError(f"{place}: the field {name!r} stands there twice")
+                raise SourceError(f"{place}: the field {name!r} is defined twice")
             seen.add(name)
             inner = self.type(_member(item, "type", place), namespace, f"{place}.type")
             made.fields.append(AvroField(name, inner, item.get("default", MISSING), _aliases(item, "")))
@@ -186,13 +186,17 @@ def _full_name(raw: dict[str, Any], namespace: str, at: str) -> str:
     name = _member(raw, "name", at)
     own = raw.get("namespace", namespace)
     if not isinstance(name, str) or not isinstance(own, str):
-        raise SourceError(f"{at}: name and namespace are texts")
+        raise SourceError(f"{at}: expected strings for name and namespace")
     full = name if "." in name or not own else f"{own}.{name}"
     if not all(_NAME.fullmatch(part) for part in full.split(".")):
-        raise SourceError(f"{at}: {short(full)} is no name; letters, digits and '_', no digit first")
+        raise SourceError(f"{at}: {short(full)} is not a name; expected letters, digits and '_', no digit first")
     if full in PRIMITIVES:
         raise SourceError(f"{at}: {full!r} is the name of a primitive type")
     return full
+
+
+def _not_a_name(at: str, name: str) -> SourceError:
+    return SourceError(f"{at}: {short(name)} is not a name; expected letters, digits and '_', no digit first")
 
 
 def _aliases(raw: dict[str, Any], namespace: str) -> tuple[str, ...]:
@@ -205,21 +209,21 @@ def _aliases(raw: dict[str, Any], namespace: str) -> tuple[str, ...]:
 def _symbols(raw: dict[str, Any], at: str) -> tuple[str, ...]:
     symbols = _member(raw, "symbols", at)
     if not isinstance(symbols, list) or not symbols:
-        raise SourceError(f"{at}.symbols: a list of names is wanted")
+        raise SourceError(f"{at}.symbols: expected a list of names")
     for symbol in symbols:
         if not isinstance(symbol, str) or not _NAME.fullmatch(symbol):
-            raise SourceError(f"{at}.symbols: {short(symbol)} is no name")
+            raise SourceError(f"{at}.symbols: {short(symbol)} is not a name")
     if len(set(symbols)) != len(symbols):
-        raise SourceError(f"{at}.symbols: a symbol stands there twice")
+        raise SourceError(f"{at}.symbols: a symbol is listed twice")
     if "default" in raw and raw["default"] not in symbols:
-        raise SourceError(f"{at}.default: {short(raw['default'])} is no symbol of the enum")
+        raise SourceError(f"{at}.default: {short(raw['default'])} is not a symbol of the enum")
     return tuple(symbols)
 
 
 def _size(raw: dict[str, Any], at: str) -> int:
     size = _member(raw, "size", at)
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_SOURCE_BYTES:
-        raise SourceError(f"{at}.size: a number of bytes from 0 to {MAX_SOURCE_BYTES} is wanted")
+        raise SourceError(f"{at}.size: expected a number of bytes from 0 to {MAX_SOURCE_BYTES}")
     return size
 
 

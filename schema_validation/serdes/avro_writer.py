@@ -12,6 +12,7 @@ from typing import Any
 
 from schema_validation.serdes.avro_schema import MISSING, AvroType
 from schema_validation.serdes.base import NotWritable, short
+from schema_validation.serdes.varint import varint, zigzag
 
 MAX_STEPS = 200_000
 """Most values written for one payload, tried branches of unions included: these can multiply."""
@@ -71,7 +72,7 @@ class _Writer:
 
     def _write_string(self, kind: AvroType, value: Any) -> None:
         if not isinstance(value, str):
-            raise _wanted("a text", value)
+            raise _wanted("a string", value)
         self._bytes(_utf8(value))
 
     def _write_bytes(self, kind: AvroType, value: Any) -> None:
@@ -80,12 +81,12 @@ class _Writer:
     def _write_fixed(self, kind: AvroType, value: Any) -> None:
         data = _raw(value)
         if len(data) != kind.size:
-            raise NotWritable(f"{kind.size} bytes are wanted, not {len(data)}")
+            raise NotWritable(f"expected {kind.size} bytes, got {len(data)}")
         self.out += data
 
     def _write_enum(self, kind: AvroType, value: Any) -> None:
         if not isinstance(value, str) or value not in kind.symbols:
-            raise NotWritable(f"{short(value)} is no symbol of {kind.name}")
+            raise NotWritable(f"{short(value)} is not a symbol of {kind.name}")
         self._varint(kind.symbols.index(value))
 
     def _write_array(self, kind: AvroType, value: Any) -> None:
@@ -140,11 +141,11 @@ class _Writer:
             raise error.below(part) from None
 
     def _varint(self, value: int) -> None:
-        rest = value << 1 if value >= 0 else (-value << 1) - 1
-        while rest > 0x7F:
-            self.out.append(rest & 0x7F | 0x80)
-            rest >>= 7
-        self.out.append(rest)
+        rest = zigzag(value)
+        if rest < 0x80:
+            self.out.append(rest)
+        else:
+            self.out += varint(rest)
 
     def _bytes(self, data: bytes) -> None:
         self._varint(len(data))
@@ -156,14 +157,14 @@ def _raw(value: Any) -> bytes:
         return value
     if isinstance(value, str):
         return _utf8(value)
-    raise _wanted("bytes or a text", value)
+    raise _wanted("bytes or a string", value)
 
 
 def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise NotWritable("the text has lone surrogates") from None
+        raise NotWritable("the string has lone surrogates") from None
 
 
 def _wanted(what: str, got: Any) -> NotWritable:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from broker.core.schema import FieldType, SchemaError
 
@@ -97,6 +98,18 @@ class SchemaSerde(ABC):
     def _take_no_message_type(self, message_type: str | None) -> None:
         if message_type is not None:
             raise self._refused(f"a schema of type {self.kind} has no message type {short(message_type)}")
+
+
+def at_pointer(document: Any, pointer: str) -> Any:
+    """The part of a JSON document that a pointer, escaped as in a URL, names (RFC 6901); None where there is none."""
+    found = document
+    for part in pointer.split("/")[1:]:
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping):
+            found = found.get(key)
+        else:
+            found = found[int(key)] if isinstance(found, list) and key.isdecimal() and int(key) < len(found) else None
+    return found
 
 
 def path_text(path: Path, root: str = "payload") -> str:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import urldefrag, urljoin
+
+from schema_validation.serdes.base import at_pointer
 
 _SUMMED_LISTS = ("allOf", "anyOf", "oneOf")
 _SUMMED = ("not", "if", "then", "else")
@@ -135,10 +137,7 @@ class _Index:
         url, fragment = urldefrag(_joined(base, reference))
         if fragment and not fragment.startswith("/"):
             return self._anchors.get(fragment, []) or [self._resources.get(f"{url}#{fragment}")]
-        found = self._resources.get(url)
-        for part in fragment.split("/")[1:]:
-            found = _inside(found, unquote(part).replace("~1", "/").replace("~0", "~"))
-        return [found]
+        return [at_pointer(self._resources.get(url), fragment)]
 
 
 def _joined(base: str, reference: str) -> str:
@@ -146,14 +145,6 @@ def _joined(base: str, reference: str) -> str:
         return urljoin(base, reference)
     except ValueError:
         return reference
-
-
-def _inside(found: Any, key: str) -> Any:
-    if isinstance(found, Mapping):
-        return found.get(key)
-    if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-        return found[int(key)]
-    return None
 
 
 def _schemas(found: Iterable[Any]) -> list[Any]:

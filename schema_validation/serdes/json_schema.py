@@ -174,7 +174,7 @@ def _parsed(source: str) -> dict[str, Any]:
     except jsontext.JsonError as error:
         raise SourceError(f"the schema is not JSON: {error}") from None
     if not isinstance(schema, dict):
-        raise SourceError(f"a JSON schema is an object, not {short(schema)}")
+        raise SourceError(f"expected a JSON object, got {short(schema)}")
     return schema
 
 
@@ -234,9 +234,9 @@ def _why(error: Exception, schema: Any) -> str:
     if not isinstance(error, jsonschema_rs.ValidationError):
         return str(error).partition("\n")[0]
     if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Referencing):
-        return f"{error.message.partition(chr(10))[0]}; nothing is fetched, put the definition into the schema"
+        return f"{error.message.partition(chr(10))[0]}; nothing is fetched; put the definition into the schema"
     message = error.message.partition("\n")[0].replace(_MASK, short(_at(schema, error.instance_path)))
-    message = message.replace('is not a "regex"', "is no regular expression, or too large when compiled")
+    message = message.replace('is not a "regex"', "is not a regular expression, or too large when compiled")
     place = path_text(list(error.instance_path), "schema")
     return message if place == "schema" else f"{place}: {message}"
 

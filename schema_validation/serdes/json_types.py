@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-from urllib.parse import unquote
 
 from broker.core.schema import UNKNOWN, FieldType
 from rules.sql.type_checker.types import maybe, unified_all
+from schema_validation.serdes.base import at_pointer
 
 _SCALARS = {"integer": "long", "number": "double", "string": "string", "boolean": "boolean", "null": "null"}
 _MAX_DEPTH = 32
@@ -193,8 +193,4 @@ def _target(reference: str, root: Mapping[str, Any]) -> Any:
     """What a reference within the document names (``#/$defs/x``); None for others."""
     if reference != "#" and not reference.startswith("#/"):
         return None
-    found: Any = root
-    for part in reference[1:].split("/")[1:]:
-        key = unquote(part).replace("~1", "/").replace("~0", "~")
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+    return at_pointer(root, reference[1:])

@@ -23,7 +23,7 @@ def files_of_archive(data: bytes, root: str) -> list[dict[str, Any]]:
         root: the name of the root file, without a folder. It may stand in any folder, once.
 
     Raises:
-        SourceError: it is no gzipped tar, too large, holds paths that leave it or links, or has no such root.
+        SourceError: it is not a gzipped tar, too large, holds paths that leave it or links, or has no such root.
     """
     if "/" in root or leaves_folder(root):
         raise SourceError(f"the root file is a name without a folder, not {short(root)}")
@@ -32,18 +32,18 @@ def files_of_archive(data: bytes, root: str) -> list[dict[str, Any]]:
     if root in files:
         roots = [root]
     if len(roots) != 1:
-        raise SourceError(f"the bundle has {len(roots)} files {short(root)}; one is wanted")
+        raise SourceError(f"the bundle has {len(roots)} files {short(root)}; expected one")
     return [{"path": path, "root": path == roots[0], "contents": text} for path, text in files.items()]
 
 
 def _unpacked(data: bytes) -> bytes:
     if not data.startswith(_GZIP):
-        raise SourceError("the bundle is no gzipped tar")
+        raise SourceError("the bundle is not a gzipped tar")
     unpacking = zlib.decompressobj(wbits=31)
     try:
         plain = unpacking.decompress(data, MAX_BUNDLE_BYTES + _HEADERS)
     except zlib.error as error:
-        raise SourceError(f"the bundle is no gzipped tar: {error}") from None
+        raise SourceError(f"the bundle is not a gzipped tar: {error}") from None
     if unpacking.unconsumed_tail:
         raise SourceError(f"a bundle has at most {MAX_BUNDLE_BYTES} bytes unpacked")
     return plain
@@ -65,7 +65,7 @@ def _read(plain: bytes) -> dict[str, str]:
     except (tarfile.TarError, EOFError, UnicodeError, OverflowError, ValueError) as error:
         if isinstance(error, SourceError):
             raise
-        raise SourceError(f"the bundle is no gzipped tar: {error}") from None
+        raise SourceError(f"the bundle is not a gzipped tar: {error}") from None
     return files
 
 
@@ -75,7 +75,7 @@ def _file(archive: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[str, str]:
         raise SourceError(f"the path {short(member.name)} must stay in the bundle")
     held = archive.extractfile(member) if member.isreg() and not member.issparse() else None
     if held is None:
-        raise SourceError(f"{short(path)} is no plain file")
+        raise SourceError(f"{short(path)} is not a regular file")
     try:
         return path, held.read().decode()
     except UnicodeDecodeError as error:

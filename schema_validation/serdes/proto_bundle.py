@@ -126,7 +126,7 @@ def load_files(files: Any) -> Bundle:
         SourceError: not exactly one root, a bad path, a missing import, a file that does not parse.
     """
     if not isinstance(files, list) or not files:
-        raise SourceError("files are a list of objects with path, root and contents")
+        raise SourceError("expected a list of objects with path, root and contents")
     if len(files) > MAX_FILES:
         raise SourceError(f"a bundle has at most {MAX_FILES} files")
     contents: dict[str, str] = {}
@@ -149,7 +149,7 @@ def load_files(files: Any) -> Bundle:
 
 def _path_of(item: Any, index: int) -> str:
     if not isinstance(item, dict) or not isinstance(item.get("path"), str) or not isinstance(item.get("contents"), str):
-        raise SourceError(f"file {index + 1}: an object with path and contents is wanted")
+        raise SourceError(f"file {index + 1}: expected an object with path and contents")
     path: str = item["path"]
     if leaves_folder(path):
         raise SourceError(f"file {index + 1}: the path {short(path)} must stay in the bundle")

@@ -12,6 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from schema_validation.serdes.base import Misfit, path_text
 from schema_validation.serdes.proto_types import NESTING, is_map, is_repeated
+from schema_validation.serdes.varint import LongVarint, read_varint
 
 MAX_DEPTH = 100
 """Deepest nesting of messages that protobuf reads."""
@@ -75,7 +76,7 @@ class _Walk:
             return self._group(tag >> 3, at, end, path, depth)
         width = 8 if wire == _EIGHT else 4
         if at + width > end:
-            raise _Found(path, f"{width} bytes are wanted, {end - at} are left")
+            raise _Found(path, f"expected {width} bytes, got {end - at}")
         return at + width
 
     def _sized(self, at: int, end: int, field: Any, path: Path, depth: int) -> int:
@@ -88,7 +89,9 @@ class _Walk:
             try:
                 self._data[at : at + size].decode()
             except UnicodeDecodeError as error:
-                self.not_utf8 = Misfit(path_text(path), f"a text is wanted, byte {error.start} of it is not UTF-8")
+                self.not_utf8 = Misfit(
+                    path_text(path), f"expected text, got bytes that are not UTF-8 (byte {error.start})"
+                )
         return at + size
 
     def _group(self, number: int, at: int, end: int, path: Path, depth: int) -> int:
@@ -99,19 +102,15 @@ class _Walk:
             tag, at = self._varint(at, end, path)
             if tag & 7 == _END:
                 if tag >> 3 != number:
-                    raise _Found(path, f"byte {at}: the end of group {tag >> 3} stands in group {number}")
+                    raise _Found(path, f"byte {at}: group {number} ends with the tag of group {tag >> 3}")
                 return at
             at = self._value(tag, at, end, None, path, depth + 1)
         raise _Found(path, f"group {number} does not end")
 
     def _varint(self, at: int, end: int, path: Path) -> tuple[int, int]:
-        value = 0
-        for shift in range(0, 70, 7):
-            if at >= end:
-                raise _Found(path, "a number is wanted, the bytes end within it" if shift else "a number is wanted")
-            byte = self._data[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value, at
-        raise _Found(path, f"byte {at}: a number has at most 10 bytes")
+        try:
+            return read_varint(self._data, at, end)
+        except IndexError:
+            raise _Found(path, "expected a number, got the end of the data") from None
+        except LongVarint:
+            raise _Found(path, f"byte {at}: expected a number of at most 10 bytes") from None

@@ -222,7 +222,7 @@ class _Parser:
     def _type_into(self, field: Any) -> None:
         token = self._peek()
         if token.text == "group":
-            self._fail(token, "a group stands in proto2, outside a oneof; use a message")
+            self._fail(token, "groups exist in proto2 only, outside a oneof; use a message")
         name = self._full_name()
         if name in _SCALARS:
             field.type = _SCALARS[name]
@@ -349,7 +349,7 @@ class _Parser:
     def _string(self) -> str:
         token = self._take()
         if token.kind != "string":
-            self._fail(token, f"expected a text in quotes, found {_shown(token)}")
+            self._fail(token, f"expected a string in quotes, found {_shown(token)}")
         return token.text[1:-1]
 
     def _skip_to_semicolon(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from schema_validation.serdes.proto_types import NESTING, is_required
+from schema_validation.serdes.varint import LongVarint, read_varint, varint
 
 MAX_STEPS = 100_000
 """Most fields looked at in a payload that may hold too many values: 0.1 s."""
@@ -50,7 +51,10 @@ class SizeLimit:
         """Whether a payload holds too many. Where it breaks, that is left to the parser to tell."""
         if self._widths[self._descriptor.full_name] + self._at_most(data) <= self._most:
             return False
-        return self._counted(data) > self._most
+        try:
+            return self._counted(data) > self._most
+        except (IndexError, LongVarint):
+            return False
 
     def _at_most(self, data: bytes) -> int:
         """As many messages as there are tags of such fields, whether or not they are tags where they stand."""
@@ -84,7 +88,7 @@ def _tags_of_messages(descriptor: Any, widths: Mapping[str, int]) -> dict[bytes,
         for field in inner.fields:
             if field.type in NESTING:
                 kind = _LENGTH if field.type == FieldDescriptor.TYPE_MESSAGE else _START
-                tag = write_varint(field.number << 3 | kind)
+                tag = varint(field.number << 3 | kind)
                 found[tag] = max(found.get(tag, 0), widths[field.message_type.full_name])
     return found
 
@@ -97,26 +101,3 @@ def _end_of_value(data: bytes, at: int, wire: int) -> int:
         size, start = read_varint(data, at)
         return start + size
     return at + {_EIGHT: 8, _FOUR: 4}.get(wire, 0)
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number and where it ends; past the end of the data it is 0."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(data):
-            return 0, len(data)
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    return 0, len(data)
-
-
-def write_varint(value: int) -> bytes:
-    """A number in base 128."""
-    written = bytearray()
-    while value > 127:
-        written.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*written, value])

@@ -256,7 +256,7 @@ def _key(field: Any, text: Any) -> Any:
         try:
             return int(text)
         except ValueError:
-            raise NotWritable(f"{short(text)} is no integer key") from None
+            raise NotWritable(f"{short(text)} is not an integer key") from None
     return text
 
 
@@ -275,7 +275,7 @@ def _scalar(field: Any, value: Any) -> Any:
     if field.type == FieldDescriptor.TYPE_BYTES:
         return _bytes(value)
     if not isinstance(value, str):
-        raise NotWritable(f"{short(value)} is not a text")
+        raise NotWritable(f"{short(value)} is not a string")
     _bytes(value)
     return value
 
@@ -307,18 +307,18 @@ def _enum(enum: Any, value: Any) -> int:
         return number
     if type(value) is int and -(2**31) <= value < 2**31:
         return value
-    raise NotWritable(f"{short(value)} is no value of {enum.name}")
+    raise NotWritable(f"{short(value)} is not a value of {enum.name}")
 
 
 def _bytes(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     if not isinstance(value, str):
-        raise NotWritable(f"{short(value)} is not bytes or a text")
+        raise NotWritable(f"{short(value)} is neither bytes nor a string")
     try:
         return value.encode()
     except UnicodeEncodeError:
-        raise NotWritable("the text has lone surrogates") from None
+        raise NotWritable("the string has lone surrogates") from None
 
 
 def _assigned(assign: Callable[[], object]) -> None:

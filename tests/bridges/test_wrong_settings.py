@@ -30,12 +30,12 @@ def problems(make: Any, spec: dict[str, Any]) -> list[tuple[str, str]]:
         (
             {"type": "kafka", "authentication": {**PLAIN, "password": 4711}},
             "/authentication/password",
-            'authentication.password is ******; expected a text; put it in quotes, as "text"',
+            'authentication.password is ******; expected a string; put it in quotes, as "text"',
         ),
         (
             {"type": "kafka", "authentication": {**PLAIN, "password": ["s3cret"]}},
             "/authentication/password",
-            'authentication.password is ******; expected a text; put it in quotes, as "text"',
+            'authentication.password is ******; expected a string; put it in quotes, as "text"',
         ),
         (
             {"type": "kafka", "authentication": {**PLAIN, "password": "s3cret", "user": "u"}},
@@ -46,13 +46,13 @@ def problems(make: Any, spec: dict[str, Any]) -> list[tuple[str, str]]:
         (
             {**HTTP, "authentication": {"mechanism": "bearer", "token": 4711}},
             "/authentication/token",
-            'authentication.token is ******; expected a text; put it in quotes, as "text"',
+            'authentication.token is ******; expected a string; put it in quotes, as "text"',
         ),
         ({**HTTP, "headers": "X-Key: s3cret"}, "/headers", "headers is ******; expected an object { ... }"),
         (
             {**HTTP, "headers": {"X-Key": 4711}},
             "/headers/X-Key",
-            'headers.X-Key is ******; expected a text; put it in quotes, as "text"',
+            'headers.X-Key is ******; expected a string; put it in quotes, as "text"',
         ),
         (
             {"type": "http_server", "authentication": {"mechanism": "token", "tokens": "s3cret"}},

@@ -230,7 +230,7 @@ def test_a_setting_that_is_no_more_stops_the_start_and_names_its_successor(tmp_p
     )  # fmt: skip
     assert done.returncode == 1
     assert "line 1" in done.stderr
-    assert "mqtt.session_expiry_limit is no more; write mqtt.max_session_expiry instead" in done.stderr
+    assert "mqtt.session_expiry_limit was removed. Try: mqtt.max_session_expiry" in done.stderr
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

@@ -15,7 +15,7 @@ from broker.core.errors import Invalid
 from broker.core.schema import SchemaError
 from broker.core.waiting import settled
 from broker.observe.metrics import Metrics
-from schema_validation.external_http.caller import Outside
+from schema_validation.external_http.caller import ExternalCalls
 from schema_validation.external_http.spec import parse_parameters
 from schema_validation.serdes.external_http import ExternalHttpSerde
 from tests.support.coder import Coder
@@ -26,10 +26,10 @@ from tests.support.waiting import until
 @pytest.fixture
 def coder() -> Iterator[Coder]:
     made = Coder()
-    Outside.guard, Outside.metrics = AddressGuard(SsrfSettings()), Metrics()
+    ExternalCalls.guard, ExternalCalls.metrics = AddressGuard(SsrfSettings()), Metrics()
     yield made
     made.stop()
-    Outside.guard = AddressGuard(SsrfSettings())
+    ExternalCalls.guard = AddressGuard(SsrfSettings())
 
 
 def serde(url: str, **parameters: Any) -> ExternalHttpSerde:
@@ -43,7 +43,7 @@ async def failure(made: ExternalHttpSerde, data: bytes, verb: str = "decode") ->
 
 
 def counted(outcome: str) -> float:
-    return Outside.metrics.value("external_schema_calls", outcome=outcome)
+    return ExternalCalls.metrics.value("external_schema_calls", outcome=outcome)
 
 
 @on_loop
@@ -151,7 +151,7 @@ async def test_a_map_cannot_be_encoded(coder: Coder) -> None:
 
 
 def test_where_nobody_waits_it_says_so(coder: Coder) -> None:
-    with pytest.raises(SchemaError, match="another process would have to be waited for"):
+    with pytest.raises(SchemaError, match="needs an answer from another process"):
         serde(coder.url).decode(b"x")
 
 
@@ -170,7 +170,7 @@ def test_where_nobody_waits_it_says_so(coder: Coder) -> None:
 async def test_addresses_that_must_not_be_called(
     coder: Coder, settings: dict[str, Any], host: str, denied: str | None
 ) -> None:
-    Outside.guard = AddressGuard(SsrfSettings(**{"enable": True, **settings}))
+    ExternalCalls.guard = AddressGuard(SsrfSettings(**{"enable": True, **settings}))
     made = serde(f"http://{host}:{coder.port}/")
     if denied is None:
         assert await settled(lambda: made.decode(b"x")) == b"d:x"
@@ -206,7 +206,7 @@ def test_addresses_of_others_are_called() -> None:
         ({"url": "http://a:99999/"}, "/parameters/url", "Port out of range"),
         ({"url": "http://a/\r\nX: y"}, "/parameters/url", "without blanks"),
         ({"url": "http://a/", "method": "put"}, "/parameters/method", "post"),
-        ({"url": "http://a/", "headers": {"a b": "c"}}, "/parameters/headers", "no name of a header"),
+        ({"url": "http://a/", "headers": {"a b": "c"}}, "/parameters/headers", "not the name of a header"),
         ({"url": "http://a/", "headers": {"a": "b\r\nc: d"}}, "/parameters/headers", "one line"),
         ({"url": "http://a/", "headers": {"Content-Length": "1"}}, "/parameters/headers", "set by the call"),
         ({"url": "http://a/", "headers": {"Authorization": "******"}}, "/parameters", "send the secret itself"),

@@ -62,7 +62,7 @@ def test_the_version_that_the_tag_names_decodes(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("payload", "said"),
-    [(b"\x00\x00", "has no tag"), (b"{}", "has no tag"), (tag(7, b""), "schema id 7, which is no version of 's'")],
+    [(b"\x00\x00", "has no tag"), (b"{}", "has no tag"), (tag(7, b""), "schema id 7, which is not a version of 's'")],
 )
 def test_what_is_wrong_with_a_tag_is_told(bench: Bench, payload: bytes, said: str) -> None:
     bench.save("avro", OLD)

@@ -7,6 +7,7 @@ from typing import Any
 
 from broker.core.clock import Clock
 from broker.core.message import Message
+from transforms.variform.values import text_or_bytes
 
 Read = Callable[[Message], Any]
 
@@ -20,27 +21,14 @@ def user_properties(message: Message) -> dict[str, str]:
 def _publish_properties(message: Message) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     for name, value in (message.properties or {}).items():
-        shown[name] = dict(value) if name == "User-Property" else _as_text(value)
-    return shown
-
-
-def _as_text(value: Any) -> Any:
-    if not isinstance(value, bytes):
-        return value
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value
-
-
-def _peer_name(message: Message) -> str:
-    return message.client.peer_name or ""
+        shown[name] = text_or_bytes(value) if isinstance(value, bytes) else value
+    return shown | ({"User-Property": user_properties(message)} if "User-Property" in shown else {})
 
 
 READERS: Mapping[str, Read] = {
     "clientid": lambda message: message.client.client_id,
     "username": lambda message: message.client.username or "",
-    "peername": _peer_name,
+    "peername": lambda message: message.client.peer_name or "",
     "peerhost": lambda message: message.client.peer_host or "",
     "client_attrs": lambda message: dict(message.client.attributes),
     "id": lambda message: message.id,

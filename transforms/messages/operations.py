@@ -219,7 +219,7 @@ def _write_path(path: str, evaluate: Evaluate) -> Apply:
         value = evaluate(run.bindings)
         level = run.payload
         if level.__class__ is not dict:
-            raise _refused("bad_payload_path", f"payload.{path}: the payload is no map")
+            raise _refused("bad_payload_path", f"payload.{path}: the payload is not a map")
         owned = run.owned
         if id(level) not in owned:
             level = dict(level)
@@ -231,7 +231,7 @@ def _write_path(path: str, evaluate: Evaluate) -> Apply:
                 inner = {}
                 owned[id(inner)] = inner
             elif inner.__class__ is not dict:
-                raise _refused("bad_payload_path", f"payload.{path}: {key!r} is there and is no map")
+                raise _refused("bad_payload_path", f"payload.{path}: {key!r} exists and is not a map")
             elif id(inner) not in owned:
                 inner = dict(inner)
                 owned[id(inner)] = inner

@@ -17,6 +17,7 @@ from broker.core.message import Message
 from broker.core.schema import SchemaError, SchemaLookup, Serde
 from transforms.messages.failure import TransformationFailed
 from transforms.messages.spec import JsonCodec, NoCodec
+from transforms.variform.values import text_or_bytes
 
 UNTOUCHED: Any = object()
 
@@ -65,14 +66,7 @@ def _decoder(codec: Codec, schemas: SchemaLookup) -> Decode:
 def _as_it_is(message: Message, left: Any) -> Any:
     if left is not UNTOUCHED:
         return left
-    return _text_or_bytes(message.payload)
-
-
-def _text_or_bytes(data: bytes) -> str | bytes:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data
+    return text_or_bytes(message.payload)
 
 
 def _from_json(message: Message, left: Any) -> Any:
@@ -108,7 +102,7 @@ def _from_schema(codec: SchemaUse, schemas: SchemaLookup) -> Decode:
         data = message.payload if left is UNTOUCHED else _raw(left)
         try:
             value = serde.decode(data, message_type)
-            return _text_or_bytes(value) if gives_bytes else value
+            return text_or_bytes(value) if gives_bytes else value
         except SchemaError as error:
             raise TransformationFailed("payload_decode_schema_failure", str(error), is_payload=True) from error
 
@@ -140,7 +134,7 @@ def _to_json_from_anything(value: Any) -> bytes:
         return _to_json(_without_bytes(value, 0))
     except (UnicodeDecodeError, RecursionError):
         raise TransformationFailed(
-            "payload_encode_failed", "the payload holds bytes that are no UTF-8 text, which JSON cannot say",
+            "payload_encode_failed", "the payload holds bytes that are not UTF-8, which JSON cannot represent",
             is_payload=True,
         ) from None  # fmt: skip
 

@@ -188,7 +188,7 @@ def _escaped(match: re.Match[str]) -> str:
         return _ESCAPES[letter]
     code = int(digits, 16) if len(digits) <= 16 else 0x110000
     if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-        raise badarg("unescape", f"\\x{digits[:16]} is no character")
+        raise badarg("unescape", f"\\x{digits[:16]} is not a character")
     return chr(code)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.core.topic import levels_match
 from transforms.variform.errors import badarg
 from transforms.variform.registry import function
 from transforms.variform.values import MISSING, bounded, joined, sequence, to_text
@@ -31,12 +32,5 @@ def topic_split(topic: Any) -> list[str]:
 @function("topic_match")
 def topic_match(topic: str, topic_filter: str) -> bool:
     """Whether the topic matches the filter, MQTT 5.0 section 4.7; ``a/#`` matches ``a`` too."""
-    levels, words = topic_filter.split("/"), topic.split("/")
-    if topic.startswith("$") and levels[0] in ("+", "#"):
-        return False
-    for position, level in enumerate(levels):
-        if level == "#":
-            return position == len(levels) - 1  # elsewhere it is no filter, which matches nothing
-        if position >= len(words) or level not in ("+", words[position]):
-            return False
-    return len(levels) == len(words)
+    levels = tuple(topic_filter.split("/"))
+    return "#" not in levels[:-1] and levels_match(levels, topic)  # with a # elsewhere it is no filter

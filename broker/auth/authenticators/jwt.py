@@ -28,7 +28,7 @@ from broker.config.units import Duration
 from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.errors import ConfigError
-from broker.core.later import Later
+from broker.core.lazy_module import LazyModule
 from broker.core.objects import Spec
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from broker.auth import jwt_keys
     from broker.auth.jwt_keys import VerifyingKey
 else:
-    jwt_keys = Later("broker.auth.jwt_keys")
+    jwt_keys = LazyModule("broker.auth.jwt_keys")
 
 log = get_logger(__name__)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from rocksdict import Snapshot
 
 from broker.core.errors import Unavailable
-from broker.core.later import Later
+from broker.core.lazy_module import LazyModule
 from broker.core.stream import ShardRange, StreamRecord
 from broker.observe.log import get_logger
 from broker.storage.directory import DirectoryLock
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from broker.storage import frames, records
     from broker.storage.frames import Frame
 else:
-    frames, records = Later("broker.storage.frames"), Later("broker.storage.records")
+    frames, records = LazyModule("broker.storage.frames"), LazyModule("broker.storage.records")
 
 _log = get_logger(__name__)
 

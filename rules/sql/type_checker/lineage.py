@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from broker.core.later import Later
+from broker.core.lazy_module import LazyModule
 from broker.core.schema import FieldType
 
 if TYPE_CHECKING:
     from rules.sql.type_checker import arrow_schema
 else:
-    arrow_schema = Later("rules.sql.type_checker.arrow_schema")
+    arrow_schema = LazyModule("rules.sql.type_checker.arrow_schema")
 
 
 @dataclass(frozen=True, slots=True, order=True)

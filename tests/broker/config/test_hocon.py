@@ -75,7 +75,7 @@ def test_substitutions_look_in_the_file_then_in_the_environment(text: str, expec
     [
         ("a = 1\nb = {\nc = 2\n", 4, 1, "expected '}' for the '{' of line 2"),
         ("mqtt {\n  max = 1\n  ]\n}", 3, 3, "expected a key, found ']'"),
-        ('mqtt {\n  a = "unterminated\n b=2 }', 2, 7, "no closing quote"),
+        ('mqtt {\n  a = "unterminated\n b=2 }', 2, 7, "expected a closing quote"),
         ("a = [1, 2", 1, 10, "expected ']' for the '[' of line 1"),
         ("a", 1, 2, "expected '=', ':' or '{' after the key 'a'"),
         ("a =\n", 2, 1, "expected a value"),
@@ -88,7 +88,7 @@ def test_substitutions_look_in_the_file_then_in_the_environment(text: str, expec
         ("a = ${b", 1, 8, "expected '}' at the end of the substitution"),
         ("a = 1\nb = ${nope.x}", 2, 5, "${nope.x} is neither a key of this file nor an environment variable"),
         ("a = ${b}\nb = ${a}", 2, 5, "${a} is neither"),
-        ("a = [1] {x = 1}", 1, 5, "side by side"),
+        ("a = [1] {x = 1}", 1, 5, "followed by a value of another kind"),
         ("[1]", 1, 1, "not a list"),
         ("a = 1 }", 1, 7, "found '}'"),
         ("{ a = 1 } b", 1, 11, "expected the end of the file"),

@@ -190,7 +190,7 @@ def test_secrets_show_nowhere(tmp_path: Path) -> None:
     assert config.effective()["mqtt"]["password"] == "******"
     (tmp_path / "sluice.conf").write_text("mqtt.password = 2718281828")
     assert problems(tmp_path) == [
-        f'{tmp_path / "sluice.conf"} line 1: mqtt.password is ******; expected a text; put it in quotes, as "text"'
+        f'{tmp_path / "sluice.conf"} line 1: mqtt.password is ******; expected a string; put it in quotes, as "text"'
     ]
 
 

@@ -43,7 +43,7 @@ RULE = {"name": "r", "sql": "SELECT * FROM t"}
             parse_rule,
             {"actions": [{"type": "republish", "topic": "t", "retain": 7}]},
             "/actions/0/retain",
-            'actions[0].retain is 7; expected true or false or a text; put it in quotes, as "text"',
+            'actions[0].retain is 7; expected true or false or a string; put it in quotes, as "text"',
         ),
     ],
 )

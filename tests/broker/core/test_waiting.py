@@ -90,7 +90,7 @@ def test_a_computation_that_always_asks_something_new_ends() -> None:
 
 def test_where_nobody_waits_it_is_said() -> None:
     assert not is_waited_for()
-    with pytest.raises(Unavailable, match="which is not done here"):
+    with pytest.raises(Unavailable, match="needs an answer from another process"):
         answer_to(Ask("a", 1, []))
 
 

@@ -217,9 +217,9 @@ def test_field_types_keep_numbers_of_logical_types() -> None:
 @pytest.mark.parametrize(
     ("schema", "data", "misfit"),
     [
-        ("int", b"", "payload: int is wanted, the bytes end"),
-        ("long", b"\xff" * 11, "payload: long is wanted, its number has more than 10 bytes"),
-        ("string", b"\x04\xff\xfe", "payload: string is wanted, byte 0 of it is not UTF-8"),
+        ("int", b"", "payload: expected int, got the end of the data"),
+        ("long", b"\xff" * 11, "payload: expected long, got a number of more than 10 bytes"),
+        ("string", b"\x04\xff\xfe", "payload: expected string, got bytes that are not UTF-8 (byte 0)"),
         ("bytes", b"\x01abc", "payload: bytes of -1 bytes is announced, 3 are left"),
         ("string", b"\xfe\xff\xff\xff\x0fab", "payload: string of 2147483647 bytes is announced, 2 are left"),
         ("double", b"abc", "payload: double takes 8 bytes, 3 are left"),

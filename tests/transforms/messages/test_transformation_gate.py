@@ -122,7 +122,7 @@ def test_a_failed_operation_undoes_the_transformation_and_ignore_goes_on() -> No
         (b"{", [], 0x99, "transformation 'a': the payload is not JSON"),
         (b"{}", [("topic", "payload.missing")], 0x83, "transformation 'a', operation 1: variable 'payload.missing'"),
         (b"{}", [("retain", "true"), ("topic", "'a/#'")], 0x83, "transformation 'a', operation 2: topic name 'a/#'"),
-        (b"[1]", [("payload.x", "1")], 0x83, "transformation 'a', operation 1: payload.x: the payload is no map"),
+        (b"[1]", [("payload.x", "1")], 0x83, "transformation 'a', operation 1: payload.x: the payload is not a map"),
     ],
 )
 def test_a_refusal_says_what_failed(

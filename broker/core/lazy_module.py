@@ -5,7 +5,7 @@
     if TYPE_CHECKING:
         import httpx
     else:
-        httpx = Later("httpx")
+        httpx = LazyModule("httpx")
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 _names: set[str] = set()
 
 
-class Later:
+class LazyModule:
     """Stands in for a module. What was used once is an attribute, found as fast as a module's own."""
 
     def __init__(self, name: str) -> None:

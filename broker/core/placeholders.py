@@ -1,0 +1,29 @@
+"""The grammars of ``${...}`` in texts that users write. Each kind of text uses one of them.
+
+* ``ROW_PLACEHOLDER``: templates of actions and bridges (``broker.core.template``). A path of a row, nothing, or ``$``.
+* ``CLIENT_PLACEHOLDER``: topics of access rules and claims of JSON web tokens. A name of the client.
+* ``ANY_PLACEHOLDER``: automatic subscriptions and topic rewrites, which check the names themselves.
+* ``SECRET_REFERENCE``: secrets in settings. ``env:NAME`` or ``file:PATH``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_PATH: Final = "[A-Za-z0-9._]"
+
+ROW_PLACEHOLDER: Final = re.compile(rf"\$\{{({_PATH}*|\$)\}}")
+PATH_PLACEHOLDER: Final = re.compile(rf"\$\{{{_PATH}+\}}")
+"""A path alone."""
+ROW_OR_PATH_PLACEHOLDER: Final = re.compile(rf"\$\{{{_PATH}*\}}")
+"""A path, or nothing for the whole row."""
+NOT_PLACEHOLDER: Final = re.compile(rf"\$\{{(?!{_PATH}*\}})[^{{}}$]*\}}")
+"""Looks like a placeholder of a row and is literal text, as ``${a[1]}`` and ``${ a }``: probably a mistake."""
+NOT_PLACEHOLDER_OR_SECRET: Final = re.compile(rf"\$\{{(?!({_PATH}*|\$|(env|file):[^}}]*)\}})")
+"""The same, in texts that may hold secrets."""
+CLIENT_PLACEHOLDER: Final = re.compile(r"\$\{([a-zA-Z_][a-zA-Z0-9_.\-]*)\}")
+ANY_PLACEHOLDER: Final = re.compile(r"\$\{([^}]*)\}")
+PLACEHOLDER_OR_GROUP: Final = re.compile(r"\$([0-9]+)|\$\{([^}]*)\}")
+"""The same, or ``$1`` for a group of a regular expression."""
+SECRET_REFERENCE: Final = re.compile(r"\$\{(env|file):([^}]+)\}")
