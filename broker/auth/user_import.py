@@ -11,12 +11,15 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+from pydantic import Field
 
 from broker.auth import passwords
 from broker.auth.hashing import HashPool
 from broker.auth.passwords import Credential
 from broker.auth.users import User
+from broker.config.model import Settings
 from broker.core.errors import Invalid, Problem
 
 MAX_IMPORT: Final = 100_000
@@ -25,17 +28,24 @@ _WEAK: Final = ("plain", "md4", "md5", "sha", "sha1")
 _HASHED: Final = frozenset(("sha256", "sha512", *passwords.DEFAULT_ITERATIONS))
 
 
-async def imported_users(body: Mapping[str, Any], pool: HashPool) -> list[User]:
-    """The users of ``{"algorithm": ..., "users": [...]}``, ready to be adopted.
+class UserImport(Settings, strict=True):
+    """Users with hashes of their passwords. What is the same for all may be beside the list."""
+
+    users: list[dict[str, Any]] = Field(max_length=MAX_IMPORT, description="The users.")
+    algorithm: Literal["sha256", "sha512", "pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512"] = "sha256"
+    iterations: int | None = None
+    salt_position: Literal["prefix", "suffix"] = "prefix"
+    salt_encoding: Literal["utf8", "hex", "base64"] = Field(default="utf8", description="How the salts are written.")
+
+
+async def imported_users(body: UserImport, pool: HashPool) -> list[User]:
+    """The users of an import, ready to be adopted.
 
     Raises:
-        Invalid: with a problem for each that cannot be taken.
+        Invalid: with a problem for each that cannot be imported.
     """
-    given = body.get("users")
-    if not isinstance(given, list) or len(given) > MAX_IMPORT:
-        raise Invalid("no users were imported", [Problem(f"expected a list of at most {MAX_IMPORT:,} users", "/users")])
-    shared = {name: value for name, value in body.items() if name != "users"}
-    return await pool.run(lambda: _all(given, shared))
+    shared = body.model_dump(exclude={"users"}, exclude_unset=True)
+    return await pool.run(lambda: _all(body.users, shared))
 
 
 def _all(given: list[Any], shared: Mapping[str, Any]) -> list[User]:

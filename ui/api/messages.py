@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from broker.admin.access import AccessCheck
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import Invalid, Problem
@@ -57,13 +58,8 @@ def add_publishing(router: APIRouter, context: ApiContext) -> None:
 
 async def _check_rules(context: ApiContext, message: Message) -> None:
     client = {"clientid": message.client.client_id, "peerhost": message.client.peer_host, "listener": "api"}
-    asked = {
-        "client": client,
-        "action": "publish",
-        "topic": message.topic,
-        "qos": message.qos,
-        "retain": message.retain,
-    }
+    members = {"topic": message.topic, "qos": message.qos, "retain": message.retain}
+    asked = AccessCheck.model_validate({"client": client, "action": "publish", **members})
     if context.access is not None and not (await context.access.check(asked))["allowed"]:
         text = f"access rules do not allow client 'sluice-api' to publish to {message.topic!r}"
         raise _refused(Refusal("authorization", "authorization", "not_authorized", reason.NOT_AUTHORIZED, text))
