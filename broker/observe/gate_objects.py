@@ -1,20 +1,19 @@
-"""The verbs that a person has for the objects of a gate: validations and transformations, in their order."""
+"""The verbs of the objects of a gate: validations and transformations, in their order."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from broker.config.gate_spec import READ_ONLY, GateSpec
 from broker.core import jsontext
-from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.merge_patch import merged
 from broker.core.objects import ObjectSection, Spec
-from broker.core.ordered import OrderedObjects
+from broker.core.ordered import ObjectVerbs
 from broker.core.quarantine import quarantine
 from broker.core.schema import SchemaLookup
 from broker.core.topic import TopicFilter
@@ -51,59 +50,25 @@ class RunningGate(Protocol[_Taken]):
     def use(self, objects: Iterable[tuple[_Taken, GateBook]], /) -> None: ...
 
 
-class GateObjects(ABC, Generic[T]):
-    """A ``broker.core.objects.ObjectService``, and what gates have beside."""
+class GateObjects(ObjectVerbs[T]):
+    """The verbs of every kind, and what gates have beside."""
 
-    kind: ClassVar[str]
-    """What an object is called, and the stage in quarantine and view."""
     metric: ClassVar[str]
     """What the names of its metrics begin with."""
     label: ClassVar[str]
     """The label of its metrics."""
 
     def __init__(self, services: Services, section: ObjectSection, gate: RunningGate[T]) -> None:
+        super().__init__(section, _saved)
         self._services, self._gate = services, gate
-        self._objects: OrderedObjects[T] = OrderedObjects(self.kind, section, _saved)
         self._books: dict[str, GateBook] = {}
         self.ticks = Ticks(self.tick)
 
-    @abstractmethod
-    def _compiled(self, spec: Spec) -> T:
-        """Check and compile what was sent, and what it refers to. Raises ``Invalid`` with every problem."""
-
-    def load(self, specs: Sequence[Spec]) -> list[str]:
-        """Take the objects of the configuration; gives a sentence for each that cannot be used."""
-        problems: list[str] = []
-        for spec in specs:
-            try:
-                made = self._compiled(spec)
-                self._objects.check_free(made.name)
-                self._objects.adopt(made.name, made)
-            except (Invalid, ValueError) as error:
-                problems.append(self._objects.refusal(spec, error))
-        self._changed()
-        return problems
-
-    def list(self) -> Sequence[Spec]:
-        return [self._shown(item) for item in self._objects]
-
-    def get(self, name: str) -> Spec:
-        return self._shown(self._objects.get(name))
-
-    def create(self, spec: Spec) -> Spec:
-        made = self._compiled(spec)
-        self._objects.check_free(made.name)
-        return self._put(made)
-
     def replace(self, name: str, spec: Spec) -> Spec:
         """Change an object. It keeps its place in the order; its counters restart at zero."""
-        self._objects.check_changeable(name)
-        made = self._compiled({**spec, "name": spec.get("name", name)})
-        if made.name != name:
-            raise Invalid(f"a {self.kind} keeps its name", [Problem(f"expected {name!r}", "/name")])
-        self._put(made)
+        super().replace(name, spec)
         self._books[name].reset()
-        return self._shown(made)
+        return self.get(name)
 
     def patched(self, name: str, patch: Spec) -> Spec:
         """An object with a JSON Merge Patch (RFC 7396) applied, to be checked and saved by ``replace``."""
@@ -116,10 +81,9 @@ class GateObjects(ABC, Generic[T]):
         return sha256(jsontext.encode(_saved(self._objects.get(name)))).hexdigest()[:16]
 
     def delete(self, name: str) -> None:
-        self._objects.remove(name)
+        super().delete(name)
         self._services.metrics.remove(**{self.label: name})
         self._books.pop(name, None)
-        self._changed()
 
     def enable(self, name: str, enabled: bool) -> Spec:
         """Switch an object on or off. Its counters go on."""
@@ -127,11 +91,6 @@ class GateObjects(ABC, Generic[T]):
         item: Any = self._objects.get(name)
         switched: T = replace(item, spec=item.spec.model_copy(update={"enable": enabled}))
         return self._put(switched)
-
-    def reorder(self, names: Sequence[str]) -> None:
-        """Bring all objects into this order. Raises ``Invalid`` unless each is named exactly once."""
-        self._objects.reorder(names)
-        self._changed()
 
     def metrics(self, name: str) -> Spec:
         """What it counted since the start, or since it was changed; rates are per second."""
@@ -183,11 +142,6 @@ class GateObjects(ABC, Generic[T]):
 
     def _called(self, item: T) -> str:
         return f"{self.kind} '{item.name}'"
-
-    def _put(self, made: T) -> Spec:
-        self._objects.put(made.name, made)
-        self._changed()
-        return self._shown(made)
 
     def _shown(self, item: T) -> Spec:
         return {**_saved(item), **self._books[item.name].as_members()}
