@@ -107,7 +107,7 @@ class AccessRules(SpecObjects[NamedRuleSettings]):
     read_only = frozenset(("number",))
 
 
-class AccessDesk:
+class AccessService:
     """Builds what connections ask, and is the verbs of people."""
 
     def __init__(

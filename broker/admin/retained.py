@@ -24,7 +24,7 @@ _SHOWN_BYTES: Final = 1024
 _SAMPLES: Final = 10
 
 
-class RetainedDesk:
+class RetainedService:
     """Lists, shows, deletes and clears retained messages.
 
     Used on the event loop; long work is done a part in each of its turns.

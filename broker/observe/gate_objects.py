@@ -18,7 +18,7 @@ from broker.core.quarantine import quarantine
 from broker.core.schema import SchemaLookup
 from broker.core.topic import TopicFilter
 from broker.observe.counter_rates import Ticks
-from broker.observe.gate_counters import GateBook, GateCounters
+from broker.observe.gate_counters import GateCounters, GateStats
 
 
 class GateObject(Protocol):
@@ -47,7 +47,7 @@ class RunningGate(Protocol[_Taken]):
 
     schemas: SchemaLookup | None
 
-    def use(self, objects: Iterable[tuple[_Taken, GateBook]], /) -> None: ...
+    def use(self, objects: Iterable[tuple[_Taken, GateStats]], /) -> None: ...
 
 
 class GateObjects(ObjectVerbs[T]):
@@ -61,13 +61,13 @@ class GateObjects(ObjectVerbs[T]):
     def __init__(self, services: Services, section: ObjectSection, gate: RunningGate[T]) -> None:
         super().__init__(section, _saved)
         self._services, self._gate = services, gate
-        self._books: dict[str, GateBook] = {}
+        self._stats: dict[str, GateStats] = {}
         self.ticks = Ticks(self.tick)
 
     def replace(self, name: str, spec: Spec) -> Spec:
         """Change an object. It keeps its place in the order; its counters restart at zero."""
         super().replace(name, spec)
-        self._books[name].reset()
+        self._stats[name].reset()
         return self.get(name)
 
     def patched(self, name: str, patch: Spec) -> Spec:
@@ -83,7 +83,7 @@ class GateObjects(ObjectVerbs[T]):
     def delete(self, name: str) -> None:
         super().delete(name)
         self._services.metrics.remove(**{self.label: name})
-        self._books.pop(name, None)
+        self._stats.pop(name, None)
 
     def enable(self, name: str, enabled: bool) -> Spec:
         """Switch an object on or off. Its counters go on."""
@@ -95,17 +95,17 @@ class GateObjects(ObjectVerbs[T]):
     def metrics(self, name: str) -> Spec:
         """What it counted since the start, or since it was changed; rates are per second."""
         self._objects.get(name)
-        return self._books[name].metrics()
+        return self._stats[name].metrics()
 
     def reset_metrics(self, name: str) -> None:
         """Set the counters of one object to zero."""
         self._objects.get(name)
-        self._books[name].reset()
+        self._stats[name].reset()
 
     def tick(self) -> None:
         """Sample the rates; called every ``counter_rates.STEP_S``."""
         now_s = self._services.clock.monotonic_s()
-        for book in self._books.values():
+        for book in self._stats.values():
             book.sample(now_s)
 
     def quarantines(self) -> Sequence[str]:
@@ -144,14 +144,14 @@ class GateObjects(ObjectVerbs[T]):
         return f"{self.kind} '{item.name}'"
 
     def _shown(self, item: T) -> Spec:
-        return {**_saved(item), **self._books[item.name].as_members()}
+        return {**_saved(item), **self._stats[item.name].as_members()}
 
-    def _book(self, item: T) -> GateBook:
+    def _book(self, item: T) -> GateStats:
         """The book of an object, kept over changes."""
         metrics, name = self._services.metrics, item.name
-        book = self._books.get(name)
+        book = self._stats.get(name)
         if book is None:
-            book = self._books[name] = GateBook(GateCounters.of(metrics, self.metric, self.label, name))
+            book = self._stats[name] = GateStats(GateCounters.of(metrics, self.metric, self.label, name))
         enabled = item.spec.enable
         metrics.gauge(f"{self.metric}_enable", lambda: enabled, "1 where it is switched on", **{self.label: name})
         stream = item.spec.quarantine

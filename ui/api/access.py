@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 from starlette.responses import Response
 
-from broker.admin.access import AccessCheck, AccessDesk
+from broker.admin.access import AccessCheck, AccessService
 from broker.auth.bans import BanSpec
 from broker.auth.user_import import UserImport
 from broker.auth.users import UserSpec
@@ -21,7 +21,7 @@ from ui.api.wire import answer
 UserName = Annotated[str, Path(description="The user's name; `/` and other signs are percent-encoded.")]
 
 
-def add_access(router: APIRouter, access: AccessDesk) -> None:
+def add_access(router: APIRouter, access: AccessService) -> None:
     """Add ``/users``, ``/bans`` and ``/access:check``."""
     ops = Operations(router, "Access")
     _add_users(ops, access)
@@ -36,7 +36,7 @@ def add_access(router: APIRouter, access: AccessDesk) -> None:
         return await access.check(body)
 
 
-def _add_users(ops: Operations, access: AccessDesk) -> None:
+def _add_users(ops: Operations, access: AccessService) -> None:
     users = access.users
 
     @ops.get("/users", "listUsers", "List users", answer=ObjectList, problems=(422,))
@@ -55,7 +55,7 @@ def _add_users(ops: Operations, access: AccessDesk) -> None:
         return await access.import_users(body)
 
 
-def _add_one_user(ops: Operations, access: AccessDesk) -> None:
+def _add_one_user(ops: Operations, access: AccessService) -> None:
     users, path = access.users, "/users/{name:path}"
 
     @ops.post(
@@ -91,7 +91,7 @@ def _add_one_user(ops: Operations, access: AccessDesk) -> None:
         users.delete(name)
 
 
-def _add_bans(ops: Operations, access: AccessDesk) -> None:
+def _add_bans(ops: Operations, access: AccessService) -> None:
     bans = access.bans
 
     @ops.get("/bans", "listBans", "List bans", answer=ObjectList, problems=(422,))
@@ -110,7 +110,7 @@ def _add_bans(ops: Operations, access: AccessDesk) -> None:
         await access.unban(kind, who)
 
 
-def _is_there(access: AccessDesk, name: str) -> bool:
+def _is_there(access: AccessService, name: str) -> bool:
     try:
         access.users.get(name)
     except NotFound:
