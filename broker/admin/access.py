@@ -230,10 +230,10 @@ class AccessService:
     # -- verbs --
 
     async def ban(self, spec: Mapping[str, Any]) -> Spec:
-        """Ban somebody; returns when that is in the store.
+        """Add a ban; returns when it is in the store.
 
         Raises:
-            Invalid, Unavailable: nobody was banned.
+            Invalid, Unavailable: no ban was added.
         """
         ban = self.bans.create(spec)
         await self._writer.committed()
@@ -245,7 +245,7 @@ class AccessService:
         await self._writer.committed()
 
     async def import_users(self, body: UserImport) -> Spec:
-        """Take many users at once, all or none.
+        """Import many users, all or none.
 
         Raises:
             Invalid: with a problem for each that cannot be taken.

@@ -63,7 +63,7 @@ class RetainedService:
         return self._shown(message, None)
 
     async def delete(self, topic: str) -> None:
-        """Forget one; raises ``NotFound``. It is gone for good when this returns."""
+        """Forget one; raises ``NotFound``. It is deleted permanently when this returns."""
         if not self._retained.delete(topic):
             raise NotFound("retained message", topic)
         await self._writer.committed()

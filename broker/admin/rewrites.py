@@ -17,7 +17,7 @@ from broker.routing.rewrite import Rewrites, RewriteSpec, UnsafeName
 
 
 class RewriteTrial(Settings):
-    """A topic or filter to try, and the client that names it; ``rewrites`` stand in place of those in force."""
+    """A topic or filter to try, and the client that names it; ``rewrites`` are used in place of the saved ones."""
 
     topic: str
     action: Literal["publish", "subscribe"] = "publish"

@@ -58,10 +58,10 @@ def _same(value: Any, wanted: bool | int | str | None) -> bool:
 
 
 def name_in(claims: Mapping[str, Any], claim: str) -> str:
-    """The user name that stands in a claim; raises ``Refused``."""
+    """The user name in a claim; raises ``Refused``."""
     value = claims.get(claim)
     if not is_text(value):
-        raise Refused("claim", f"the token's claim {claim!r}, which is to be the user name, is no text")
+        raise Refused("claim", f"the token's claim {claim!r}, which is to be the user name, is not a valid string")
     return str(value)
 
 
@@ -77,7 +77,7 @@ def attributes_of(claims: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]
 
 
 def is_text(value: Any) -> bool:
-    """Whether it is a text that may stand for a client: not empty, not too long, without control characters."""
+    """Whether it can be the name of a client: a string, not empty, not too long, without control characters."""
     if not isinstance(value, str) or not value or _CONTROL.search(value):
         return False
     try:

@@ -56,7 +56,7 @@ def in_networks(texts: Sequence[str]) -> Callable[[str], bool]:
 
 
 def placeholders(text: str) -> list[str]:
-    """The facts that a text has placeholders for.
+    """The facts that a string has placeholders for.
 
     Raises:
         ValueError: there is no such fact.

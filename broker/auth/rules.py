@@ -6,7 +6,7 @@ anything through: a rule that allows does not apply then, and one that denies do
 
 A rule that allows a subscription must cover all of its filter. One that denies refuses it when it covers all of it;
 where it meets only a part, the subscription is granted and messages of that part are withheld on delivery or, where
-that is set, the subscription is refused. So nobody gets by a wildcard what is denied to them by name.
+that is set, the subscription is refused. So no client gets by a wildcard what is denied to it by name.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each has a ``name`` (or ``user_id``), ``password_hash`` in hexadecimal, ``salt`` and ``algorithm``: ``sha256`` and
 ``sha512`` (the salt in front, or behind with ``salt_position = suffix``) or ``pbkdf2_sha256``, ``..384`` and ``..512``
 with ``iterations``. ``salt_encoding`` says how the salt is written: ``utf8``, ``hex`` or ``base64``. What is the same
-for all may stand beside ``users``. Weaker hashes are refused. A hash of PBKDF2 lets its user log in by SCRAM as well.
+for all may be beside ``users``. Weaker hashes are refused. A hash of PBKDF2 lets its user log in by SCRAM as well.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _all(given: list[Any], shared: Mapping[str, Any]) -> list[User]:
 def _one(spec: Mapping[str, Any]) -> User:
     name = spec.get("name", spec.get("user_id", spec.get("username")))
     if not isinstance(name, str) or not name or not name.isprintable():
-        raise ValueError("needs a name, a text")
+        raise ValueError("needs a name, a string")
     algorithm = spec.get("algorithm", spec.get("password_hash_algorithm", "sha256"))
     if algorithm in _WEAK:
         raise ValueError(f"passwords hashed by {algorithm} are not kept; give them a new password")
@@ -78,7 +78,7 @@ def _one(spec: Mapping[str, Any]) -> User:
 def _credential(spec: Mapping[str, Any], algorithm: passwords.Algorithm) -> Credential:
     kept, salt = spec.get("password_hash"), spec.get("salt", "")
     if not isinstance(kept, str) or not isinstance(salt, str):
-        raise ValueError("needs password_hash and salt, texts")
+        raise ValueError("needs password_hash and salt, strings")
     salt = _salt(salt, spec.get("salt_encoding", "utf8"))
     digest = algorithm.removeprefix("pbkdf2_")
     try:

@@ -148,7 +148,7 @@ class Users:
             raise ConfigError(problems)
 
     def know(self, secret: bytes) -> None:
-        """Use this secret for what is told of users that do not exist, so that it stays the same across restarts."""
+        """Use this secret for decoys of users that do not exist, so that they stay the same across restarts."""
         self._secret = secret
 
     # -- for authenticators --
@@ -158,7 +158,8 @@ class Users:
         return self._users.get(name)
 
     def decoy(self, name: str) -> User:
-        """What stands in for a user that there is not: always the same for a name, and of the same kinds as others."""
+        """A stand-in for a user that does not exist: always the same for a name, with credentials of the kinds that
+        users have."""
         chance = hmac.digest(self._secret, name.encode(), "sha256")
         if self._shapes is None:
             self._shapes = self._shapes_now()
@@ -333,7 +334,7 @@ def _with_members(user: User, members: Mapping[str, Any]) -> User:
 
 
 def _kept(spec: Mapping[str, Any]) -> User:
-    """A user of the configuration. A password that stands there in the open is hashed in memory, at little cost."""
+    """A user of the configuration. A plain password there is hashed in memory, at little cost."""
     if "password" in spec:
         members = _checked(spec)
         work = _generated_credentials(members["password"].encode(), True)

@@ -75,7 +75,7 @@ def _message(body: dict[str, Any], client: Client, now_ns: int) -> Message:
     topic, qos, retain = body.get("topic"), body.get("qos", 0), body.get("retain", False)
     pairs = body.get("user_properties", [])
     if not isinstance(topic, str):
-        problems.append(Problem("expected a topic, a text", "/topic"))
+        problems.append(Problem("expected a topic, a string", "/topic"))
     if type(qos) is not int or qos not in (0, 1, 2):
         problems.append(Problem("expected 0, 1 or 2", "/qos"))
     if not isinstance(retain, bool):
@@ -83,7 +83,7 @@ def _message(body: dict[str, Any], client: Client, now_ns: int) -> Message:
     if not isinstance(body.get("check_acl", False), bool):
         problems.append(Problem("expected true or false", "/check_acl"))
     if not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
-        problems.append(Problem("expected pairs of texts: [[name, value], ...]", "/user_properties"))
+        problems.append(Problem("expected pairs of strings: [[name, value], ...]", "/user_properties"))
     properties, wrong = _properties(body)
     problems += wrong
     if problems or not isinstance(topic, str):
@@ -104,7 +104,7 @@ def _properties(body: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
             continue
         is_number = isinstance(value, int) and not isinstance(value, bool)
         if not (isinstance(value, str) if kind is str else is_number and 0 <= value <= _MOST[name]):
-            wanted = "a text" if kind is str else f"a whole number up to {_MOST[name]}"
+            wanted = "a string" if kind is str else f"a whole number up to {_MOST[name]}"
             problems.append(Problem(f"expected {wanted}", f"/{member}"))
         elif name == "Correlation-Data":
             found[name] = value.encode()

@@ -1,7 +1,7 @@
-"""Schemas over HTTP: versions, who uses them, what a change would do, and the calls that try one.
+"""Schemas over HTTP: versions, what uses them, what a change would do, and the calls that try one.
 
-Compiling and comparing run on threads of their own with a deadline (``ui.api.deadline``), so that a schema that takes
-long holds up nobody.
+Compiling and comparing run on threads of their own with a deadline (``ui.api.deadline``), so that a slow schema does
+not hold up other requests.
 """
 
 from __future__ import annotations
