@@ -13,7 +13,7 @@ from broker.core.schema import SchemaLookup
 from broker.core.stage import GateCall, Refusal, WaitingGateCall
 from broker.core.topic_index import TopicIndex
 from broker.core.waiting import settled
-from broker.observe.gate_counters import STOPPING, GateBook
+from broker.observe.gate_counters import STOPPING, GateStats
 from broker.observe.log import get_logger
 from broker.observe.metrics import Counter, Metrics
 from schema_validation.checks import Check, CheckFailure
@@ -48,7 +48,7 @@ class Step:
 
     validation: Validation
     check: Check
-    book: GateBook
+    book: GateStats
     matched: Counter
     succeeded: Counter
     action: str
@@ -63,12 +63,12 @@ class ValidationGate:
 
     def __init__(self, events: Events, metrics: Metrics) -> None:
         self._events = events
-        self._validations: TopicIndex[tuple[Validation, GateBook]] = TopicIndex()
+        self._validations: TopicIndex[tuple[Validation, GateStats]] = TopicIndex()
         self._succeeded = metrics.counter("messages_validation_succeeded", "messages that no validation stopped")
         self._failed = metrics.counter("messages_validation_failed", "messages that a validation stopped")
         self.schemas: SchemaLookup | None = None
 
-    def use(self, validations: Iterable[tuple[Validation, GateBook]]) -> None:
+    def use(self, validations: Iterable[tuple[Validation, GateStats]]) -> None:
         """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
         enabled = (item for item in validations if item[0].spec.enable)
         self._validations = TopicIndex((item, (own.levels for own in item[0].filters)) for item in enabled)

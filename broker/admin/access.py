@@ -5,7 +5,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
+
+from pydantic import Field, ValidationInfo, field_validator
 
 from broker.admin.access_settings import KindsInOrder, StoredSettings
 from broker.admin.spec_objects import SpecObjects
@@ -20,15 +22,16 @@ from broker.auth.hashing import HashPool, PasswordHashingSettings
 from broker.auth.login_limits import LoginLimits, LoginLimitSettings
 from broker.auth.rules import NamedRuleSettings, Rule
 from broker.auth.subject import Subject, subject_of
-from broker.auth.user_import import imported_users
+from broker.auth.user_import import UserImport, imported_users
 from broker.auth.users import Users
 from broker.config.model import Settings
 from broker.config.root import Config
+from broker.config.secrets import Secret
 from broker.config.sections import Sections
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core import reason
 from broker.core.clock import Clock
-from broker.core.errors import ConfigError, Invalid, PeerError, Problem
+from broker.core.errors import ConfigError, PeerError
 from broker.core.objects import ObjectService, Spec
 from broker.core.times import rfc3339
 from broker.core.topic import TopicFilter, check_topic_name
@@ -51,6 +54,45 @@ SETTINGS: Final[dict[str, type[Settings]]] = {
 _SECRET_KEY: Final = b"access/secret"
 
 
+class CheckedClient(Settings, strict=True):
+    """The client of a check. Without ``password`` it counts as logged in, its names verified."""
+
+    clientid: str = Field(description="Its client identifier.")
+    username: str | None = None
+    password: Secret | None = Field(default=None, description="Authenticates by it too; null is without a password.")
+    peerhost: str | None = Field(default=None, description="The address it comes from.")
+    listener: str | None = Field(default=None, description="The listener, as `tcp:default`.")
+    zone: str | None = None
+    client_attrs: dict[str, str] = Field(default={}, description="Client attributes.")
+    user_properties: dict[str, str] = Field(default={}, description="User properties of CONNECT.")
+    is_superuser: bool = False
+
+
+class AccessCheck(Settings, strict=True):
+    """A client, and what it would do. Without ``action`` only connecting is checked."""
+
+    client: CheckedClient = Field(examples=[{"clientid": "c1", "username": "ann"}])
+    action: Literal["publish", "subscribe"] | None = None
+    topic: str | None = Field(default=None, description="The topic, or the topic filter.", validate_default=True)
+    qos: Literal[0, 1, 2] = 0
+    retain: bool = False
+
+    @field_validator("topic")
+    @classmethod
+    def _check_topic(cls, topic: str | None, given: ValidationInfo) -> str | None:
+        action = given.data.get("action")
+        if (action is None) is not (topic is None) and "action" in given.data:
+            raise ValueError("expected action and topic, or neither")
+        try:
+            if topic is not None and action == "publish":
+                check_topic_name(topic)
+            elif topic is not None:
+                TopicFilter.parse(topic)
+        except PeerError as error:
+            raise ValueError(str(error)) from None
+        return topic
+
+
 class AttributeSource(Protocol):
     """What works out client attributes (``broker.auth.client_attributes``)."""
 
@@ -65,7 +107,7 @@ class AccessRules(SpecObjects[NamedRuleSettings]):
     read_only = frozenset(("number",))
 
 
-class AccessDesk:
+class AccessService:
     """Builds what connections ask, and is the verbs of people."""
 
     def __init__(
@@ -188,10 +230,10 @@ class AccessDesk:
     # -- verbs --
 
     async def ban(self, spec: Mapping[str, Any]) -> Spec:
-        """Ban somebody; returns when that is in the store.
+        """Add a ban; returns when it is in the store.
 
         Raises:
-            Invalid, Unavailable: nobody was banned.
+            Invalid, Unavailable: no ban was added.
         """
         ban = self.bans.create(spec)
         await self._writer.committed()
@@ -202,8 +244,8 @@ class AccessDesk:
         self.bans.delete(kind, who)
         await self._writer.committed()
 
-    async def import_users(self, body: Mapping[str, Any]) -> Spec:
-        """Take many users at once, all or none.
+    async def import_users(self, body: UserImport) -> Spec:
+        """Import many users, all or none.
 
         Raises:
             Invalid: with a problem for each that cannot be taken.
@@ -212,46 +254,41 @@ class AccessDesk:
         self.users.adopt(users)
         return {"imported": len(users)}
 
-    async def check(self, body: Mapping[str, Any]) -> Spec:
+    async def check(self, check: AccessCheck) -> Spec:
         """Whether a client would be allowed something, and why: ``allowed``, and what each part says.
 
         With a ``password`` (``null`` for none) the client is authenticated too; without that member it is taken as
         authenticated, its names verified.
-
-        Raises:
-            Invalid: the client or the request cannot be read.
         """
-        client, wanted = _parts(body)
-        attempt = _attempt(client)
+        attempt = _attempt(check.client)
         if self.attributes is not None:
             attempt = self.attributes.settled(attempt)
         answer: Spec = {"allowed": True, "clientid": attempt.client_id, "username": attempt.username}
         ban = self.bans.of(attempt)
         if ban is not None:
             return {**answer, "allowed": False, "decided_by": "ban", "ban": ban.as_shown()}
-        decision = await self._decision(client, attempt)
+        decision = await self._decision(check.client, attempt)
         attempt = attempt.after(decision)
         answer |= {"username": attempt.username, "authentication": _shown_decision(decision)}
         if not decision.is_allowed:
             return {**answer, "allowed": False, "decided_by": "authentication"}
-        if wanted is None:
+        if check.action is None:
             return {**answer, "decided_by": "authentication"}
-        return {**answer, **self._authorized(attempt, decision, wanted)}
+        return {**answer, **self._authorized(attempt, decision, check)}
 
-    async def _decision(self, client: Mapping[str, Any], attempt: ConnectAttempt) -> Decision:
-        if "password" not in client:
-            is_superuser = client.get("is_superuser") is True
-            return Decision("allow", is_superuser=is_superuser, verified=frozenset(("username", "clientid")))
+    async def _decision(self, client: CheckedClient, attempt: ConnectAttempt) -> Decision:
+        if "password" not in client.model_fields_set:
+            return Decision("allow", is_superuser=client.is_superuser, verified=frozenset(("username", "clientid")))
         found = self.access.authenticators.authenticate(attempt)
         return found if isinstance(found, Decision) else await found
 
-    def _authorized(self, attempt: ConnectAttempt, decision: Decision, wanted: Mapping[str, Any]) -> Spec:
+    def _authorized(self, attempt: ConnectAttempt, decision: Decision, check: AccessCheck) -> Spec:
         authorizer = self.access.authorizer
         roots = self.attributes.roots if self.attributes is not None else lambda name: frozenset[str]()
         trusted = authorizer.settings.trusted_client_attributes
         subject = subject_of(attempt, decision, roots=roots, trusted=trusted)
         rulings = authorizer.rulings(subject)
-        ruling = _asked(rulings, wanted)
+        ruling = _asked(rulings, check)
         return {
             "allowed": ruling.is_allowed,
             "decided_by": "authorization",
@@ -284,78 +321,23 @@ def _shown_decision(decision: Decision) -> Spec:
     }
 
 
-_CLIENT_MEMBERS: Final = frozenset(
-    (
-        "clientid", "username", "password", "peerhost", "listener", "zone", "client_attrs", "user_properties",
-        "is_superuser",
-    )
-)  # fmt: skip
-_REQUEST_MEMBERS: Final = frozenset(("client", "action", "topic", "qos", "retain"))
-
-
-def _parts(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-    """The client, and what it asks for, if anything."""
-    problems = [Problem(f"there is no member {name!r}", f"/{name}") for name in body if name not in _REQUEST_MEMBERS]
-    client = body.get("client")
-    if not isinstance(client, Mapping) or not isinstance(client.get("clientid"), str):
-        problems.append(Problem("expected an object with 'clientid', a text", "/client"))
-        raise Invalid("nothing was checked", problems)
-    problems += [
-        Problem(f"a client has no member {name!r}", f"/client/{name}") for name in client if name not in _CLIENT_MEMBERS
-    ]
-    for name in ("username", "password", "peerhost", "listener", "zone"):
-        if not isinstance(client.get(name, ""), str | None):
-            problems.append(Problem("expected a text", f"/client/{name}"))
-    for name in ("client_attrs", "user_properties"):
-        value = client.get(name, {})
-        if not isinstance(value, Mapping) or not all(isinstance(text, str) for text in value.values()):
-            problems.append(Problem("expected an object of texts", f"/client/{name}"))
-    if "action" in body or "topic" in body:
-        problems += _request_problems(body)
-    if problems:
-        raise Invalid("nothing was checked", problems)
-    return client, body if "action" in body else None
-
-
-def _request_problems(body: Mapping[str, Any]) -> list[Problem]:
-    problems = []
-    if body.get("action") not in ("publish", "subscribe"):
-        problems.append(Problem("expected publish or subscribe", "/action"))
-    topic = body.get("topic")
-    try:
-        if not isinstance(topic, str):
-            raise ValueError("expected a text")
-        if body.get("action") == "publish":
-            check_topic_name(topic)
-        else:
-            TopicFilter.parse(topic)
-    except (PeerError, ValueError) as error:
-        problems.append(Problem(str(error), "/topic"))
-    if body.get("qos", 0) not in (0, 1, 2):
-        problems.append(Problem("expected 0, 1 or 2", "/qos"))
-    if not isinstance(body.get("retain", False), bool):
-        problems.append(Problem("expected true or false", "/retain"))
-    return problems
-
-
-def _attempt(client: Mapping[str, Any]) -> ConnectAttempt:
-    password = client.get("password")
+def _attempt(client: CheckedClient) -> ConnectAttempt:
     return ConnectAttempt(
-        client["clientid"],
-        client.get("username"),
-        None if password is None else password.encode(),
-        client.get("peerhost"),
+        client.clientid,
+        client.username,
+        None if client.password is None else client.password.reveal().encode(),
+        client.peerhost,
         0,
         5,
-        client.get("listener") or "tcp:default",
-        tuple(client.get("user_properties", {}).items()),
-        attributes=dict(client.get("client_attrs", {})),
-        zone=client.get("zone") or "default",
+        client.listener or "tcp:default",
+        tuple(client.user_properties.items()),
+        attributes=client.client_attrs,
+        zone=client.zone or "default",
     )
 
 
-def _asked(rulings: Rulings, wanted: Mapping[str, Any]) -> Ruling:
-    topic, qos = wanted["topic"], wanted.get("qos", 0)
-    if wanted["action"] == "publish":
-        return rulings.publish(topic, qos, wanted.get("retain", False))
-    return rulings.subscribe(TopicFilter.parse(topic), qos)
+def _asked(rulings: Rulings, check: AccessCheck) -> Ruling:
+    assert check.topic is not None
+    if check.action == "publish":
+        return rulings.publish(check.topic, check.qos, check.retain)
+    return rulings.subscribe(TopicFilter.parse(check.topic), check.qos)

@@ -1,7 +1,7 @@
 """Authenticators and sources of rules, changed while the broker runs: one of each kind, in an order that matters.
 
-They are settings and stand where settings do: in ``DIR/api.hocon`` when they were made here. What ``sluice.conf`` or
-the environment sets is changed there, and put in force by ``sluice config reload``.
+They are settings, in ``DIR/api.hocon`` when they were set here. What ``sluice.conf`` or the environment sets is changed
+there, and applied by ``sluice config reload``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DEFAULT: Final = "default"
 
 
 class StoredSettings:
-    """One section of settings that is changed at run time. ``use`` puts it in force, or raises ``ConfigError``."""
+    """One section of settings that is changed at run time. ``use`` applies it, or raises ``ConfigError``."""
 
     def __init__(
         self, name: str, config: Config, sections: Sections, settings: Settings, use: Callable[[Any], None]
@@ -40,7 +40,7 @@ class StoredSettings:
         """The configuration was read again, and is this now.
 
         Raises:
-            ConfigError: it cannot be put in force; nothing changed.
+            ConfigError: it cannot be applied; nothing changed.
         """
         self._use(settings)
         self.settings = settings
@@ -51,7 +51,7 @@ class StoredSettings:
         return None if file is None else deepcopy(file.values.get(self.name))
 
     def change(self, value: Any, what: str) -> None:
-        """Put another value in force and keep it.
+        """Apply another value and save it.
 
         Raises:
             Invalid: with every problem; nothing changed.
@@ -70,7 +70,7 @@ class StoredSettings:
             self.adopt(settings)
         except ConfigError as error:
             problems = [Problem(text) for text in error.problems]
-            raise Invalid(f"{what} cannot be put in force", problems) from None
+            raise Invalid(f"{what} cannot be applied", problems) from None
         try:
             file.replace({**file.values, self.name: value})
         except Unavailable:
@@ -82,12 +82,12 @@ _TAGS: Final = ("cinfo", "builtin", "jwt", "file", "built_in")
 
 
 def _without_objects(value: Any) -> Any:
-    """Without the objects that stand below the section in the same file."""
+    """Without the objects below the section in the same file."""
     return {key: inner for key, inner in value.items() if key != "rules"} if isinstance(value, dict) else value
 
 
 class KindsInOrder:
-    """A list of settings with one of each kind: the verbs of people. ``member`` names the kind inside one; ``state_of``
+    """A list of settings with one of each kind, and its verbs. ``member`` names the kind inside one; ``state_of``
     says how one is, beside its settings."""
 
     def __init__(

@@ -12,7 +12,7 @@ from broker.observe.alarms import Alarm, Alarms
 Answer = dict[str, Any]
 
 
-class AlarmDesk:
+class AlarmService:
     """Lists the active and recent alarms. Times are RFC 3339 in UTC."""
 
     def __init__(self, alarms: Alarms, clock: Clock) -> None:

@@ -25,7 +25,7 @@ _SHOWN_IN_FLIGHT: Final = 100
 _NAMES: Final = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
 
 
-class ClientDesk:
+class ClientService:
     """Lists, shows, disconnects, subscribes and unsubscribes clients. Used on the event loop."""
 
     def __init__(self, hub: Hub) -> None:

@@ -13,7 +13,7 @@ from broker.routing.delayed import Delayed, DelayedMessage
 MAX_LISTED: Final = 1000
 
 
-class DelayedDesk:
+class DelayedService:
     """Lists, shows and deletes delayed messages. Used on the event loop."""
 
     def __init__(self, delayed: Delayed, clock: Clock) -> None:

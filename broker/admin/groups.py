@@ -33,7 +33,7 @@ class GroupSpec(Settings):
     stream: str | None = Field(default=None, description="The stream, where several capture the topics.")
 
 
-class GroupDesk:
+class GroupService:
     """Lists, shows, creates and deletes share groups. Used on the event loop."""
 
     def __init__(self, groups: ShareGroups) -> None:

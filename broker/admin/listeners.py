@@ -51,7 +51,7 @@ class NamedOf(Protocol):
     def __call__(self, config: Config, *, also_disabled: bool = False) -> list[NamedListener]: ...
 
 
-class ListenerDesk:
+class ListenerService:
     """Lists, shows, adds, changes, removes, starts and stops listeners.
 
     A listener is named by its kind and key: ``tcp:default``.

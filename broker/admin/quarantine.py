@@ -28,7 +28,7 @@ _FAILURES_TOLD: Final = 20
 Answer = dict[str, Any]
 
 
-class QuarantineDesk:
+class QuarantineService:
     """Lists quarantined messages and reprocesses them.
 
     Used on the event loop; ``names`` gives the streams that are quarantines now.

@@ -24,7 +24,7 @@ _SHOWN_BYTES: Final = 1024
 _SAMPLES: Final = 10
 
 
-class RetainedDesk:
+class RetainedService:
     """Lists, shows, deletes and clears retained messages.
 
     Used on the event loop; long work is done a part in each of its turns.
@@ -63,7 +63,7 @@ class RetainedDesk:
         return self._shown(message, None)
 
     async def delete(self, topic: str) -> None:
-        """Forget one; raises ``NotFound``. It is gone for good when this returns."""
+        """Forget one; raises ``NotFound``. It is deleted permanently when this returns."""
         if not self._retained.delete(topic):
             raise NotFound("retained message", topic)
         await self._writer.committed()

@@ -17,7 +17,7 @@ from broker.routing.rewrite import Rewrites, RewriteSpec, UnsafeName
 
 
 class RewriteTrial(Settings):
-    """A topic or filter to try, and the client that names it; ``rewrites`` stand in place of those in force."""
+    """A topic or filter to try, and the client that names it; ``rewrites`` are used in place of the saved ones."""
 
     topic: str
     action: Literal["publish", "subscribe"] = "publish"
@@ -41,7 +41,7 @@ class RewriteService(SpecObjects[RewriteSpec]):
             Invalid: it cannot be tried, or a client that says so is refused.
         """
         trial = parsed(RewriteTrial, body, "this cannot be tried")
-        rewrites = self._in_force if trial.rewrites is None else _of([self.parsed(spec) for spec in trial.rewrites])
+        rewrites = self._in_force if trial.rewrites is None else _of([self._compiled(spec) for spec in trial.rewrites])
         client = Client(trial.clientid, trial.username, attributes=trial.client_attrs)
         try:
             topic, name = rewrites.try_on(trial.action, trial.topic, client)

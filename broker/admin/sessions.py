@@ -20,7 +20,7 @@ MAX_TOP: Final = 1000
 _SAMPLES: Final = 10
 
 
-class SessionDesk:
+class SessionService:
     """Lists, shows and purges sessions. Used on the event loop; what visits all sessions does so in slices."""
 
     def __init__(self, hub: Hub) -> None:

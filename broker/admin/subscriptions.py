@@ -45,7 +45,7 @@ class SubscriptionSelection:
         return self.is_durable is None or session.is_durable is self.is_durable
 
 
-class SubscriptionDesk:
+class SubscriptionService:
     """Lists subscriptions by client, by filter and by topic. Used on the event loop."""
 
     def __init__(self, hub: Hub) -> None:

@@ -3,21 +3,21 @@ messages."""
 
 from __future__ import annotations
 
-from broker.admin.clients import ClientDesk
-from broker.admin.retained import RetainedDesk
-from broker.admin.sessions import SessionDesk
-from broker.admin.subscriptions import SubscriptionDesk
+from broker.admin.clients import ClientService
+from broker.admin.retained import RetainedService
+from broker.admin.sessions import SessionService
+from broker.admin.subscriptions import SubscriptionService
 from broker.connection.hub import Hub
 
 
 class Traffic:
-    """The desks of one node."""
+    """The services of one node."""
 
     def __init__(self, hub: Hub) -> None:
-        self.clients = ClientDesk(hub)
-        self.sessions = SessionDesk(hub)
-        self.subscriptions = SubscriptionDesk(hub)
-        self.retained = RetainedDesk(hub)
+        self.clients = ClientService(hub)
+        self.sessions = SessionService(hub)
+        self.subscriptions = SubscriptionService(hub)
+        self.retained = RetainedService(hub)
         self._writer = hub.context.writer
 
     async def stored(self) -> None:

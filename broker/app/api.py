@@ -10,9 +10,9 @@ import asyncio
 import socket
 from typing import Any
 
-from broker.admin.alarms import AlarmDesk
-from broker.admin.groups import GroupDesk
-from broker.admin.listeners import ListenerDesk
+from broker.admin.alarms import AlarmService
+from broker.admin.groups import GroupService
+from broker.admin.listeners import ListenerService
 from broker.admin.traffic import Traffic
 from broker.app import features
 from broker.app.api_logins import ApiLogins
@@ -89,16 +89,16 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         streams=StreamsOfNode(node),
         lake=node.lake.service,
         quarantine=node.quarantine,
-        groups=GroupDesk(node.server.hub.share_groups),
+        groups=GroupService(node.server.hub.share_groups),
         access=node.access,
         logins=ApiLogins(node.access.limits),
         delayed=node.delayed,
         traffic=Traffic(node.server.hub),
         receivers=node.services.endpoints.receivers,
-        listeners=ListenerDesk(node.server.listeners, reload, named_of),
+        listeners=ListenerService(node.server.listeners, reload, named_of),
         reload=reload.reload,
         settings=reload.settings,
-        alarms=AlarmDesk(node.alarms, node.clock),
+        alarms=AlarmService(node.alarms, node.clock),
         not_ready=node.health.not_ready,
         ready_remark=node.health.remark,
         defers_work=node.health.defers_work,

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.admin import access
-from broker.admin.access import AccessDesk
+from broker.admin.access import AccessService
 from broker.admin.api_settings import ApiSettings
 from broker.admin.auto_subscriptions import AutoSubscriptionService
-from broker.admin.delayed import DelayedDesk
+from broker.admin.delayed import DelayedService
 from broker.admin.pipeline import PipelineView
-from broker.admin.quarantine import QuarantineDesk
+from broker.admin.quarantine import QuarantineService
 from broker.admin.rewrites import RewriteService
 from broker.app import features
 from broker.app.health import NodeHealth
@@ -141,7 +141,7 @@ class Node:
         self.store_health = StoreHealth(self.writer, data_dir, self.alarms, alarm_settings, self.metrics)
         self.ranges = ranges or RangesProcess(data_dir)
         allow_anonymous = config.get("access", AccessSettings).allow_anonymous
-        self.access = AccessDesk(
+        self.access = AccessService(
             config,
             sections,
             self.writer,
@@ -160,7 +160,7 @@ class Node:
         hub.delayed.settings = config.get("delayed", DelayedSettings)
         hub.sys_topics.settings = config.get("sys_topics", SysTopicSettings)
         hub.sys_topics.show_node(self.name, product_version())
-        self.delayed = DelayedDesk(hub.delayed, self.clock)
+        self.delayed = DelayedService(hub.delayed, self.clock)
         self.rewrites = RewriteService(sections.section("rewrites"), hub.rewrites)
         self.auto_subscriptions = AutoSubscriptionService(
             sections.section("auto_subscriptions"), hub.subscribing.automatic
@@ -171,7 +171,7 @@ class Node:
         self.services = self._make_services(contributors)
         hub.context.origin = self.services.node.origin
         self._load_features()
-        self.quarantine = QuarantineDesk(self.streams, self.writer, self.server.publisher, self._quarantines)
+        self.quarantine = QuarantineService(self.streams, self.writer, self.server.publisher, self._quarantines)
         self.health = NodeHealth(
             server=self.server,
             overload=self.overload,

@@ -49,6 +49,19 @@ class ConnectAttempt:
         """``address:port``, where it came over a socket."""
         return None if self.peer_host is None else f"{self.peer_host}:{self.peer_port}"
 
+    def facts(self) -> dict[str, str | None]:
+        """What the client says and shows, by the names that ``${FACT}`` has for it."""
+        certificate = self.certificate
+        return {
+            "username": self.username,
+            "clientid": self.client_id,
+            "peerhost": self.peer_host,
+            "listener": self.listener,
+            "cert_common_name": None if certificate is None else certificate.common_name,
+            "cert_subject": None if certificate is None else certificate.subject,
+            **{f"client_attrs.{name}": text for name, text in self.attributes.items()},
+        }
+
     def after(self, decision: Decision) -> ConnectAttempt:
         """The client as it is known once it was decided over."""
         if decision.username in (None, self.username) and not decision.attributes:

@@ -267,7 +267,7 @@ class Rulings:
 
 
 class Authorizer:
-    """The sources that are enabled, and whoever wants to hear of changes."""
+    """The sources that are enabled, and callbacks for changes."""
 
     def __init__(self, settings: AuthorizationSettings, base: Path | None = None) -> None:
         self.built_in = RuleSet("built_in")
@@ -280,7 +280,7 @@ class Authorizer:
         self.use(settings)
 
     def use(self, settings: AuthorizationSettings) -> None:
-        """Use these settings from now on, for everybody who is connected.
+        """Use these settings from now on, also for connected clients.
 
         Raises:
             ConfigError: a sentence for everything that is wrong; nothing changed.

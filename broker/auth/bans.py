@@ -1,6 +1,6 @@
-"""Bans: clients that are refused whoever they say they are, by client identifier, user name, address or pattern.
+"""Bans: clients that are refused, whatever their credentials, by client identifier, user name, address or pattern.
 
-A ban holds until it ends by the wall clock, or for ever. Bans stand in the store, a key each, so that they survive a
+A ban holds until it ends by the wall clock, or forever. Bans are in the store, a key each, so that they survive a
 restart and cost nothing to add. Their number is bounded.
 """
 
@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Any, Final, Literal, Protocol, get_args
+from ipaddress import ip_address
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
-import re2
+from pydantic import Field, ValidationInfo, field_validator
 
 from broker.auth.attempt import ConnectAttempt
+from broker.auth.matching import compiled_pattern, in_networks
+from broker.config.model import Settings
+from broker.config.spec_problems import parsed
 from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
@@ -28,16 +31,13 @@ MAX_PATTERNS: Final = 1000
 """Of bans by pattern and network, which are looked at one by one."""
 _NS: Final = 1_000_000_000
 _MOST_BYTES: Final = 65_535
-_MEMBERS: Final = frozenset(("as", "who", "by", "reason", "until", "created_at"))
 
 Kind = Literal["clientid", "username", "peerhost", "clientid_re", "username_re", "peerhost_net"]
-Problems = list[Problem]
-_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _EXACT: Final[tuple[Kind, ...]] = ("clientid", "username", "peerhost")
 
 
 class Ban(msgspec.Struct, frozen=True):
-    """One ban. Times are nanoseconds of the wall clock; ``until_ns`` 0 is for ever."""
+    """One ban. Times are nanoseconds of the wall clock; ``until_ns`` 0 is forever."""
 
     kind: Kind
     who: str
@@ -48,11 +48,11 @@ class Ban(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> bytes:
-        """Where it stands in the store."""
+        """Its key in the store."""
         return PREFIX + f"{self.kind}/{self.who}".encode()
 
     def as_shown(self) -> Spec:
-        """As people see it."""
+        """As the API shows it."""
         until = rfc3339(self.until_ns) if self.until_ns else "infinity"
         return {
             "as": self.kind,
@@ -62,6 +62,57 @@ class Ban(msgspec.Struct, frozen=True):
             "created_at": rfc3339(self.at_ns),
             "until": until,
         }
+
+
+class BanSpec(Settings):
+    """A ban to create: which clients it refuses, and until when."""
+
+    kind: Kind = Field(
+        alias="as", description="What is compared; `_re` is a regular expression (RE2), `_net` a network."
+    )
+    who: str = Field(min_length=1, description="The identifier, name, address, expression or network.")
+    reason: str = Field(default="", max_length=1000, description="Why, for other people.")
+    by: str = Field(default="", max_length=1000, description="The person or program that created it.")
+    until: str | None = Field(default="infinity", description="When it ends, RFC 3339, or `infinity`.")
+    created_at: str | None = Field(default=None, description="Read-only; ignored.")
+
+    @field_validator("who")
+    @classmethod
+    def _check_who(cls, who: str, given: ValidationInfo) -> str:
+        kind = given.data.get("kind")
+        if len(who.encode(errors="replace")) > _MOST_BYTES:
+            raise ValueError(f"is longer than {_MOST_BYTES} bytes")
+        if kind == "peerhost":
+            address = _address(who)
+            if address is None:
+                raise ValueError(f"{who!r} is not an address; write it as '10.0.0.1' or '2001:db8::1'")
+            return address
+        if kind is not None and kind not in _EXACT:
+            _matcher(kind, who)
+        return who
+
+    @field_validator("until")
+    @classmethod
+    def _check_until(cls, until: str | None) -> str | None:
+        _until_ns(until)
+        return until
+
+    @property
+    def until_ns(self) -> int:
+        """When it ends by the wall clock; 0 is never."""
+        return _until_ns(self.until)
+
+
+def _until_ns(until: str | None) -> int:
+    if until in (None, "infinity", "forever"):
+        return 0
+    try:
+        moment = datetime.fromisoformat(str(until))
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ValueError("expected a time as 2026-01-31T12:00:00Z, or 'infinity'")
+    return round(moment.timestamp()) * _NS
 
 
 class KeyStore(Protocol):
@@ -124,7 +175,7 @@ class Bans:
         return [ban.as_shown() for ban in sorted(held, key=lambda ban: -ban.at_ns)]
 
     def create(self, spec: Mapping[str, Any]) -> Spec:
-        """Ban somebody, in place of a ban that is there already. Connections it is about are closed.
+        """Add a ban, or replace the one of the same clients. Their connections are closed.
 
         Raises:
             Invalid: with every problem.
@@ -179,47 +230,11 @@ class Bans:
             self._patterns[place] = _Pattern(ban, fact, _matcher(ban.kind, ban.who))
 
     def _read(self, spec: Mapping[str, Any]) -> Ban:
-        problems = [Problem(f"a ban has no member {name!r}", f"/{name}") for name in spec if name not in _MEMBERS]
-        kind, who = spec.get("as"), spec.get("who")
-        if kind not in _KINDS:
-            problems.append(Problem(f"expected one of {', '.join(_KINDS)}", "/as"))
-        if not isinstance(who, str) or not 0 < len(who.encode(errors="replace")) <= _MOST_BYTES:
-            problems.append(Problem("expected a text that says who", "/who"))
-        elif kind == "peerhost" and _address(who) is None:
-            problems.append(Problem(f"{who!r} is not an address; write it as '10.0.0.1' or '2001:db8::1'", "/who"))
-        elif kind in _KINDS and kind not in _EXACT:
-            try:
-                _matcher(kind, who)
-            except ValueError as error:
-                problems.append(Problem(str(error), "/who"))
-        texts = {}
-        for name in ("by", "reason"):
-            texts[name] = spec.get(name, "")
-            if not isinstance(texts[name], str) or len(texts[name]) > 1000:
-                problems.append(Problem("expected a text of at most 1000 signs", f"/{name}"))
-        until_ns = self._until(spec.get("until"), problems)
-        if problems:
-            raise Invalid("nobody was banned", problems)
-        assert isinstance(who, str)
-        assert kind is not None
-        if kind == "peerhost":
-            who = _address(who) or who
-        return Ban(kind, who, texts["by"], texts["reason"], self._clock.now_ns(), until_ns)
-
-    def _until(self, value: object, problems: Problems) -> int:
-        if value in (None, "infinity", "forever"):
-            return 0
-        try:
-            moment = datetime.fromisoformat(value) if isinstance(value, str) else None
-        except ValueError:
-            moment = None
-        if moment is None or moment.tzinfo is None:
-            problems.append(Problem("expected a time as 2026-01-31T12:00:00Z, or 'infinity'", "/until"))
-            return 0
-        until_ns = round(moment.timestamp()) * _NS
-        if until_ns <= self._clock.now_ns():
-            problems.append(Problem("is over already", "/until"))
-        return until_ns
+        checked = parsed(BanSpec, spec, "the ban cannot be saved")
+        until_ns = checked.until_ns
+        if 0 < until_ns <= self._clock.now_ns():
+            raise Invalid("the ban cannot be saved", [Problem("until is over already", "/until")])
+        return Ban(checked.kind, checked.who, checked.by, checked.reason, self._clock.now_ns(), until_ns)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -241,28 +256,6 @@ def _address(text: str) -> str | None:
 def _matcher(kind: str, who: str) -> Callable[[str], Any]:
     """Raises ``ValueError`` with a sentence."""
     if kind == "peerhost_net":
-        try:
-            network = ip_network(who, strict=False)
-        except ValueError:
-            raise ValueError(f"{who!r} is not a network; write it as '10.0.0.0/8'") from None
-        return lambda text: _is_in(text, network)
-    options = re2.Options()
-    options.max_mem, options.log_errors = 8 << 20, False
-    if len(who) > 1000:
-        raise ValueError("a pattern has at most 1000 signs")
-    try:
-        pattern = re2.compile(who, options)
-    except re2.error as error:
-        why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
-        raise ValueError(f"{who!r} is no regular expression (RE2): {why}") from None
-    matches: Callable[[str], Any] = pattern.fullmatch
+        return in_networks([who])
+    matches: Callable[[str], Any] = compiled_pattern(who).fullmatch
     return matches
-
-
-def _is_in(text: str, network: IPv4Network | IPv6Network) -> bool:
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address) in network

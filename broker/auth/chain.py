@@ -1,8 +1,8 @@
 """Authenticators in order: the first that allows or denies decides.
 
-A client over whom none decides is refused; where there are no authenticators everybody is taken. An authenticator that
-is plugged in has a settings model with a ``mechanism`` and a line in ``FACTORIES``; one that knows methods of several
-steps has ``methods`` and ``begin`` too (``broker.auth.exchange``).
+A client over whom none decides is refused; where there are no authenticators every client is accepted. An authenticator
+that is plugged in has a settings model with a ``mechanism`` and a line in ``FACTORIES``; one that knows methods of
+several steps has ``methods`` and ``begin`` too (``broker.auth.exchange``).
 """
 
 from __future__ import annotations
@@ -132,9 +132,9 @@ class _Link:
 
 
 class AuthenticatorChain:
-    """The authenticators that are enabled. ``is_empty`` tells that there are none: then everybody is accepted.
+    """The authenticators that are enabled. ``is_empty`` tells that there are none: then every client is accepted.
 
-    ``trusts_anonymous`` says that the names of clients are believed where nobody checks them, since that was asked for.
+    ``trusts_anonymous`` says that the names of clients are believed where no authenticator checks them, as configured.
     """
 
     def __init__(

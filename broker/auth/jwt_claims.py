@@ -10,9 +10,8 @@ from broker.auth.attempt import ConnectAttempt
 from broker.auth.client_attributes import MAX_BYTES
 from broker.auth.decision import ClientName
 from broker.auth.jwt_token import Refused
-from broker.core.placeholders import CLIENT_PLACEHOLDER
+from broker.auth.matching import filled, placeholders
 
-_FACTS: Final = ("username", "clientid", "peerhost", "listener", "cert_common_name", "cert_subject")
 _ATTRIBUTE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9\-_]{0,254}")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -28,11 +27,10 @@ class ExpectedClaim:
     def __init__(self, name: str, expected: Expected) -> None:
         self.name = name
         self._expected = expected if isinstance(expected, list) else [expected]
-        self.placeholders = [found for one in self._expected if isinstance(one, str) for found in _names_in(one)]
-        for found in self.placeholders:
-            if found not in _FACTS and not found.startswith("client_attrs."):
-                known = f"{', '.join(_FACTS)} and client_attrs.NAME"
-                raise ValueError(f"verify_claims, {name}: there is no ${{{found}}}; there are {known}")
+        try:
+            self.placeholders = [found for one in self._expected if isinstance(one, str) for found in placeholders(one)]
+        except ValueError as error:
+            raise ValueError(f"verify_claims, {name}: {error}") from None
 
     @property
     def proves(self) -> frozenset[ClientName]:
@@ -48,53 +46,22 @@ class ExpectedClaim:
         if found is None:
             raise Refused("claim", f"the token has no claim {self.name!r}")
         values = found if isinstance(found, list) else [found]
-        wanted = [_filled(one, attempt) if isinstance(one, str) else one for one in self._expected]
+        facts = attempt.facts() if self.placeholders else {}
+        wanted = [filled(one, facts) if isinstance(one, str) else one for one in self._expected]
         if not any(_same(value, one) for value in values for one in wanted):
-            told = wanted[0] if len(wanted) == 1 else wanted
-            raise Refused("claim", f"the token's claim {self.name!r} is not {told!r}")
+            expected = wanted[0] if len(wanted) == 1 else wanted
+            raise Refused("claim", f"the token's claim {self.name!r} is not {expected!r}")
 
 
 def _same(value: Any, wanted: bool | int | str | None) -> bool:
     return wanted is not None and type(value) is type(wanted) and value == wanted
 
 
-def _names_in(text: str) -> list[str]:
-    return CLIENT_PLACEHOLDER.findall(text)
-
-
-def _filled(text: str, attempt: ConnectAttempt) -> str | None:
-    """The text with its placeholders filled; None where there is nothing to fill one with."""
-    result = ""
-    at = 0
-    for match in CLIENT_PLACEHOLDER.finditer(text):
-        value = _fact(match[1], attempt)
-        if not value:
-            return None
-        result += text[at : match.start()] + value
-        at = match.end()
-    return result + text[at:]
-
-
-def _fact(name: str, attempt: ConnectAttempt) -> str | None:
-    if name.startswith("client_attrs."):
-        return attempt.attributes.get(name.removeprefix("client_attrs."))
-    certificate = attempt.certificate
-    facts = {
-        "username": attempt.username,
-        "clientid": attempt.client_id,
-        "peerhost": attempt.peer_host,
-        "listener": attempt.listener,
-        "cert_common_name": None if certificate is None else certificate.common_name,
-        "cert_subject": None if certificate is None else certificate.subject,
-    }
-    return facts[name]
-
-
 def name_in(claims: Mapping[str, Any], claim: str) -> str:
-    """The user name that stands in a claim; raises ``Refused``."""
+    """The user name in a claim; raises ``Refused``."""
     value = claims.get(claim)
     if not is_text(value):
-        raise Refused("claim", f"the token's claim {claim!r}, which is to be the user name, is no text")
+        raise Refused("claim", f"the token's claim {claim!r}, which is to be the user name, is not a valid string")
     return str(value)
 
 
@@ -110,7 +77,7 @@ def attributes_of(claims: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]
 
 
 def is_text(value: Any) -> bool:
-    """Whether it is a text that may stand for a client: not empty, not too long, without control characters."""
+    """Whether it can be the name of a client: a string, not empty, not too long, without control characters."""
     if not isinstance(value, str) or not value or _CONTROL.search(value):
         return False
     try:

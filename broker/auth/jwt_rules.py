@@ -66,9 +66,9 @@ def _of_acl(acl: Any, claim: str) -> Iterator[Mapping[str, Any]]:
     elif isinstance(acl, list):
         for number, one in enumerate(acl, 1):
             if not isinstance(one, Mapping):
-                raise Refused("claim", f"access rule {number} of the token is no object")
+                raise Refused("claim", f"access rule {number} of the token: expected an object")
             if "topic" in one and "topics" in one:
-                raise Refused("claim", f"access rule {number} of the token has topic and topics; one of them is meant")
+                raise Refused("claim", f"access rule {number} of the token: expected topic or topics, got both")
             yield {"topics" if name == "topic" else name: value for name, value in one.items()}
     else:
         raise Refused("claim", f"the claim {claim!r} is neither a list of rules nor an object with pub, sub and all")
@@ -78,7 +78,7 @@ def _of_scope(scope: Any, prefix: str) -> Iterator[Mapping[str, Any]]:
     """Scopes with the prefix, ``PREFIXread:FILTER`` and ``PREFIXwrite:FILTER``; others are for somebody else."""
     parts = scope.split() if isinstance(scope, str) else scope
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-        raise Refused("claim", "the claim 'scope' is neither a text nor a list of texts")
+        raise Refused("claim", "the claim 'scope': expected a string or a list of strings")
     for part in parts:
         verb, colon, topic = part.removeprefix(prefix).partition(":")
         if part.startswith(prefix) and colon and verb in _SCOPES:

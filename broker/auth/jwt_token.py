@@ -40,7 +40,7 @@ class Token:
 
     @classmethod
     def parse(cls, text: str) -> Token | None:
-        """None for what is no signed token: nobody has to have an opinion on it."""
+        """None for what is not a signed token: other authenticators decide."""
         match = _SHAPE.fullmatch(text)
         if match is None:
             return None
@@ -66,7 +66,7 @@ class Token:
             raise Refused("signature", "the token's signature is not by a key that is known")
         claims = _object(self._payload)
         if claims is None:
-            raise Refused("malformed", "the token's claims are no JSON object")
+            raise Refused("malformed", "the token's claims are not a JSON object")
         return claims
 
 

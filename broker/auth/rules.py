@@ -6,32 +6,28 @@ anything through: a rule that allows does not apply then, and one that denies do
 
 A rule that allows a subscription must cover all of its filter. One that denies refuses it when it covers all of it;
 where it meets only a part, the subscription is granted and messages of that part are withheld on delivery or, where
-that is set, the subscription is refused. So nobody gets by a wildcard what is denied to them by name.
+that is set, the subscription is refused. So no client gets by a wildcard what is denied to it by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import ip_address, ip_network
 from typing import Any, Final, Literal
 
-import re2
 from pydantic import Field, field_validator
 
+from broker.auth.matching import compiled_pattern, filled, in_networks, placeholders, without_placeholders
 from broker.config.model import Settings
 from broker.core.errors import PeerError
 from broker.core.filters import covers, overlaps
-from broker.core.placeholders import CLIENT_PLACEHOLDER
 from broker.core.topic import TopicFilter, levels_match
 
 Permission = Literal["allow", "deny"]
 Action = Literal["publish", "subscribe"]
 
-_FACTS: Final = frozenset(("username", "clientid", "peerhost", "listener", "cert_common_name", "cert_subject"))
 _EQ: Final = "eq "
-_MOST_PATTERN_BYTES: Final = 1000
 
 
 def publish_kind(qos: int, retain: bool) -> int:
@@ -42,22 +38,6 @@ def publish_kind(qos: int, retain: bool) -> int:
 def subscribe_kind(qos: int) -> int:
     """The number of a way to subscribe."""
     return 8 + qos
-
-
-def _pattern(text: str) -> Any:
-    options = re2.Options()
-    options.max_mem, options.log_errors = 8 << 20, False
-    return re2.compile(text, options)
-
-
-def _checked_pattern(value: str) -> str:
-    if len(value.encode()) > _MOST_PATTERN_BYTES:
-        raise ValueError(f"is longer than {_MOST_PATTERN_BYTES} bytes")
-    try:
-        _pattern(value)
-    except re2.error as error:
-        raise ValueError(f"{value!r} is no regular expression: {error}") from None
-    return value
 
 
 class Who(Settings):
@@ -79,16 +59,14 @@ class Who(Settings):
     @field_validator("username_re", "clientid_re")
     @classmethod
     def _check_pattern(cls, value: str | None) -> str | None:
-        return None if value is None else _checked_pattern(value)
+        if value is not None:
+            compiled_pattern(value)
+        return value
 
     @field_validator("ipaddr")
     @classmethod
     def _check_networks(cls, value: list[str] | None) -> list[str] | None:
-        for text in value or ():
-            try:
-                ip_network(text, strict=False)
-            except ValueError:
-                raise ValueError(f"{text!r} is not an address or network; write it as '10.0.0.0/8'") from None
+        in_networks(value or ())
         return value
 
 
@@ -146,13 +124,9 @@ class _Topic:
         """Raises ``ValueError``."""
         is_literal = text.startswith(_EQ)
         body = text.removeprefix(_EQ)
-        needs = tuple(CLIENT_PLACEHOLDER.findall(body))
-        for name in needs:
-            if name not in _FACTS and not name.startswith("client_attrs."):
-                known = ", ".join(sorted(_FACTS))
-                raise ValueError(f"{text!r}: there is no ${{{name}}}; there are {known} and client_attrs.NAME")
+        needs = tuple(placeholders(body))
         try:
-            parsed = TopicFilter.parse(CLIENT_PLACEHOLDER.sub("x", body))
+            parsed = TopicFilter.parse(without_placeholders(body, "x"))
         except PeerError as error:
             raise ValueError(str(error)) from None
         if parsed.share_group is not None:
@@ -162,23 +136,13 @@ class _Topic:
     def bound(self, facts: Mapping[str, str], *, is_deny: bool) -> Bound | None:
         """The filter for one client. What is not known of it stands for anything when the rule denies."""
         levels = []
+        safe = {name: facts[name] for name in self.needs if name in facts and not set("/+#\0") & set(facts[name])}
         for level in self.levels:
-            filled = _filled(level, facts) if self.needs else level
-            if filled is None and not is_deny:
+            bound = filled(level, safe) if self.needs else level
+            if bound is None and not is_deny:
                 return None
-            levels.append("+" if filled is None else filled)
+            levels.append("+" if bound is None else bound)
         return Bound(tuple(levels), self.is_literal)
-
-
-def _filled(level: str, facts: Mapping[str, str]) -> str | None:
-    """A level with its placeholders filled. None where a fact is missing, or would be more than part of a level."""
-    result = level
-    for name in CLIENT_PLACEHOLDER.findall(level):
-        value = facts.get(name)
-        if value is None or not value or any(sign in value for sign in "/+#\0"):
-            return None
-        result = result.replace(f"${{{name}}}", value)
-    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,27 +247,12 @@ def _checks(who: Who) -> list[_Check]:
             checks.append(_Check(fact, frozenset(wanted).__contains__))
     for fact, pattern in (("username", who.username_re), ("clientid", who.clientid_re)):
         if pattern is not None:
-            checks.append(_Check(fact, _pattern(pattern).fullmatch))
+            checks.append(_Check(fact, compiled_pattern(pattern).fullmatch))
     if who.ipaddr is not None:
-        checks.append(_Check("peerhost", _in_networks(who.ipaddr)))
+        checks.append(_Check("peerhost", lru_cache(maxsize=1024)(in_networks(who.ipaddr))))
     for name, value in (who.client_attrs or {}).items():
         checks.append(_Check(f"client_attrs.{name}", value.__eq__))
     return checks
-
-
-def _in_networks(texts: Sequence[str]) -> Any:
-    networks = [ip_network(text, strict=False) for text in texts]
-
-    @lru_cache(maxsize=1024)
-    def holds(address: str) -> bool:
-        try:
-            parsed = ip_address(address)
-        except ValueError:
-            return False
-        mapped = getattr(parsed, "ipv4_mapped", None)
-        return any((mapped or parsed) in network for network in networks)
-
-    return holds
 
 
 def _kinds(settings: RuleSettings) -> int:

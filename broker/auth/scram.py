@@ -69,11 +69,11 @@ class ScramExchange:
         name_part, nonce_part = bare.split(",")[:2]
         name, nonce = _name(_value("n", name_part)), _value("r", nonce_part)
         if not name or not nonce or not nonce.isascii() or not nonce.isprintable():
-            raise ValueError("a name and a nonce are wanted")
+            raise ValueError("expected a name and a nonce")
         if len(name.encode()) > MAX_NAME_BYTES:
             raise ValueError("the name is too long")
         if authorized_as and _name(_value("a", authorized_as)) != name:
-            raise ValueError("nobody logs in as somebody else")
+            raise ValueError("an authorization identity other than the user is not supported")
         self._name = saslprep(name)
         found = self._find(self._name)
         if isinstance(found, Decision):

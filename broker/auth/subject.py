@@ -1,7 +1,7 @@
 """Who a client is, as far as that is certain: what access rules go by.
 
 Certain is what the broker sees for itself (address, listener, certificate), what an authenticator says, and names that
-an authenticator verified. A client that nobody authenticated has none of the latter. Client attributes count when all
+an authenticator verified. A client that was not authenticated has none of the latter. Client attributes count when all
 they were worked out from is certain.
 """
 
@@ -71,7 +71,7 @@ def subject_of(
         attempt: the client.
         decision: of the authenticator, whose attributes are in the attempt already.
         roots: the variables that the client attribute of a name is worked out from.
-        trusted: names that are believed though nobody verified them.
+        trusted: names that are believed without verification.
     """
     names = {"username": attempt.username, "clientid": attempt.client_id}
     certain = decision.verified | proven_names(attempt, decision) | set(trusted)

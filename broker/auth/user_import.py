@@ -3,7 +3,7 @@
 Each has a ``name`` (or ``user_id``), ``password_hash`` in hexadecimal, ``salt`` and ``algorithm``: ``sha256`` and
 ``sha512`` (the salt in front, or behind with ``salt_position = suffix``) or ``pbkdf2_sha256``, ``..384`` and ``..512``
 with ``iterations``. ``salt_encoding`` says how the salt is written: ``utf8``, ``hex`` or ``base64``. What is the same
-for all may stand beside ``users``. Weaker hashes are refused. A hash of PBKDF2 lets its user log in by SCRAM as well.
+for all may be beside ``users``. Weaker hashes are refused. A hash of PBKDF2 lets its user log in by SCRAM as well.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+from pydantic import Field
 
 from broker.auth import passwords
 from broker.auth.hashing import HashPool
 from broker.auth.passwords import Credential
 from broker.auth.users import User
+from broker.config.model import Settings
 from broker.core.errors import Invalid, Problem
 
 MAX_IMPORT: Final = 100_000
@@ -25,17 +28,24 @@ _WEAK: Final = ("plain", "md4", "md5", "sha", "sha1")
 _HASHED: Final = frozenset(("sha256", "sha512", *passwords.DEFAULT_ITERATIONS))
 
 
-async def imported_users(body: Mapping[str, Any], pool: HashPool) -> list[User]:
-    """The users of ``{"algorithm": ..., "users": [...]}``, ready to be adopted.
+class UserImport(Settings, strict=True):
+    """Users with hashes of their passwords. What is the same for all may be beside the list."""
+
+    users: list[dict[str, Any]] = Field(max_length=MAX_IMPORT, description="The users.")
+    algorithm: Literal["sha256", "sha512", "pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512"] = "sha256"
+    iterations: int | None = None
+    salt_position: Literal["prefix", "suffix"] = "prefix"
+    salt_encoding: Literal["utf8", "hex", "base64"] = Field(default="utf8", description="How the salts are written.")
+
+
+async def imported_users(body: UserImport, pool: HashPool) -> list[User]:
+    """The users of an import, ready to be adopted.
 
     Raises:
-        Invalid: with a problem for each that cannot be taken.
+        Invalid: with a problem for each that cannot be imported.
     """
-    given = body.get("users")
-    if not isinstance(given, list) or len(given) > MAX_IMPORT:
-        raise Invalid("no users were imported", [Problem(f"expected a list of at most {MAX_IMPORT:,} users", "/users")])
-    shared = {name: value for name, value in body.items() if name != "users"}
-    return await pool.run(lambda: _all(given, shared))
+    shared = body.model_dump(exclude={"users"}, exclude_unset=True)
+    return await pool.run(lambda: _all(body.users, shared))
 
 
 def _all(given: list[Any], shared: Mapping[str, Any]) -> list[User]:
@@ -56,7 +66,7 @@ def _all(given: list[Any], shared: Mapping[str, Any]) -> list[User]:
 def _one(spec: Mapping[str, Any]) -> User:
     name = spec.get("name", spec.get("user_id", spec.get("username")))
     if not isinstance(name, str) or not name or not name.isprintable():
-        raise ValueError("needs a name, a text")
+        raise ValueError("needs a name, a string")
     algorithm = spec.get("algorithm", spec.get("password_hash_algorithm", "sha256"))
     if algorithm in _WEAK:
         raise ValueError(f"passwords hashed by {algorithm} are not kept; give them a new password")
@@ -68,7 +78,7 @@ def _one(spec: Mapping[str, Any]) -> User:
 def _credential(spec: Mapping[str, Any], algorithm: passwords.Algorithm) -> Credential:
     kept, salt = spec.get("password_hash"), spec.get("salt", "")
     if not isinstance(kept, str) or not isinstance(salt, str):
-        raise ValueError("needs password_hash and salt, texts")
+        raise ValueError("needs password_hash and salt, strings")
     salt = _salt(salt, spec.get("salt_encoding", "utf8"))
     digest = algorithm.removeprefix("pbkdf2_")
     try:

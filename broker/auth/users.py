@@ -1,8 +1,8 @@
 """The users of the broker itself: who they are, and what is kept of their passwords.
 
-Users stand in the configuration as other objects do (section ``users``), with credentials instead of passwords. What is
-shown of one never holds a credential. A password that the broker makes is in the answer to the call that made it and
-nowhere else.
+Users are in the configuration as other objects do (section ``users``), with credentials instead of passwords. What is
+shown of one never holds a credential. A password that the broker generates is in the answer to that call and nowhere
+else.
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from broker.auth import passwords
 from broker.auth.hashing import HashPool, PasswordHashingSettings
 from broker.auth.passwords import MAX_NAME_BYTES, MAX_PASSWORD_BYTES, SCRAM_METHODS, Algorithm, Credential
+from broker.config.model import Settings
+from broker.config.secrets import Secret
+from broker.config.spec_problems import parsed
 from broker.core.clock import Clock
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Problem, ReadOnly
 from broker.core.objects import ObjectSection, Spec, unusable
@@ -26,8 +31,47 @@ from broker.core.times import rfc3339
 KIND: Final = "user"
 MAX_USERS: Final = 200_000
 _MOST_SHAPES: Final = 1000
-_MEMBERS: Final = frozenset(("name", "password", "generate", "is_superuser", "clientid", "description"))
-_SHOWN_ONLY: Final = frozenset(("algorithm", "methods", "is_generated", "created_at", "password_changed_at"))
+
+
+def _check_name(text: str) -> str:
+    if not (0 < len(text.encode(errors="replace")) <= MAX_NAME_BYTES and text.isprintable()):
+        raise ValueError(f"expected 1 to {MAX_NAME_BYTES} bytes without control characters")
+    return text
+
+
+def _check_password(secret: Secret) -> Secret:
+    if not 0 < len(secret.reveal().encode(errors="replace")) <= MAX_PASSWORD_BYTES:
+        raise ValueError(f"expected 1 to {MAX_PASSWORD_BYTES} bytes")
+    return secret
+
+
+_Name = Annotated[str, AfterValidator(_check_name)]
+_ReadOnly = Annotated[Any, Field(exclude=True, description="Read-only; ignored.")]
+
+
+class UserSpec(Settings, strict=True):
+    """A user that the broker itself knows. Without a password one is generated."""
+
+    name: _Name = Field(description="The user name.", examples=["meter-7"])
+    password: Annotated[Secret, AfterValidator(_check_password)] | None = Field(
+        default=None, description="Without one, a password is generated and is in the answer."
+    )
+    generate: bool = Field(default=False, description="Generate a password; a new user only.")
+    is_superuser: bool = Field(default=False, description="Whether access rules do not apply.")
+    clientid: _Name | None = Field(default=None, description="The only client identifier the user may use.")
+    description: str = Field(default="", max_length=1000, description="Who the user is.")
+    algorithm: _ReadOnly = None
+    methods: _ReadOnly = None
+    is_generated: _ReadOnly = None
+    created_at: _ReadOnly = None
+    password_changed_at: _ReadOnly = None
+
+    @field_validator("generate")
+    @classmethod
+    def _check_generate(cls, generate: bool, given: ValidationInfo) -> bool:
+        if generate and given.data.get("password") is not None:
+            raise ValueError("give a password, or have one generated")
+        return generate
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +102,11 @@ class User:
         return next((one for one in self.credentials if one.algorithm == wanted and one.server_key), None)
 
     def as_spec(self) -> Spec:
-        """As it is kept."""
+        """As it is stored."""
         return {**self._shared(), "credentials": [one.as_spec() for one in self.credentials]}
 
     def as_shown(self) -> Spec:
-        """As people see it."""
+        """As the API shows it."""
         return {**self._shared(), "algorithm": self.credentials[0].algorithm, "methods": self.methods}
 
     def _shared(self) -> Spec:
@@ -86,7 +130,7 @@ class Users:
         self._secret = secrets.token_bytes(32)
         self._shapes: list[tuple[Credential, ...]] | None = None
         self.on_change: Callable[[Collection[str]], None] = lambda names: None
-        """Told the names of users that were deleted or changed, once that is saved."""
+        """Called with the names of users that were deleted or changed, once that is saved."""
 
     def start(self) -> None:
         """Read the users of the configuration.
@@ -104,7 +148,7 @@ class Users:
             raise ConfigError(problems)
 
     def know(self, secret: bytes) -> None:
-        """Use this secret for what is told of users that do not exist, so that it stays the same across restarts."""
+        """Use this secret for decoys of users that do not exist, so that they stay the same across restarts."""
         self._secret = secret
 
     # -- for authenticators --
@@ -114,7 +158,8 @@ class Users:
         return self._users.get(name)
 
     def decoy(self, name: str) -> User:
-        """What stands in for a user that there is not: always the same for a name, and of the same kinds as others."""
+        """A stand-in for a user that does not exist: always the same for a name, with credentials of the kinds that
+        users have."""
         chance = hmac.digest(self._secret, name.encode(), "sha256")
         if self._shapes is None:
             self._shapes = self._shapes_now()
@@ -144,10 +189,10 @@ class Users:
         return self._known(name).as_shown()
 
     async def create(self, spec: Mapping[str, Any]) -> Spec:
-        """Make a user. Without a ``password`` one is made, and is in the answer.
+        """Create a user. Without a ``password`` one is generated, and is in the answer.
 
         Raises:
-            Invalid, AlreadyExists, Unavailable: nothing was made.
+            Invalid, AlreadyExists, Unavailable: nothing was created.
         """
         members = _checked(spec)
         name = members["name"]
@@ -289,7 +334,7 @@ def _with_members(user: User, members: Mapping[str, Any]) -> User:
 
 
 def _kept(spec: Mapping[str, Any]) -> User:
-    """A user of the configuration. A password that stands there in the open is hashed in memory, at little cost."""
+    """A user of the configuration. A plain password there is hashed in memory, at little cost."""
     if "password" in spec:
         members = _checked(spec)
         work = _generated_credentials(members["password"].encode(), True)
@@ -310,40 +355,7 @@ def _kept(spec: Mapping[str, Any]) -> User:
 
 
 def _checked(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The members of a user, read-only ones left out.
-
-    Raises:
-        Invalid: with every problem.
-    """
-    problems = [
-        Problem(f"a user has no member {name!r}", f"/{name}") for name in spec if name not in _MEMBERS | _SHOWN_ONLY
-    ]
-    members = {name: value for name, value in spec.items() if name in _MEMBERS and value is not None}
-    for name, (kind, rule, is_good) in _RULES.items():
-        if name in members and not (isinstance(members[name], kind) and is_good(members[name])):
-            problems.append(Problem(f"must be {rule}", f"/{name}"))
-    if "name" not in members:
-        problems.append(Problem("it needs a 'name', a text", "/name"))
-    if members.get("generate") and "password" in members:
-        problems.append(Problem("either a password is given or one is made", "/generate"))
-    if problems:
-        raise Invalid("the user cannot be saved", problems)
-    return members
-
-
-def _is_name(text: str) -> bool:
-    return 0 < len(text.encode(errors="replace")) <= MAX_NAME_BYTES and text.isprintable()
-
-
-def _is_password(text: str) -> bool:
-    return 0 < len(text.encode(errors="replace")) <= MAX_PASSWORD_BYTES
-
-
-_RULES: Final[Mapping[str, tuple[type, str, Any]]] = {
-    "name": (str, f"a text of 1 to {MAX_NAME_BYTES} bytes without control characters", _is_name),
-    "password": (str, f"a string of 1 to {MAX_PASSWORD_BYTES} bytes", _is_password),
-    "generate": (bool, "true or false", lambda _: True),
-    "is_superuser": (bool, "true or false", lambda _: True),
-    "clientid": (str, "a client identifier", _is_name),
-    "description": (str, "a text of at most 1000 signs", lambda text: len(text) <= 1000),
-}
+    """The members of a user that are given, read-only ones left out; raises ``Invalid`` with every problem."""
+    checked = parsed(UserSpec, spec, "the user cannot be saved")
+    members = checked.model_dump(exclude_none=True, exclude_unset=True)
+    return members | ({"password": checked.password.reveal()} if checked.password is not None else {})

@@ -49,7 +49,7 @@ def read_objects(file: str) -> list[dict[str, Any]]:
     for number, spec in enumerate(objects, 1):
         if not isinstance(spec, dict) or not isinstance(spec.get("name"), str) or not spec["name"]:
             which = f"object {number} of {file}" if isinstance(value, list) else file
-            raise CommandError(f"{which} needs a name that is a text, as {{ name = meters, ... }}", exit_codes.USAGE)
+            raise CommandError(f"{which}: expected a name, as {{ name = meters, ... }}", exit_codes.USAGE)
         if "/" in spec["name"]:  # no path of the API leads to it
             raise CommandError(f"{spec['name']!r} is not a name: use letters, digits, '_', '-', '.'", exit_codes.USAGE)
     if not objects:

@@ -110,7 +110,7 @@ def console() -> Console:
 
 
 def _print(table: Table) -> None:
-    """A table, without the blanks that fill its last column where nobody sees them."""
+    """A table, without the spaces that would fill its last column."""
     terminal = console()
     if terminal.is_terminal:
         terminal.print(table)

@@ -5,13 +5,15 @@ Nothing changes when something raises: the new list is saved first and taken ove
 
 from __future__ import annotations
 
+import builtins
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from broker.core.errors import AlreadyExists, Invalid, NotFound, Problem, ReadOnly
+from broker.core.errors import AlreadyExists, Conflict, Invalid, NotFound, Problem, ReadOnly
 from broker.core.objects import ObjectSection, Spec, unusable
 
 T = TypeVar("T")
@@ -23,7 +25,7 @@ MAX_NAME_BYTES = 254
 def name_problem(name: object) -> str | None:
     """Why this cannot be the name of an object, or None when it can."""
     if not isinstance(name, str) or not name:
-        return "expected a name"
+        return "expected a non-empty name"
     if len(name) > MAX_NAME_BYTES:
         return f"a name has at most {MAX_NAME_BYTES} bytes"
     if not NAME.fullmatch(name):
@@ -130,3 +132,90 @@ class OrderedObjects(Generic[T]):
     def _commit(self, objects: dict[str, T]) -> None:
         self._section.save([self._write(item) for item in objects.values()])
         self._objects = objects
+
+
+class Named(Protocol):
+    """An object with a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+class ObjectVerbs(ABC, Generic[N]):
+    """A ``broker.core.objects.ObjectService`` over an ordered list of objects.
+
+    Raises (all verbs): ``Invalid`` with all problems, ``NotFound``, ``AlreadyExists``, and ``ReadOnly`` where a file
+    fixes the object; nothing changed then.
+    """
+
+    kind: str
+    """What one is called in messages."""
+
+    def __init__(self, section: ObjectSection, write: Callable[[N], Spec]) -> None:
+        self._section, self._write = section, write
+        self._objects: OrderedObjects[N] = OrderedObjects(self.kind, section, write)
+
+    @abstractmethod
+    def _compiled(self, spec: Spec) -> N:
+        """Check and compile what was sent, and what it refers to. Raises ``Invalid`` with every problem."""
+
+    @abstractmethod
+    def _changed(self) -> None:
+        """The objects changed: use them as they are now."""
+
+    def _shown(self, item: N) -> Spec:
+        """The object as the API shows it."""
+        return self._write(item)
+
+    def load(self, specs: Sequence[Spec]) -> builtins.list[str]:
+        """Take the objects of the configuration; gives a sentence for each that cannot be used."""
+        problems: builtins.list[str] = []
+        for spec in specs:
+            try:
+                item = self._compiled(spec)
+                self._objects.check_free(item.name)
+                self._objects.adopt(item.name, item)
+            except (Invalid, Conflict, ValueError) as error:
+                problems.append(self._objects.refusal(spec, error))
+        self._changed()
+        return problems
+
+    def list(self) -> Sequence[Spec]:
+        """All of them in their order."""
+        return [self._shown(item) for item in self._objects]
+
+    def get(self, name: str) -> Spec:
+        """One of them."""
+        return self._shown(self._objects.get(name))
+
+    def create(self, spec: Spec) -> Spec:
+        """Add one at the end."""
+        item = self._compiled(spec)
+        self._objects.check_free(item.name)
+        return self._put(item)
+
+    def replace(self, name: str, spec: Spec) -> Spec:
+        """Put another in the place of the one of that name, which it keeps."""
+        self._objects.check_changeable(name)
+        item = self._compiled({**spec, "name": spec.get("name", name)})
+        if item.name != name:
+            raise Invalid(f"a {self.kind} keeps its name", [Problem(f"expected {name!r}", "/name")])
+        return self._put(item)
+
+    def delete(self, name: str) -> None:
+        """Remove one."""
+        self._objects.remove(name)
+        self._changed()
+
+    def reorder(self, names: Sequence[str]) -> None:
+        """Bring all into this order. Raises ``Invalid`` unless each is named exactly once."""
+        self._objects.reorder(names)
+        self._changed()
+
+    def _put(self, item: N) -> Spec:
+        self._objects.put(item.name, item)
+        self._changed()
+        return self._shown(item)

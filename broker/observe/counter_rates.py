@@ -1,7 +1,7 @@
 """How fast counters grow: now, at most, and on average over five minutes.
 
 One tick of ``STEP_S`` reads the counters; nothing is done per message. A rate is that of the last full step, so that
-two people who ask see the same.
+two readers see the same.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CounterRate:
         return (self._counts[-1] - self._counts[0]) / passed_s if passed_s > 0 else 0.0
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Start again at zero."""
         self.last = self.most = 0.0
         del self._counts[:], self._times[:]
 

@@ -58,7 +58,7 @@ class GateCounters:
 
 
 @dataclass(slots=True)
-class GateBook:
+class GateStats:
     """What one validation or transformation did, and where it keeps what it stops."""
 
     counters: GateCounters

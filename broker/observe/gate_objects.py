@@ -1,12 +1,12 @@
-"""The verbs that a person has for the objects of a gate: validations and transformations, in their order."""
+"""The verbs of the objects of a gate: validations and transformations, in their order."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from broker.config.gate_spec import READ_ONLY, GateSpec
 from broker.config.schema_use import SchemaUse, missing_schemas, names_of_missing
@@ -17,13 +17,13 @@ from broker.core.feature import Services
 from broker.core.merge_patch import merged
 from broker.core.message import Message
 from broker.core.objects import ObjectSection, Reference, Spec
-from broker.core.ordered import OrderedObjects
+from broker.core.ordered import ObjectVerbs
 from broker.core.quarantine import COLUMNS, quarantine, quarantine_problems
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup, TrialSchemas
 from broker.core.topic import TopicFilter
 from broker.core.wire import message_from_wire
 from broker.observe.counter_rates import Ticks
-from broker.observe.gate_counters import GateBook, GateCounters
+from broker.observe.gate_counters import GateCounters, GateStats
 
 
 class GateObject(Protocol):
@@ -52,14 +52,12 @@ class RunningGate(Protocol[_Taken]):
 
     schemas: SchemaLookup | None
 
-    def use(self, objects: Iterable[tuple[_Taken, GateBook]], /) -> None: ...
+    def use(self, objects: Iterable[tuple[_Taken, GateStats]], /) -> None: ...
 
 
-class GateObjects(Contributor, ABC, Generic[T]):
-    """A ``broker.core.objects.ObjectService``, and what gates have beside."""
+class GateObjects(Contributor, ObjectVerbs[T]):
+    """The verbs of every kind, and what gates have beside."""
 
-    kind: ClassVar[str]
-    """What an object is called, and the stage in quarantine and view."""
     metric: ClassVar[str]
     """What the names of its metrics begin with."""
     label: ClassVar[str]
@@ -68,9 +66,9 @@ class GateObjects(Contributor, ABC, Generic[T]):
     """What a change of a schema does to an object that goes on working."""
 
     def __init__(self, services: Services, section: ObjectSection, gate: RunningGate[T]) -> None:
+        super().__init__(section, _saved)
         self._services, self._gate = services, gate
-        self._objects: OrderedObjects[T] = OrderedObjects(self.kind, section, _saved)
-        self._books: dict[str, GateBook] = {}
+        self._stats: dict[str, GateStats] = {}
         self.ticks = Ticks(self.tick)
 
     @abstractmethod
@@ -118,39 +116,11 @@ class GateObjects(Contributor, ABC, Generic[T]):
         message = message_from_wire(body.get("message"), self._services.node.clock.now_ns())
         return list(made.values()), schemas, message
 
-    def load(self, specs: Sequence[Spec]) -> list[str]:
-        """Take the objects of the configuration; gives a sentence for each that cannot be used."""
-        problems: list[str] = []
-        for spec in specs:
-            try:
-                made = self._compiled(spec)
-                self._objects.check_free(made.name)
-                self._objects.adopt(made.name, made)
-            except (Invalid, ValueError) as error:
-                problems.append(self._objects.refusal(spec, error))
-        self._changed()
-        return problems
-
-    def list(self) -> Sequence[Spec]:
-        return [self._shown(item) for item in self._objects]
-
-    def get(self, name: str) -> Spec:
-        return self._shown(self._objects.get(name))
-
-    def create(self, spec: Spec) -> Spec:
-        made = self._compiled(spec)
-        self._objects.check_free(made.name)
-        return self._put(made)
-
     def replace(self, name: str, spec: Spec) -> Spec:
         """Change an object. It keeps its place in the order; its counters restart at zero."""
-        self._objects.check_changeable(name)
-        made = self._compiled({**spec, "name": spec.get("name", name)})
-        if made.name != name:
-            raise Invalid(f"a {self.kind} keeps its name", [Problem(f"expected {name!r}", "/name")])
-        self._put(made)
-        self._books[name].reset()
-        return self._shown(made)
+        super().replace(name, spec)
+        self._stats[name].reset()
+        return self.get(name)
 
     def patched(self, name: str, patch: Spec) -> Spec:
         """An object with a JSON Merge Patch (RFC 7396) applied, to be checked and saved by ``replace``."""
@@ -163,10 +133,9 @@ class GateObjects(Contributor, ABC, Generic[T]):
         return sha256(jsontext.encode(_saved(self._objects.get(name)))).hexdigest()[:16]
 
     def delete(self, name: str) -> None:
-        self._objects.remove(name)
+        super().delete(name)
         self._services.monitoring.metrics.remove(**{self.label: name})
-        self._books.pop(name, None)
-        self._changed()
+        self._stats.pop(name, None)
 
     def enable(self, name: str, enabled: bool) -> Spec:
         """Switch an object on or off. Its counters go on."""
@@ -175,25 +144,20 @@ class GateObjects(Contributor, ABC, Generic[T]):
         switched: T = replace(item, spec=item.spec.model_copy(update={"enable": enabled}))
         return self._put(switched)
 
-    def reorder(self, names: Sequence[str]) -> None:
-        """Bring all objects into this order. Raises ``Invalid`` unless each is named exactly once."""
-        self._objects.reorder(names)
-        self._changed()
-
     def metrics(self, name: str) -> Spec:
         """What it counted since the start, or since it was changed; rates are per second."""
         self._objects.get(name)
-        return self._books[name].metrics()
+        return self._stats[name].metrics()
 
     def reset_metrics(self, name: str) -> None:
         """Set the counters of one object to zero."""
         self._objects.get(name)
-        self._books[name].reset()
+        self._stats[name].reset()
 
     def tick(self) -> None:
         """Sample the rates; called every ``counter_rates.STEP_S``."""
         now_s = self._services.node.clock.monotonic_s()
-        for book in self._books.values():
+        for book in self._stats.values():
             book.sample(now_s)
 
     def quarantines(self) -> Sequence[str]:
@@ -240,20 +204,15 @@ class GateObjects(Contributor, ABC, Generic[T]):
             "does": self._does(item),
         }
 
-    def _put(self, made: T) -> Spec:
-        self._objects.put(made.name, made)
-        self._changed()
-        return self._shown(made)
-
     def _shown(self, item: T) -> Spec:
-        return {**_saved(item), **self._books[item.name].as_members()}
+        return {**_saved(item), **self._stats[item.name].as_members()}
 
-    def _book(self, item: T) -> GateBook:
+    def _book(self, item: T) -> GateStats:
         """The book of an object, kept over changes."""
         metrics, name = self._services.monitoring.metrics, item.name
-        book = self._books.get(name)
+        book = self._stats.get(name)
         if book is None:
-            book = self._books[name] = GateBook(GateCounters.of(metrics, self.metric, self.label, name))
+            book = self._stats[name] = GateStats(GateCounters.of(metrics, self.metric, self.label, name))
         enabled = item.spec.enable
         metrics.gauge(f"{self.metric}_enable", lambda: enabled, "1 where it is switched on", **{self.label: name})
         stream = item.spec.quarantine

@@ -14,7 +14,7 @@ PASSED = "messages_passed"
 DROPPED = "messages_dropped"
 """Counters of messages dropped, with the label ``reason``."""
 RESENT = "messages_resent_already_taken"
-"""Counter of messages that a client sent again and that had been taken before; told as the reason ``already_taken``."""
+"""Counter of messages that a client resent and that had been accepted before; shown as the reason ``already_taken``."""
 LATE = ("no_subscribers", "not_stored")
 """The reasons of messages that passed all gates, and then nobody took, or the store could not hold."""
 

@@ -54,7 +54,7 @@ class Logger:
         return self._logger.isEnabledFor(logging.DEBUG)
 
     def debug(self, event: str, /, **fields: Any) -> None:
-        """For whoever looks for a fault; off unless asked for."""
+        """For debugging; off by default."""
         self._log(logging.DEBUG, event, fields)
 
     def info(self, event: str, /, **fields: Any) -> None:
@@ -70,7 +70,7 @@ class Logger:
         self._log(logging.ERROR, event, fields)
 
     def exception(self, event: str, /, **fields: Any) -> None:
-        """An error nobody foresaw, with its traceback; called while it is handled."""
+        """An unexpected error, with its traceback; called while it is handled."""
         self._log(logging.ERROR, event, fields, with_traceback=True)
 
     def _log(self, level: int, event: str, fields: dict[str, Any], *, with_traceback: bool = False) -> None:

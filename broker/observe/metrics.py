@@ -106,7 +106,7 @@ class Metrics:
         return iter(list(self._metrics.values()))
 
     def value(self, name: str, **labels: str) -> float:
-        """The present value of one metric, 0 when nobody made it yet."""
+        """The present value of one metric, 0 when it does not exist yet."""
         found = self._metrics.get((name, tuple(sorted(labels.items()))))
         if found is None:
             return 0

@@ -1,4 +1,4 @@
-"""Rates per second from counters, when somebody asks: nothing runs while nobody does."""
+"""Rates per second from counters, on request: nothing runs in between."""
 
 from __future__ import annotations
 

@@ -8,14 +8,15 @@ from typing import Final
 from pydantic import BaseModel
 
 from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
+from broker.auth.bans import BanSpec
 from broker.auth.client_attributes import ClientAttributeSettings
+from broker.auth.users import UserSpec
 from broker.connection.sharing.settings import ShareGroupSettings
 from broker.core.kinds import Kind, kinds
 from broker.net.settings import ListenerSettings, SslListenerSettings, WsListenerSettings, WssListenerSettings
 from broker.routing.settings import RetainedBackend
 from docs.reference_pages.markdown import page, table
 from docs.reference_pages.models import Model, described, members, parts
-from ui.api.models.access import BanSpec, UserSpec
 
 _OTHERS: Final[tuple[tuple[str, str, type[BaseModel]], ...]] = (
     ("User", "`/api/v1/users`.", UserSpec),

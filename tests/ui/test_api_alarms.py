@@ -11,7 +11,7 @@ import pytest
 from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
 
-from broker.admin.alarms import AlarmDesk
+from broker.admin.alarms import AlarmService
 from broker.core.clock import SystemClock
 from broker.core.errors import Unavailable
 from broker.core.events import Events
@@ -30,7 +30,7 @@ class AlarmedServer(Running):
     def __init__(self) -> None:
         node, clock = Node(), SystemClock()
         self.alarms = Alarms(clock, Events(), Metrics())
-        node.context.alarms = AlarmDesk(self.alarms, clock)
+        node.context.alarms = AlarmService(self.alarms, clock)
         super().__init__(node)
 
 

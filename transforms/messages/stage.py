@@ -13,7 +13,7 @@ from broker.core.message import Message
 from broker.core.schema import SchemaLookup
 from broker.core.stage import GateCall, Refusal, WaitingGateCall
 from broker.core.topic_index import TopicIndex
-from broker.observe.gate_counters import STOPPING, GateBook, GateCounters
+from broker.observe.gate_counters import STOPPING, GateCounters, GateStats
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 from transforms.messages.failure import TransformationFailed
@@ -53,7 +53,7 @@ class Step:
     """A transformation in a topic's plan."""
 
     bound: BoundTransformation
-    book: GateBook
+    book: GateStats
     counters: GateCounters
     name: str
     action: str
@@ -68,12 +68,12 @@ class TransformationGate:
 
     def __init__(self, node: str, clock: Clock, events: Events, metrics: Metrics) -> None:
         self._node, self._clock, self._events, self._metrics = node, clock, events, metrics
-        self._transformations: TopicIndex[tuple[Transformation, GateBook]] = TopicIndex()
+        self._transformations: TopicIndex[tuple[Transformation, GateStats]] = TopicIndex()
         self._succeeded = metrics.counter("messages_transformation_succeeded", "messages that all transformations took")
         self._failed = metrics.counter("messages_transformation_failed", "messages that a transformation stopped")
         self.schemas: SchemaLookup | None = None
 
-    def use(self, transformations: Iterable[tuple[Transformation, GateBook]]) -> None:
+    def use(self, transformations: Iterable[tuple[Transformation, GateStats]]) -> None:
         """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
         enabled = (item for item in transformations if item[0].spec.enable)
         self._transformations = TopicIndex((item, (own.levels for own in item[0].filters)) for item in enabled)
@@ -92,7 +92,7 @@ class TransformationGate:
             return self._call_one(steps[0])
         return self._call(steps) if steps else None
 
-    def _step(self, bound: BoundTransformation, book: GateBook) -> Step:
+    def _step(self, bound: BoundTransformation, book: GateStats) -> Step:
         spec = bound.transformation.spec
         return Step(bound, book, book.counters, spec.name, spec.effective_action, spec.mode == "shadow")
 

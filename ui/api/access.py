@@ -7,10 +7,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 from starlette.responses import Response
 
-from broker.admin.access import AccessDesk
+from broker.admin.access import AccessCheck, AccessService
+from broker.auth.bans import BanSpec
+from broker.auth.user_import import UserImport
+from broker.auth.users import UserSpec
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.objects import Spec
-from ui.api.models.access import AccessCheck, BanSpec, UserImport, UserSpec
 from ui.api.models.shapes import Anything, Object, ObjectList
 from ui.api.objects import Cursor, Limit, page_of
 from ui.api.operation import Operations
@@ -19,22 +21,22 @@ from ui.api.wire import answer
 UserName = Annotated[str, Path(description="The user's name; `/` and other signs are percent-encoded.")]
 
 
-def add_access(router: APIRouter, access: AccessDesk) -> None:
+def add_access(router: APIRouter, access: AccessService) -> None:
     """Add ``/users``, ``/bans`` and ``/access:check``."""
     ops = Operations(router, "Access")
     _add_users(ops, access)
     _add_one_user(ops, access)
     _add_bans(ops, access)
 
-    @ops.post("/access:check", "checkAccess", "Check what a client may do", body=AccessCheck, answer=Anything)
-    async def check_access(body: Spec) -> Any:
+    @ops.post("/access:check", "checkAccess", "Check what a client may do", answer=Anything)
+    async def check_access(body: AccessCheck) -> Any:
         """Explains whether a client may connect, publish or subscribe, and which authenticator or rule decides. Nothing
         is stored.
         """
         return await access.check(body)
 
 
-def _add_users(ops: Operations, access: AccessDesk) -> None:
+def _add_users(ops: Operations, access: AccessService) -> None:
     users = access.users
 
     @ops.get("/users", "listUsers", "List users", answer=ObjectList, problems=(422,))
@@ -47,13 +49,13 @@ def _add_users(ops: Operations, access: AccessDesk) -> None:
         """Without a password one is generated; it is in this answer only."""
         return _unkept(answer(await users.create(body), 201))
 
-    @ops.post("/users:import", "importUsers", "Import users", body=UserImport, answer=Anything)
-    async def import_users(body: Spec) -> Any:
+    @ops.post("/users:import", "importUsers", "Import users", answer=Anything)
+    async def import_users(body: UserImport) -> Any:
         """Creates or replaces users from hashes of their passwords. Either all are saved, or none."""
         return await access.import_users(body)
 
 
-def _add_one_user(ops: Operations, access: AccessDesk) -> None:
+def _add_one_user(ops: Operations, access: AccessService) -> None:
     users, path = access.users, "/users/{name:path}"
 
     @ops.post(
@@ -89,7 +91,7 @@ def _add_one_user(ops: Operations, access: AccessDesk) -> None:
         users.delete(name)
 
 
-def _add_bans(ops: Operations, access: AccessDesk) -> None:
+def _add_bans(ops: Operations, access: AccessService) -> None:
     bans = access.bans
 
     @ops.get("/bans", "listBans", "List bans", answer=ObjectList, problems=(422,))
@@ -108,7 +110,7 @@ def _add_bans(ops: Operations, access: AccessDesk) -> None:
         await access.unban(kind, who)
 
 
-def _is_there(access: AccessDesk, name: str) -> bool:
+def _is_there(access: AccessService, name: str) -> bool:
     try:
         access.users.get(name)
     except NotFound:

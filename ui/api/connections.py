@@ -1,8 +1,8 @@
 """HTTP connections within limits: how many, how long for a request's head, how long for reading an answer.
 
 A connection is *busy* from the end of a request's body to the end of its answer. At the limit, the one that has been
-without being busy for longest makes room, so that half-sent requests keep nobody out; only where all are busy is the
-new one refused.
+without being busy for longest makes room, so that half-sent requests do not keep other clients out; only where all are
+busy is the new one refused.
 """
 
 from __future__ import annotations

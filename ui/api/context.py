@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from broker.admin.access import AccessDesk
-from broker.admin.alarms import AlarmDesk
+from broker.admin.access import AccessService
+from broker.admin.alarms import AlarmService
 from broker.admin.api_settings import ApiSettings
-from broker.admin.delayed import DelayedDesk
-from broker.admin.groups import GroupDesk
-from broker.admin.listeners import ListenerDesk
+from broker.admin.delayed import DelayedService
+from broker.admin.groups import GroupService
+from broker.admin.listeners import ListenerService
 from broker.admin.pipeline import PipelineView
-from broker.admin.quarantine import QuarantineDesk
+from broker.admin.quarantine import QuarantineService
 from broker.admin.traffic import Traffic
 from broker.core.clock import Clock, SystemClock
 from broker.core.objects import ObjectService, Spec
@@ -103,15 +103,15 @@ class ApiContext:
     metrics_text: Callable[[], str]
     streams: Streams | None = None
     lake: Lake | None = None
-    quarantine: QuarantineDesk | None = None
-    groups: GroupDesk | None = None
-    access: AccessDesk | None = None
+    quarantine: QuarantineService | None = None
+    groups: GroupService | None = None
+    access: AccessService | None = None
     logins: Logins | None = None
-    delayed: DelayedDesk | None = None
-    listeners: ListenerDesk | None = None
+    delayed: DelayedService | None = None
+    listeners: ListenerService | None = None
     reload: ReloadConfig | None = None
     settings: ShowSettings | None = None
-    alarms: AlarmDesk | None = None
+    alarms: AlarmService | None = None
     pipeline: PipelineView | None = None
     traffic: Traffic | None = None
     receivers: Receivers = field(default_factory=Receivers)

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
-from broker.core.kinds import kinds
+from broker.core.kinds import Kind, kinds
 from ui.api import examples
 from ui.api.operation import COMPONENTS, MODELS, ref_of_kind
 
@@ -41,6 +41,10 @@ _TAGS = {
     "Listeners": "Addresses that clients connect to",
     "Try": "Evaluate without saving; nothing is stored, and each call has a deadline of 2 seconds",
 }
+
+
+_NOTES = ("title", "description", "default")
+"""Members of a schema that do not change what it accepts."""
 
 
 def install(app: FastAPI, path: str) -> None:
@@ -118,17 +122,48 @@ def _schemas() -> dict[str, Any]:
     for kind, many in specs.items():
         references = [of_model[model, "validation"] for model in many]
         bodies = [components[str(one["$ref"]).removeprefix(COMPONENTS)] for one in references]
-        name, patch = (ref_of_kind(kind, is_patch=it).removeprefix(COMPONENTS) for it in (False, True))
-        if name not in components:
-            components[name] = references[0] if len(references) == 1 else {"anyOf": references}
-        if kind.abilities.can_patch:
-            components[patch] = {
-                "type": "object",
-                "description": f"Members of {kind.one} to change; null restores the default of one.",
-                "properties": {member: schema for body in bodies for member, schema in body["properties"].items()},
-                "additionalProperties": False,
-            }
+        parts = _parts_of(kind, references, [body["properties"] for body in bodies])
+        for reference, schema in parts.items():
+            components.setdefault(reference.removeprefix(COMPONENTS), schema)
     return components
+
+
+def _parts_of(kind: Kind, references: list[Any], bodies: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the document has for a kind, by place: a spec, one as it is shown, a page of those, and a patch."""
+    members = {name: schema for body in bodies for name, schema in body.items()}
+    for name in members:
+        forms = [{key: body[name][key] for key in body[name] if key not in _NOTES} for body in bodies if name in body]
+        if different := [form for at, form in enumerate(forms) if form not in forms[:at]][1:]:
+            members[name] = {"anyOf": [forms[0], *different]}
+    shown = ref_of_kind(kind, "Object")
+    parts = {
+        ref_of_kind(kind, "Spec"): references[0] if len(references) == 1 else {"anyOf": references},
+        shown: {
+            "type": "object",
+            "description": f"{kind.one.capitalize()} as it is shown: with defaults, and with read-only members.",
+            "properties": {"name": {"type": "string"}, **members},
+            "required": ["name"],
+        },
+        ref_of_kind(kind, "List"): {
+            "type": "object",
+            "description": f"A page of {kind.many}. `next` goes into `cursor` for the page after it.",
+            "properties": {
+                "items": {"type": "array", "items": {"$ref": shown}},
+                "next": {"type": ["string", "null"]},
+                "total": {"type": "integer"},
+                "total_is_estimate": {"type": "boolean"},
+            },
+            "required": ["items", "next", "total", "total_is_estimate"],
+        },
+    }
+    if kind.abilities.can_patch:
+        parts[ref_of_kind(kind, "Patch")] = {
+            "type": "object",
+            "description": f"Members of {kind.one} to change; null restores the default of one.",
+            "properties": members,
+            "additionalProperties": False,
+        }
+    return parts
 
 
 def _forget_frameworks_errors(document: dict[str, Any]) -> None:

@@ -24,8 +24,8 @@ _PAGE_POLICY = (
 
 
 class Edge:
-    """ASGI middleware. Takes ``X-Request-Id`` or makes one, refuses foreign hosts, sets the headers of safety, answers
-    what nobody caught."""
+    """ASGI middleware. Takes or generates ``X-Request-Id``, refuses foreign hosts, sets security headers, and answers
+    unexpected errors."""
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app, self._body_timeout_s = app, settings.body_timeout

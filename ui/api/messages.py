@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from broker.admin.access import AccessCheck
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import Invalid, Problem
@@ -57,13 +58,8 @@ def add_publishing(router: APIRouter, context: ApiContext) -> None:
 
 async def _check_rules(context: ApiContext, message: Message) -> None:
     client = {"clientid": message.client.client_id, "peerhost": message.client.peer_host, "listener": "api"}
-    asked = {
-        "client": client,
-        "action": "publish",
-        "topic": message.topic,
-        "qos": message.qos,
-        "retain": message.retain,
-    }
+    members = {"topic": message.topic, "qos": message.qos, "retain": message.retain}
+    asked = AccessCheck.model_validate({"client": client, "action": "publish", **members})
     if context.access is not None and not (await context.access.check(asked))["allowed"]:
         text = f"access rules do not allow client 'sluice-api' to publish to {message.topic!r}"
         raise _refused(Refusal("authorization", "authorization", "not_authorized", reason.NOT_AUTHORIZED, text))
@@ -79,7 +75,7 @@ def _message(body: dict[str, Any], client: Client, now_ns: int) -> Message:
     topic, qos, retain = body.get("topic"), body.get("qos", 0), body.get("retain", False)
     pairs = body.get("user_properties", [])
     if not isinstance(topic, str):
-        problems.append(Problem("expected a topic, a text", "/topic"))
+        problems.append(Problem("expected a topic, a string", "/topic"))
     if type(qos) is not int or qos not in (0, 1, 2):
         problems.append(Problem("expected 0, 1 or 2", "/qos"))
     if not isinstance(retain, bool):
@@ -87,7 +83,7 @@ def _message(body: dict[str, Any], client: Client, now_ns: int) -> Message:
     if not isinstance(body.get("check_acl", False), bool):
         problems.append(Problem("expected true or false", "/check_acl"))
     if not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
-        problems.append(Problem("expected pairs of texts: [[name, value], ...]", "/user_properties"))
+        problems.append(Problem("expected pairs of strings: [[name, value], ...]", "/user_properties"))
     properties, wrong = _properties(body)
     problems += wrong
     if problems or not isinstance(topic, str):
@@ -108,7 +104,7 @@ def _properties(body: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
             continue
         is_number = isinstance(value, int) and not isinstance(value, bool)
         if not (isinstance(value, str) if kind is str else is_number and 0 <= value <= _MOST[name]):
-            wanted = "a text" if kind is str else f"a whole number up to {_MOST[name]}"
+            wanted = "a string" if kind is str else f"a whole number up to {_MOST[name]}"
             problems.append(Problem(f"expected {wanted}", f"/{member}"))
         elif name == "Correlation-Data":
             found[name] = value.encode()

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
-from broker.admin.alarms import AlarmDesk
-from broker.admin.listeners import ListenerDesk
+from broker.admin.alarms import AlarmService
+from broker.admin.listeners import ListenerService
 from broker.core.objects import Spec
 from ui.api.context import ApiContext, ReloadConfig, ShowSettings
 from ui.api.models.access import SignInRequest
@@ -107,7 +107,7 @@ def add_functions(
         return {**whole_list(list(functions())), "plugins": list(plugins())}
 
 
-def add_alarms(router: APIRouter, alarms: AlarmDesk) -> None:
+def add_alarms(router: APIRouter, alarms: AlarmService) -> None:
     """Add ``/alarms`` and ``/alarms/history``."""
     ops = Operations(router, "System")
 
@@ -127,7 +127,7 @@ def add_alarms(router: APIRouter, alarms: AlarmDesk) -> None:
         alarms.forget_history()
 
 
-def add_listeners(router: APIRouter, listeners: ListenerDesk) -> None:
+def add_listeners(router: APIRouter, listeners: ListenerService) -> None:
     """Add ``/listeners`` and its verbs."""
     ops = Operations(router, "Listeners")
 

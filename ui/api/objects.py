@@ -16,7 +16,7 @@ from broker.core.objects import ObjectService, Spec
 from ui.api import preconditions
 from ui.api.gate_filters import GateFilter
 from ui.api.models.bridges import ProbeResult
-from ui.api.models.shapes import Anything, Object, ObjectList, Order
+from ui.api.models.shapes import Anything, Order
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath, checked_name, decode_cursor, encode_cursor
 from ui.api.rule_filters import RuleFilter
@@ -154,7 +154,8 @@ class KindRoutes:
             f"list{kind.ids}",
             f"List {kind.many}",
             description=f"{kind.about} Returns a page of them in their order.",
-            answer=ObjectList,
+            answer=kind,
+            is_list=True,
             problems=(422,),
         )
         def list_objects(
@@ -169,7 +170,7 @@ class KindRoutes:
             f"get{kind.id}",
             f"Show {kind.one}",
             description=f"Returns the {kind.name} with its defaults and with read-only members such as its state.",
-            answer=Object,
+            answer=kind,
             problems=(404, 422),
         )
         def get_object(name: NamePath, request: Request) -> Response:
@@ -184,7 +185,7 @@ class KindRoutes:
             f"Create {kind.one}",
             description=f"{kind.about} {_READ_ONLY}",
             body=kind,
-            answer=Object,
+            answer=kind,
             status=201,
             problems=(409,),
         )
@@ -203,7 +204,7 @@ class KindRoutes:
             f"Create or replace {kind.one}",
             description=f"{kind.about} The whole object is replaced: members left out get their defaults. {_READ_ONLY}",
             body=kind,
-            answer=Object,
+            answer=kind,
             problems=(409, *self._changing),
             also_creates=True,
         )
@@ -250,7 +251,7 @@ class KindRoutes:
             description="JSON Merge Patch (RFC 7396): members sent replace those saved, null restores a default.",
             body=kind,
             is_patch=True,
-            answer=Object,
+            answer=kind,
             problems=(404, 409, 412),
         )
         async def patch_object(
@@ -275,7 +276,7 @@ class KindRoutes:
             f"{switch.verb}{kind.id}",
             summary.removesuffix("."),
             description=f"{switch.text.format(kind.one)} Returns the {kind.name}.",
-            answer=Object,
+            answer=kind,
             problems=(404, 409, 422),
         )
         def switched(name: NamePath) -> Any:
@@ -335,7 +336,8 @@ class KindRoutes:
             f"reorder{kind.ids}",
             f"Change the order of {kind.many}",
             description="Each must be named once. Objects that a configuration file defines come first.",
-            answer=ObjectList,
+            answer=kind,
+            is_list=True,
             problems=(409,),
         )
         def reorder_objects(body: Order) -> Spec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, Signature, isawaitable, signature
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
@@ -127,7 +127,8 @@ def described(
     body: type[BaseModel] | Kind | None = None,
     is_patch: bool = False,
     form: dict[str, Any] | None = None,
-    answer: type[Any] | None = None,
+    answer: type[Any] | Kind | None = None,
+    is_list: bool = False,
     status: int = 0,
     problems: tuple[int, ...] = (),
     outcome: str = "Done",
@@ -140,7 +141,8 @@ def described(
     status = status or (204 if answer is None else 200)
     responses: dict[int | str, dict[str, Any]] = {status: {"description": outcome}}
     if answer is not None:
-        responses[status]["content"] = {"application/json": {"schema": {"$ref": ref(answer)}}}
+        shown = ref_of_kind(answer, "List" if is_list else "Object") if isinstance(answer, Kind) else ref(answer)
+        responses[status]["content"] = {"application/json": {"schema": {"$ref": shown}}}
     if also_creates:
         responses[201] = {**responses[status], "description": "Created"}
     with_body = (400, 413, 422) if body is not None else ()
@@ -151,7 +153,7 @@ def described(
         }
     extra: dict[str, Any] = {}
     if body is not None:
-        named = ref_of_kind(body, is_patch=is_patch) if isinstance(body, Kind) else ref(body)
+        named = ref_of_kind(body, "Patch" if is_patch else "Spec") if isinstance(body, Kind) else ref(body)
         content = {"application/json": {"schema": {"$ref": named}}}
         extra["requestBody"] = {"required": True, "content": content}
     if form is not None:
@@ -167,6 +169,6 @@ def ref(model: type[Any]) -> str:
     return name
 
 
-def ref_of_kind(kind: Kind, *, is_patch: bool = False) -> str:
-    """Where the document describes what is sent to save an object, or to change members of one."""
-    return f"{COMPONENTS}{kind.id}{'Patch' if is_patch else 'Spec'}"
+def ref_of_kind(kind: Kind, part: Literal["Spec", "Patch", "Object", "List"]) -> str:
+    """Where the document describes what saves an object, what changes members of one, one as it is shown, or a page."""
+    return f"{COMPONENTS}{kind.id}{part}"

@@ -57,7 +57,7 @@ _PROBLEMS_PAGE = """<!doctype html>
 <link rel="stylesheet" href="/static/app.css"></head>
 <body><main class="prose"><h1>Problems</h1>
 <p>Errors are problem documents (RFC 9457, <code>application/problem+json</code>). <code>code</code> is stable.
-<code>errors</code> lists every problem found, with a JSON pointer into the body and, inside a text, line and column.
+<code>errors</code> lists every problem found, with a JSON pointer into the body and, inside a string, line and column.
 <a href="/docs">Operations</a></p>
 <div class="scroll" role="group" aria-label="Codes" tabindex="0"><table>
 <thead><tr><th>Code</th><th class="num">Status</th><th>Meaning</th><th>What to do</th></tr></thead>

@@ -18,10 +18,10 @@ _PREVIEW = Verb(
     "/pipeline:preview",
     "previewPipeline",
     "pipeline",
-    "Run the whole pipeline on one message",
-    "Validations, transformations and rules as configured. Nothing is delivered, and no action runs.",
-    PipelinePreview,
     "preview",
+    PipelinePreview,
+    "Run the whole pipeline on one message. Validations, transformations and rules as configured. Nothing is "
+    "delivered, and no action runs.",
 )
 
 

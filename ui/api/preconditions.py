@@ -1,4 +1,5 @@
-"""``ETag``, ``If-Match`` and ``If-None-Match`` (RFC 9110, section 13): nobody overwrites what they have not seen."""
+"""``ETag``, ``If-Match`` and ``If-None-Match`` (RFC 9110, section 13): no client overwrites a change that it has not
+seen."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ def check(request: Request, etag: str | None) -> None:
     wanted, unwanted = request.headers.get("if-match"), request.headers.get("if-none-match")
     if wanted is not None and not _holds(wanted, etag):
         now = "there is no such object" if etag is None else f"it is {quoted(etag)} now"
-        raise ApiProblem(412, "changed_meanwhile", f"the object is not what If-Match names, {wanted}; {now}")
+        raise ApiProblem(
+            412, "changed_meanwhile", f"the object changed since you read it (If-Match is {wanted}); {now}"
+        )
     if unwanted is not None and _holds(unwanted, etag):
         raise ApiProblem(412, "changed_meanwhile", f"the object exists, and If-None-Match is {unwanted}")
 
@@ -34,7 +37,7 @@ def with_etag(request: Request, response: Response, etag: str | None) -> Respons
 
 
 def quoted(etag: str) -> str:
-    """As it stands in a header."""
+    """As a header has it."""
     return f'"{etag}"'
 
 

@@ -1,4 +1,4 @@
-"""Errors as problem documents, RFC 9457: ours, the framework's, and those nobody meant.
+"""Errors as problem documents, RFC 9457: ours, the framework's, and unexpected ones.
 
 ``code`` is stable and may be scripted against; ``instance`` is the request's identifier, as in ``X-Request-Id``.
 """
@@ -43,11 +43,11 @@ TITLES: Mapping[str, tuple[int, str, str]] = {
     "no_such_path": (404, "No such path", "The paths are listed under /docs."),
     "method_not_allowed": (405, "Method not allowed", "The header Allow lists what is."),
     "body_timeout": (408, "The body did not arrive in time", "Send less at once, or over a faster connection."),
-    "conflict": (409, "Conflict", "What is there already stands against what was asked."),
+    "conflict": (409, "Conflict", "The request contradicts what exists."),
     "already_exists": (409, "The name is taken", "PUT replaces an object."),
-    "in_use": (409, "The object is used", "'users' lists who names it; change or delete those first."),
+    "in_use": (409, "The object is used", "'users' lists the objects that name it; change or delete those first."),
     "read_only": (409, "Fixed by a file", "The detail names the file; change it there."),
-    "changed_meanwhile": (412, "The object is another one", "Read it again, and send its ETag in If-Match."),
+    "changed_meanwhile": (412, "The object changed since you read it", "Read it again, and send its ETag in If-Match."),
     "too_large": (413, "The body is too large", "The detail says what the limit is."),
     "too_many": (413, "Too many messages in the body", "Send fewer at once."),
     "wrong_content_type": (415, "Content-Type not accepted", "The detail lists what is."),
@@ -89,7 +89,7 @@ class ApiProblem(Exception):
 
 
 def problem_response(error: BaseException, request_id: str) -> Response:
-    """The problem document for any error; one that nobody raised on purpose tells nothing but its identifier."""
+    """The problem document for any error; for an unexpected one it has only the request's identifier."""
     if isinstance(error, ApiProblem):
         return _document(request_id, error.status, error.code, str(error), error.errors, headers=error.headers)
     if isinstance(error, SluiceError):
@@ -188,7 +188,7 @@ def _document(
 
 
 def _encode(body: dict[str, Any]) -> bytes:
-    """The document; a text that UTF-8 cannot say is shown escaped, so that an error never fails to be told."""
+    """The document. Strings that are not valid Unicode are escaped, so that every error can be shown."""
     try:
         return jsontext.encode(body)
     except jsontext.JsonError:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from broker.admin.quarantine import QuarantineDesk
+from broker.admin.quarantine import QuarantineService
 from broker.core.objects import Spec
 from ui.api.models.gates import TakeAgain
 from ui.api.models.shapes import Anything, ObjectList
@@ -15,7 +15,7 @@ from ui.api.operation import Operations
 from ui.api.parameters import NamePath
 
 
-def add_quarantine(router: APIRouter, quarantine: QuarantineDesk) -> None:
+def add_quarantine(router: APIRouter, quarantine: QuarantineService) -> None:
     """Add ``/quarantine`` and its verbs."""
     ops = Operations(router, "Quarantine")
 

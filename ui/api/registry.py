@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import isawaitable
 from typing import Any
 
 from starlette.applications import Starlette
@@ -31,150 +32,103 @@ from ui.api.wire import read_object
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 PATH = "/registry"
 
-Handler = Callable[[Request], Awaitable[Any]]
+Handler = Callable[[Request], Any]
 
 
 def registry_app(schemas: Any, context: ApiContext) -> ASGIApp:
     """The application to be mounted under ``PATH``, over the service of schemas."""
-    face = _Face(Subjects(schemas), BoundedCalls(COMPILE_S, slots=2))
     routes = [
-        Route(path, _answering(handler), methods=[method])
-        for method, path, handler in (
-            ("GET", "/", face.root),
-            ("GET", "/subjects", face.subjects),
-            ("POST", "/subjects/{subject}", face.look_up),
-            ("DELETE", "/subjects/{subject}", face.delete_subject),
-            ("GET", "/subjects/{subject}/versions", face.versions),
-            ("POST", "/subjects/{subject}/versions", face.register),
-            ("GET", "/subjects/{subject}/versions/{version}", face.version),
-            ("DELETE", "/subjects/{subject}/versions/{version}", face.delete_version),
-            ("GET", "/subjects/{subject}/versions/{version}/schema", face.text),
-            ("GET", "/subjects/{subject}/versions/{version}/referencedby", face.referenced_by),
-            ("GET", "/schemas", face.schemas),
-            ("GET", "/schemas/types", face.types),
-            ("GET", "/schemas/guids/{guid}", face.by_guid),
-            ("GET", "/schemas/ids/{id:int}", face.by_id),
-            ("GET", "/schemas/ids/{id:int}/schema", face.text_by_id),
-            ("GET", "/schemas/ids/{id:int}/subjects", face.subjects_of_id),
-            ("GET", "/schemas/ids/{id:int}/versions", face.versions_of_id),
-            ("GET", "/config", face.level),
-            ("PUT", "/config", face.set_level),
-            ("DELETE", "/config", face.forget_level),
-            ("GET", "/config/{subject}", face.level),
-            ("PUT", "/config/{subject}", face.set_level),
-            ("DELETE", "/config/{subject}", face.forget_level),
-            ("POST", "/compatibility/subjects/{subject}/versions", face.compatible),
-            ("POST", "/compatibility/subjects/{subject}/versions/{version}", face.compatible),
-            ("GET", "/mode", face.mode),
-            ("GET", "/mode/{subject}", face.mode),
-            ("GET", "/contexts", face.contexts),
-        )
+        Route(path, _answering(handler), methods=[method]) for method, path, handler in _routes(Subjects(schemas))
     ]
     missing = {404: _not_found, 405: _not_found}
     return Starlette(routes=routes, middleware=[Middleware(_Guard, context=context)], exception_handlers=missing)
 
 
-class _Face:
-    """A method for each path, from request to answer."""
+def _routes(subjects: Subjects) -> Sequence[tuple[str, str, Handler]]:
+    """Method, path, and what the answer is; some of them are awaited."""
+    calls = BoundedCalls(COMPILE_S, slots=2)
 
-    def __init__(self, subjects: Subjects, calls: BoundedCalls) -> None:
-        self._subjects, self._calls = subjects, calls
-
-    async def root(self, request: Request) -> Any:
-        return {}
-
-    async def subjects(self, request: Request) -> Any:
-        found = self._subjects.names(
-            deleted=_flag(request, "deleted"),
-            deleted_only=_flag(request, "deletedOnly"),
-            prefix=request.query_params.get("subjectPrefix", ""),
-        )
-        return _piece(request, found)
-
-    async def versions(self, request: Request) -> Any:
-        return _piece(request, self._subjects.versions(_subject(request), deleted=_flag(request, "deleted")))
-
-    async def version(self, request: Request) -> Any:
-        deleted = _flag(request, "deleted")
-        return self._subjects.version(_subject(request), request.path_params["version"], deleted=deleted)
-
-    async def text(self, request: Request) -> Any:
-        return _Text(self._subjects.text(_subject(request), request.path_params["version"]))
-
-    async def referenced_by(self, request: Request) -> Any:
-        return self._subjects.referenced_by(_subject(request), request.path_params["version"])
-
-    async def schemas(self, request: Request) -> Any:
-        found = self._subjects.all(
-            prefix=request.query_params.get("subjectPrefix", ""),
-            latest_only=_flag(request, "latestOnly"),
-            deleted=_flag(request, "deleted"),
-        )
-        return _piece(request, found)
-
-    async def types(self, request: Request) -> Any:
-        return sorted(TYPES)
-
-    async def by_id(self, request: Request) -> Any:
-        return self._subjects.by_id(request.path_params["id"])
-
-    async def by_guid(self, request: Request) -> Any:
-        return self._subjects.by_guid(request.path_params["guid"])
-
-    async def text_by_id(self, request: Request) -> Any:
-        return _Text(self._subjects.text_by_id(request.path_params["id"]))
-
-    async def subjects_of_id(self, request: Request) -> Any:
-        found = self._subjects.places(request.path_params["id"], deleted=_flag(request, "deleted"))
-        return sorted({subject for subject, _ in found})
-
-    async def versions_of_id(self, request: Request) -> Any:
-        found = self._subjects.places(request.path_params["id"], deleted=_flag(request, "deleted"))
-        return [{"subject": subject, "version": version} for subject, version in found]
-
-    async def look_up(self, request: Request) -> Any:
+    async def look_up(request: Request) -> Any:
         body, deleted = await read_object(request), _flag(request, "deleted")
-        return await self._calls.run(
-            "looking up the schema", lambda: self._subjects.look_up(_subject(request), body, deleted=deleted)
+        return await calls.run(
+            "looking up the schema", lambda: subjects.look_up(_subject(request), body, deleted=deleted)
         )
 
-    async def register(self, request: Request) -> Any:
-        compiling, spec = self._subjects.register(_subject(request), await read_object(request))
-        prepared = await self._calls.run("compiling the schema", compiling)
-        return self._subjects.registered(_subject(request), spec, prepared)
+    async def register(request: Request) -> Any:
+        compiling, spec = subjects.register(_subject(request), await read_object(request))
+        prepared = await calls.run("compiling the schema", compiling)
+        return subjects.registered(_subject(request), spec, prepared)
 
-    async def delete_subject(self, request: Request) -> Any:
-        return self._subjects.delete(_subject(request), permanent=_flag(request, "permanent"))
-
-    async def delete_version(self, request: Request) -> Any:
-        version, permanent = request.path_params["version"], _flag(request, "permanent")
-        return self._subjects.delete_version(_subject(request), version, permanent=permanent)
-
-    async def level(self, request: Request) -> Any:
-        found = self._subjects.level(_optional_subject(request), or_overall=_flag(request, "defaultToGlobal"))
-        return {"compatibilityLevel": found}
-
-    async def set_level(self, request: Request) -> Any:
+    async def set_level(request: Request) -> Any:
         level = (await read_object(request)).get("compatibility")
-        return {"compatibility": self._subjects.set_level(_optional_subject(request), level)}
+        return {"compatibility": subjects.set_level(_optional_subject(request), level)}
 
-    async def forget_level(self, request: Request) -> Any:
-        return {"compatibilityLevel": self._subjects.forget_level(_optional_subject(request))}
-
-    async def compatible(self, request: Request) -> Any:
+    async def compatible(request: Request) -> Any:
         version = request.path_params.get("version")
-        comparing = self._subjects.compatible(_subject(request), version, await read_object(request))
-        verdict = await self._calls.run("comparing the schema", comparing)
+        comparing = subjects.compatible(_subject(request), version, await read_object(request))
+        verdict = await calls.run("comparing the schema", comparing)
         answer: dict[str, Any] = {"is_compatible": verdict.is_compatible}
         if _flag(request, "verbose"):
             answer["messages"] = [str(finding) for finding in verdict.problems]
         return answer
 
-    async def mode(self, request: Request) -> Any:
-        return {"mode": "READONLY" if self._subjects.is_read_only(_optional_subject(request)) else "READWRITE"}
+    def names(request: Request) -> Any:
+        only, prefix = _flag(request, "deletedOnly"), request.query_params.get("subjectPrefix", "")
+        return _piece(request, subjects.names(deleted=_flag(request, "deleted"), deleted_only=only, prefix=prefix))
 
-    async def contexts(self, request: Request) -> Any:
-        return ["."]
+    def schemas(request: Request) -> Any:
+        prefix, latest = request.query_params.get("subjectPrefix", ""), _flag(request, "latestOnly")
+        return _piece(request, subjects.all(prefix=prefix, latest_only=latest, deleted=_flag(request, "deleted")))
+
+    def versions(request: Request) -> Any:
+        return _piece(request, subjects.versions(_subject(request), deleted=_flag(request, "deleted")))
+
+    def version(request: Request) -> Any:
+        return subjects.version(_subject(request), _version(request), deleted=_flag(request, "deleted"))
+
+    def delete_version(request: Request) -> Any:
+        return subjects.delete_version(_subject(request), _version(request), permanent=_flag(request, "permanent"))
+
+    def places(request: Request) -> Any:
+        return subjects.places(request.path_params["id"], deleted=_flag(request, "deleted"))
+
+    def level(request: Request) -> Any:
+        found = subjects.level(_optional_subject(request), or_overall=_flag(request, "defaultToGlobal"))
+        return {"compatibilityLevel": found}
+
+    def forget_level(request: Request) -> Any:
+        return {"compatibilityLevel": subjects.forget_level(_optional_subject(request))}
+
+    def mode(request: Request) -> Any:
+        return {"mode": "READONLY" if subjects.is_read_only(_optional_subject(request)) else "READWRITE"}
+
+    one, by_id = "/subjects/{subject}/versions/{version}", "/schemas/ids/{id:int}"
+    return (
+        ("GET", "/", lambda _: {}),
+        ("GET", "/subjects", names),
+        ("POST", "/subjects/{subject}", look_up),
+        ("DELETE", "/subjects/{subject}", lambda it: subjects.delete(_subject(it), permanent=_flag(it, "permanent"))),
+        ("GET", "/subjects/{subject}/versions", versions),
+        ("POST", "/subjects/{subject}/versions", register),
+        ("GET", one, version),
+        ("DELETE", one, delete_version),
+        ("GET", f"{one}/schema", lambda it: _Text(subjects.text(_subject(it), _version(it)))),
+        ("GET", f"{one}/referencedby", lambda it: subjects.referenced_by(_subject(it), _version(it))),
+        ("GET", "/schemas", schemas),
+        ("GET", "/schemas/types", lambda _: sorted(TYPES)),
+        ("GET", "/schemas/guids/{guid}", lambda it: subjects.by_guid(it.path_params["guid"])),
+        ("GET", by_id, lambda it: subjects.by_id(it.path_params["id"])),
+        ("GET", f"{by_id}/schema", lambda it: _Text(subjects.text_by_id(it.path_params["id"]))),
+        ("GET", f"{by_id}/subjects", lambda it: sorted({subject for subject, _ in places(it)})),
+        ("GET", f"{by_id}/versions", lambda it: [{"subject": name, "version": number} for name, number in places(it)]),
+        *((method, path, handler) for path in ("/config", "/config/{subject}")
+          for method, handler in (("GET", level), ("PUT", set_level), ("DELETE", forget_level))),
+        ("POST", "/compatibility/subjects/{subject}/versions", compatible),
+        ("POST", "/compatibility/subjects/{subject}/versions/{version}", compatible),
+        ("GET", "/mode", mode),
+        ("GET", "/mode/{subject}", mode),
+        ("GET", "/contexts", lambda _: ["."]),
+    )  # fmt: skip
 
 
 class _Text(str):
@@ -182,7 +136,7 @@ class _Text(str):
 
 
 class _Guard:
-    """Lets nobody in without the token."""
+    """Refuses requests without the token."""
 
     def __init__(self, app: ASGIApp, context: ApiContext) -> None:
         self._app, self._context = app, context
@@ -219,7 +173,8 @@ class _Guard:
 def _answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
-            found = await handler(request)
+            found = handler(request)
+            found = await found if isawaitable(found) else found
         except RegistryError as error:
             return _error(error)
         except SluiceError as error:
@@ -249,6 +204,10 @@ async def _not_found(request: Request, error: Exception) -> Response:
 
 def _subject(request: Request) -> str:
     return str(request.path_params["subject"])
+
+
+def _version(request: Request) -> str:
+    return str(request.path_params["version"])
 
 
 def _optional_subject(request: Request) -> str | None:

@@ -1,17 +1,18 @@
-"""Schemas over HTTP: versions, who uses them, what a change would do, and the calls that try one.
+"""Schemas over HTTP: versions, what uses them, what a change would do, and the calls that try one.
 
-Compiling and comparing run on threads of their own with a deadline (``ui.api.deadline``), so that a schema that takes
-long holds up nobody.
+Compiling and comparing run on threads of their own with a deadline (``ui.api.deadline``), so that a slow schema does
+not hold up other requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel
+from starlette.responses import Response
 
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
@@ -195,52 +196,19 @@ async def _of_all() -> None:
     """The mode of schemas without one of their own belongs to no name."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Try:
-    """A call on a registered schema, which the path names. ``method`` prepares on the loop what then takes a while."""
-
-    verb: str
-    operation_id: str
-    summary: str
-    body: type[BaseModel]
-    prepare: Callable[[Any, Spec], Callable[[], Mapping[str, Any]]]
-
-
-_TRIES: Sequence[_Try] = (
-    _Try(
-        "check",
-        "checkSchemaChange",
-        "Check a new version of a schema",
-        SchemaSource,
-        lambda service, body: service.prepare_check(body),
-    ),
-    _Try(
-        "decode",
-        "decodeWithRegisteredSchema",
-        "Decode a payload with a registered schema",
-        RegisteredDecode,
-        lambda service, body: lambda: service.decode(body),
-    ),
-    _Try(
-        "encode",
-        "encodeWithRegisteredSchema",
-        "Encode a value with a registered schema",
-        RegisteredEncode,
-        lambda service, body: lambda: service.encode(body),
-    ),
-    _Try(
-        "validate",
-        "validateWithRegisteredSchema",
-        "Validate a value or payload with a registered schema",
-        RegisteredValidate,
-        lambda service, body: lambda: service.validate(body),
-    ),
-)
+_TRIES: Sequence[tuple[str, str, str, type[BaseModel]]] = (
+    ("check", "checkSchemaChange", "Check a new version of a schema", SchemaSource),
+    ("decode", "decodeWithRegisteredSchema", "Decode a payload with a registered schema", RegisteredDecode),
+    ("encode", "encodeWithRegisteredSchema", "Encode a value with a registered schema", RegisteredEncode),
+    ("validate", "validateWithRegisteredSchema", "Validate a value or payload with a registered schema",
+     RegisteredValidate),
+)  # fmt: skip
+"""Calls on a registered schema, which the path names: method, operation, summary, body."""
 
 
 def _add_trying(ops: Operations, service: SchemaVerbs, calls: BoundedCalls) -> None:
-    for item in _TRIES:
-        _add_try(ops, service, calls, item)
+    for call in _TRIES:
+        _add_try(ops, service, calls, *call)
 
     @ops.post(
         "/schemas:infer", "inferSchema", "Infer a schema from messages", body=SchemaInference, answer=InferredSchema
@@ -251,12 +219,15 @@ def _add_trying(ops: Operations, service: SchemaVerbs, calls: BoundedCalls) -> N
         return Json(await calls.run("schemas:infer", lambda: jsontext.encode(plain(made()))))
 
 
-def _add_try(ops: Operations, service: SchemaVerbs, calls: BoundedCalls, item: _Try) -> None:
-    @ops.post(f"{_ONE}:{item.verb}", item.operation_id, item.summary, body=item.body, answer=Anything, problems=(404,))
-    async def run(name: NamePath, body: Spec) -> Any:
+def _add_try(
+    ops: Operations, service: SchemaVerbs, calls: BoundedCalls, verb: str, id: str, summary: str, model: type[BaseModel]
+) -> None:
+    @ops.post(f"{_ONE}:{verb}", id, summary, body=model, answer=Anything, problems=(404,))
+    async def run(name: NamePath, body: Spec) -> Response:
         """Uses the version in use unless the body names another. Nothing is saved."""
-        made = item.prepare(service, {**body, "name": name})
-        return Json(await calls.run(f"schemas/{name}:{item.verb}", lambda: jsontext.encode(plain(made()))))
+        named = {**body, "name": name}
+        call = service.prepare_check(named) if verb == "check" else partial(getattr(service, verb), named)
+        return Json(await calls.run(f"schemas/{name}:{verb}", lambda: jsontext.encode(plain(call()))))
 
 
 def _number(version: str) -> int:

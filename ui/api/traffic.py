@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Query
 
-from broker.admin.clients import ClientDesk
-from broker.admin.delayed import MAX_LISTED, DelayedDesk
-from broker.admin.groups import GroupDesk, GroupSpec
+from broker.admin.clients import ClientService
+from broker.admin.delayed import MAX_LISTED, DelayedService
+from broker.admin.groups import GroupService, GroupSpec
 from broker.admin.listing import Selection
-from broker.admin.retained import RetainedDesk
-from broker.admin.sessions import MAX_TOP, SessionDesk
-from broker.admin.subscriptions import SubscriptionDesk, SubscriptionSelection
+from broker.admin.retained import RetainedService
+from broker.admin.sessions import MAX_TOP, SessionService
+from broker.admin.subscriptions import SubscriptionSelection, SubscriptionService
 from broker.codec.packets import SubscriptionRequest
 from broker.core import jsontext
 from broker.core.clock import Clock
@@ -107,7 +107,7 @@ def _session_page(page: Spec) -> Spec:
     return _page(page, None if page["next"] is None else encode_cursor(*page["next"]))
 
 
-def add_clients(router: APIRouter, desk: ClientDesk) -> None:
+def add_clients(router: APIRouter, service: ClientService) -> None:
     """Add ``/clients`` and its verbs."""
     ops = Operations(router, "Clients")
 
@@ -120,12 +120,12 @@ def add_clients(router: APIRouter, desk: ClientDesk) -> None:
     ) -> Spec:
         """Returns clients that are connected or have a session. Filters combine."""
         after = decode_cursor(cursor) if cursor is not None else None
-        return _session_page(await desk.page(wanted, sort, limit, after))
+        return _session_page(await service.page(wanted, sort, limit, after))
 
     @ops.post("/clients:kick", "kickClients", "Disconnect clients", answer=Anything)
     def kick(body: KickClients) -> Spec:
         """Disconnects the clients with reason code 0x98. Their sessions expire as usual."""
-        return desk.kick(body.client_ids)
+        return service.kick(body.client_ids)
 
     @ops.post("/clients:subscribe", "subscribeClient", "Subscribe a client", answer=Subscribed, problems=(404, 409))
     async def subscribe(body: SubscribeClient) -> Spec:
@@ -134,21 +134,21 @@ def add_clients(router: APIRouter, desk: ClientDesk) -> None:
             SubscriptionRequest(one.filter, one.qos, one.no_local, one.retain_as_published, one.retain_handling)
             for one in body.subscriptions
         ]
-        return await desk.subscribe(body.client_id, requests, checks_rules=body.check_acl)
+        return await service.subscribe(body.client_id, requests, checks_rules=body.check_acl)
 
     @ops.post("/clients:unsubscribe", "unsubscribeClient", "Unsubscribe a client", answer=Anything, problems=(404, 409))
     async def unsubscribe(body: UnsubscribeClient) -> Spec:
         """Removes subscriptions of a connected client, as if it had sent UNSUBSCRIBE."""
-        return await desk.unsubscribe(body.client_id, body.filters)
+        return await service.unsubscribe(body.client_id, body.filters)
 
     # Last: its path would match those of the others.
     @ops.get("/clients/{client_id:path}", "getClient", "Show a client", answer=Anything, problems=(404,))
     def show(client_id: ClientIdPath) -> Spec:
         """Returns the connection, its properties and its session."""
-        return desk.show(client_id)
+        return service.show(client_id)
 
 
-def add_sessions(router: APIRouter, desk: SessionDesk, clock: Clock) -> None:
+def add_sessions(router: APIRouter, service: SessionService, clock: Clock) -> None:
     """Add ``/sessions`` and its verbs."""
     ops = Operations(router, "Sessions")
 
@@ -161,7 +161,7 @@ def add_sessions(router: APIRouter, desk: SessionDesk, clock: Clock) -> None:
     ) -> Spec:
         """Returns sessions of connected and disconnected clients. Filters combine."""
         after = decode_cursor(cursor) if cursor is not None else None
-        return _session_page(await desk.page(wanted, sort, limit, after))
+        return _session_page(await service.page(wanted, sort, limit, after))
 
     @ops.get(
         "/sessions:top",
@@ -175,7 +175,7 @@ def add_sessions(router: APIRouter, desk: SessionDesk, clock: Clock) -> None:
         by: Annotated[Literal["messages", "bytes"], Query(description="What makes a queue long.")] = "messages",
     ) -> Spec:
         """Returns the sessions with the longest queues, in memory and on disk."""
-        return await desk.top(count, by)
+        return await service.top(count, by)
 
     @ops.post("/sessions:purge", "purgeSessions", "Purge sessions", answer=Purged)
     async def purge(body: PurgeSessions) -> Spec:
@@ -191,20 +191,20 @@ def add_sessions(router: APIRouter, desk: SessionDesk, clock: Clock) -> None:
             min_queued=body.min_queued,
             min_queue_bytes=body.min_queue_bytes,
         )
-        return await desk.purge(wanted, dry_run=body.dry_run)
+        return await service.purge(wanted, dry_run=body.dry_run)
 
     @ops.get("/sessions/{client_id:path}", "getSession", "Show a session", answer=Anything, problems=(404,))
     def show(client_id: ClientIdPath) -> Spec:
         """Returns the session with its subscriptions and the size of its queue."""
-        return desk.show(client_id)
+        return service.show(client_id)
 
     @ops.delete("/sessions/{client_id:path}", "deleteSession", "Delete a session", problems=(404,))
     async def delete(client_id: ClientIdPath) -> None:
         """Deletes the session with its queued messages, and disconnects the client with reason code 0x98."""
-        await desk.delete(client_id)
+        await service.delete(client_id)
 
 
-def add_subscriptions(router: APIRouter, desk: SubscriptionDesk) -> None:
+def add_subscriptions(router: APIRouter, service: SubscriptionService) -> None:
     """Add ``/subscriptions``."""
     ops = Operations(router, "Subscriptions")
 
@@ -221,7 +221,7 @@ def add_subscriptions(router: APIRouter, desk: SubscriptionDesk) -> None:
     ) -> Spec:
         """Returns subscriptions by client and filter. `match` finds those that receive a topic."""
         wanted = SubscriptionSelection(client_id, filter, match, share_group, durable, qos)
-        page = await desk.page(wanted, limit, None if cursor is None else _subscription_after(cursor))
+        page = await service.page(wanted, limit, None if cursor is None else _subscription_after(cursor))
         following = page["next"]
         return _page(page, None if following is None else encode_cursor(0, jsontext.encode(list(following)).decode()))
 
@@ -238,7 +238,7 @@ def _subscription_after(cursor: str) -> tuple[str, str]:
     return client_id, topic_filter
 
 
-def add_groups(router: APIRouter, groups: GroupDesk) -> None:
+def add_groups(router: APIRouter, groups: GroupService) -> None:
     """Add ``/groups``."""
     ops = Operations(router, "Share groups")
 
@@ -263,7 +263,7 @@ def add_groups(router: APIRouter, groups: GroupDesk) -> None:
         groups.delete(group)
 
 
-def add_retained(router: APIRouter, desk: RetainedDesk) -> None:
+def add_retained(router: APIRouter, service: RetainedService) -> None:
     """Add ``/retained`` and its verbs."""
     ops = Operations(router, "Retained")
 
@@ -272,31 +272,31 @@ def add_retained(router: APIRouter, desk: RetainedDesk) -> None:
         filter: Annotated[str, Query(description="A topic filter.")] = "#", limit: Limit = 100, cursor: Cursor = None
     ) -> Spec:
         """Returns retained messages by topic. Long payloads are cut."""
-        page = await desk.page(filter, limit, None if cursor is None else decode_cursor(cursor)[1])
+        page = await service.page(filter, limit, None if cursor is None else decode_cursor(cursor)[1])
         return _page(page, None if page["next"] is None else encode_cursor(0, page["next"]))
 
     @ops.get("/retained:count", "countRetained", "Count retained messages", answer=RetainedCount)
     def count() -> Spec:
         """Returns the number of retained messages and their size."""
-        return desk.count()
+        return service.count()
 
     @ops.get("/retained:message", "getRetained", "Show a retained message", answer=Anything, problems=(404,))
     def show(topic: Topic) -> Spec:
         """Returns the retained message of one topic, with its whole payload."""
-        return desk.get(topic)
+        return service.get(topic)
 
     @ops.delete("/retained:message", "deleteRetained", "Delete a retained message", problems=(404,))
     async def delete(topic: Topic) -> None:
         """Deletes the retained message of one topic."""
-        await desk.delete(topic)
+        await service.delete(topic)
 
     @ops.post("/retained:clear", "clearRetained", "Clear retained messages", answer=Cleared)
     async def clear(body: ClearRetained) -> Spec:
         """Deletes the retained messages whose topics match a filter. `dry_run` only counts them."""
-        return await desk.clear(body.filter, only_expired=body.only_expired, dry_run=body.dry_run)
+        return await service.clear(body.filter, only_expired=body.only_expired, dry_run=body.dry_run)
 
 
-def add_delayed(router: APIRouter, delayed: DelayedDesk) -> None:
+def add_delayed(router: APIRouter, delayed: DelayedService) -> None:
     """Add ``/delayed``."""
     ops = Operations(router, "Delayed")
 

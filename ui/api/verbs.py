@@ -32,137 +32,55 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A call of a method of the service of a kind, which is found by ``kind``, its path."""
+    """A method of the service of a kind, which is found by ``kind``, its path. ``text`` is the summary, then more."""
 
     path: str
     operation_id: str
     kind: str
-    summary: str
-    text: str
-    body: type[BaseModel]
     method: str
+    body: type[BaseModel]
+    text: str
 
 
 VERBS: Sequence[Verb] = (
-    Verb(
-        "/rules:test",
-        "testRule",
-        "rules",
-        "Run SQL on one event",
-        "Returns the rows, `no_result` where FROM or WHERE does not match, or the error. Actions do not run.",
-        RuleTest,
-        "test",
-    ),
-    Verb(
-        "/rules:check",
-        "checkRule",
-        "rules",
-        "Check a rule",
-        "Returns the types of the rows, the event columns that each reads, and warnings.",
-        RuleCheck,
-        "check",
-    ),
-    Verb(
-        "/rules:explain",
-        "explainRule",
-        "rules",
-        "Run SQL or a rule on one event, step by step",
-        "Returns the value of every sub-expression.",
-        RuleExplain,
-        "explain",
-    ),
-    Verb(
-        "/templates:render",
-        "renderTemplate",
-        "rules",
-        "Fill a template from a row",
-        "Placeholders are filled as actions fill them.",
-        TemplateRender,
-        "render",
-    ),
-    Verb(
-        "/variform:eval",
-        "evaluateVariform",
-        "transforms",
-        "Evaluate a variform expression",
-        "The value is text, or with `raw` a value of its type.",
-        VariformEval,
-        "evaluate",
-    ),
-    Verb(
-        "/transforms:preview",
-        "previewTransforms",
-        "transforms",
-        "Run transformations on one message",
-        "Returns the message that comes out, the failures, and the message after each step.",
-        TransformPreview,
-        "preview",
-    ),
-    Verb(
-        "/validations:test",
-        "testValidations",
-        "validations",
-        "Run validations on one message",
-        "Returns whether the message passes, and the result of every check.",
-        ValidationTest,
-        "test",
-    ),
-    Verb(
-        "/rewrites:test",
-        "testRewrites",
-        "rewrites",
-        "Rewrite a topic",
-        "Returns what a topic or filter that a client names is rewritten to, and by which rewrite.",
-        RewriteTrial,
-        "test",
-    ),
-    Verb(
-        "/schemas:check",
-        "checkSchema",
-        "schemas",
-        "Check a schema",
-        "Compiles the schema. Status 422 says why it cannot be saved.",
-        SchemaSource,
-        "check",
-    ),
-    Verb(
-        "/schemas:decode",
-        "decodeWithSchema",
-        "schemas",
-        "Decode a payload",
-        "The schema is part of the body and is not saved.",
-        SchemaDecode,
-        "decode",
-    ),
-    Verb(
-        "/schemas:encode",
-        "encodeWithSchema",
-        "schemas",
-        "Encode a value",
-        "The schema is part of the body and is not saved.",
-        SchemaEncode,
-        "encode",
-    ),
-    Verb(
-        "/schemas:validate",
-        "validateWithSchema",
-        "schemas",
-        "Validate a value or payload",
-        "The schema is part of the body and is not saved.",
-        SchemaValidate,
-        "validate",
-    ),
-)
+    Verb("/rules:test", "testRule", "rules", "test", RuleTest,
+         "Run SQL on one event. Returns the rows, `no_result` where FROM or WHERE does not match, or the error."
+         " Actions do not run."),
+    Verb("/rules:check", "checkRule", "rules", "check", RuleCheck,
+         "Check a rule. Returns the types of the rows, the event columns that each reads, and warnings."),
+    Verb("/rules:explain", "explainRule", "rules", "explain", RuleExplain,
+         "Run SQL or a rule on one event, step by step. Returns the value of every sub-expression."),
+    Verb("/templates:render", "renderTemplate", "rules", "render", TemplateRender,
+         "Fill a template from a row. Placeholders are filled as actions fill them."),
+    Verb("/variform:eval", "evaluateVariform", "transforms", "evaluate", VariformEval,
+         "Evaluate a variform expression. The value is text, or with `raw` a value of its type."),
+    Verb("/transforms:preview", "previewTransforms", "transforms", "preview", TransformPreview,
+         "Run transformations on one message. Returns the message that comes out, the failures, and the message"
+         " after each step."),
+    Verb("/validations:test", "testValidations", "validations", "test", ValidationTest,
+         "Run validations on one message. Returns whether the message passes, and the result of every check."),
+    Verb("/rewrites:test", "testRewrites", "rewrites", "test", RewriteTrial,
+         "Rewrite a topic. Returns what a topic or filter that a client names is rewritten to, and by which rewrite."),
+    Verb("/schemas:check", "checkSchema", "schemas", "check", SchemaSource,
+         "Check a schema. Compiles the schema. Status 422 says why it cannot be saved."),
+    Verb("/schemas:decode", "decodeWithSchema", "schemas", "decode", SchemaDecode,
+         "Decode a payload. The schema is part of the body and is not saved."),
+    Verb("/schemas:encode", "encodeWithSchema", "schemas", "encode", SchemaEncode,
+         "Encode a value. The schema is part of the body and is not saved."),
+    Verb("/schemas:validate", "validateWithSchema", "schemas", "validate", SchemaValidate,
+         "Validate a value or payload. The schema is part of the body and is not saved."),
+)  # fmt: skip
 
 
 def add_verb(router: APIRouter, verb: Verb, service: object, calls: BoundedCalls) -> None:
     """Add the route of a verb."""
+    summary, _, text = verb.text.partition(". ")
 
     @Operations(router, "Try").post(
         verb.path,
         verb.operation_id,
-        verb.summary,
-        description=f"{verb.text} Nothing is saved. The call has a deadline of 2 seconds.",
+        summary,
+        description=f"{text} Nothing is saved. The call has a deadline of 2 seconds.",
         body=verb.body,
         answer=Anything,
     )

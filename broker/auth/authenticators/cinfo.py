@@ -1,4 +1,4 @@
-"""The authenticator ``cinfo``: decides from what is known of the client alone, asking nobody."""
+"""The authenticator ``cinfo``: decides from what is known of the client alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The authenticator ``jwt``: clients show a token that somebody has signed who may (JSON Web Token, OAuth 2.0)."""
+"""The authenticator ``jwt``: clients show a signed token (JSON Web Token, OAuth 2.0)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class JwtSettings(Settings):
     precondition: ExpressionText | None = Field(
         default=None, description="It is asked only when this gives exactly 'true'."
     )
-    token_in: Literal["password", "username"] = Field(default="password", description="Where the token stands.")
+    token_in: Literal["password", "username"] = Field(default="password", description="Where the token is.")
     algorithms: list[AlgorithmName] = Field(
         default=_ALL, min_length=1, description="Algorithms that are allowed; of these each key is used for those of "
         "its own kind: a secret for HS256, HS384 and HS512, a public key for the others."
@@ -74,11 +74,11 @@ class JwtSettings(Settings):
     )  # fmt: skip
     secret_base64_encoded: bool = Field(default=False, description="Whether the secret is written in Base64.")
     public_key: str | None = Field(
-        default=None, min_length=1, description="The public key, or certificate, of who signs: a file in PEM form, or "
-        "such a text itself."
+        default=None, min_length=1, description="The public key, or certificate, of the signer: a file in PEM form, or "
+        "the PEM text itself."
     )  # fmt: skip
     jwks_url: Annotated[str | None, ADDRESS] = Field(
-        default=None, description="Where the keys of who signs are read: a JWK set over https."
+        default=None, description="Address of the signer's keys: a JWK set over https."
     )
     allow_http: bool = Field(
         default=False, description="Whether `jwks_url` may begin with `http:`; whoever stands in between can then let "
@@ -96,7 +96,8 @@ class JwtSettings(Settings):
         "ends; a duration."
     )  # fmt: skip
     required_claims: list[str] = Field(
-        default=["exp"], description="Claims that every token must have. Without `exp` here, tokens may be for ever."
+        default=["exp"],
+        description="Claims that every token must have. Without `exp` here, tokens may be valid forever.",
     )
     verify_claims: dict[str, Expected] = Field(
         default_factory=dict, description="Claims and what they must be, one value or any of a list; with "
@@ -190,7 +191,7 @@ class JwtAuthenticator:
 
     @property
     def state(self) -> Spec | None:
-        """What people are told of keys that are read from elsewhere."""
+        """The state of keys that are read from elsewhere."""
         return None if self._published is None else {"jwks": self._published.state}
 
     # -- logins --

@@ -437,9 +437,13 @@ async def test_others_are_not_banned_and_a_ban_can_be_lifted() -> None:
 @pytest.mark.parametrize(
     ("kind", "who", "text"),
     [
-        ("peerhost", "999.1.1.1", "'999.1.1.1' is not an address; write it as '10.0.0.1' or '2001:db8::1'"),
-        ("peerhost", "gateway.example", "'gateway.example' is not an address; write it as '10.0.0.1' or '2001:db8::1'"),
-        ("clientid_re", "(", "'(' is no regular expression (RE2): missing ): ("),
+        ("peerhost", "999.1.1.1", "who: '999.1.1.1' is not an address; write it as '10.0.0.1' or '2001:db8::1'"),
+        (
+            "peerhost",
+            "gateway.example",
+            "who: 'gateway.example' is not an address; write it as '10.0.0.1' or '2001:db8::1'",
+        ),
+        ("clientid_re", "(", "who: '(' is not a regular expression (RE2): missing ): ("),
     ],
 )
 @on_loop

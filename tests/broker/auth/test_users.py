@@ -13,8 +13,9 @@ from broker.auth.decision import Decision
 from broker.auth.hashing import HashPool, PasswordHashingSettings
 from broker.auth.login_limits import LoginLimits, LoginLimitSettings
 from broker.auth.passwords import hashed
-from broker.auth.user_import import imported_users
+from broker.auth.user_import import UserImport, imported_users
 from broker.auth.users import Users
+from broker.config.spec_problems import parsed
 from broker.core.clock import SystemClock
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound
 from broker.core.objects import MemorySection, Spec
@@ -163,7 +164,7 @@ def test_a_user_of_a_file_that_cannot_be_used_is_named(kept: Any) -> None:
 @on_loop
 async def test_a_salt_is_imported_as_it_is_written(text: str, encoding: str) -> None:
     one = {"name": "a", "password_hash": "00" * 32, "salt": text, "salt_encoding": encoding}
-    [user] = await imported_users({"users": [one]}, Store().pool)
+    [user] = await imported_users(UserImport(users=[one]), Store().pool)
     assert [credential.salt for credential in user.credentials] == [b"salt"]
 
 
@@ -179,7 +180,7 @@ async def test_a_salt_is_imported_as_it_is_written(text: str, encoding: str) -> 
         ({"name": "a", "password_hash": "00", "algorithm": "plain"}, "not kept"),
         ({"name": "a", "password_hash": "00", "algorithm": "argon"}, "no algorithm"),
         ({"name": "a", "password_hash": "00" * 32, "salt": "s", "algorithm": "pbkdf2_sha256"}, "iterations"),
-        ("ann", "a name"),
+        ("ann", "expected an object"),
     ],
 )
 @on_loop
@@ -187,5 +188,5 @@ async def test_an_import_says_what_is_wrong_with_whom(user: Any, says: str) -> N
     store = Store()
     good = {"name": "b", "password_hash": "00" * 32, "salt": "s"}
     with pytest.raises(Invalid, match=says) as raised:
-        await imported_users({"users": [good, user]}, store.pool)
+        await imported_users(parsed(UserImport, {"users": [good, user]}, "no users were imported"), store.pool)
     assert raised.value.problems[0].pointer == "/users/1"

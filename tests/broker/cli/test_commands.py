@@ -176,7 +176,7 @@ def test_the_token_of_a_directory_is_not_shown_to_another_address(
         ("5", "expected"),
         ("[5]", "object 1 of"),
         ("[{name = a}, {}]", "object 2 of"),
-        ("sql = x", "needs a name"),
+        ("sql = x", "expected a name"),
         ("[]", "holds no objects"),
     ],
 )

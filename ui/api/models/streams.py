@@ -19,7 +19,7 @@ class ShardPosition(BaseModel):
 
 
 class StreamPositions(BaseModel, extra="allow"):
-    """Where a stream stands, and where its records are read.
+    """Where a stream begins and ends, and where its records are read.
 
     That is ``{ranges_url}/streams/{log}/{shard}?from=&to=``, with ``ticket`` as bearer. ``epoch`` changes when a stream
     is deleted and made anew.
