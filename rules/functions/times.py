@@ -98,7 +98,7 @@ def rfc3339_to_unix_ts(text: StrictText, unit: Unit = "second") -> int:
     """The instant a text stands for; it must name its offset."""
     match = _RFC3339.fullmatch(text)
     if match is None:
-        raise failure("rfc3339_to_unix_ts", f"{text[:40]!r} is no RFC 3339 time such as 2024-02-23T15:56:30Z")
+        raise failure("rfc3339_to_unix_ts", f"{text[:40]!r} is not an RFC 3339 time such as 2024-02-23T15:56:30Z")
     seconds = _seconds("rfc3339_to_unix_ts", *(int(part) for part in match.groups()[:6]))
     seconds -= offset_s(match[8], "rfc3339_to_unix_ts")
     return _in_unit(seconds, int((match[7] or "").ljust(9, "0")[:9]), unit)

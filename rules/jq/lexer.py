@@ -46,14 +46,14 @@ def tokens(program: str) -> list[Token]:
     """The words of a program, with an ``end`` last.
 
     Raises:
-        Unreadable: there is something in it that is no word of jq.
+        Unreadable: there is something in it that is not a word of jq.
     """
     found = list(words(program))
     for token in found:
         if token.kind == "unclosed":
             raise Unreadable("a string does not end, or has an escape that jq does not know", token.at)
         if token.kind == "unknown":
-            raise Unreadable(f"{token.text!r} is no word of jq", token.at)
+            raise Unreadable(f"{token.text!r} is not a word of jq", token.at)
     return [*found, Token("end", "", len(program))]
 
 

@@ -268,14 +268,14 @@ def wish(
     given = body if isinstance(body, Mapping) else {}
     name, sql, stream = given.get("name"), given.get("sql"), given.get("stream")
     problems = [
-        Problem("a text is wanted", f"/{member}")
+        Problem("expected a string", f"/{member}")
         for member, value in (("name", name), ("sql", sql))
         if value is not None and not isinstance(value, str)
     ]
     if name is None and sql is None and given.get("language") != "jq":
         problems.append(Problem("give the name of a rule, SQL, or both", "/sql"))
     if not isinstance(stream, str):
-        problems.append(Problem("the name of a stream is wanted", "/stream"))
+        problems.append(Problem("expected the name of a stream", "/stream"))
     start, end = _place(given, "from", problems), _place(given, "to", problems)
     limit = _number(given, "limit", settings.backtest_max_messages, settings.backtest_max_messages, problems)
     samples = _number(given, "samples", _SAMPLES, MAX_SAMPLES, problems)
@@ -314,7 +314,7 @@ def _place(given: Mapping[str, Any], member: str, problems: list[Problem]) -> in
             moment = datetime.fromisoformat(value)
             if moment.tzinfo is not None:
                 return moment
-    problems.append(Problem("an offset is wanted, or a time such as 2026-01-31T12:00:00Z", f"/{member}"))
+    problems.append(Problem("expected an offset or a time such as 2026-01-31T12:00:00Z", f"/{member}"))
     return None
 
 
@@ -322,7 +322,7 @@ def _number(given: Mapping[str, Any], member: str, default: Any, most: Any, prob
     value = given.get(member, default)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= most:
         return value if isinstance(default, float) else int(value)
-    problems.append(Problem(f"a number above 0 and up to {most:,} is wanted", f"/{member}"))
+    problems.append(Problem(f"expected a number above 0 and up to {most:,}", f"/{member}"))
     return default
 
 

@@ -146,7 +146,7 @@ def values_issue(left: Operand, right: Operand, outcome: str) -> Issue | None:
             close = nearest(literal.name, one.kind.values)
             listed = ", ".join(f"'{value}'" for value in one.kind.values[:12])
             hint = f"did you mean '{close}'?" if close else f"its values are {listed}"
-            return Issue(f"'{literal.name}' is no value of {text_of_tree(one.node)}: {outcome}", hint)
+            return Issue(f"'{literal.name}' is not a value of {text_of_tree(one.node)}: {outcome}", hint)
     return Issue(f"{text_of_tree(left.node)} and {text_of_tree(right.node)} have no value in common: {outcome}")
 
 
