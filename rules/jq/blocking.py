@@ -107,7 +107,11 @@ class BlockingWorker:
     def run(self, request: Request) -> str:
         """The outputs of one request. Raises ``JqError``."""
         loop, pool = self._started()
-        return loop.run_until_complete(pool.run(request))
+
+        async def run() -> str:
+            return await pool.run(request)
+
+        return loop.run_until_complete(run())
 
     def fetch(self, answers: Answers, request: Request, ends_s: float | None) -> None:
         """Keep the answer to a request as the next one.

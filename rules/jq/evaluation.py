@@ -40,12 +40,12 @@ class Request:
         """The program."""
         return f"the jq program {self.program}"
 
-    async def ask(self) -> str:
+    def ask(self) -> Awaitable[str]:
         """The outputs, as the JSON text of an array. Raises ``JqError``: it failed, or there are no workers here."""
         run = _workers.get()
         if run is None:
             raise self.refused
-        return await run(self)
+        return run(self)
 
     @property
     def refused(self) -> JqError:

@@ -256,7 +256,7 @@ class Backtests:
 def wish(
     body: Any, spec_of: Callable[[str], Spec], check: Callable[[Spec], None], settings: RulesSettings
 ) -> BacktestRequest:
-    """The wish that a request holds.
+    """The request that a body holds.
 
     ``name`` and ``sql`` compare new SQL with the rule; ``sql`` alone, or ``name`` alone, with nothing. In place of SQL
     a program in jq may stand (``language``, ``jq``), and in ``sources`` what it reads, else what the rule reads.
@@ -337,7 +337,7 @@ def _newest(ranges: Sequence[tuple[int, int, int]], limit: int) -> list[tuple[in
 
 def _environment() -> dict[str, str]:
     """This process's, with this program's modules to be found wherever it was started from."""
-    root = str(Path(__file__).resolve().parents[1])
+    root = str(Path(__file__).resolve().parents[2])
     return {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
