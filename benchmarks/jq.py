@@ -15,9 +15,9 @@ from typing import Final
 
 import uvloop
 
-from rules.jq.evaluation import PROGRAMS, Request
+from rules.jq.evaluation import Request
 from rules.jq.pool import WorkerPool
-from rules.jq.program import outputs
+from rules.jq.program import outputs, program_of
 
 PROGRAM: Final = "{t: .temp, f: (.temp * 1.8 + 32), d: .device}"
 SLOW: Final = PROGRAM + ' | select(.d | test("^meter"))'
@@ -52,7 +52,7 @@ def payload(size: int) -> str:
 
 def run_inline(text: str) -> None:
     """What the publish path does, wherever it is allowed to."""
-    outputs(PROGRAMS.get(PROGRAM).run(text))
+    outputs(program_of(PROGRAM).run(text))
 
 
 def rate(call: Callable[[], None]) -> float:

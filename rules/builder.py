@@ -89,7 +89,7 @@ class RuleBuilder:
         if checked.decides and statement.sources.events | statement.sources.ingress:
             raise Invalid(f"rule {checked.name!r} cannot be saved", [_nothing_to_drop(checked)])
         counts = Counts(checked.name)
-        counts.actions += [step.counts for step in steps]
+        counts.parts += [step.counts for step in steps]
         program = self._program_for_templates(checked, statement)
         rule = Rule(checked.name, statement, steps, counts, self._services.node.clock.now_ns, checked.enable, program)
         rule.decides = checked.decides

@@ -251,8 +251,14 @@ class Deferrals:
             rows += one.rows
             if rows > _BATCH_ROWS:
                 break
-        with workers_at_hand(self._pool.run):
-            await asyncio.gather(*(one.answers.fetch(question) for one, question in questions))
+        with workers_at_hand(self._pool.run):  # all are asked before any is waited for
+            asked = [asyncio.ensure_future(question.ask()) for _, question in questions]
+        try:
+            for (one, question), answer in zip(questions, asked, strict=True):
+                await one.answers.fetch(question, answer)
+        finally:
+            for answer in asked:
+                answer.cancel()
 
     async def _settle(self, rule: DeferredRule, queue: DurableQueue, waiting: deque[_Deferred]) -> None:
         """Do the actions of the first ones that have an outcome, and note how far it came in the turn of the loop that

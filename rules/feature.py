@@ -15,8 +15,9 @@ from rules.functions.plugin_loading import installed, load_plugins
 from rules.functions.registry import Function
 from rules.functions.schemas import external_schema_functions, schema_functions
 from rules.functions.sparkplug import Aliases, SparkplugTap, sparkplug_functions
-from rules.jq.evaluation import PROGRAMS, Counts, JqDefaults
+from rules.jq.evaluation import Counts, JqDefaults
 from rules.jq.pool import WorkerPool
+from rules.jq.program import program_of
 from rules.metrics import STEP_S
 from rules.service import RuleService
 from rules.settings import RulesSettings
@@ -113,7 +114,7 @@ def _deferrals(services: Services, settings: RulesSettings) -> Deferrals:
     metrics = services.monitoring.metrics
     JqDefaults.timeout_s = settings.jq_function_default_timeout
     metrics.gauge("jq_inline_evaluations", lambda: Counts.inline, "jq programs run on the publish path")
-    metrics.gauge("jq_programs_cached", lambda: len(PROGRAMS), "compiled jq programs kept")
+    metrics.gauge("jq_programs_cached", lambda: program_of.cache_info().currsize, "compiled jq programs kept")
     pool = WorkerPool(settings.jq_workers, settings.jq_worker_memory, metrics)
     bounds = Bounds(settings.jq_queue_records, settings.jq_queue_bytes)
     return Deferrals(services.node.name, services.storage.queues, pool, bounds, metrics)

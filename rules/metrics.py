@@ -7,7 +7,7 @@ from typing import Final
 
 from broker.observe.counter_rates import STEP_S, CounterRate
 from broker.observe.metrics import Counter, Metrics
-from rules.actions.action import ActionCounts
+from rules.actions.action import ActionCounts, CounterSet
 
 _COUNTERS: Final = {
     "matched": "Messages and events the rule ran on.",
@@ -17,10 +17,10 @@ _COUNTERS: Final = {
 }
 
 
-class Counts:
+class Counts(CounterSet):
     """The counters of a rule, under the label ``rule``, those of its actions, and the time its runs take."""
 
-    __slots__ = (*_COUNTERS, "actions", "timing")
+    __slots__ = (*_COUNTERS, "timing")
 
     matched: Counter
     passed: Counter
@@ -28,25 +28,17 @@ class Counts:
     failed_no_result: Counter
 
     def __init__(self, rule: str) -> None:
+        super().__init__("rule_", _COUNTERS, {"rule": rule})
         self.timing = Timing()
-        self.actions: list[ActionCounts] = []
-        """Of each action in order; those of fallbacks are with their steps, and in no sum."""
-        for name, text in _COUNTERS.items():
-            setattr(self, name, Counter(f"rule_{name}", text, {"rule": rule}))
 
-    def register(self, metrics: Metrics) -> None:
-        """Show them with the node's metrics."""
-        for name in _COUNTERS:
-            metrics.add(getattr(self, name))
-        for action in self.actions:
-            action.register(metrics)
+    @property
+    def actions(self) -> list[ActionCounts]:
+        """Of each action in order; those of fallbacks are with their steps, and in no sum."""
+        return self.parts
 
     def reset(self) -> None:
         """Back to zero, as when the rule's SQL or actions change."""
-        for name in _COUNTERS:
-            getattr(self, name).value = 0
-        for action in self.actions:
-            action.reset()
+        super().reset()
         self.timing.reset()
 
     def as_dict(self) -> dict[str, int]:

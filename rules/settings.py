@@ -62,5 +62,5 @@ class RulesSettings(Settings):
     type_check: Literal["error", "warning", "off"] = Field(
         default="error",
         description="What becomes of a rule whose SQL has a certain mistake by the schemas bound to its topics and the "
-        "types of columns: error: it is not saved; warning: it is saved, and shown with it; off: nobody looks.",
+        "types of columns: error: it is not saved; warning: it is saved, and shown with it; off: nothing is checked.",
     )

@@ -176,13 +176,13 @@ def with_sql(spec: Mapping[str, Any]) -> dict[str, Any]:
     program, sources = spec.get("jq"), spec.get("from", ())
     problems = []
     if spec.get("sql") not in (None, "", _standing_for(program, sources)):
-        problems.append(Problem("a rule in jq has no sql", "/sql", suggestion="leave it out, or leave out language"))
+        problems.append(Problem("a rule in jq takes no sql", "/sql", suggestion="leave it out, or leave out language"))
     if not isinstance(program, str) or not program.strip():
-        problems.append(Problem("a jq program is wanted", "/jq", suggestion="write . for all columns as they are"))
+        problems.append(Problem("expected a jq program", "/jq", suggestion="write . for all columns as they are"))
     else:
         problems += _problems(program)
     if not _are_sources(sources):
-        problems.append(Problem("a list of topic filters or events is wanted", "/from"))
+        problems.append(Problem("expected a list of topic filters or events", "/from"))
     if problems or not isinstance(program, str):
         raise Invalid("the rule cannot be used", problems)
     return {**spec, "sql": statement(program, sources)}

@@ -19,8 +19,7 @@ from broker.core.schema import SchemaLookup
 from rules.functions.library import standard
 from rules.functions.registry import Functions
 from rules.functions.schemas import NOTHING, Waiting, schema_functions, waiting_of
-from rules.jq.evaluation import PROGRAMS
-from rules.jq.program import JqError, ProgramError
+from rules.jq.program import JqError, ProgramError, program_of
 from rules.sql.compiler import Surroundings, compile_for_messages
 from rules.sql.lexer import Token, tokens
 from rules.sql.parser import parse
@@ -109,7 +108,7 @@ def _refuse_workers(tree: exp.Select) -> None:
     for call in tree.find_all(exp.Anonymous):
         if call.name == "jq" and call.expressions and isinstance(call.expressions[0], exp.Literal):
             try:
-                program = PROGRAMS.get(call.expressions[0].name)
+                program = program_of(call.expressions[0].name)
             except ProgramError:
                 continue  # which compiling the statement says, with its place
             if not program.inline_bytes:

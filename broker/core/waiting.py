@@ -8,7 +8,7 @@ without effects are run that way. Where nobody waits, as on the publish path, ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, Protocol, TypeVar
@@ -39,7 +39,7 @@ class Question(Protocol):
         """How many questions a computation may have put before it puts this one."""
         ...
 
-    async def ask(self) -> Any:
+    def ask(self) -> Awaitable[Any]:
         """The answer, within a time of its own. What it raises is raised where the question was put."""
         ...
 
@@ -79,11 +79,11 @@ class Answers:
         finally:
             _current.reset(token)
 
-    async def fetch(self, question: Question) -> None:
-        """Ask, and keep the answer or the error as the next one."""
+    async def fetch(self, question: Question, asked: Awaitable[Any] | None = None) -> None:
+        """Keep the answer or the error as the next one; ``asked`` where the question is put already."""
         answer, failure = None, None
         try:
-            answer = await question.ask()
+            answer = await (question.ask() if asked is None else asked)
         except Exception as error:  # noqa: BLE001 - raised where the question is put
             failure = error
         self.keep(question, answer, failure)

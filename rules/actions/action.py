@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -51,22 +51,41 @@ def _pushed_back(error: PushedBack) -> Refusal:
     return Refusal("rules", "", "action_full", reason.IMPLEMENTATION_SPECIFIC_ERROR, str(error))
 
 
-class ActionCounts:
+class CounterSet:
+    """Counters with labels in common, each an attribute; ``parts`` are shown and reset with it."""
+
+    __slots__ = ("_names", "parts")
+
+    def __init__(self, prefix: str, texts: Mapping[str, str], labels: Mapping[str, str]) -> None:
+        self._names = tuple(texts)
+        self.parts: list[ActionCounts] = []
+        for name, text in texts.items():
+            setattr(self, name, Counter(prefix + name, text, labels))
+
+    def register(self, metrics: Metrics) -> None:
+        """Show them with the node's metrics."""
+        for name in self._names:
+            metrics.add(getattr(self, name))
+        for part in self.parts:
+            part.register(metrics)
+
+    def reset(self) -> None:
+        """Back to zero."""
+        for name in self._names:
+            getattr(self, name).value = 0
+        for part in self.parts:
+            part.reset()
+
+
+class ActionCounts(CounterSet):
     """What one action did since its rule was saved. All that was started = success + failed + discarded + under way.
 
-    Those of its fallbacks are shown and reset with it.
+    ``parts`` are the counts of its fallbacks.
     """
 
-    __slots__ = (*_COUNTERS, "fallbacks")
+    __slots__ = (*_COUNTERS,)
 
-    SHOWN: Final = (
-        "total",
-        "success",
-        "failed",
-        "failed.out_of_service",
-        "failed.unknown",
-        "discarded",
-    )
+    SHOWN: Final = ("total", "success", "failed", "failed.out_of_service", "failed.unknown", "discarded")
     """The names of the counters as people know them; ``failed`` is a sum."""
 
     total: Counter
@@ -76,35 +95,14 @@ class ActionCounts:
     discarded: Counter
 
     def __init__(self, rule: str, action: str, type: str, fallbacks: Sequence[ActionCounts] = ()) -> None:
-        self.fallbacks = fallbacks
-        for name, text in _COUNTERS.items():
-            setattr(self, name, Counter(f"rule_actions_{name}", text, {"rule": rule, "action": action, "type": type}))
-
-    def register(self, metrics: Metrics) -> None:
-        """Show them with the node's metrics."""
-        for name in _COUNTERS:
-            metrics.add(getattr(self, name))
-        for fallback in self.fallbacks:
-            fallback.register(metrics)
-
-    def reset(self) -> None:
-        """Back to zero."""
-        for name in _COUNTERS:
-            getattr(self, name).value = 0
-        for fallback in self.fallbacks:
-            fallback.reset()
+        super().__init__("rule_actions_", _COUNTERS, {"rule": rule, "action": action, "type": type})
+        self.parts += fallbacks
 
     def as_dict(self) -> dict[str, int]:
         """Present values by the names people know."""
         out_of_service, unknown = self.failed_out_of_service.value, self.failed_unknown.value
-        values = (
-            self.total.value,
-            self.success.value,
-            out_of_service + unknown,
-            out_of_service,
-            unknown,
-            self.discarded.value,
-        )
+        failed = out_of_service + unknown
+        values = (self.total.value, self.success.value, failed, out_of_service, unknown, self.discarded.value)
         return dict(zip(self.SHOWN, values, strict=True))
 
 

@@ -61,8 +61,8 @@ def _texts(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
 def _written_as_text(text: str, pointer: str) -> Iterator[Problem]:
     for match in NOT_PLACEHOLDER.finditer(text):
         if _PASSED_ON not in match[0]:
-            hint = "a placeholder holds letters, digits, '.' and '_' only; select what it should show AS a name"
-            yield Problem(f"{match[0]} is no placeholder and is written as it stands", pointer, suggestion=hint)
+            hint = "a placeholder has letters, digits, '.' and '_' only; select the value AS a name"
+            yield Problem(f"{match[0]} is not a placeholder and is written as is", pointer, suggestion=hint)
 
 
 def _problem(path: Sequence[str], pointer: str, row: FieldType, payload: FieldType) -> Iterator[Problem]:

@@ -46,22 +46,18 @@ def _md4_block(state: list[int], words: tuple[int, ...]) -> list[int]:
     return [(one + other) & 0xFFFFFFFF for one, other in zip(state, (a, b, c, d), strict=True)]
 
 
-_ALGORITHMS: dict[str, Callable[[bytes], str]] = {
-    "md4": _md4,
-    "md5": lambda data: hashlib.md5(data, usedforsecurity=False).hexdigest(),
-    "sha": lambda data: hashlib.sha1(data, usedforsecurity=False).hexdigest(),
-    "sha224": lambda data: hashlib.sha224(data).hexdigest(),
-    "sha256": lambda data: hashlib.sha256(data).hexdigest(),
-    "sha384": lambda data: hashlib.sha384(data).hexdigest(),
-    "sha512": lambda data: hashlib.sha512(data).hexdigest(),
-    "sha3_224": lambda data: hashlib.sha3_224(data).hexdigest(),
-    "sha3_256": lambda data: hashlib.sha3_256(data).hexdigest(),
-    "sha3_384": lambda data: hashlib.sha3_384(data).hexdigest(),
-    "sha3_512": lambda data: hashlib.sha3_512(data).hexdigest(),
-    "blake2b": lambda data: hashlib.blake2b(data).hexdigest(),
-    "blake2s": lambda data: hashlib.blake2s(data).hexdigest(),
-}
-_ALGORITHMS["sha1"] = _ALGORITHMS["sha"]
+_NAMES = (
+    "md5", "sha", "sha224", "sha256", "sha384", "sha512", "sha3_224", "sha3_256", "sha3_384", "sha3_512", "blake2b",
+    "blake2s", "sha1",
+)  # fmt: skip
+
+
+def _by_name(name: str) -> Callable[[bytes], str]:
+    make = getattr(hashlib, "sha1" if name == "sha" else name)
+    return lambda data: make(data, usedforsecurity=False).hexdigest()
+
+
+_ALGORITHMS: dict[str, Callable[[bytes], str]] = {"md4": _md4, **{name: _by_name(name) for name in _NAMES}}
 
 _PIECE_BYTES = 4096
 

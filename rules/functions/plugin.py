@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 from broker.core.schema import FieldType
 from rules.functions.registry import (
@@ -42,45 +42,38 @@ ATTRIBUTE: Final = "__sluice_function__"
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
+class Options(TypedDict, total=False):
+    """What may be said of a plugin's function."""
+
+    returns: str | FieldType
+    name: str
+    arity: tuple[int, int | None]
+    usage: str
+    is_pure: bool
+    spark: tuple[SparkForm, ...]
+
+
 class Refusal(EvaluationError):
     """Raised by a plugin's function that cannot give a result; the text says why."""
 
 
-def function(
-    *,
-    returns: str | FieldType = "unknown",
-    name: str | None = None,
-    arity: tuple[int, int | None] | None = None,
-    usage: str | None = None,
-    is_pure: bool = True,
-    spark: tuple[SparkForm, ...] = (),
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def function(**options: Unpack[Options]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a Python function one that rules can call.
 
     Annotate its parameters with the types of this module: they are checked before it is called. It must not block, and
     must not change what it is given.
 
     Args:
-        returns: ``boolean``, ``long``, ``double``, ``string``, ``binary``, ``array``, ``map`` or ``unknown``.
-        name: the name in rules, where Python's differs.
-        arity: least and most arguments, for functions that take ``*args``.
-        usage: the signature after the name, where the parameters do not tell it.
-        is_pure: same result for the same arguments, and no effect; a call of literals is tried when a rule is saved.
-        spark: the function in Spark SQL, for rules that are transpiled.
+        options: ``returns`` (``boolean``, ``long``, ``double``, ``string``, ``binary``, ``array``, ``map`` or
+            ``unknown``); ``name``, the name in rules, where Python's differs; ``arity``, least and most arguments, for
+            functions that take ``*args``; ``usage``, the signature after the name, where the parameters do not tell
+            it; ``is_pure``: same result for the same arguments, and no effect (a call of literals is tried when a rule
+            is saved); ``spark``, the function in Spark SQL, for rules that are transpiled.
     """
 
     def mark(implementation: Callable[..., Any]) -> Callable[..., Any]:
-        public = name or implementation.__name__
-        made = make(
-            _guarded(public, implementation),
-            returns=returns,
-            name=public,
-            arity=arity,
-            usage=usage,
-            is_pure=is_pure,
-            spark=spark,
-        )
-        setattr(implementation, ATTRIBUTE, made)
+        options.setdefault("name", implementation.__name__)
+        setattr(implementation, ATTRIBUTE, make(_guarded(options["name"], implementation), **options))
         return implementation
 
     return mark
@@ -113,7 +106,7 @@ def _value(name: str, result: Any) -> Any:
     if result is UNDEFINED or (kind in _PLAIN and (kind is not float or result - result == 0.0)):
         return result
     what = "a number that is not finite" if kind is float else f"a {kind.__name__}"
-    raise EvaluationError(f"{name}: the plugin gave {what}, which is no value of rules")
+    raise EvaluationError(f"{name}: the plugin gave {what}, which is not a value that rules have")
 
 
 __all__ = [

@@ -18,7 +18,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, get_args, get_type_hints
+from typing import Annotated, Any, Final, TypedDict, Unpack, get_args, get_type_hints
 
 from broker.core.schema import FieldType
 from rules.functions.spark_form import SparkForm
@@ -287,44 +287,36 @@ def converted(value: Any, kind: Kind, name: str, position: int) -> Any:
 # The decorator
 
 
-def function(
-    *,
-    returns: str | FieldType = "unknown",
-    name: str | None = None,
-    aliases: tuple[str, ...] = (),
-    column: str | None = None,
-    arity: tuple[int, int | None] | None = None,
-    usage: str | None = None,
-    check: CallCheck | None = None,
-    is_pure: bool = True,
-    spark: tuple[SparkForm, ...] = (),
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a Python function callable from rules.
+class Options(TypedDict, total=False):
+    """What is said of a function beside its parameters and its docstring."""
 
-    Args:
-        returns: the type of results; ``binary`` results may be any string.
-        name: the name in rules, where Python's differs.
-        aliases: further names.
-        column: the event column passed as first argument.
-        arity: least and most arguments, for functions that take ``*args``.
-        usage: the signature after the name, as ``([start,] len, list)``, where the parameters do not tell it.
-        check: looks at the literals of a call when a rule is saved.
-        is_pure: same result for the same arguments, and no effect.
-        spark: the function in Spark SQL.
-    """
+    returns: str | FieldType
+    """The type of results; ``binary`` results may be any string."""
+    name: str
+    """The name in rules, where Python's differs."""
+    column: str
+    """The event column passed as first argument."""
+    arity: tuple[int, int | None]
+    """Least and most arguments, for functions that take ``*args``."""
+    usage: str
+    """The signature after the name, as ``([start,] len, list)``, where the parameters do not tell it."""
+    check: CallCheck
+    """Looks at the literals of a call when a rule is saved."""
+    is_pure: bool
+    """Same result for the same arguments, and no effect."""
+    may_wait: bool
+    """Asks another system."""
+    spark: tuple[SparkForm, ...]
+    """The function in Spark SQL."""
+
+
+def function(
+    *, aliases: tuple[str, ...] = (), **options: Unpack[Options]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a Python function callable from rules, also under the further names ``aliases``."""
 
     def register(implementation: Callable[..., Any]) -> Callable[..., Any]:
-        made = make(
-            implementation,
-            returns=returns,
-            name=name,
-            column=column,
-            arity=arity,
-            usage=usage,
-            check=check,
-            is_pure=is_pure,
-            spark=spark,
-        )
+        made = make(implementation, **options)
         for alias in (made.name, *aliases):
             STANDARD[alias] = replace(made, name=alias)
         return implementation
@@ -332,21 +324,10 @@ def function(
     return register
 
 
-def make(
-    implementation: Callable[..., Any],
-    *,
-    returns: str | FieldType = "unknown",
-    name: str | None = None,
-    column: str | None = None,
-    arity: tuple[int, int | None] | None = None,
-    usage: str | None = None,
-    check: CallCheck | None = None,
-    is_pure: bool = True,
-    may_wait: bool = False,
-    spark: tuple[SparkForm, ...] = (),
-) -> Function:
+def make(implementation: Callable[..., Any], **options: Unpack[Options]) -> Function:
     """A ``Function`` of a Python function, for features that add theirs to a node's ``Functions``."""
-    public = name or implementation.__name__.rstrip("_")
+    public = options.get("name") or implementation.__name__.rstrip("_")
+    returns = options.get("returns", "unknown")
     hints = get_type_hints(implementation, include_extras=True)
     parameters = inspect.signature(implementation).parameters.values()
     described = tuple(
@@ -355,26 +336,24 @@ def make(
         if p.kind is not p.VAR_POSITIONAL
     )
     is_variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    least = sum(not p.is_optional for p in described)
-    most = None if is_variadic else len(described)
-    if arity is not None:
-        least, most = arity
-    hidden = 1 if column is not None else 0
+    hidden = 1 if "column" in options else 0
+    least = sum(not p.is_optional for p in described) - hidden
+    most = None if is_variadic else len(described) - hidden
     kind = returns if isinstance(returns, FieldType) else FieldType(returns)
+    call = _checked(public, implementation, described, is_variadic, hidden, kind)
     return Function(
         public,
-        _checked(public, implementation, described, is_variadic, hidden, kind),
+        call,
         described[hidden:],
-        least - hidden if arity is None else least,
-        most - hidden if most is not None and arity is None else most,
+        *options.get("arity", (least, most)),
         kind,
         inspect.getdoc(implementation) or "",
-        column,
-        usage,
-        check,
-        is_pure,
-        may_wait,
-        spark=spark,
+        options.get("column"),
+        options.get("usage"),
+        options.get("check"),
+        options.get("is_pure", True),
+        options.get("may_wait", False),
+        spark=options.get("spark", ()),
     )
 
 

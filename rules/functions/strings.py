@@ -296,5 +296,5 @@ def unescape(s: Text) -> str:
 def _code_point(digits: str) -> str:
     code = int(digits[-8:], 16) if not digits[:-8].strip("0") else 0x110000
     if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-        raise failure("unescape", f"\\x{digits[:12]} is no code point")
+        raise failure("unescape", f"\\x{digits[:12]} is not a code point")
     return chr(code)

@@ -14,7 +14,10 @@ from rules.sql.limits import MAX_WIDTH
 from rules.sql.values import UNDEFINED, type_name
 
 _NS = {"second": 1_000_000_000, "millisecond": 1_000_000, "microsecond": 1_000, "nanosecond": 1}
-_DIGITS = {"second": 0, "millisecond": 3, "microsecond": 6, "nanosecond": 9}
+_RFC3339_LAYOUTS = {
+    unit: f"%Y-%m-%dT%H:%M:%S{fraction}%:z"
+    for unit, fraction in {"second": "", "millisecond": ".%3N", "microsecond": ".%6N", "nanosecond": ".%N"}.items()
+}
 _DAY_S = 86_400
 _EPOCH = date(1970, 1, 1).toordinal()
 
@@ -98,7 +101,7 @@ def rfc3339_to_unix_ts(text: StrictText, unit: Unit = "second") -> int:
     """The instant a text stands for; it must name its offset."""
     match = _RFC3339.fullmatch(text)
     if match is None:
-        raise failure("rfc3339_to_unix_ts", f"{text[:40]!r} is no RFC 3339 time such as 2024-02-23T15:56:30Z")
+        raise failure("rfc3339_to_unix_ts", f"{text[:40]!r} is not an RFC 3339 time such as 2024-02-23T15:56:30Z")
     seconds = _seconds("rfc3339_to_unix_ts", *(int(part) for part in match.groups()[:6]))
     seconds -= offset_s(match[8], "rfc3339_to_unix_ts")
     return _in_unit(seconds, int((match[7] or "").ljust(9, "0")[:9]), unit)
@@ -108,9 +111,13 @@ def rfc3339_to_unix_ts(text: StrictText, unit: Unit = "second") -> int:
 def format_date(unit: Unit, offset: Offset, template: StrictText, instant: Int | None = None) -> str:
     """An instant (now if not given) as text: %Y %m %d %H %M %S, %3N %6N %N, %z %:z %::z."""
     value = time.time_ns() // _NS[unit] if instant is None else instant
-    seconds, fraction_ns = divmod(value * _NS[unit], 1_000_000_000)
-    shift = _local_offset("format_date", seconds) if offset == "local" else offset
-    moment = _civil("format_date", seconds + shift)
+    return _formatted("format_date", unit, offset, template, value)
+
+
+def _formatted(name: str, unit: str, offset: Any, template: str, instant: int) -> str:
+    seconds, fraction_ns = divmod(instant * _NS[unit], 1_000_000_000)
+    shift = _local_offset(name, seconds) if offset == "local" else offset
+    moment = _civil(name, seconds + shift)
     layout, has_zone = _layout(template)
     zones = [_offset_text(shift, specifier) for specifier in _ZONES] if has_zone else ("", "", "")
     return layout.format(*moment, fraction_ns // 1_000_000, fraction_ns // 1000, fraction_ns, *zones)
@@ -212,13 +219,7 @@ def _local_offset(name: str, at_s: int) -> int:
 
 
 def _rfc3339(name: str, instant: int, unit: str) -> str:
-    seconds, fraction_ns = divmod(instant * _NS[unit], 1_000_000_000)
-    shift = _local_offset(name, seconds)
-    year, month, day, hour, minute, second = _civil(name, seconds + shift)
-    digits = _DIGITS[unit]
-    fraction = f".{fraction_ns:09}"[: digits + 1] if digits else ""
-    moment = f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"
-    return moment + fraction + _offset_text(shift, ":z")
+    return _formatted(name, unit, "local", _RFC3339_LAYOUTS[unit], instant)
 
 
 def _civil(name: str, seconds: int) -> tuple[int, int, int, int, int, int]:

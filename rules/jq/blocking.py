@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 from msgspec import json
 
 from broker.core.waiting import Answers, Waits, answers_here
-from rules.jq.evaluation import PROGRAMS, Request, Variables, at_hand, workers_at_hand
+from rules.jq.evaluation import Request, Variables, at_hand, workers_at_hand
 from rules.jq.pool import DEFAULT_MEMORY_BYTES, WorkerPool
-from rules.jq.program import JqError, ProgramError
+from rules.jq.program import JqError, ProgramError, program_of
 
 _SHOWN: Final = 80
 
@@ -30,7 +30,7 @@ def check(text: str) -> None:
     Raises:
         ProgramError: it does not, or not in time.
     """
-    program = PROGRAMS.get(text)
+    program = program_of(text)
     if program.is_checked:
         return
     with ThreadPoolExecutor(1) as thread:  # since this one may run an event loop
@@ -107,7 +107,11 @@ class BlockingWorker:
     def run(self, request: Request) -> str:
         """The outputs of one request. Raises ``JqError``."""
         loop, pool = self._started()
-        return loop.run_until_complete(pool.run(request))
+
+        async def run() -> str:
+            return await pool.run(request)
+
+        return loop.run_until_complete(run())
 
     def fetch(self, answers: Answers, request: Request, ends_s: float | None) -> None:
         """Keep the answer to a request as the next one.

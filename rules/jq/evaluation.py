@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
 from broker.core.waiting import answer_to, is_waited_for
-from rules.jq.program import JqError, Program, Programs, outputs
+from rules.jq.program import JqError, Program, outputs, program_of
 
 G = TypeVar("G")
 T = TypeVar("T")
 
-PROGRAMS: Final = Programs()
-"""The programs of this process."""
 DEFAULT_TIMEOUT_S: Final = 10.0
 
 Variables = Callable[[], Mapping[str, Any]]
@@ -42,12 +40,12 @@ class Request:
         """The program."""
         return f"the jq program {self.program}"
 
-    async def ask(self) -> str:
+    def ask(self) -> Awaitable[str]:
         """The outputs, as the JSON text of an array. Raises ``JqError``: it failed, or there are no workers here."""
         run = _workers.get()
         if run is None:
             raise self.refused
-        return await run(self)
+        return run(self)
 
     @property
     def refused(self) -> JqError:
@@ -111,7 +109,7 @@ def run(program_text: str, encode: Callable[[Any], str], value: Any, timeout_s: 
         JqError: the program does not compile or fails, a worker gave up on it, or it needs one and nobody waits.
         Waits: it must run in a worker.
     """
-    program = PROGRAMS.get(program_text)
+    program = program_of(program_text)
     text = _input(program, encode, value)
     if len(text) <= program.inline_bytes:
         Counts.inline += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +19,7 @@ class Unreadable(Exception):
 @dataclass(frozen=True, slots=True)
 class Token:
     """A word. ``kind``: ``number``, ``string`` (a piece), ``field`` (``.name``), ``variable``, ``format``, ``name``,
-    ``symbol`` or ``end``."""
+    ``symbol`` or ``end``; ``unknown`` and ``unclosed`` for what is no word (``words``)."""
 
     kind: str
     text: str
@@ -45,36 +46,45 @@ def tokens(program: str) -> list[Token]:
     """The words of a program, with an ``end`` last.
 
     Raises:
-        Unreadable: there is something in it that is no word of jq.
+        Unreadable: there is something in it that is not a word of jq.
     """
-    found: list[Token] = []
-    open_parentheses: list[int] = []
-    """How many are open in each insertion that is."""
-    at = 0
-    while at < len(program):
-        match = _WORDS.match(program, at)
-        if match is None:
-            raise Unreadable(f"{program[at]!r} is no word of jq", at)
-        kind, word = match.lastgroup or "", match.group()
-        start, at = at, match.end()
-        if open_parentheses and word == "(":
-            open_parentheses[-1] += 1
-        elif open_parentheses and word == ")":
-            open_parentheses[-1] -= 1
-        is_end_of_insertion = bool(open_parentheses) and open_parentheses[-1] < 0
+    found = list(words(program))
+    for token in found:
+        if token.kind == "unclosed":
+            raise Unreadable("a string does not end, or has an escape that jq does not know", token.at)
+        if token.kind == "unknown":
+            raise Unreadable(f"{token.text!r} is not a word of jq", token.at)
+    return [*found, Token("end", "", len(program))]
+
+
+def words(text: str, at: int = 0) -> Iterator[Token]:
+    """The words from an offset on; ``unknown`` for a character that begins none, ``unclosed`` for a string without an
+    end, which is the last one."""
+    open_parentheses: list[tuple[int, int]] = []
+    """Of each string that is open: how many are open in what it inserts, and where it begins."""
+    while at < len(text):
+        match = _WORDS.match(text, at)
+        kind, word = (match.lastgroup or "", match.group()) if match else ("unknown", text[at])
+        start, at = at, at + len(word)
+        string_start = start if kind == "string" else None
+        if open_parentheses and word in ("(", ")"):
+            count, opened = open_parentheses.pop()
+            count += 1 if word == "(" else -1
+            if count < 0:
+                string_start = opened
+            else:
+                open_parentheses.append((count, opened))
         if kind not in ("space", "string"):
-            found.append(Token(kind, "$" + word[1:].strip() if kind == "variable" else word, start))
-        if is_end_of_insertion:
-            open_parentheses.pop()
-        if kind == "string" or is_end_of_insertion:
-            piece = _PIECE.match(program, at)
+            yield Token(kind, "$" + word[1:].strip() if kind == "variable" else word, start)
+        if string_start is not None:
+            piece = _PIECE.match(text, at)
             if piece is None:
-                raise Unreadable("a string does not end, or has an escape that jq does not know", start)
-            found.append(Token("string", piece[1], at))
+                yield Token("unclosed", '"', string_start)
+                return
+            yield Token("string", piece[1], at)
             at = piece.end()
             if piece[2] == INSERT:
-                found.append(Token("symbol", INSERT, at))
-                open_parentheses.append(0)
+                yield Token("symbol", INSERT, at - len(INSERT))
+                open_parentheses.append((0, string_start))
     if open_parentheses:
-        raise Unreadable("a string does not end", at)
-    return [*found, Token("end", "", at)]
+        yield Token("unclosed", '"', open_parentheses[-1][1])

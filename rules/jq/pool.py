@@ -77,25 +77,25 @@ class WorkerPool:
         self._tasks: list[asyncio.Task[None]] = []
         self._idle = 0
         """Processes that look for requests, or will once they are started."""
-        self.waiting = 0
-        """Requests without an answer yet."""
+        self._running = 0
+        """Requests that processes have in hand."""
         self._figures = _Figures(metrics or Metrics(), self)
         self._is_closed = False
 
-    async def run(self, request: Request) -> str:
-        """The outputs of a program. A cancelled call's request is not begun any more.
+    @property
+    def waiting(self) -> int:
+        """Requests without an answer yet."""
+        return len(self._jobs) + self._running
 
-        Raises:
-            JqError: the program failed, or was ended.
+    def run(self, request: Request) -> asyncio.Future[str]:
+        """The outputs of a program, or ``JqError``: it failed, or was ended. A cancelled request is not begun any more.
+
+        A future and no coroutine: one task for each of many requests costs more than the requests.
         """
         job = _Job(request, asyncio.get_running_loop().create_future())
-        self.waiting += 1
         self._jobs.append(job)
         self._look_for_worker()
-        try:
-            return await job.done
-        finally:
-            self.waiting -= 1
+        return job.done
 
     async def close(self) -> None:
         """Kill the processes and wait for their end."""
@@ -117,7 +117,9 @@ class WorkerPool:
         try:
             while True:
                 if jobs := self._batch():
+                    self._running += len(jobs)
                     await self._do(worker, jobs)
+                    self._running -= len(jobs)
                     self._jobs += [job for job in jobs if not job.done.done()]
                     self._idle += 1
                 else:

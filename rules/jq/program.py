@@ -8,11 +8,8 @@ those are the variables of the rule, never those of the process.
 from __future__ import annotations
 
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
@@ -54,7 +51,7 @@ class ProgramError(JqError):
 
 
 class Program:
-    """A compiled program. Made by ``Programs``; may be run on any thread, by one at a time."""
+    """A compiled program. Made by ``program_of``; may be run on any thread, by one at a time."""
 
     def __init__(self, text: str) -> None:
         """Compile, where that takes no longer than the broker can wait; a worker compiles the others (``check``).
@@ -138,34 +135,14 @@ def parse_error(text: str) -> str | None:
 _IDENTITY: Final = jq.compile("empty")
 
 
-class Programs:
-    """The cache: at most ``most`` programs, the least lately used goes."""
+@lru_cache(maxsize=512)
+def program_of(text: str) -> Program:
+    """The program of a text, compiled once while it is used now and then.
 
-    def __init__(self, most: int = 512) -> None:
-        self._most = most
-        self._kept: OrderedDict[str, Program] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def get(self, text: str) -> Program:
-        """The program of a text.
-
-        Raises:
-            ProgramError: it does not compile.
-        """
-        found = self._kept.get(text)
-        if found is not None:
-            with suppress(KeyError):  # another thread has dropped it meanwhile
-                self._kept.move_to_end(text)
-            return found
-        made = Program(text)
-        with self._lock:
-            self._kept[text] = made
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-        return made
+    Raises:
+        ProgramError: it does not compile.
+    """
+    return Program(text)
 
 
 def _compile(text: str) -> Any:

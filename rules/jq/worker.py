@@ -25,7 +25,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from broker.core.helper_process import ask_to_die_with_parent
-from rules.jq.program import JqError, Program, ProgramError, Programs
+from rules.jq.program import JqError, Program, ProgramError, program_of
 
 PROGRESS: Final = struct.Struct("=QQQ")
 """The batch, the index in it, and when it was begun (nanoseconds of the monotonic clock)."""
@@ -60,7 +60,7 @@ def _live_and_die_with_parent() -> None:
 
 
 def _serve(requests: BinaryIO, answers: BinaryIO, progress: mmap.mmap) -> None:
-    programs, decode = Programs(), msgspec.msgpack.Decoder().decode
+    decode = msgspec.msgpack.Decoder().decode
     while len(head := requests.read(LENGTH.size)) == LENGTH.size:
         batch, asked = decode(requests.read(LENGTH.unpack(head)[0]))
         done: list[_Answer] = []
@@ -72,18 +72,18 @@ def _serve(requests: BinaryIO, answers: BinaryIO, progress: mmap.mmap) -> None:
                 done, size, flushed_ns = [], 0, now_ns
             progress[:] = PROGRESS.pack(batch, index, now_ns)
             signal.setitimer(signal.ITIMER_REAL, timeout_s + _GRACE_S)
-            answer = _run(programs, index, program, text)
+            answer = _run(index, program, text)
             size += len(answer[1] or "")
             done.append(answer)
         signal.setitimer(signal.ITIMER_REAL, 0)
         _send(answers, done)
 
 
-def _run(programs: Programs, index: int, program: str, text: str) -> _Answer:
+def _run(index: int, program: str, text: str) -> _Answer:
     try:
         if not text:
-            return index, _checked(programs.get(program)), ""
-        outputs = programs.get(program).run(text)
+            return index, _checked(program_of(program)), ""
+        outputs = program_of(program).run(text)
         if len(outputs) > MAX_OUTPUT_CHARACTERS:
             return index, None, f"the outputs are longer than {MAX_OUTPUT_CHARACTERS} characters"
         return index, outputs, ""

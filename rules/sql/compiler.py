@@ -769,7 +769,7 @@ class _Compiler:
         if value.kind in ("test", "boolean"):
             return value.code
         if value.is_literal or isinstance(node, (exp.Array, exp.GenerateSeries, exp.Struct)):
-            self._problem(node, f"{shortened(text_of_tree(node))} is no condition", "compare it with something")
+            self._problem(node, f"{shortened(text_of_tree(node))} is not a condition", "compare it with something")
             return "False"
         self._out.at(node)
         return f"_truth_of_call({value.code})" if isinstance(node, exp.Anonymous) else f"_truth({value.code})"

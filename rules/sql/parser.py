@@ -336,7 +336,7 @@ class _Parser:
         self._at += 1
         if self._now.kind == "op" and self._now.text == ".":
             hint = "write digits on both sides of the point"
-            self._fail(f"'{shortened(token.text)}.' is no number and no path", hint)
+            self._fail(f"'{shortened(token.text)}.' is neither a number nor a path", hint)
         return self._placed(exp.Literal.number(token.text), token)
 
     def _name(self, token: Token) -> Tree:

@@ -398,7 +398,9 @@ class _Transpiler:
         if "undefined" in kinds or (len(kinds) == 1 and "number" not in kinds):
             return Value(f"({value.sql} <=> {other.sql})", "boolean", False, doubts)
         if "number" in kinds and kinds <= {*NUMERIC}:
-            raise NotInSpark(f"{shown(node)}: an integer is no float here, and the schema's number may be either", node)
+            raise NotInSpark(
+                f"{shown(node)}: an integer is not a float here, and the schema's number may be either", node
+            )
         both = f"({value.sql} IS NULL AND {other.sql} IS NULL)" if value.may_be_null and other.may_be_null else "FALSE"
         return Value(both, "boolean", False, doubts)
 
@@ -463,7 +465,7 @@ class _Transpiler:
             raise NotInSpark("=~ is the same in Spark for a text and a filter that is a literal", node)
         levels = tuple(topic_filter.name.split("/"))
         if "#" in levels[:-1]:
-            raise NotInSpark(f"'{topic_filter.name}' is no topic filter: '#' stands before its last level", node)
+            raise NotInSpark(f"'{topic_filter.name}' is not a topic filter: '#' must be its last level", node)
         pattern = quoted(_topic_pattern(levels))
         return Value(f"coalesce({topic.sql} RLIKE {pattern}, FALSE)", "boolean", False, topic.doubts)
 

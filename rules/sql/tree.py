@@ -146,3 +146,9 @@ def bare(node: Tree) -> Tree:
     while isinstance(node, exp.Paren):
         node = node.this
     return node
+
+
+def literal_text(node: Tree) -> str | None:
+    """The text of a string literal; None for anything else."""
+    node = bare(node)
+    return node.name if isinstance(node, exp.Literal) and node.is_string else None

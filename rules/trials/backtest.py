@@ -251,7 +251,7 @@ class Backtests:
 def wish(
     body: Any, spec_of: Callable[[str], Spec], check: Callable[[Spec], None], settings: RulesSettings
 ) -> BacktestRequest:
-    """The wish that a request holds.
+    """The request that a body holds.
 
     ``name`` and ``sql`` compare new SQL with the rule; ``sql`` alone, or ``name`` alone, with nothing. In place of SQL
     a program in jq may stand (``language``, ``jq``), and in ``sources`` what it reads, else what the rule reads.
@@ -263,14 +263,14 @@ def wish(
     given = body if isinstance(body, Mapping) else {}
     name, sql, stream = given.get("name"), given.get("sql"), given.get("stream")
     problems = [
-        Problem("a text is wanted", f"/{member}")
+        Problem("expected a string", f"/{member}")
         for member, value in (("name", name), ("sql", sql))
         if value is not None and not isinstance(value, str)
     ]
     if name is None and sql is None and given.get("language") != "jq":
         problems.append(Problem("give the name of a rule, SQL, or both", "/sql"))
     if not isinstance(stream, str):
-        problems.append(Problem("the name of a stream is wanted", "/stream"))
+        problems.append(Problem("expected the name of a stream", "/stream"))
     start, end = _place(given, "from", problems), _place(given, "to", problems)
     limit = _number(given, "limit", settings.backtest_max_messages, settings.backtest_max_messages, problems)
     samples = _number(given, "samples", _SAMPLES, MAX_SAMPLES, problems)
@@ -309,7 +309,7 @@ def _place(given: Mapping[str, Any], member: str, problems: list[Problem]) -> in
             moment = datetime.fromisoformat(value)
             if moment.tzinfo is not None:
                 return moment
-    problems.append(Problem("an offset is wanted, or a time such as 2026-01-31T12:00:00Z", f"/{member}"))
+    problems.append(Problem("expected an offset or a time such as 2026-01-31T12:00:00Z", f"/{member}"))
     return None
 
 
@@ -317,7 +317,7 @@ def _number(given: Mapping[str, Any], member: str, default: Any, most: Any, prob
     value = given.get(member, default)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= most:
         return value if isinstance(default, float) else int(value)
-    problems.append(Problem(f"a number above 0 and up to {most:,} is wanted", f"/{member}"))
+    problems.append(Problem(f"expected a number above 0 and up to {most:,}", f"/{member}"))
     return default
 
 
@@ -332,7 +332,7 @@ def _newest(ranges: Sequence[tuple[int, int, int]], limit: int) -> list[tuple[in
 
 def _environment() -> dict[str, str]:
     """This process's, with this program's modules to be found wherever it was started from."""
-    root = str(Path(__file__).resolve().parents[1])
+    root = str(Path(__file__).resolve().parents[2])
     return {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 

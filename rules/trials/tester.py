@@ -76,9 +76,9 @@ def _members(body: Any, what: str, text_name: str, object_name: str) -> tuple[st
     text, members = given.get(text_name), given.get(object_name, {})
     problems = []
     if not isinstance(text, str) or not _is_unicode(text):
-        problems.append(Problem("a text is wanted", f"/{text_name}"))
+        problems.append(Problem("expected a string", f"/{text_name}"))
     if not isinstance(members, Mapping) or not _is_unicode(members):
-        problems.append(Problem("an object is wanted, with text that is Unicode", f"/{object_name}"))
+        problems.append(Problem("expected an object whose strings are valid Unicode", f"/{object_name}"))
     if problems or not isinstance(text, str) or not isinstance(members, Mapping):
         raise Invalid(what, problems)
     return text, members

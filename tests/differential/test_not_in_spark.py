@@ -36,7 +36,7 @@ PAYLOAD = FieldType(
         ('SELECT str(payload.x) AS n FROM "t"', "str has no Spark form for (number)", (1, 8)),
         ("SELECT 'x' || payload.x AS n FROM \"t\"", "payload.x: Spark writes the digits of a float", (1, 15)),
         ("SELECT payload.x > '3' AS n FROM \"t\"", "payload.x > '3' compares a number with a string", (1, 8)),
-        ('SELECT payload.x in (1) AS n FROM "t"', "an integer is no float here", (1, 8)),
+        ('SELECT payload.x in (1) AS n FROM "t"', "an integer is not a float here", (1, 8)),
         ('SELECT payload.s AS a, payload.S AS b FROM "t"', "payload.S: Spark does not tell S from s", (1, 24)),
         ('SELECT 1 AS a, 2 AS A FROM "t"', "Spark does not tell the column A from another one", (1, 1)),
         ('SELECT id FROM "t"', "id: streams do not keep it", (1, 8)),

@@ -126,7 +126,7 @@ def test_what_only_looks_like_a_placeholder_is_a_warning(node: Any) -> None:
     action = {"type": "republish", "topic": "a/${a[1]}", "payload": "${$}{b} ${.}", "user_properties": passed_on}
     node.rule("SELECT * FROM '#'", action)
     assert [(one["pointer"], one["message"]) for one in node.service.get("r1")["warnings"]] == [
-        ("/actions/0/topic", "${a[1]} is no placeholder and is written as it stands")
+        ("/actions/0/topic", "${a[1]} is not a placeholder and is written as is")
     ]
 
 

@@ -266,6 +266,6 @@ def test_rates_begin_anew_when_counters_do() -> None:
 def test_long_sql_is_compiled_before_it_is_saved(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = {"name": "long", "sql": 'SELECT payload.a AS a FROM "t/#"'}
     node.service.prepare(spec)
-    monkeypatch.setattr("rules.making.compile_statement", lambda *_: pytest.fail("it is compiled already"))
+    monkeypatch.setattr("rules.builder.compile_statement", lambda *_: pytest.fail("it is compiled already"))
     node.service.create(spec)
     assert node.service.get("long")["sql"] == spec["sql"]

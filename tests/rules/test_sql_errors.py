@@ -36,7 +36,7 @@ def problems_of(node: Any, sql: str) -> tuple[Problem, ...]:
             "close the bracket",
         ),
         ("SELECT a % 2 FROM t", 1, 10, "unexpected character '%'", "write mod"),
-        ("SELECT 1.b FROM t", 1, 9, "'1.' is no number and no path", "write digits on both sides of the point"),
+        ("SELECT 1.b FROM t", 1, 9, "'1.' is neither a number nor a path", "write digits on both sides of the point"),
         ("SELECT a FROM t extra", 1, 17, "unexpected 'extra' after the end of the statement", None),
         ("SELECT uper(a) FROM t", 1, 8, "no function 'uper'", "did you mean 'upper'?"),
         ("SELECT upper(a, b) FROM t", 1, 8, "upper cannot take 2 arguments", "it is called upper(s)"),
@@ -54,7 +54,7 @@ def problems_of(node: Any, sql: str) -> tuple[Problem, ...]:
             "now_timestamp: argument 1 must be one of 'second', 'millisecond', 'microsecond', 'nanosecond', not 'hour'",
             "it is called now_timestamp([unit])",
         ),
-        ("SELECT a FROM t WHERE 'x'", 1, 23, "'x' is no condition", "compare it with something"),
+        ("SELECT a FROM t WHERE 'x'", 1, 23, "'x' is not a condition", "compare it with something"),
         (
             'SELECT a FROM "$events/client/conected"',
             1,

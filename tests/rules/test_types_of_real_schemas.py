@@ -100,8 +100,8 @@ def test_combined_json_schemas(bench: Bench) -> None:
     )
     sql = "SELECT payload.seq AS s, payload.extra AS e, payload.mode AS m, payload.tree.l AS l"
     assert bench.columns(sql) == {"s": "BIGINT", "e": "BOOLEAN", "m": "STRING", "l": "STRING"}
-    assert "'autos' is no value of payload.mode" in bench.mistake("SELECT payload.mode = 'autos' AS x")
-    assert "'x' is no value of payload.kind: they are never equal" in bench.mistake("SELECT payload.kind = 'x' AS x")
+    assert "'autos' is not a value of payload.mode" in bench.mistake("SELECT payload.mode = 'autos' AS x")
+    assert "'x' is not a value of payload.kind: they are never equal" in bench.mistake("SELECT payload.kind = 'x' AS x")
     assert "did you mean 'extra'?" in bench.mistake("SELECT payload.extr AS x")
 
 
@@ -127,7 +127,7 @@ def test_avro_and_protobuf_payloads_are_decoded_by_name(bench: Bench) -> None:
     sql = "SELECT schema_decode('s', payload) AS p, p.tmp AS t"
     assert "p.tmp: p has no field 'tmp'; did you mean 'temp'?" in bench.mistake(sql)
     sql = "SELECT schema_decode('s', payload) AS p, p.state = 'on' AS t"
-    assert "'on' is no value of p.state: they are never equal; did you mean 'ON'?" in bench.mistake(sql)
+    assert "'on' is not a value of p.state: they are never equal; did you mean 'ON'?" in bench.mistake(sql)
 
 
 def test_protobuf_message_types(bench: Bench) -> None:

@@ -17,7 +17,18 @@ from broker.core.errors import Problem
 from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Functions
 from rules.sql.printer import target_of, text_of_tree
-from rules.sql.tree import COMPARISONS, Path, Tree, bare, item_of, jq_of, operands, path_of, place_of, value_path
+from rules.sql.tree import (
+    COMPARISONS,
+    Path,
+    Tree,
+    item_of,
+    jq_of,
+    literal_text,
+    operands,
+    path_of,
+    place_of,
+    value_path,
+)
 from rules.sql.type_checker.inputs import ANY, Input, columns_of, is_open, payload_of
 from rules.sql.type_checker.lineage import ColumnLineage, ConditionLineage, Lineage, Origin
 from rules.sql.type_checker.operands import (
@@ -397,11 +408,11 @@ class _Inference:
         if name == "json_decode" and values[0].is_payload:
             return self._reference(Origin("payload"), self._payload_read(Path("payload"), node))
         if name == "payload" and operands:
-            text = _text_of_literal(operands[0].node)
+            text = literal_text(operands[0].node)
             path = None if text is None else Path("payload", tuple(text.split(".")))
             return _Value(UNKNOWN, self._column("payload").origins) if path is None else self._read_payload(path, node)
         if name == "schema_decode":
-            schema, *rest = [_text_of_literal(operand.node) for operand in operands]
+            schema, *rest = [literal_text(operand.node) for operand in operands]
             message_type = rest[1] if len(rest) > 1 else None
             kind = UNKNOWN if schema is None else self._schema_type(schema, message_type)
             return _Value(kind, _origins(values))
@@ -595,11 +606,6 @@ def _literal_type(node: exp.Literal) -> FieldType:
     if node.is_string:
         return FieldType("string", nullable=False, values=(node.name,))
     return LONG if node.name.isdigit() else DOUBLE
-
-
-def _text_of_literal(node: Tree) -> str | None:
-    node = bare(node)
-    return node.name if isinstance(node, exp.Literal) and node.is_string else None
 
 
 def _is_quoted(node: Tree) -> bool:

@@ -15,7 +15,7 @@ from sqlglot import exp
 from broker.core.schema import UNKNOWN, FieldType
 from rules.functions.registry import Function
 from rules.sql.printer import OPERATORS, text_of_tree
-from rules.sql.tree import Tree, bare
+from rules.sql.tree import Tree, bare, literal_text
 from rules.sql.type_checker.types import (
     DOUBLE,
     EMPTY_MAP,
@@ -146,7 +146,7 @@ def values_issue(left: Operand, right: Operand, outcome: str) -> Issue | None:
             close = nearest(literal.name, one.kind.values)
             listed = ", ".join(f"'{value}'" for value in one.kind.values[:12])
             hint = f"did you mean '{close}'?" if close else f"its values are {listed}"
-            return Issue(f"'{literal.name}' is no value of {text_of_tree(one.node)}: {outcome}", hint)
+            return Issue(f"'{literal.name}' is not a value of {text_of_tree(one.node)}: {outcome}", hint)
     return Issue(f"{text_of_tree(left.node)} and {text_of_tree(right.node)} have no value in common: {outcome}")
 
 
@@ -305,13 +305,13 @@ def _absolute(operands: Sequence[Operand]) -> FieldType:
 
 
 def _map_get(operands: Sequence[Operand]) -> FieldType:
-    path = _text(operands[0])
+    path = literal_text(operands[0].node)
     kind = UNKNOWN if path is None else maybe(reached(operands[1].kind, path.split(".")))
     return _or_default(kind, operands)
 
 
 def _mget(operands: Sequence[Operand]) -> FieldType:
-    key = _text(operands[0])
+    key = literal_text(operands[0].node)
     return _or_default(UNKNOWN if key is None else maybe(reached(operands[1].kind, [key])), operands)
 
 
@@ -320,12 +320,12 @@ def _or_default(kind: FieldType, operands: Sequence[Operand]) -> FieldType:
 
 
 def _map_put(operands: Sequence[Operand]) -> FieldType:
-    path = _text(operands[0])
+    path = literal_text(operands[0].node)
     return _put(operands[2].kind, None if path is None else path.split("."), operands[1].kind)
 
 
 def _mput(operands: Sequence[Operand]) -> FieldType:
-    key = _text(operands[0])
+    key = literal_text(operands[0].node)
     kind = operands[2].kind
     return _put(UNKNOWN if family(kind) == "string" else kind, None if key is None else [key], operands[1].kind)
 
@@ -355,11 +355,6 @@ def _value_of(kind: FieldType) -> FieldType:
 def _entries(operands: Sequence[Operand]) -> FieldType:
     fields = {"key": STRING, "value": maybe(_values_of(operands))}
     return array_of(FieldType("struct", nullable=False, fields=fields, open=False))
-
-
-def _text(operand: Operand) -> str | None:
-    node = bare(operand.node)
-    return node.name if isinstance(node, exp.Literal) and node.is_string else None
 
 
 _TEXTS: Final = array_of(STRING)

@@ -95,7 +95,7 @@ def picky(n: Int) -> Any:
 
 @function()
 def odd(n: Int) -> Any:
-    """Gives what is no value of rules."""
+    """Gives what is not a value of rules."""
     return {1: {1, 2}, 2: object(), 3: float("nan"), 4: [float("inf")], 5: {1: 2}, 6: b"\xff", 7: b"a"}[n]
 
 
@@ -220,11 +220,11 @@ def test_two_plugins_of_one_name(modules: Callable[..., EntryPoint]) -> None:
         ("broken(payload.n)", "broken: the plugin failed with ZeroDivisionError: integer division or modulo by zero"),
         ("picky(payload.n)", "picky: 0 is not what I like"),
         ("broken(payload.q)", "broken: argument 1 must be an integer, not undefined"),
-        ("odd(1 + payload.n)", "odd: the plugin gave a set, which is no value of rules"),
-        ("odd(2 + payload.n)", "odd: the plugin gave a object, which is no value of rules"),
+        ("odd(1 + payload.n)", "odd: the plugin gave a set, which is not a value that rules have"),
+        ("odd(2 + payload.n)", "odd: the plugin gave a object, which is not a value that rules have"),
         ("odd(3 + payload.n)", "odd: the plugin gave a number that is not finite"),
         ("odd(4 + payload.n)", "odd: the plugin gave a number that is not finite"),
-        ("odd(5 + payload.n)", "odd: the plugin gave a dict, which is no value of rules"),
+        ("odd(5 + payload.n)", "odd: the plugin gave a dict, which is not a value that rules have"),
     ],
 )
 def test_what_a_function_does_wrong_costs_its_own_message(

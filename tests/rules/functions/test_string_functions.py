@@ -171,9 +171,9 @@ def test_unescape(text: str, want: str) -> None:
     [
         (r"\q", r"no escape \q"),
         ("a\\", "no escape \\"),
-        (r"\xD800", "is no code point"),
-        (r"\x110000", "is no code point"),
-        (r"\xFFFFFFFFFFFFFFFFFFFF", "is no code point"),
+        (r"\xD800", "is not a code point"),
+        (r"\x110000", "is not a code point"),
+        (r"\xFFFFFFFFFFFFFFFFFFFF", "is not a code point"),
         (r"\xg", r"no escape \x"),
     ],
 )

@@ -12,7 +12,7 @@ from broker.core.waiting import Answers, Waits, answer_to
 from rules.functions.library import standard
 from rules.jq.blocking import BlockingWorker, OutOfTime, evaluate
 from rules.jq.evaluation import Request
-from rules.jq.program import JqError, Program, ProgramError, Programs
+from rules.jq.program import JqError, Program, ProgramError, program_of
 from rules.sql.values import EvaluationError
 
 FOUND = standard().get("jq")
@@ -159,9 +159,8 @@ def test_other_questions_go_to_the_one_who_waits_further_out() -> None:
 
 
 def test_the_cache_is_bounded_and_keeps_what_is_used() -> None:
-    programs = Programs(3)
-    kept = programs.get(".a")
-    for number in range(10):
-        programs.get(f"{number}")
-        assert programs.get(".a") is kept
-    assert len(programs) == 3
+    kept = program_of(".a")
+    for number in range(600):
+        program_of(f"{number}")
+        assert program_of(".a") is kept
+    assert program_of.cache_info().currsize == 512

@@ -21,11 +21,11 @@ def refused(node: Node, **members: Any) -> list[tuple[str, str]]:
     [
         ({"from": ["a/#/b"]}, "/from", "'#' must be the whole last level"),
         ({"from": ["$events/nosuch"]}, "/from", "no event has the topic"),
-        ({"from": []}, "/from", "a list of topic filters or events is wanted"),
-        ({"from": "t"}, "/from", "a list of topic filters or events is wanted"),
-        ({"jq": ""}, "/jq", "a jq program is wanted"),
+        ({"from": []}, "/from", "expected a list of topic filters or events"),
+        ({"from": "t"}, "/from", "expected a list of topic filters or events"),
+        ({"jq": ""}, "/jq", "expected a jq program"),
         ({"jq": "{a"}, "/jq", "syntax error"),
-        ({"sql": 'SELECT * FROM "t"'}, "/sql", "a rule in jq has no sql"),
+        ({"sql": 'SELECT * FROM "t"'}, "/sql", "a rule in jq takes no sql"),
     ],
 )
 def test_what_is_wrong_is_told_where_it_was_sent(

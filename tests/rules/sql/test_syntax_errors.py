@@ -41,7 +41,7 @@ SELECT cast(a as int) FROM t              | 15 | expected ',' or ')' in the argu
 SELECT (a FROM t                          | 11 | expected ')', found 'FROM'                      | close the bracket
 SELECT a) FROM t                          | 9  | expected FROM, found ')'                        | a bracket is open or closed too often
 SELECT .5 FROM t                          | 8  | expected a value, found '.'                     | a number begins with a digit: 0.5
-SELECT 5. FROM t                          | 9  | '5.' is no number and no path                   | write digits on both sides of the point
+SELECT 5. FROM t                          | 9  | '5.' is neither a number nor a path                   | write digits on both sides of the point
 SELECT 12ab FROM t                        | 10 | '12a' is neither a number nor a name            | a name begins with a letter
 SELECT a['x'] FROM t                      | 10 | expected an index: an integer, a column or a path, found 'x' | a key is written .'x'
 SELECT a[] FROM t                         | 10 | expected an index: an integer, a column or a path, found ']' | elements count from 1; [-1] is the last
