@@ -1,7 +1,7 @@
 """MQTT to another broker inside WebSocket frames (RFC 6455): the client's side.
 
-``Opening`` and ``ServerFrames`` do no I/O; ``Tunnel`` stands between a socket and ``bridges.mqtt.client``. What servers
-send is not masked, so reading has little in common with ``broker.net.frames``. No extensions are offered.
+``Opening`` and ``broker.codec.websocket`` do no I/O; ``Tunnel`` connects a socket and ``bridges.mqtt.client``. No
+extensions are offered.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from base64 import b64encode
 from collections.abc import Mapping
 from hashlib import sha1
 from http import HTTPStatus
-from struct import Struct
 from typing import Final, cast
 
 from bridges.mqtt.client import Client
 from bridges.mqtt.server import Server
 from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst
+from broker.codec.websocket import NORMAL, BadFrame, Closed, FrameReader, binary_frame, close_frame
 
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _END: Final = b"\r\n\r\n"
@@ -28,17 +28,8 @@ _SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 _FOR_PEOPLE: Final = frozenset(range(300, 500)) - {408, 425, 429}
 """Statuses that stay as they are until somebody changes something."""
 
-_FIN: Final = 0x80
-_RESERVED: Final = 0x70
-_MASKED: Final = 0x80
-_CONTINUATION, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x2, 0x8, 0x9, 0xA
-_CONTROL: Final = 0x8
-_WHOLE: Final = _FIN | _BINARY
-_MOST_CONTROL: Final = 125
-_TWO_BYTES, _EIGHT_BYTES = 126, 127
-_NORMAL: Final = 1000
-_MEDIUM: Final = Struct(">BBH")
-_LONG: Final = Struct(">BBQ")
+_UNLIMITED: Final = 1 << 63
+"""Bytes of one frame: what it holds goes on as it comes."""
 
 
 class Opening:
@@ -102,95 +93,13 @@ class Opening:
         return BadSettings(text) if status in _FOR_PEOPLE else ReconnectFirst(text)
 
 
-class ServerFrames:
-    """Takes what was read from a server and gives what its binary frames hold (section 5.2)."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._left = 0
-        self._is_within = False
-        self.replies: list[bytes] = []
-        """Frames to be sent, taken away by the caller."""
-        self.ended: str | None = None
-        """Why no more is read: the server said so, or broke the protocol."""
-
-    def receive(self, data: bytes) -> bytes:
-        """The bytes of MQTT in what was read; control frames and heads that are not complete are kept."""
-        if self._rest:
-            data, self._rest = self._rest + data, b""
-        pieces = [data[: self._left]]
-        at, end = len(pieces[0]), len(data)
-        self._left -= at
-        while end - at >= 2 and self.ended is None:
-            first, second = data[at], data[at + 1]
-            length, start = second & 0x7F, at + 2
-            if (first != _WHOLE or second >= _MASKED or self._is_within) and (wrong := self._wrong(first, second)):
-                self.ended = f"breaks the rules of WebSocket: {wrong}"
-                break
-            if length >= _TWO_BYTES:
-                wide = 2 if length == _TWO_BYTES else 8
-                if end - start < wide:
-                    break
-                length, start = int.from_bytes(data[start : start + wide]), start + wide
-            stop = start + length
-            if first & _CONTROL:
-                if stop > end:
-                    break
-                self._control(first & 0x0F, data[start:stop])
-            else:
-                self._is_within = first < _FIN
-                pieces.append(data[start:stop])
-                self._left = max(0, stop - end)
-            at = min(stop, end)
-        self._rest = data[at:]
-        return b"".join(pieces)
-
-    def _wrong(self, first: int, second: int) -> str:
-        opcode = first & 0x0F
-        if first & _RESERVED:
-            return "a frame with reserved bits"
-        if second >= _MASKED:
-            return "a frame of a server that is masked"
-        if opcode >= _CONTROL:
-            is_broken = opcode > _PONG or first < _FIN or second > _MOST_CONTROL
-            return "a broken control frame" if is_broken else ""
-        if opcode not in (_CONTINUATION, _BINARY):
-            return "a frame that is not binary"
-        return "a frame out of turn" if (opcode == _CONTINUATION) is not self._is_within else ""
-
-    def _control(self, opcode: int, payload: bytes) -> None:
-        if opcode == _PING:
-            self.replies.append(masked_frame(_PONG, payload))
-        elif opcode == _CLOSE:
-            code = int.from_bytes(payload[:2])
-            text = payload[2:].decode(errors="replace")
-            said = f" with status {code}" if code not in (0, _NORMAL) else ""
-            self.replies.append(masked_frame(_CLOSE, payload[:2]))
-            self.ended = f"has closed the WebSocket{said}" + (f": {text}" if text else "")
-
-
-def masked_frame(opcode: int, payload: bytes) -> bytes:
-    """A whole frame of a client's, with a mask of its own that nobody can foretell (section 5.3)."""
-    length, mask = len(payload), os.urandom(4)
-    first = _FIN | opcode
-    if length < _TWO_BYTES:
-        head = bytes((first, _MASKED | length))
-    elif length < 65_536:
-        head = _MEDIUM.pack(first, _MASKED | _TWO_BYTES, length)
-    else:
-        head = _LONG.pack(first, _MASKED | _EIGHT_BYTES, length)
-    key = (mask * ((length + 3) >> 2))[:length]
-    body = int.from_bytes(payload, "little") ^ int.from_bytes(key, "little")  # the fastest that CPython has
-    return head + mask + body.to_bytes(length, "little")
-
-
 class Tunnel(asyncio.Protocol):
     """Between a socket and a client: the transport of the one, the protocol of the other."""
 
     def __init__(self, client: Client, server: Server, headers: Mapping[str, str], *, is_v3: bool) -> None:
         self._client, self._server = client, server
         self._opening = Opening(server, headers, is_v3=is_v3)
-        self._frames = ServerFrames()
+        self._frames = FrameReader(_UNLIMITED, reads_client=False)
         self._transport: asyncio.Transport | None = None
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -218,14 +127,22 @@ class Tunnel(asyncio.Protocol):
             self._receive(data)
 
     def _receive(self, data: bytes) -> None:
-        frames = self._frames
-        if found := frames.receive(data):
+        frames, ended, reply = self._frames, None, b""
+        try:
+            found = frames.receive(data)
+        except Closed as closed:
+            found, reply = closed.data, close_frame(closed.code, is_masked=True)
+            said = f" with status {closed.code}" if closed.code != NORMAL else ""
+            ended = f"has closed the WebSocket{said}" + (f": {closed}" if str(closed) else "")
+        except BadFrame as error:
+            found, ended = b"", f"breaks the rules of WebSocket: {error}"
+        if found:
             self._client.data_received(found)
-        if self._transport is not None and frames.replies:
-            self._transport.write(b"".join(frames.replies))
+        if self._transport is not None and (frames.replies or reply):
+            self._transport.write(b"".join((*frames.replies, reply)))
             frames.replies.clear()
-        if frames.ended is not None:
-            self._client.end(f"{self._server.shown} {frames.ended}")
+        if ended is not None:
+            self._client.end(f"{self._server.shown} {ended}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The other side is gone."""
@@ -254,12 +171,12 @@ class Tunnel(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send as one frame."""
         if self._transport is not None:
-            self._transport.write(masked_frame(_BINARY, data))
+            self._transport.write(binary_frame(data))
 
     def close(self) -> None:
         """Send what waits and a close frame, then go."""
         if self._transport is not None:
-            self._transport.write(masked_frame(_CLOSE, _NORMAL.to_bytes(2)))
+            self._transport.write(close_frame(NORMAL, is_masked=True))
             self._transport.close()
 
     def abort(self) -> None:

@@ -50,7 +50,8 @@ from broker.routing.rewrite import Rewrites
 from broker.routing.router import Router, Routes
 from broker.routing.settings import RetainedSettings
 from broker.routing.shared import RoutedGroups
-from broker.session.session import Session, SessionServices
+from broker.session.session import Session
+from broker.session.state import SessionServices
 from broker.storage.store import LogShard
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from broker.codec.websocket import NORMAL, BadFrame, Closed, FrameReader, binary_frame_head, close_frame
 from broker.connection.hub import Hub
 from broker.core.hosts import AllowedHosts
 from broker.net import upgrade
-from broker.net.frames import NORMAL, BadFrame, Closed, FrameReader, binary_frame_head, close_frame
 from broker.net.limits import LinkOwner
 from broker.net.proxy import Origin
 from broker.net.settings import WebSocketSettings

@@ -20,8 +20,9 @@ from broker.core.clock import Clock
 from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.topic import TopicFilter
-from broker.routing.retained_accounts import Accounts, account_of
 from broker.routing.retained_record import (
+    Accounts,
+    account_of,
     decode_retained,
     encode_retained,
     expiry_of,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from broker.codec.outgoing import Outgoing
 from broker.core.client import Client
@@ -72,7 +72,7 @@ class OnEvent(Protocol):
 
 
 @dataclass(slots=True)
-class DeliveryServices:
+class SessionServices:
     """What all sessions of a node share on the way of a message to a client.
 
     ``changed`` is told of a durable session whose record has to be written, ``moved`` of one for whose record there is
@@ -86,6 +86,8 @@ class DeliveryServices:
     """
 
     clock: Clock
+    refill: Callable[[Any], None]
+    """Called with a session that has room and is behind in the session log."""
     changed: Callable[[SessionState], None]
     moved: Callable[[SessionState], None]
     defer: Callable[[Callable[[], None]], object]
@@ -120,7 +122,7 @@ class SessionState:
         "window", "zone",
     )  # fmt: skip
 
-    def __init__(self, client_id: str, services: DeliveryServices, *, is_durable: bool, next_offset: int = 0) -> None:
+    def __init__(self, client_id: str, services: SessionServices, *, is_durable: bool, next_offset: int = 0) -> None:
         self.client_id, self.services, self.is_durable = client_id, services, is_durable
         self.client = Client(client_id)
         self.is_v5 = False

@@ -14,6 +14,7 @@ from broker.core.clock import Clock, SystemClock
 from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, Problem, ReadOnly, SluiceError
 from broker.core.objects import ObjectSection, Spec, unusable
 from broker.core.stage import Plans
+from broker.core.stream import ShardRange
 from broker.core.times import MICROSECONDS, rfc3339_or_none
 from broker.observe.metrics import Metrics
 from broker.storage.writer import Writer
@@ -174,12 +175,8 @@ class StreamService:
         """
         stream = self._catalogue.get(name)
         shards = []
-        for held in self.reader.extent(name).ranges:
-            shard: dict[str, Any] = {
-                "shard": held.shard,
-                "first_offset": str(held.first_offset),
-                "next_offset": str(held.next_offset),
-            }
+        for held in self.reader.ranges(name):
+            shard = _shown_range(held)
             if at_us is not None:
                 shard["at_offset"] = str(self.reader.offset_at(name, held.shard, at_us))
             shards.append(shard)
@@ -245,7 +242,7 @@ class StreamService:
             **_spec_of(stream),
             "kind": stream.spec.kind,
             "epoch": stream.epoch,
-            **_shown_extent(stream.spec.shards, extent),
+            **_shown_extent(extent),
             "records_per_s": round(self._rates.per_second(stream.name), 1),
         }
 
@@ -265,13 +262,13 @@ def _shown_retention(retention: Retention) -> dict[str, Any]:
     return {"age": age, "bytes": retention.bytes}
 
 
-def _shown_extent(shards: int, extent: Extent) -> Spec:
-    ranges = [
-        {"shard": held.shard, "first_offset": str(held.first_offset), "next_offset": str(held.next_offset)}
-        for held in extent.ranges
-    ]
+def _shown_range(held: ShardRange) -> dict[str, Any]:
+    return {"shard": held.shard, "first_offset": str(held.first_offset), "next_offset": str(held.next_offset)}
+
+
+def _shown_extent(extent: Extent) -> Spec:
     return {
-        "positions": ranges,
+        "positions": [_shown_range(held) for held in extent.ranges],
         "records": extent.records,
         "bytes": extent.size_bytes,
         "oldest": rfc3339_or_none(extent.oldest_us, MICROSECONDS),

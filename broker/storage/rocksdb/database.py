@@ -15,12 +15,11 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Final
 
-from rocksdict import DbClosedError, Rdict, RdictIter, ReadOptions, Snapshot
+from rocksdict import DbClosedError, Rdict, RdictIter, ReadOptions, Snapshot, WriteBatch
 
 from broker.core.errors import ConfigError, Unavailable
 from broker.observe.log import get_logger
 from broker.storage.rocksdb import keys, options, wal
-from broker.storage.rocksdb.changes import Changes
 
 _log = get_logger(__name__)
 
@@ -281,3 +280,36 @@ def last_before(db: Rdict, prefix: bytes, key: bytes) -> tuple[bytes, bytes] | N
         found.status()
         return None
     return found.key(), found.value()
+
+
+class Changes:
+    """Puts and deletes that are made together, in the order given."""
+
+    __slots__ = ("_steps",)
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[bytes, bytes | None, bool]] = []
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set a key."""
+        self._steps.append((key, value, False))
+
+    def delete(self, key: bytes) -> None:
+        """Delete a key."""
+        self._steps.append((key, None, False))
+
+    def delete_range(self, start: bytes, end: bytes) -> None:
+        """Delete all keys from ``start`` up to, not including, ``end``."""
+        self._steps.append((start, end, True))
+
+    def batch(self) -> WriteBatch:
+        """A fresh write batch."""
+        batch = WriteBatch(raw_mode=True)
+        for key, value, is_range in self._steps:
+            if value is None:
+                batch.delete(key)
+            elif is_range:
+                batch.delete_range(key, value)
+            else:
+                batch.put(key, value)
+        return batch

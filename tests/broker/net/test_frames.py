@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.codec.websocket import BadFrame, Closed, FrameReader, binary_frame_head, close_frame, masked
 from broker.core.hosts import AllowedHosts
 from broker.net import upgrade
-from broker.net.frames import BadFrame, Closed, FrameReader, binary_frame_head, close_frame, masked
 from broker.net.settings import WebSocketSettings
 from broker.net.upgrade import UpgradeRefused
 

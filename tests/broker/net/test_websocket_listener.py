@@ -23,7 +23,7 @@ from broker.codec.packets import (
     SubscriptionRequest,
     Will,
 )
-from broker.net.frames import binary_frame_head, masked
+from broker.codec.websocket import binary_frame_head, masked
 from broker.net.listener import Listener
 from broker.net.settings import NamedListener, WebSocketSettings, WsListenerSettings
 from tests.support.connections import dial
