@@ -82,7 +82,7 @@ class DeadLetterSettings(Settings):
 
 class DeadLetters:
     """Publishes them. ``is_on`` tells whether any cause is switched on, ``covers_unwanted`` whether messages that
-    nobody subscribed to are among them."""
+    no one subscribed to are among them."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class DeadLetters:
                 self._publish(message, CAUSES[why], session.client_id)
 
     def take_of_group(self, topic_filter: TopicFilter, message: Message, why: str) -> None:
-        """Nobody of a share group got a message; in the topic its name stands for the client."""
+        """No one of a share group got a message; in the topic its name stands for the client."""
         if why in self.reasons:
             self._publish(message, CAUSES[why], topic_filter.share_group)
 

@@ -231,8 +231,8 @@ class Retained:
         return len(self._pending)
 
     def changed_meanwhile(self, known: frozenset[bytes]) -> frozenset[bytes]:
-        """``known`` and the keys of all that waits for its commit. What ``read`` finds of those is old, and whoever
-        reads in slices for a subscription has been sent the newer message as a live one."""
+        """``known`` and the keys of all that waits for its commit. What ``read`` finds of those is old, and a reader in
+        slices for a subscription has been sent the newer message as a live one."""
         return known.union(self._pending) if self._pending else known
 
     def has_none(self, topic_filter: TopicFilter) -> bool:

@@ -1,4 +1,4 @@
-"""Topic filters to whoever subscribed them, MQTT 5.0 section 4.7, without asking each filter.
+"""Topic filters and their subscribers, MQTT 5.0 section 4.7, without asking each filter.
 
 A filter without wildcards costs one dictionary hit; the others are a tree by level, walked along the topic.
 

@@ -213,7 +213,7 @@ class Session(SessionState):
                 return
 
     def take_back(self, holder: Holder, is_wanted: Callable[[Delivery], bool]) -> list[Delivery]:
-        """What a share group has in flight here at QoS 1, as far as it is wanted: others are to have it."""
+        """What a share group has in flight here at QoS 1, as far as ``is_wanted``: others are to have it."""
         found = self.window.take_back(holder, is_wanted, is_away=self.is_away)
         if found and self.is_durable:
             self.services.changed(self)

@@ -64,7 +64,7 @@ class Owner(Protocol):
 
 
 class OnEvent(Protocol):
-    """Told of a delivery's event by name, with a reason or the properties of the client's answer."""
+    """Receives a delivery's event by name, with a reason or the properties of the client's answer."""
 
     def __call__(
         self, name: str, session: SessionState, message: Message, why: str, properties: Properties | None = None, /
@@ -75,13 +75,13 @@ class OnEvent(Protocol):
 class SessionServices:
     """What all sessions of a node share on the way of a message to a client.
 
-    ``changed`` is told of a durable session whose record has to be written, ``moved`` of one for whose record there is
-    time, since the one on disk foretells what is sent; ``defer`` runs a callable in another turn of the loop,
-    ``crowded`` is told of a session whose queue or connection fills up, ``relieved`` when it has room again.
-    ``on_event`` is told of what somebody wants to know. ``max_qos0_bytes`` bounds what waits of QoS 0. ``resends``
-    tells that 3.1.1 clients are sent on a timer what they do not acknowledge. ``shed`` is told of messages in the log
+    ``changed`` gets a durable session whose record has to be written, ``moved`` one for whose record there is
+    time, since the one on disk predicts what is sent; ``defer`` runs a callable in another turn of the loop,
+    ``crowded`` gets a session whose queue or connection fills up, ``relieved`` when it has room again.
+    ``on_event`` gets what has listeners. ``max_qos0_bytes`` bounds what waits of QoS 0. ``resends``
+    tells that 3.1.1 clients are sent on a timer what they do not acknowledge. ``shed`` gets messages in the log
     that a session passes over: why, the offset from which it would have read, how many of its messages after that to
-    leave out of account, and how many follow that it passes over. ``on_dropped`` is told of every other message that a
+    leave out of account, and how many follow that it passes over. ``on_dropped`` gets every other message that a
     session does not get, and why.
     """
 

@@ -168,7 +168,7 @@ class Writer:
 
     @property
     def is_congested(self) -> bool:
-        """Whether more waits for the disk than the settings allow: whoever feeds the writer then stops until the
+        """Whether more waits for the disk than the settings allow: what feeds the writer then stops until the
         callback of ``on_relief``. Asked once a read, so it is worked out here and not with each record."""
         if not self._is_congested:
             size_bytes, records = self._backlog()
@@ -209,7 +209,7 @@ class Writer:
         done: asyncio.Future[None] = self._loop.create_future()
 
         def tell(error: BaseException | None) -> None:
-            if done.done():  # whoever waited was cancelled
+            if done.done():  # the waiter was cancelled
                 return
             if error is None:
                 done.set_result(None)
@@ -367,5 +367,5 @@ class Writer:
         self._answer(self._finish_call, done, failure)
 
     def _answer(self, function: Callable[..., None], *arguments: object) -> None:
-        with suppress(RuntimeError):  # the loop was closed without closing the writer: nobody waits any more
+        with suppress(RuntimeError):  # the loop was closed without closing the writer: no one waits any more
             self._loop.call_soon_threadsafe(function, *arguments)

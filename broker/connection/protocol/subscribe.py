@@ -1,6 +1,6 @@
 """SUBSCRIBE and UNSUBSCRIBE.
 
-One of a few filters is taken at once. What is longer, up to hundreds of thousands of filters, is read and worked off in
+One of a few filters is taken at once. What is longer, up to hundreds of thousands of filters, is read and processed in
 steps over several turns of the loop: first all of it is read and checked, since a packet that is malformed further
 behind must have no effect, then it takes effect filter by filter. Other clients' packets come in between; this one's do
 not. When the connection ends before the last filter, what was granted until then holds as long as the session.
@@ -40,7 +40,7 @@ _log = getLogger(__name__)
 _FAILURE: Final = 0x80
 _MQTT_3_1: Final = 3
 _INTERNAL_TREES: Final = frozenset(("$events", "$file"))
-"""First levels under which the broker's parts know things by names that look like topics; nobody subscribes to them."""
+"""First levels under which the broker's parts know things by names that look like topics; no one subscribes to them."""
 _ALWAYS: Final = 0
 _IF_NEW: Final = 1
 

@@ -1,4 +1,4 @@
-"""Where a share group stands in logs, and reading on from there."""
+"""The positions of a share group in logs, and reading on from there."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Cursors:
 
     @property
     def behind(self) -> int | None:
-        """How many records of the stream were not read; None where the group stands on none."""
+        """How many records of the stream were not read; None where the group reads none."""
         if self.stream is None:
             return None
         return sum(max(self._services.next_offset(one.shard) - one.next_offset, 0) for one in self.cursors)

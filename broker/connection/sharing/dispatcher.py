@@ -1,4 +1,4 @@
-"""Dispatcher the messages of a share group to its members, one each, and what becomes of those that nobody can have."""
+"""Gives the messages of a share group to its members, one each, and settles those that no member can have."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Dispatcher:
         return sent
 
     def admit(self, delivery: SharedDelivery) -> None:
-        """Let a message wait: for its member where it has a key, else for whoever has room first."""
+        """Let a message wait: for its member where it has a key, else for the first member that has room."""
         keyed = self._keyed
         if keyed is not None:
             message = self._cursors.message_of(delivery)
@@ -181,7 +181,7 @@ class Dispatcher:
             self.give(delivery, member)
 
     def give(self, delivery: SharedDelivery, member: Member) -> None:
-        """Send a message to a member that has room, unless nobody can have it any more."""
+        """Send a message to a member that has room, unless no one can have it any more."""
         outgoing, services, session = delivery.outgoing or self._cursors.load(delivery), self._services, member.session
         group = self._group
         if outgoing is None:
@@ -238,7 +238,7 @@ class Dispatcher:
         self.release(delivery, member)
 
     def _give_once_recorded(self, delivery: SharedDelivery, member: Member) -> None:
-        """QoS 2 for a session in memory: once sent, nobody else may get it [MQTT-4.8.2-5], also after a crash; so it is
+        """QoS 2 for a session in memory: once sent, no one else may get it [MQTT-4.8.2-5], also after a crash; so it is
         written down as given first."""
         session = member.session
         owner = session.owner
@@ -298,7 +298,7 @@ class Dispatcher:
             self._keyed.release(delivery.key, member)
 
     def finish(self, delivery: SharedDelivery) -> None:
-        """Nobody needs the message any more."""
+        """No one needs the message any more."""
         cursor, group = delivery.cursor, self._group
         delivery.holder = None
         if not isinstance(cursor, Cursor) or group.is_over:
@@ -312,7 +312,7 @@ class Dispatcher:
             self._services.changed(group)
 
     def lost(self, find: Callable[[], Message], why: str) -> None:
-        """Count a message that nobody gets; who wants to know is told once the group is as it should be."""
+        """Count a message that no one gets; who wants to know is told once the group is as it should be."""
         services = self._services
         services.dropped(why).value += 1
         if not services.losses.wants(why):

@@ -261,7 +261,7 @@ class ShareGroups:
                     cursor.next_offset = min(cursor.next_offset, next_offset)
 
     def users_of_stream(self, name: str) -> Sequence[str]:
-        """The groups that stand on a stream."""
+        """The groups that read a stream."""
         return [f"share group '{group.key}'" for group in self.groups.values() if group.stream == name]
 
     # -- time --
@@ -335,7 +335,7 @@ class ShareGroups:
         self._writer.when_committed(done)
 
     def _listen(self, log: int) -> None:
-        """Groups on a stream read on when it grows. Listening is never ended: a log has one number for good."""
+        """Groups on a stream read on when it grows. Listening is never ended: a log keeps its number."""
         if log in self._listening:
             return
         self._listening.add(log)

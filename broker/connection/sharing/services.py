@@ -22,7 +22,7 @@ NO_MESSAGE: Final = Message("", b"", 0, False, Client(""), 0)
 """Stands for one that is no more, and for any where its content does not matter."""
 
 Found = Sequence[tuple[int, Message | None]]
-"""Offsets and what stands there; None for what is not meant for groups."""
+"""Offsets and their messages; None for what is not meant for groups."""
 
 
 class GroupState:
@@ -64,7 +64,7 @@ class GroupLosses:
 
 @dataclass(slots=True)
 class GroupServices:
-    """What all groups share. ``read`` gives what is committed and was told of, ``changed`` has the record written."""
+    """What all groups share. ``read`` gives what is committed and announced, ``changed`` has the record written."""
 
     settings: SharedSettings
     clock: Clock

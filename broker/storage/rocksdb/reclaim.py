@@ -1,6 +1,6 @@
 """Disk space of what was deleted, given back.
 
-A range that is deleted stays in RocksDB's files until they are compacted, and files that nobody writes near to are not:
+A range that is deleted stays in RocksDB's files until they are compacted, and files that no one writes near to are not:
 after 300 MB were trimmed, 256 MB stayed until the next start. So once much has been deleted the range is compacted, on
 a thread of its own, since that takes a while (0.14 s for those 256 MB; the interpreter lock is let go meanwhile).
 """
