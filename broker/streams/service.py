@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -21,7 +22,6 @@ from broker.storage.writer import Writer
 from broker.streams.capture import CaptureTap, RowAppender
 from broker.streams.catalogue import Catalogue, Stream
 from broker.streams.maintenance import Maintenance
-from broker.streams.rates import Rates
 from broker.streams.reader import Extent, StreamReader
 from broker.streams.settings import Retention, StreamSettings, StreamSpec
 from broker.streams.starts import StreamStarts
@@ -274,3 +274,34 @@ def _shown_extent(extent: Extent) -> Spec:
         "oldest": rfc3339_or_none(extent.oldest_us, MICROSECONDS),
         "newest": rfc3339_or_none(extent.newest_us, MICROSECONDS),
     }
+
+
+@dataclass(slots=True)
+class _Growth:
+    count: int
+    at_s: float
+    per_second: float = 0.0
+
+
+class Rates:
+    """Growth by name, over the time between the last two notes."""
+
+    def __init__(self) -> None:
+        self._growth: dict[str, _Growth] = {}
+
+    def note(self, name: str, count: int, now_s: float) -> None:
+        """A count that only grows, at a monotonic time in seconds."""
+        before = self._growth.get(name)
+        if before is None or count < before.count or now_s <= before.at_s:
+            self._growth[name] = _Growth(count, now_s)
+            return
+        self._growth[name] = _Growth(count, now_s, (count - before.count) / (now_s - before.at_s))
+
+    def per_second(self, name: str) -> float:
+        """The growth of a name, 0 while it was noted less than twice."""
+        known = self._growth.get(name)
+        return 0.0 if known is None else known.per_second
+
+    def forget(self, name: str) -> None:
+        """The name is gone."""
+        self._growth.pop(name, None)

@@ -187,7 +187,7 @@ class Dispatcher:
         if outgoing is None:
             self._lose(delivery, member, "not_found")
             return
-        if outgoing.expires_ns and outgoing.is_expired(services.clock.now_ns()):
+        if outgoing.expires_ns and outgoing.is_expired(services.context.clock.now_ns()):
             session.drop(outgoing, "expired")
             self._forget(delivery, member)
             return
@@ -215,7 +215,7 @@ class Dispatcher:
             if group.is_persistent:
                 services.changed(group)
         if self._ack_ns:
-            delivery.given_ns = services.clock.now_ns()
+            delivery.given_ns = services.context.clock.now_ns()
         if sending.send_shared(session, delivery, dup=delivery.may_be_seen):
             delivery.may_be_seen = True
             self.claim(member)
@@ -314,12 +314,12 @@ class Dispatcher:
     def lost(self, find: Callable[[], Message], why: str) -> None:
         """Count a message that no one gets; who wants to know is told once the group is as it should be."""
         services = self._services
-        services.dropped(why).value += 1
+        services.context.figures.delivery_dropped(why).value += 1
         if not services.losses.wants(why):
             return
         message = find()
         if message is not NO_MESSAGE:
-            services.defer(partial(services.losses.take, self._group.filter, message, why))
+            services.context.defer(partial(services.losses.take, self._group.filter, message, why))
 
 
 def _message_in(data: bytes, body: int, stop: int, client: Client, now_ns: int) -> Message:

@@ -89,7 +89,7 @@ class ShareGroup(GroupState):
         self._strategy: Strategy[Member] = strategy_of(strategy)
         self._is_keyed = isinstance(self._strategy, Keyed)
         self._ack_ns = int(services.settings.ack_deadline_of(topic_filter.share_group) * _NS)
-        crowded, relieved = partial(services.crowded, self), partial(services.relieved, self)
+        crowded, relieved = partial(services.backpressure.crowded, self), partial(services.backpressure.relieved, self)
         self._queue = GroupQueue(services.settings, crowded, relieved)
         self._cursors = Cursors(services)
         self._dispatcher = Dispatcher(self, services, self._strategy, self._queue, self._cursors, self._ack_ns)
@@ -181,7 +181,7 @@ class ShareGroup(GroupState):
             self._abandon(member, for_good=member.session.is_ended)
         elif member.in_flight:
             timeout_ns = int(self._services.settings.unsubscribe_timeout * _NS)
-            member.leaves_at_ns = self._services.clock.now_ns() + timeout_ns
+            member.leaves_at_ns = self._services.context.clock.now_ns() + timeout_ns
             self._leaving.add(member)
         self.pump()
 
@@ -350,7 +350,7 @@ class ShareGroup(GroupState):
         self.is_over = True
         lost = self.waiting
         if lost > 0:
-            self._services.dropped("group_ended").value += lost
+            self._services.context.figures.delivery_dropped("group_ended").value += lost
         self._queue.clear()
         self.outstanding = self.outstanding_bytes = 0
 
@@ -413,7 +413,7 @@ class ShareGroup(GroupState):
             return
         if self._cursors.are_behind:
             self._is_reading = True
-            self._services.defer(self._read_deferred)
+            self._services.context.defer(self._read_deferred)
 
     def _read_deferred(self) -> None:
         self._is_reading = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -313,3 +314,30 @@ class Changes:
             else:
                 batch.put(key, value)
         return batch
+
+
+AFTER_BYTES: Final = 64 * 1024 * 1024
+"""So much is deleted before a range is compacted: as a write buffer holds."""
+
+
+class Reclaim:
+    """Compacts ranges by ``compact(start, end)``. ``forgotten`` is called by one thread at a time."""
+
+    def __init__(self, compact: Callable[[bytes, bytes], None], after_bytes: int = AFTER_BYTES) -> None:
+        self._compact, self._after_bytes = compact, after_bytes
+        self._deleted_bytes = 0
+        self._thread: threading.Thread | None = None
+
+    def forgotten(self, size_bytes: int, start: bytes, end: bytes) -> None:
+        """The keys from ``start`` up to ``end`` were deleted; bytes are before compression."""
+        self._deleted_bytes += size_bytes
+        if self._deleted_bytes < self._after_bytes or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._deleted_bytes = 0
+        self._thread = threading.Thread(target=self._compact, args=(start, end), name="store reclaim", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for a compaction that is under way: before the files are closed."""
+        if self._thread is not None:
+            self._thread.join()
