@@ -133,15 +133,9 @@ class DeadLetters:
             return
         row = {"reason": cause, "topic": message.topic, "clientid": client_id or "", "qos": message.qos}
         letter = Message(
-            self._template.render(row),
-            message.payload,
-            self._settings.qos,
-            False,
-            message.client,
-            self._clock.now_ns(),
-            _properties(message, cause, client_id),
-            via=(*message.via, _MARK),
-        )
+            self._template.render(row), message.payload, self._settings.qos, False, message.client,
+            self._clock.now_ns(), _properties(message, cause, client_id), via=(*message.via, _MARK),
+        )  # fmt: skip
         is_refused = self._publish_letter(letter).refusal is not None
         (self._lost if is_refused else self._published).value += 1
 
