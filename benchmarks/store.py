@@ -25,8 +25,8 @@ from broker.core.stream import StreamRecord
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, LogShard
 from broker.storage.writer import Writer
+from broker.streams.maintenance import Sealer
 from broker.streams.ranges_process import RangesProcess
-from broker.streams.sealer import Sealer
 
 LOG = LogShard(16)
 PAYLOAD = b'{"device":"meter-0001","ts":1700000000123,"kwh":12345.678,"volt":229.9,"amps":3.21,"ok":true,"n":%07d}'

@@ -65,11 +65,10 @@ from broker.storage.rocksdb.store import RocksStore
 from broker.storage.settings import StoreSettings
 from broker.storage.store import LogShard, Store
 from broker.storage.writer import Writer
-from broker.streams.queues import StoredQueues
+from broker.streams.queues import StoredQueues, StoredValues
 from broker.streams.ranges_process import RangesProcess
 from broker.streams.service import StreamService
 from broker.streams.settings import StreamSettings
-from broker.streams.values import StoredValues
 
 SESSION_LOG: Final = LogShard(1)
 """The internal log on which the backlogs of persistent sessions stand; streams have numbers from 16 on."""

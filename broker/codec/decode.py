@@ -116,15 +116,9 @@ def _connect(reader: Reader, _version: int, header_flags: int) -> packets.Connec
     client_id = reader.text("client identifier")
     will = _will(reader, level, flags) if flags & 0x04 else None
     return packets.Connect(
-        client_id,
-        level,
-        bool(flags & 0x02),
-        keep_alive_s,
-        will,
-        reader.text("user name") if flags & 0x80 else None,
-        reader.binary() if flags & 0x40 else None,
-        properties,
-    )
+        client_id, level, bool(flags & 0x02), keep_alive_s, will, reader.text("user name") if flags & 0x80 else None,
+        reader.binary() if flags & 0x40 else None, properties,
+    )  # fmt: skip
 
 
 def _check_connect_flags(flags: int, level: int) -> None:

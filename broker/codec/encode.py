@@ -1,6 +1,6 @@
 """Packets to bytes, for every version and both roles.
 
-A reason code that a packet of version 5 may not carry leaves as 0x80: whoever gave it meant to refuse.
+A reason code that a packet of version 5 may not carry leaves as 0x80: the caller meant to refuse.
 """
 
 from __future__ import annotations

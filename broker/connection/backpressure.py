@@ -1,7 +1,7 @@
 """Publishers wait a moment for subscribers that are a little behind; they do not wait for one that is slow.
 
-A connected subscriber whose queue or socket fills up holds back whoever publishes to it, by not reading their sockets.
-That costs nobody a message where publishers come in bursts, or are faster than subscribers by a hair. It lasts
+A connected subscriber whose queue or socket fills up holds back its publishers, by not reading their sockets.
+That costs no one a message where publishers come in bursts, or are faster than subscribers by a hair. It lasts
 ``slow_subscriber_wait`` at most: then the bounds and policies of the subscriber's queues hold, and the others go on at
 full speed. A subscriber that was waited for in vain is not waited for again until it has caught up and a rest of
 ``REST`` times that long is over, so that a bad one costs the others at most a twentieth of their time.

@@ -233,9 +233,12 @@ class Connection:
                 first()
                 if self.is_closed:
                     return
-            used = 0 if self.is_connected else services.first.read_first(self, data)
-            if self.is_connected and not self.is_closed:
-                used = services.reader.read_packets(self, data, used)
+            if self.is_connected:
+                used = services.reader.read_packets(self, data, 0)
+            else:
+                used = services.first.read_first(self, data)
+                if self.is_connected and not self.is_closed:
+                    used = services.reader.read_packets(self, data, used)
         except PeerError as error:
             self.on_peer_error(error)
             return

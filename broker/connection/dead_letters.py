@@ -82,7 +82,7 @@ class DeadLetterSettings(Settings):
 
 class DeadLetters:
     """Publishes them. ``is_on`` tells whether any cause is switched on, ``covers_unwanted`` whether messages that
-    nobody subscribed to are among them."""
+    no one subscribed to are among them."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class DeadLetters:
                 self._publish(message, CAUSES[why], session.client_id)
 
     def take_of_group(self, topic_filter: TopicFilter, message: Message, why: str) -> None:
-        """Nobody of a share group got a message; in the topic its name stands for the client."""
+        """No one of a share group got a message; in the topic its name stands for the client."""
         if why in self.reasons:
             self._publish(message, CAUSES[why], topic_filter.share_group)
 
@@ -133,15 +133,9 @@ class DeadLetters:
             return
         row = {"reason": cause, "topic": message.topic, "clientid": client_id or "", "qos": message.qos}
         letter = Message(
-            self._template.render(row),
-            message.payload,
-            self._settings.qos,
-            False,
-            message.client,
-            self._clock.now_ns(),
-            _properties(message, cause, client_id),
-            via=(*message.via, _MARK),
-        )
+            self._template.render(row), message.payload, self._settings.qos, False, message.client,
+            self._clock.now_ns(), _properties(message, cause, client_id), via=(*message.via, _MARK),
+        )  # fmt: skip
         is_refused = self._publish_letter(letter).refusal is not None
         (self._lost if is_refused else self._published).value += 1
 

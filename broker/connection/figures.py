@@ -1,4 +1,4 @@
-"""What the server counts, resolved once: the hot path adds to ``value`` and asks nobody."""
+"""What the server counts, resolved once: the hot path adds to ``value`` and asks no one."""
 
 from __future__ import annotations
 

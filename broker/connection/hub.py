@@ -50,7 +50,8 @@ from broker.routing.rewrite import Rewrites
 from broker.routing.router import Router, Routes
 from broker.routing.settings import RetainedSettings
 from broker.routing.shared import RoutedGroups
-from broker.session.session import Session, SessionServices
+from broker.session.session import Session
+from broker.session.state import SessionServices
 from broker.storage.store import LogShard
 
 
@@ -235,14 +236,10 @@ class Hub:
 
     def _make_plans(self, settings: MqttSettings) -> Plans[Routes[Session]]:
         return Plans(
-            self.router.routes,
-            self.router.forget_routes,
-            ClientTopics(self.rewrites, self.delayed),
-            settings.max_cached_plans,
-            settings.max_topic_levels,
-            settings.max_topic_bytes,
+            self.router.routes, self.router.forget_routes, ClientTopics(self.rewrites, self.delayed),
+            settings.max_cached_plans, settings.max_topic_levels, settings.max_topic_bytes,
             settings.max_cached_plan_bytes,
-        )
+        )  # fmt: skip
 
     def _make_services(self, settings: MqttSettings) -> SessionServices:
         context = self.context

@@ -1,12 +1,12 @@
-"""One client's packets do not keep the loop from everybody else: what takes long goes on in other turns of it.
+"""Shares the loop's time among clients: what takes long continues in later turns of the loop.
 
 A read holds up to 256 KiB, and a packet of a few bytes may ask for milliseconds of work: a SUBSCRIBE that searches a
 million retained messages, say. So the time is looked at between packets, and what they take is counted for the turn,
-not for the connection: eight clients may take no more of it together than one. When it is spent, whoever comes still
-has a packet taken, and the rest of what was read waits for another turn.
+not for the connection: eight clients may take no more of it together than one. When it is spent, each further client
+still has a packet taken, and the rest of what was read waits for another turn.
 
 A packet that is a lot of work by itself, as a SUBSCRIBE with a hundred thousand filters, is work in ``Steps``: some in
-each turn. The client's next packet is not looked at before all are done, so that nobody sees them out of order.
+each turn. The client's next packet is not looked at before all are done, so that no one sees them out of order.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ TURN_S: Final = 0.02
 WAITING_S: Final = TURN_S / 2
 """Of these, what goes to those that wait from a turn before: the rest is for who comes now."""
 BACKGROUND_S: Final = TURN_S / 4
-"""What goes, beside that, to what nobody waits for."""
+"""What goes, in addition, to background work."""
 LOOK_S: Final = TURN_S / 80
 """What takes less, packets that follow each other, is not counted."""
 
 OWED_S: Final = TURN_S * 2
-"""Of what packets lead to later, in one piece, so much may be on its way; until then nobody's packets go on."""
+"""Of what packets lead to later, in one piece, so much may be on its way; until then no one's packets go on."""
 
 MANY: Final = 1000
 """Subscriptions and the like that are seen to one after the other at once: some milliseconds. More take turns."""
@@ -65,7 +65,7 @@ class Scheduler:
         return self.left_s <= 0
 
     def owe(self, seconds: float) -> None:
-        """Count what a packet leads to in a later turn, where nobody can give way: when its commit is done."""
+        """Count what a packet leads to in a later turn, where no one can give way: when its commit is done."""
         self.owed_s += seconds
         self.spend(seconds)
 
@@ -84,7 +84,7 @@ class Scheduler:
         self._wait(c, steps)
 
     def run_in_background(self, work: Iterator[None]) -> None:
-        """Begin with this now, and go on in the turns to come, one chore after the other; nobody waits for it."""
+        """Begin with this now, and go on in the turns to come, one chore after the other; no one waits for it."""
         self._background.append(work)
         if len(self._background) == 1:
             self._run_some_background()

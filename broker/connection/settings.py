@@ -34,7 +34,7 @@ class MqttSettings(Settings):
         default=1024 * 1024, ge=128, le=268_435_460, description="Largest packet from a connected client, in bytes."
     )
     max_connections: int = Field(
-        default=0, ge=0, description="Most connections at a time, of all listeners together; 0 is as many as the "
+        default=0, ge=0, description="Maximum concurrent connections, of all listeners together; 0 is as many as the "
         "system gives file descriptors for."
     )  # fmt: skip
     max_publish_rate: float = Field(
@@ -85,7 +85,7 @@ class MqttSettings(Settings):
         "`max_unsent_messages` and `max_unsent_bytes`, where the session outlives the connection."
     )  # fmt: skip
     queue_high_watermark: Size = Field(
-        default=0, ge=0, description="Bytes waiting for one session above which it is told of in the log and the alarm "
+        default=0, ge=0, description="Bytes waiting for one session above which it is logged and the alarm "
         "`session_queue_high` is active; 0 is off."
     )  # fmt: skip
     queue_watch_interval: Duration = Field(
@@ -93,7 +93,7 @@ class MqttSettings(Settings):
     )
     slow_subscriber_wait: Duration = Field(
         default=0.1, ge=0, description="Seconds that publishers are held back at most, so that a subscriber can catch "
-        "up, before it loses messages; 0 holds nobody back."
+        "up, before it loses messages; 0 switches this off."
     )  # fmt: skip
     max_unsent_messages: int = Field(
         default=1000, ge=1, description="Maximum QoS 0 messages buffered for a client that reads too slowly, or that "
@@ -137,7 +137,7 @@ class MqttSettings(Settings):
     )  # fmt: skip
     retain_available: bool = Field(
         default=True, description="Whether there are retained messages. If not, clients that publish one are "
-        "disconnected (0x9A), nothing is retained, and those of before are kept and sent to nobody."
+        "disconnected (0x9A), nothing is retained, and those of before are kept and not sent."
     )  # fmt: skip
     wildcard_subscription_available: bool = Field(
         default=True, description="Whether filters may have `+` and `#`. If not, who subscribes to one is disconnected "

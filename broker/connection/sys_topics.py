@@ -2,7 +2,7 @@
 
 A client that subscribes gets the values of that moment, with RETAIN as if they were retained; afterwards, every
 ``interval``, those that have changed. Nothing of it is stored, and a value is worked out only for somebody who wants
-it; only the load averages go on while nobody looks.
+it; only the load averages go on while no one looks.
 """
 
 from __future__ import annotations

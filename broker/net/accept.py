@@ -1,7 +1,7 @@
 """Accepts connections that need work before they are a link: a PROXY header, a TLS handshake, each by its deadline.
 
 Plain listeners leave accepting to the loop, which is faster. Here each connection has a task of its own until it is a
-link, so that one which is slow or broken keeps nobody waiting.
+link, so that one which is slow or broken keeps no one waiting.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Acceptor:
             pass
 
     async def _origin(self, link: socket.socket, peer_host: str) -> Origin | None:
-        """Who is there; None when it is nobody who may speak for others."""
+        """Who is there; None when it is no one who may speak for others."""
         settings = self._settings
         if settings.proxy_protocol == "off":
             return Origin()

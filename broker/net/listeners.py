@@ -259,13 +259,7 @@ def _differ_in_limits(old: ListenerSettings, new: ListenerSettings) -> bool:
 def _status(listener: Listener) -> ListenerStatus:
     settings, tls = listener.settings, listener.tls
     return ListenerStatus(
-        listener.named.id,
-        listener.named.name,
-        PROTOCOLS[settings.kind],
-        "running" if listener.is_open else "stopped",
-        listener.address,
-        listener.connections,
-        settings.max_connections,
-        settings.zone,
-        None if tls is None else tls.expires,
-    )
+        listener.named.id, listener.named.name, PROTOCOLS[settings.kind],
+        "running" if listener.is_open else "stopped", listener.address, listener.connections,
+        settings.max_connections, settings.zone, None if tls is None else tls.expires,
+    )  # fmt: skip

@@ -41,7 +41,7 @@ class BadProxyHeader(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who the client is, in the words of whoever accepted its connection. Without a host it is who connected to us."""
+    """Who the client is, as the proxy that accepted its connection says. Without a host it is who connected to us."""
 
     host: str | None = None
     port: int | None = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from logging import getLogger
 from math import inf
 from typing import Final
@@ -16,7 +18,6 @@ from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.stage import Gate, Plans, Tap
-from broker.net.collector import Collector
 from broker.net.files import client_limit
 from broker.net.listener import check_exposure
 from broker.net.listeners import ListenerChanges, Listeners
@@ -192,3 +193,39 @@ class Server:
     async def _until(self, is_done: Callable[[], bool], ends_at: float) -> None:
         while not is_done() and self._loop.time() < ends_at:  # noqa: ASYNC110  only while stopping
             await asyncio.sleep(_STOP_POLL_S)
+
+
+_AT_ONCE: Final = 1000
+"""Connections after which those that came are set aside; looking through what they are made of takes some 5 ms."""
+
+
+class Collector:
+    """The garbage collector of the process, as one server uses it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        # asyncio's own transports refer to themselves: set aside, they would never go
+        self._may_set_aside = type(loop).__module__.startswith("uvloop")
+        self._seen = 0
+
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        """Leave it off while sessions are restored, since of them nothing is garbage; then set aside all there is."""
+        gc.collect()
+        gc.disable()
+        try:
+            yield
+        finally:
+            gc.enable()
+        gc.freeze()
+
+    def tick(self, connected: int) -> None:
+        """Set aside what has come, once it is enough. ``connected`` is the number of clients that ever came."""
+        if self._may_set_aside and connected - self._seen >= _AT_ONCE:
+            self._seen = connected
+            gc.collect()
+            gc.freeze()
+
+    def set_aside(self) -> None:
+        """What is there by now stays, as the libraries of the management API do: next to nothing of it is garbage."""
+        if self._may_set_aside:
+            gc.freeze()

@@ -121,7 +121,7 @@ class ListenerSettings(Settings):
     zone: str = Field(
         default=DEFAULT_ZONE, min_length=1, description="The zone of its clients, one of those in `zones`."
     )
-    max_connections: int = Field(default=0, ge=0, description="Most connections at a time; 0 is no limit.")
+    max_connections: int = Field(default=0, ge=0, description="Maximum concurrent connections; 0 is no limit.")
     max_conn_rate: float = Field(default=0, ge=0, description="Most new connections in a second; 0 is no limit.")
     max_conn_rate_per_ip: float = Field(
         default=0, ge=0, description="Most new connections in a second from one address; 0 is no limit."
@@ -273,7 +273,7 @@ class NamedListener:
     settings: ListenerSettings
     name: str = "default"
     key: str = ""
-    """Under which it stands in the configuration, where that is another than its name."""
+    """Its key in the configuration, where that is another than its name."""
 
     @property
     def id(self) -> str:

@@ -18,7 +18,7 @@ _EARLY: Final = 4
 CLOSE_DEADLINE_S: Final = 5.0
 """How long a closed connection may take to read what is left before it is cut off."""
 LINGER_S: Final = 1.0
-"""How long a client that is told of its mistake has to hear it and close."""
+"""How long a client has to read why it is disconnected, and to close."""
 _TLS_GOODBYE_S: Final = 1.0
 """How long a closed connection with nothing left to read may take to confirm the end of TLS."""
 
@@ -143,4 +143,4 @@ class TcpLink(asyncio.Protocol):
 
 
 def _ignore(_data: bytes) -> None:
-    """Nobody is there any more."""
+    """No one is there any more."""

@@ -1,4 +1,4 @@
-"""Messages made inside the broker whose gates wait for another process: a lane for each topic, worked off in order.
+"""Messages made inside the broker whose gates wait for another process: a lane for each topic, processed in order.
 
 Who publishes them (rules, wills, the API) cannot be held back as a client is, so they wait here, in memory, within
 bounds; one that does not fit is refused and counted. A topic's lane is there as long as something waits in it, and

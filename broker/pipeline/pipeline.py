@@ -41,7 +41,7 @@ class Pipeline(Generic[R]):
     """Runs the stages; a ``broker.core.stage.Publisher`` for messages made inside the broker.
 
     ``may_retain`` is asked before a retained message goes any further whether there is room for it, ``on_unwanted``
-    told of messages that nobody was to get, but for those that went the short way. A stage that raises harms its own
+    told of messages that no one was to get, but for those that went the short way. A stage that raises harms its own
     message only: a gate then refuses it (fail closed), a tap is skipped.
     """
 
@@ -61,7 +61,7 @@ class Pipeline(Generic[R]):
         self._dropped: dict[str, Counter] = {}
         self._may_retain, self._on_unwanted = may_retain, on_unwanted
         self.on_refusal: Callable[[Message, Refusal], None] = lambda message, refusal: None
-        """Told of every message that a gate stopped."""
+        """Called with every message that a gate stopped."""
         self.lanes = Lanes(self._decide_and_conclude, self._not_taken, bounds or LaneBounds(), metrics)
 
     def publish(self, message: Message) -> Outcome:
@@ -101,7 +101,7 @@ class Pipeline(Generic[R]):
         return self._take(message, plan)
 
     def dispatch(self, message: Message) -> Outcome:
-        """Hand a message made inside the broker to its subscribers and to nobody else."""
+        """Hand a message made inside the broker to its subscribers and to no one else."""
         self._internal.value += 1
         try:
             plan = self._plan_of(message)
@@ -205,7 +205,7 @@ class Pipeline(Generic[R]):
             self._events.emit("message.dropped", {**message_columns(message), "reason": why}, message)
 
     def no_subscribers(self, count: int) -> None:
-        """Count messages that passed and that nobody wanted."""
+        """Count messages that passed and that no one wanted."""
         self.dropped("no_subscribers").value += count
 
     def dropped(self, why: str) -> Counter:

@@ -20,8 +20,9 @@ from broker.core.clock import Clock
 from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.topic import TopicFilter
-from broker.routing.retained_accounts import Accounts, account_of
 from broker.routing.retained_record import (
+    Accounts,
+    account_of,
     decode_retained,
     encode_retained,
     expiry_of,
@@ -32,7 +33,7 @@ from broker.routing.retained_record import (
 from broker.routing.settings import RetainedSettings
 from broker.routing.topic_keys import FilterWalk, topic_key, topic_of
 from broker.storage.ordered_keys import OrderedKeys
-from broker.storage.store import KeyCursor
+from broker.storage.store import KeyCursor, Store
 from broker.storage.writer import Writer
 
 PREFIX: Final = b"retained/"
@@ -118,7 +119,7 @@ class Retained:
                 self.count += 1
                 self.size_bytes += len(topic) + len(value)
             if self._memory is not None:
-                self._memory.put(topic, value)
+                self._memory.put(PREFIX + topic, value)
             if number % _LOAD_STEP == 0:
                 yield
         if known is None and self.count:
@@ -230,8 +231,8 @@ class Retained:
         return len(self._pending)
 
     def changed_meanwhile(self, known: frozenset[bytes]) -> frozenset[bytes]:
-        """``known`` and the keys of all that waits for its commit. What ``read`` finds of those is old, and whoever
-        reads in slices for a subscription has been sent the newer message as a live one."""
+        """``known`` and the keys of all that waits for its commit. What ``read`` finds of those is old, and a reader in
+        slices for a subscription has been sent the newer message as a live one."""
         return known.union(self._pending) if self._pending else known
 
     def has_none(self, topic_filter: TopicFilter) -> bool:
@@ -260,7 +261,7 @@ class Retained:
         """
         if walk.exact is not None:
             return Slice(self._exact(walk.exact, without), None)
-        cursor, entries = self._cursor(), list[Entry]()
+        cursor, entries = self._source.cursor(PREFIX), list[Entry]()
         key = _seek(cursor, max(position, walk.start))
         for _ in range(_STEPS):
             if key is None:
@@ -284,8 +285,10 @@ class Retained:
         value = None if key in without else self._committed_value(key)
         return [] if value is None else [_entry(key, value)]
 
-    def _cursor(self) -> KeyCursor:
-        return self._writer.store.cursor(PREFIX) if self._memory is None else _Prefixed(self._memory.cursor(b""))
+    @property
+    def _source(self) -> Store | OrderedKeys:
+        """Where committed messages are read."""
+        return self._writer.store if self._memory is None else self._memory
 
     # -- inside --
 
@@ -294,7 +297,7 @@ class Retained:
         return self._committed_value(key) if change is None else change.value
 
     def _committed_value(self, key: bytes) -> bytes | None:
-        return self._writer.store.get(PREFIX + key) if self._memory is None else self._memory.get(key)
+        return self._source.get(PREFIX + key)
 
     def _put(self, key: bytes, value: bytes | None, old: bytes | None, account: int | None = None) -> None:
         count = (value is not None) - (old is not None)
@@ -332,7 +335,7 @@ class Retained:
                 if error is not None:
                     self._undo(key, change)
                 elif self._memory is not None:
-                    self._memory.put(key, change.value)
+                    self._memory.put(PREFIX + key, change.value)
                 if self._pending.get(key) is change:
                     del self._pending[key]
 
@@ -353,22 +356,6 @@ class Retained:
                 self._accounts.add(change.account, -size)
             if change.account_before is not None:
                 self._accounts.add(change.account_before, size - change.bytes)
-
-
-class _Prefixed:
-    """A cursor over keys without the store's prefix, as one with it."""
-
-    def __init__(self, inner: KeyCursor) -> None:
-        self._inner = inner
-        self.value = inner.value
-
-    def seek(self, key: bytes) -> bytes | None:
-        found = self._inner.seek(key[len(PREFIX) :])
-        return None if found is None else PREFIX + found
-
-    def next(self) -> bytes | None:
-        found = self._inner.next()
-        return None if found is None else PREFIX + found
 
 
 def _seek(cursor: KeyCursor, key: bytes) -> bytes | None:

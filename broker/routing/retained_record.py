@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from struct import Struct
 from typing import Any, Final
 
@@ -101,3 +102,33 @@ def from_first_version(topic: str, value: bytes, stamp: int) -> bytes:
     client = Client(old.client_id, old.username)
     message = Message(topic, old.payload, old.qos, True, client, old.received_ns, old.properties)
     return encode_retained(message, stamp)
+
+
+_ACCOUNTS: Final = 65_536
+
+
+def account_of(client_id: str) -> int:
+    """The account of a client."""
+    return hash(client_id) % _ACCOUNTS
+
+
+class Accounts:
+    """Bytes of retained messages that each client published. Messages with a stamp above ``since`` are counted."""
+
+    __slots__ = ("_bytes", "since")
+
+    def __init__(self) -> None:
+        self._bytes = array("q", bytes(8 * _ACCOUNTS))
+        self.since = 0
+
+    def of(self, value: bytes) -> int | None:
+        """The account that a stored message is on, None for one that is on none."""
+        return account_of(client_id_of(value)) if stamp_of(value) > self.since else None
+
+    def bytes_on(self, account: int) -> int:
+        """What is on an account."""
+        return self._bytes[account]
+
+    def add(self, account: int, size: int) -> None:
+        """Bytes that came to an account, or went if negative."""
+        self._bytes[account] += size

@@ -242,8 +242,8 @@ class Router(Generic[S]):
             self._limited.add(subscriber)
 
     def leave(self, subscriber: S, subscriptions: Sequence[Subscription]) -> Iterator[None]:
-        """Remove all that a subscriber had, for good: it gets nothing from now on, and what is left of it goes with the
-        steps. Meanwhile there may be another one of its name."""
+        """Remove all that a subscriber had: it gets nothing from now on, and what is left of it goes with the steps.
+        Meanwhile there may be another one of its name."""
         for subscription in subscriptions:
             if subscription.is_membership:
                 self.unsubscribe(subscriber, subscription.filter)
@@ -311,7 +311,7 @@ class Router(Generic[S]):
         return [key for key, _ in self._groups.match(topic)]
 
     def forget_routes(self) -> None:
-        """Make routes anew from now on, since a subscriber changed its version or durability."""
+        """Make routes again from now on, since a subscriber changed its version or durability."""
         self._interned.clear()
         self._by_match.clear()
 

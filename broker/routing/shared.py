@@ -1,6 +1,6 @@
 """Share groups as routing sees them, MQTT 5.0 section 4.8.2: each message to one member.
 
-What a group does with a message stands in ``broker.connection.sharing.group``; whom it picks in
+What a group does with a message is in ``broker.connection.sharing.group``; whom it picks in
 ``broker.routing.strategies``.
 """
 

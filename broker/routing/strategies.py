@@ -1,8 +1,8 @@
 """Which member of a share group gets a message. MQTT 5.0 section 4.8.2 leaves the choice to the server.
 
-The *free* strategies give a message to whoever has room in its window; the *keyed* ones give all messages of one key to
-one member, so that they stay in order: a key moves only when its member goes away, and only once what that member had
-of it is settled. Every pick and every change takes constant time, or the logarithm of the number of members.
+The *free* strategies give a message to a member with room in its window; the *keyed* ones give all messages of one key
+to one member, so that they stay in order: a key moves only when its member goes away, and only once what that member
+had of it is settled. Every pick and every change takes constant time, or the logarithm of the number of members.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Strategy(Generic[M]):
         raise NotImplementedError
 
     def pick_any(self, message: Message) -> M | None:
-        """Who gets a message of QoS 0; None when nobody is here."""
+        """Who gets a message of QoS 0; None when no one is here."""
         return self._in_turn(self.here.items)
 
     def _in_turn(self, members: list[M]) -> M | None:
@@ -325,7 +325,7 @@ _STRATEGIES: Final[dict[StrategyName, Callable[[], Strategy[Any]]]] = {
 
 
 def _points(client_id: str) -> list[int]:
-    """Where a member stands on the ring: the same in every process, so that a restart moves no key."""
+    """The places of a member on the ring: the same in every process, so that a restart moves no key."""
     digest = b"".join(
         blake2b(client_id.encode(errors="replace"), salt=b"%d" % n).digest() for n in range(_POINTS // 16)
     )

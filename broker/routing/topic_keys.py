@@ -1,9 +1,9 @@
 """Topics as keys of the store, in an order by level, and how to find those that a filter matches.
 
-The levels of a key are parted by a NUL, which no topic has and which sorts before all else: whatever lies below a level
-stands together, right behind it. So a filter needs no index of its own: where a key does not match, it is known from
+The levels of a key are parted by a NUL, which no topic has and which sorts before all else: whatever is below a level
+is together, right behind it. So a filter needs no index of its own: where a key does not match, it is known from
 the filter behind which key the next match can stand, and all between is stepped over with one seek. ``a/+/c`` costs a
-seek or two for each name at the second level, however much lies below it.
+seek or two for each name at the second level, however much is below it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from broker.core.topic import TopicFilter
 
 _NUL: Final = b"\0"
 _BEHIND: Final = b"\x01"
-"""Sorts behind everything that lies below a level, and before or at the next name there."""
+"""Sorts behind everything below a level, and before or at the next name there."""
 _BEHIND_SYSTEM: Final = b"%"
 """Sorts behind all topics that begin with ``$``."""
 
@@ -66,6 +66,6 @@ class FilterWalk:
         return self._behind(found, len(self._levels))
 
     def _behind(self, found: list[bytes], position: int) -> bytes | None:
-        """Behind the name at the last ``+`` before ``position``, with all that lies below that name."""
+        """Behind the name at the last ``+`` before ``position``, with all below that name."""
         free = next((at for at in reversed(self._plus) if at < position), None)
         return None if free is None else _NUL.join(found[: free + 1]) + _BEHIND

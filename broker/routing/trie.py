@@ -1,4 +1,4 @@
-"""Topic filters to whoever subscribed them, MQTT 5.0 section 4.7, without asking each filter.
+"""Topic filters and their subscribers, MQTT 5.0 section 4.7, without asking each filter.
 
 A filter without wildcards costs one dictionary hit; the others are a tree by level, walked along the topic.
 
@@ -32,6 +32,12 @@ class _Node(Generic[T]):
     def is_empty(self) -> bool:
         return self.here is None and self.below is None and self.plus is None and not self.children
 
+    def next(self, level: str) -> _Node[T] | None:
+        """The node that this level of a filter leads to."""
+        if level == "+":
+            return self.plus
+        return None if self.children is None else self.children.get(level)
+
 
 _WILDCARDS: Final = frozenset(("+", "#"))
 
@@ -58,7 +64,7 @@ class FilterTrie(Generic[T]):
             if level == "#":
                 node.below = _with(node.below, owner, value)
                 return
-            following = node.plus if level == "+" else None if node.children is None else node.children.get(level)
+            following = node.next(level)
             if following is None:
                 following = _added(node, level)
             node = following
@@ -72,7 +78,7 @@ class FilterTrie(Generic[T]):
         for level in levels:
             if level == "#":
                 return _of(node.below, owner)
-            following = node.plus if level == "+" else None if node.children is None else node.children.get(level)
+            following = node.next(level)
             if following is None:
                 return None
             node = following
@@ -91,7 +97,7 @@ class FilterTrie(Generic[T]):
         for level in levels:
             if level == "#":
                 break
-            following = node.plus if level == "+" else None if node.children is None else node.children.get(level)
+            following = node.next(level)
             if following is None:
                 return
             path.append((node, level))

@@ -42,7 +42,7 @@ identifier."""
 
 
 class Holder(Protocol):
-    """A session's part in a share group; it stands on each message that the session has from there."""
+    """A session's part in a share group; each message refers to it that the session has from there."""
 
     def settle(self, delivery: Any, /) -> None:
         """The client has acknowledged a message of the group, or refused it, or cannot take it."""
@@ -63,7 +63,7 @@ class SharedDelivery(Delivery):
     """``offset`` is always -1, since the session does not find the message in the session log; its group does.
 
     ``number`` is its place in the order of the group. ``may_be_seen`` tells that some member was sent it, ``given_ns``
-    when (0 where nobody asks). ``claim`` is kept with a durable session, so that both agree after a restart.
+    when (0 where no one asks). ``claim`` is kept with a durable session, so that both agree after a restart.
     """
 
     __slots__ = ("claim", "cursor", "given_ns", "key", "may_be_seen", "number", "place")

@@ -21,7 +21,7 @@ def wait(session: SessionState, share: LogQueue, offset: int, size_bytes: int, m
 
 
 def count(session: SessionState, offset: int, messages: int, size_bytes: int) -> None:
-    """So many messages from ``offset`` on were found to wait in the log, when what waits is counted anew."""
+    """So many messages from ``offset`` on were found to wait in the log, when what waits is counted again."""
     share = session.log
     if share is not None and share.is_behind:
         wait(session, share, offset, size_bytes, messages)

@@ -3,7 +3,7 @@
 A session that takes messages as they are committed has nothing waiting there. When it is away or its queue is full it
 falls *behind*, and is refilled from the log at ``next_offset``.
 
-The log holds each message once, whoever waits for it, so a session cannot drop one by removing it: it passes over it,
+The log holds each message once, for all who wait for it, so a session cannot drop one by removing it: it skips it
 when it next reads. Marks along the way say where it may begin to read once all before them has been passed over, so
 that the log can be trimmed without being read. Counts are exact; bytes are so at the marks.
 """

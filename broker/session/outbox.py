@@ -44,7 +44,7 @@ class Outbox:
         self.chunks: list[bytes] = []
         self.is_dirty = self._is_corked = False
         self.bytes_out = self.messages_out = 0
-        """Written so far. Messages are counted by whoever adds them."""
+        """Written so far. Messages are counted where they are added."""
 
     def add(self, chunk: bytes) -> None:
         """Write this in the present turn."""

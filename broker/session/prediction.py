@@ -1,9 +1,9 @@
 """Which packets of a durable session may leave before a record of them is on disk, and which wait for one.
 
 After a crash the same message is sent again under the same identifier. Identifiers are given to messages in the order
-of the log, so the record of a session, the subscriptions and the log foretell which message has which: a QoS 1 PUBLISH
+of the log, so the record of a session, the subscriptions and the log predict which message has which: a QoS 1 PUBLISH
 leaves as soon as its message is committed, and the record that notes it is written a little later, many changes at a
-time. What the record on disk does not foretell waits until one is there that does (``take_held``): QoS 2, so that
+time. What the record on disk does not predict waits until one is there that does (``take_held``): QoS 2, so that
 nothing is doubled, messages that do not come from the log, and whatever follows a message that was passed over.
 """
 
@@ -21,7 +21,7 @@ PREDICTED_MAX: Final = 16_384
 class IdPrediction:
     """Decides which packets of a durable session may leave before its record is on disk.
 
-    ``is_true`` tells whether what was sent until now is as a record would foretell it.
+    ``is_true`` tells whether what was sent until now is as a record would predict it.
     """
 
     __slots__ = ("_first_id", "_held", "_is_settling", "_is_true", "_record", "_window")
@@ -30,7 +30,7 @@ class IdPrediction:
         self._window = window
         self._held: list[bytes] = []
         self._is_true = is_true  # of the record on disk: which identifiers the messages in the log get
-        self._is_settling = False  # a record that foretells them anew is being written
+        self._is_settling = False  # a record that predicts them again is being written
         self._first_id = window.next_id  # the first that the last record does not know
         self._record = 0  # which one that was
 

@@ -196,15 +196,9 @@ def restore_subscriptions(session: Session, value: bytes) -> None:
     """Fill in the subscriptions of a restored session."""
     for item in _decode_subscriptions(value).items:
         session.subscriptions[item.filter] = Subscription(
-            TopicFilter.parse(item.filter),
-            item.qos,
-            item.no_local,
-            item.retain_as_published,
-            item.retain_handling,
-            item.identifier,
-            item.since_offset,
-            item.is_replayed,
-        )
+            TopicFilter.parse(item.filter), item.qos, item.no_local, item.retain_as_published, item.retain_handling,
+            item.identifier, item.since_offset, item.is_replayed,
+        )  # fmt: skip
 
 
 def _will(record: _Will, client: Client) -> Will:

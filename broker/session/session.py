@@ -15,7 +15,6 @@ oldest; they cannot while older messages of QoS 1 or 2 wait, which they must not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from broker.codec.outgoing import Outgoing
 from broker.core.client import Client
@@ -26,14 +25,7 @@ from broker.session.delivery import DENIED, Delivery, Holder, MayHave
 from broker.session.outbox import Outbox
 from broker.session.qos0_queue import Qos0Item
 from broker.session.retained_queue import RetainedQueue
-from broker.session.state import UNLIMITED_BYTES, DeliveryServices, Owner, SessionState
-
-
-@dataclass(slots=True, kw_only=True)
-class SessionServices(DeliveryServices):
-    """What all sessions of a node share. ``refill`` is called with one that has room and is behind."""
-
-    refill: Callable[[Session], None]
+from broker.session.state import UNLIMITED_BYTES, Owner, SessionServices, SessionState
 
 
 class Session(SessionState):
@@ -41,11 +33,7 @@ class Session(SessionState):
 
     __slots__ = ()
 
-    services: SessionServices
     retained_queue: RetainedQueue | None
-
-    def __init__(self, client_id: str, services: SessionServices, *, is_durable: bool, next_offset: int = 0) -> None:
-        super().__init__(client_id, services, is_durable=is_durable, next_offset=next_offset)
 
     # -- connection --
 
@@ -225,7 +213,7 @@ class Session(SessionState):
                 return
 
     def take_back(self, holder: Holder, is_wanted: Callable[[Delivery], bool]) -> list[Delivery]:
-        """What a share group has in flight here at QoS 1, as far as it is wanted: others are to have it."""
+        """What a share group has in flight here at QoS 1, as far as ``is_wanted``: others are to have it."""
         found = self.window.take_back(holder, is_wanted, is_away=self.is_away)
         if found and self.is_durable:
             self.services.changed(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from broker.codec.outgoing import Outgoing
 from broker.core.client import Client
@@ -64,7 +64,7 @@ class Owner(Protocol):
 
 
 class OnEvent(Protocol):
-    """Told of a delivery's event by name, with a reason or the properties of the client's answer."""
+    """Receives a delivery's event by name, with a reason or the properties of the client's answer."""
 
     def __call__(
         self, name: str, session: SessionState, message: Message, why: str, properties: Properties | None = None, /
@@ -72,20 +72,22 @@ class OnEvent(Protocol):
 
 
 @dataclass(slots=True)
-class DeliveryServices:
+class SessionServices:
     """What all sessions of a node share on the way of a message to a client.
 
-    ``changed`` is told of a durable session whose record has to be written, ``moved`` of one for whose record there is
-    time, since the one on disk foretells what is sent; ``defer`` runs a callable in another turn of the loop,
-    ``crowded`` is told of a session whose queue or connection fills up, ``relieved`` when it has room again.
-    ``on_event`` is told of what somebody wants to know. ``max_qos0_bytes`` bounds what waits of QoS 0. ``resends``
-    tells that 3.1.1 clients are sent on a timer what they do not acknowledge. ``shed`` is told of messages in the log
+    ``changed`` gets a durable session whose record has to be written, ``moved`` one for whose record there is
+    time, since the one on disk predicts what is sent; ``defer`` runs a callable in another turn of the loop,
+    ``crowded`` gets a session whose queue or connection fills up, ``relieved`` when it has room again.
+    ``on_event`` gets what has listeners. ``max_qos0_bytes`` bounds what waits of QoS 0. ``resends``
+    tells that 3.1.1 clients are sent on a timer what they do not acknowledge. ``shed`` gets messages in the log
     that a session passes over: why, the offset from which it would have read, how many of its messages after that to
-    leave out of account, and how many follow that it passes over. ``on_dropped`` is told of every other message that a
+    leave out of account, and how many follow that it passes over. ``on_dropped`` gets every other message that a
     session does not get, and why.
     """
 
     clock: Clock
+    refill: Callable[[Any], None]
+    """Called with a session that has room and is behind in the session log."""
     changed: Callable[[SessionState], None]
     moved: Callable[[SessionState], None]
     defer: Callable[[Callable[[], None]], object]
@@ -120,7 +122,7 @@ class SessionState:
         "window", "zone",
     )  # fmt: skip
 
-    def __init__(self, client_id: str, services: DeliveryServices, *, is_durable: bool, next_offset: int = 0) -> None:
+    def __init__(self, client_id: str, services: SessionServices, *, is_durable: bool, next_offset: int = 0) -> None:
         self.client_id, self.services, self.is_durable = client_id, services, is_durable
         self.client = Client(client_id)
         self.is_v5 = False

@@ -58,7 +58,7 @@ class Window:
         self.unsent.append(packet_id)
 
     def take_back(self, holder: Holder, is_wanted: Callable[[Delivery], bool], *, is_away: bool) -> list[Delivery]:
-        """What a share group has in flight here at QoS 1, as far as it is wanted: others are to have it.
+        """What a share group has in flight here at QoS 1, as far as ``is_wanted``: others are to have it.
 
         While the client is connected it may still acknowledge one, so the identifier stays taken until it does.
         """

@@ -1,4 +1,4 @@
-"""Whether the store can be written and its disk has room: looked at now and then, told as alarms."""
+"""Whether the store can be written and its disk has room: checked at intervals, reported as alarms."""
 
 from __future__ import annotations
 

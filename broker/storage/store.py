@@ -1,6 +1,6 @@
 """The Store: logs of records and a key space, changed together and atomically.
 
-Everything durable stands on this interface: streams, persistent sessions, retained messages, wills. Nothing above it
+Everything durable uses this interface: streams, persistent sessions, retained messages, wills. Nothing above it
 knows which implementation is underneath.
 """
 
@@ -76,7 +76,7 @@ class KeyCursor(Protocol):
         ...
 
     def value(self) -> bytes:
-        """The value of the key it stands on."""
+        """The value of the present key."""
         ...
 
 

@@ -168,7 +168,7 @@ class Writer:
 
     @property
     def is_congested(self) -> bool:
-        """Whether more waits for the disk than the settings allow: whoever feeds the writer then stops until the
+        """Whether more waits for the disk than the settings allow: what feeds the writer then stops until the
         callback of ``on_relief``. Asked once a read, so it is worked out here and not with each record."""
         if not self._is_congested:
             size_bytes, records = self._backlog()
@@ -209,7 +209,7 @@ class Writer:
         done: asyncio.Future[None] = self._loop.create_future()
 
         def tell(error: BaseException | None) -> None:
-            if done.done():  # whoever waited was cancelled
+            if done.done():  # the waiter was cancelled
                 return
             if error is None:
                 done.set_result(None)
@@ -275,10 +275,7 @@ class Writer:
         if result.committed is not None:
             self._tell_listeners(group, result.committed)
         for done in group.waiting:
-            try:
-                done(result.error)
-            except Exception as error:  # noqa: BLE001 - see _report
-                self._report(error)
+            self._guarded(done, result.error)
         self._check_relief()
         self._check_idle()
 
@@ -301,27 +298,22 @@ class Writer:
 
     def _finish_call(self, done: Done, failure: BaseException | None) -> None:
         self._calls_open -= 1
-        self._guarded(lambda: done(failure))
+        self._guarded(done, failure)
         self._check_idle()
 
     def _tell_listeners(self, group: _Group, committed: Committed) -> None:
         for shard, first_offset in committed.first_offsets.items():
             for listener in self._listeners.get(shard.log, ()):
-                try:
-                    listener(first_offset, group.batch.appends[shard], group.tokens.get(shard, []))
-                except Exception as error:  # noqa: BLE001 - see _report
-                    self._report(error)
+                self._guarded(listener, first_offset, group.batch.appends[shard], group.tokens.get(shard, []))
 
-    def _guarded(self, callback: Callable[[], None]) -> None:
-        try:
-            callback()
-        except Exception as error:  # noqa: BLE001 - see _report
-            self._report(error)
-
-    def _report(self, error: Exception) -> None:
+    def _guarded(self, callback: Callable[..., None], *arguments: object) -> None:
         """One callback that raises, as of a broken connection, must not keep the others from hearing of their commit;
         the loop's handler reports it."""
-        self._loop.call_exception_handler({"message": "a callback of the store's writer failed", "exception": error})
+        try:
+            callback(*arguments)
+        except Exception as error:  # noqa: BLE001
+            context = {"message": "a callback of the store's writer failed", "exception": error}
+            self._loop.call_exception_handler(context)
 
     def _check_relief(self) -> None:
         if not self._is_congested:
@@ -375,5 +367,5 @@ class Writer:
         self._answer(self._finish_call, done, failure)
 
     def _answer(self, function: Callable[..., None], *arguments: object) -> None:
-        with suppress(RuntimeError):  # the loop was closed without closing the writer: nobody waits any more
+        with suppress(RuntimeError):  # the loop was closed without closing the writer: no one waits any more
             self._loop.call_soon_threadsafe(function, *arguments)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
-from typing import Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.core.clock import Clock
 from broker.core.errors import SluiceError, Unavailable
+from broker.core.lazy_module import LazyModule
 from broker.observe.metrics import Metrics
-from broker.storage.store import LogShard
+from broker.storage.store import FrameEntry, LogShard, Store
 from broker.storage.writer import Writer
 from broker.streams.catalogue import Catalogue
-from broker.streams.retention import enforce
-from broker.streams.sealer import Sealer
 from broker.streams.settings import Retention, StreamSettings
 
 _RUNS_A_TURN: Final = 32
@@ -67,7 +67,8 @@ class Maintenance:
         """Forget the records of streams that were removed."""
         removed = self._catalogue.dropping()
         if removed:
-            await self._all_committed()  # records appended before the removal would bring the log back
+            with suppress(Unavailable):  # records appended before the removal would bring the log back
+                await self._writer.committed()
         for log in removed:
             await self._on_thread(functools.partial(self._drop, log))
 
@@ -76,11 +77,6 @@ class Maintenance:
             if not await self._on_thread(functools.partial(self._sealer.seal, shard)):
                 break
             self._joined.value += 1
-
-    async def _all_committed(self) -> None:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._writer.when_committed(lambda error: None if done.cancelled() else done.set_result(None))
-        await done
 
     def _drop(self, log: int) -> int:
         self._catalogue.drop(log)
@@ -115,3 +111,112 @@ class Maintenance:
 
         self._writer.call(keep_result, finish)
         return await done
+
+
+if TYPE_CHECKING:
+    from broker.storage import frames
+else:
+    frames = LazyModule("broker.storage.frames")
+
+SMALL_RECORDS: Final = 4096
+SMALL_BYTES: Final = 512 * 1024
+"""A frame with fewer records and bytes than these is worth joining with its neighbours."""
+MAX_RECORDS: Final = 65_536
+MAX_BYTES: Final = 1024 * 1024
+"""What a joined frame may hold."""
+MAX_FRAMES: Final = 512
+"""So many small frames are joined even when they hold little."""
+
+
+class Run(NamedTuple):
+    """Neighbouring frames to be joined: the offsets that they make up."""
+
+    first_offset: int
+    next_offset: int
+
+
+class Sealer:
+    """Joins frames of a store, a run at a time. Blocking; for the writer thread, between commits."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._sealed: dict[LogShard, int] = {}
+        self._seen: dict[LogShard, int] = {}
+
+    def seal(self, shard: LogShard) -> bool:
+        """Join one run of the shard, if there is one worth it; whether there may be more."""
+        held = self._store.range_of(shard)
+        if self._seen.get(shard) == held.next_offset:
+            return False
+        run = self._next_run(shard, max(held.first_offset, self._sealed.get(shard, 0)))
+        if run is None:
+            self._seen[shard] = held.next_offset
+            return False
+        try:
+            self._store.merge(shard, *run)
+        except frames.CorruptFrame:
+            self._sealed[shard] = run.next_offset  # left as it is; reported once
+            raise
+        return True
+
+    def forget(self, log: int) -> None:
+        """A log was dropped."""
+        for known in (self._sealed, self._seen):
+            for shard in [shard for shard in known if shard.log == log]:
+                del known[shard]
+
+    def _next_run(self, shard: LogShard, from_offset: int) -> Run | None:
+        run: list[FrameEntry] = []
+        size = 0
+        for entry in self._store.directory(shard, from_offset):
+            is_small = entry.records < SMALL_RECORDS and entry.size_bytes < SMALL_BYTES
+            if run and not (is_small and _fits(run, size, entry)):
+                if len(run) > 1:
+                    return Run(run[0].first_offset, run[-1].next_offset)
+                run, size = [], 0
+            if is_small:
+                run.append(entry)
+                size += entry.size_bytes
+                if _is_worth_it(run, size):
+                    return Run(run[0].first_offset, entry.next_offset)
+            else:
+                self._sealed[shard] = entry.next_offset
+        return None
+
+
+def _fits(run: list[FrameEntry], size: int, entry: FrameEntry) -> bool:
+    return size + entry.size_bytes <= MAX_BYTES and entry.next_offset - run[0].first_offset <= MAX_RECORDS
+
+
+def _is_worth_it(run: list[FrameEntry], size: int) -> bool:
+    records = run[-1].next_offset - run[0].first_offset
+    return len(run) > 1 and (records >= SMALL_RECORDS or size >= SMALL_BYTES or len(run) >= MAX_FRAMES)
+
+
+def trim_point(store: Store, shard: LogShard, retention: Retention, now_us: int) -> int:
+    """The offset below which a shard's records may go.
+
+    Args:
+        store: where the shard is; only its directory is read.
+        shard: the shard.
+        retention: what to keep; ``bytes`` is this shard's share.
+        now_us: the wall clock.
+    """
+    oldest_us = now_us - retention.age * 1_000_000
+    excess_bytes = store.size_of(shard) - retention.bytes
+    point = store.range_of(shard).first_offset
+    for entry in store.directory(shard):
+        if entry.max_ts_us >= oldest_us and excess_bytes <= 0:
+            break
+        point = entry.next_offset
+        excess_bytes -= entry.size_bytes
+    return point
+
+
+def enforce(store: Store, shard: LogShard, retention: Retention, now_us: int) -> int:
+    """Trim a shard to its retention; how many records went. Blocking; for the writer thread."""
+    before = store.range_of(shard).first_offset
+    point = trim_point(store, shard, retention, now_us)
+    if point > before:
+        store.trim(shard, point)
+    return point - before

@@ -19,11 +19,11 @@ from broker.core.clock import Clock
 from broker.core.errors import Unavailable
 from broker.core.queue import QueueFull
 from broker.core.stream import stream_record
+from broker.core.values import Done
 from broker.observe.metrics import Metrics
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 from broker.streams.catalogue import begin_drop, dropping, take_log_number
-from broker.streams.queue_tail import QueueTail
 
 _NAMES: Final = b"queues/by-name/"
 _DONE: Final = b"queues/done/"
@@ -267,3 +267,85 @@ class StoredQueues:
 
 def _key(log: int) -> bytes:
     return _DONE + b"%d" % log
+
+
+_MAX_RECORDS: Final = 4096
+_MAX_BYTES: Final = 2 << 20
+"""Of payloads; what the values take in memory is that and some hundred bytes each."""
+
+
+class QueueTail:
+    """Values of the records up to the last that is committed, as many as the bounds allow: the oldest go first."""
+
+    def __init__(self, end: int, max_records: int = _MAX_RECORDS, max_bytes: int = _MAX_BYTES) -> None:
+        self._max_records, self._max_bytes = max_records, max_bytes
+        self._held: deque[tuple[object, int]] = deque()
+        self._size_bytes = 0
+        self._end = end
+
+    @property
+    def first_offset(self) -> int:
+        """Of the oldest value; the end of the queue where there is none."""
+        return self._end - len(self._held)
+
+    def extend(self, first_offset: int, added: Sequence[tuple[object, int]], end: int) -> None:
+        """Records from ``first_offset`` to ``end`` are committed; ``added`` has a value and size for each, or else none
+        of them is kept."""
+        held = self._held
+        if len(added) != end - first_offset or first_offset != self._end:
+            held.clear()
+            self._size_bytes = 0
+        self._end = end
+        if len(added) == end - first_offset:
+            held.extend(added)
+            self._size_bytes += sum([size for _, size in added])
+        while len(held) > self._max_records or self._size_bytes > self._max_bytes:
+            self._size_bytes -= held.popleft()[1]
+
+    def take(self, from_offset: int, most: int) -> list[tuple[int, object]]:
+        """The values from an offset on, at most so many, with their offsets; empty where they are on disk only. They
+        are given once, and those before them no more."""
+        held, before = self._held, from_offset - self.first_offset
+        if before < 0:
+            return []
+        popleft, freed = held.popleft, 0
+        for _ in range(min(before, len(held))):
+            freed += popleft()[1]
+        found: list[tuple[int, object]] = []
+        for offset in range(from_offset, from_offset + min(most, len(held))):
+            value, size = popleft()
+            found.append((offset, value))
+            freed += size
+        self._size_bytes -= freed
+        return found
+
+
+_PREFIX: Final = b"values/"
+
+
+class StoredValues:
+    """Implements ``broker.core.values.Values``."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer, self._store = writer, writer.store
+
+    def get(self, key: str) -> bytes | None:
+        """The value that is committed, or None."""
+        return self._store.get(_PREFIX + key.encode())
+
+    def put(self, key: str, value: bytes | None) -> None:
+        """Set a value, or delete it with None, in the commit group that is gathering."""
+        self._writer.put(_PREFIX + key.encode(), value)
+
+    def names(self, prefix: str) -> list[str]:
+        """The keys there are that begin so, in order."""
+        return [key.removeprefix(_PREFIX).decode() for key, _ in self._store.scan(_PREFIX + prefix.encode())]
+
+    def when_committed(self, done: Done) -> None:
+        """Call ``done`` once all so far is committed, or with what kept it from being."""
+        self._writer.when_committed(done)
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether more waits for the disk than the settings allow."""
+        return self._writer.is_congested

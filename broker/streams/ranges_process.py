@@ -26,7 +26,7 @@ TICKET_LIFE_S: Final = 3600
 
 
 class RangesProcess:
-    """Owner of the range server. ``address`` is where it listens; it keeps its port over restarts."""
+    """Owner of the range server. ``address`` is where it listens; it keeps its port across restarts."""
 
     def __init__(self, data_dir: Path, secret: bytes | None = None, *, host: str = "127.0.0.1", port: int = 0) -> None:
         """Take the data directory of this process's store; the secret stays between the two."""

@@ -115,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
         shard = _shard(url.path)
         if not self._may_read(query, shard.log):
             raise Refused(
-                HTTPStatus.UNAUTHORIZED, "the ticket is missing, expired or for another stream; ask for positions anew"
+                HTTPStatus.UNAUTHORIZED, "the ticket is missing, expired or for another stream; request positions again"
             )
         start, end = _offset(query, "from"), _offset(query, "to")
         if end < start:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -14,13 +15,13 @@ from broker.core.clock import Clock, SystemClock
 from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, Problem, ReadOnly, SluiceError
 from broker.core.objects import ObjectSection, Spec, unusable
 from broker.core.stage import Plans
+from broker.core.stream import ShardRange
 from broker.core.times import MICROSECONDS, rfc3339_or_none
 from broker.observe.metrics import Metrics
 from broker.storage.writer import Writer
 from broker.streams.capture import CaptureTap, RowAppender
 from broker.streams.catalogue import Catalogue, Stream
 from broker.streams.maintenance import Maintenance
-from broker.streams.rates import Rates
 from broker.streams.reader import Extent, StreamReader
 from broker.streams.settings import Retention, StreamSettings, StreamSpec
 from broker.streams.starts import StreamStarts
@@ -173,12 +174,8 @@ class StreamService:
         """
         stream = self._catalogue.get(name)
         shards = []
-        for held in self.reader.extent(name).ranges:
-            shard: dict[str, Any] = {
-                "shard": held.shard,
-                "first_offset": str(held.first_offset),
-                "next_offset": str(held.next_offset),
-            }
+        for held in self.reader.ranges(name):
+            shard = _shown_range(held)
             if at_us is not None:
                 shard["at_offset"] = str(self.reader.offset_at(name, held.shard, at_us))
             shards.append(shard)
@@ -244,7 +241,7 @@ class StreamService:
             **_spec_of(stream),
             "kind": stream.spec.kind,
             "epoch": stream.epoch,
-            **_shown_extent(stream.spec.shards, extent),
+            **_shown_extent(extent),
             "records_per_s": round(self._rates.per_second(stream.name), 1),
         }
 
@@ -264,15 +261,46 @@ def _shown_retention(retention: Retention) -> dict[str, Any]:
     return {"age": age, "bytes": retention.bytes}
 
 
-def _shown_extent(shards: int, extent: Extent) -> Spec:
-    ranges = [
-        {"shard": held.shard, "first_offset": str(held.first_offset), "next_offset": str(held.next_offset)}
-        for held in extent.ranges
-    ]
+def _shown_range(held: ShardRange) -> dict[str, Any]:
+    return {"shard": held.shard, "first_offset": str(held.first_offset), "next_offset": str(held.next_offset)}
+
+
+def _shown_extent(extent: Extent) -> Spec:
     return {
-        "positions": ranges,
+        "positions": [_shown_range(held) for held in extent.ranges],
         "records": extent.records,
         "bytes": extent.size_bytes,
         "oldest": rfc3339_or_none(extent.oldest_us, MICROSECONDS),
         "newest": rfc3339_or_none(extent.newest_us, MICROSECONDS),
     }
+
+
+@dataclass(slots=True)
+class _Growth:
+    count: int
+    at_s: float
+    per_second: float = 0.0
+
+
+class Rates:
+    """Growth by name, over the time between the last two notes."""
+
+    def __init__(self) -> None:
+        self._growth: dict[str, _Growth] = {}
+
+    def note(self, name: str, count: int, now_s: float) -> None:
+        """A count that only grows, at a monotonic time in seconds."""
+        before = self._growth.get(name)
+        if before is None or count < before.count or now_s <= before.at_s:
+            self._growth[name] = _Growth(count, now_s)
+            return
+        self._growth[name] = _Growth(count, now_s, (count - before.count) / (now_s - before.at_s))
+
+    def per_second(self, name: str) -> float:
+        """The growth of a name, 0 while it was noted less than twice."""
+        known = self._growth.get(name)
+        return 0.0 if known is None else known.per_second
+
+    def forget(self, name: str) -> None:
+        """The name is gone."""
+        self._growth.pop(name, None)

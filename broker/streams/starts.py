@@ -30,13 +30,13 @@ class Start(NamedTuple):
 
 
 class StreamStarts:
-    """Finds the stream and the offsets for a topic filter and a text such as ``earliest``."""
+    """Finds the stream and the offsets for a topic filter and a start such as ``earliest``."""
 
     def __init__(self, catalogue: Catalogue, store: Store, clock: Clock) -> None:
         self._catalogue, self._store, self._clock = catalogue, store, clock
 
     def find(self, topic_filter: TopicFilter, start: str, stream: str | None) -> Start:
-        """The start that a text stands for.
+        """The start that is asked for.
 
         Raises:
             Invalid: no stream captures all topics of the filter, or ``start`` is not one; a sentence for the client.

@@ -41,8 +41,7 @@ from broker.core.stage import Outcome
 from broker.storage.memory import MemoryStore
 from broker.storage.store import Store
 from broker.storage.writer import Writer
-from broker.streams.queues import StoredQueues
-from broker.streams.values import StoredValues
+from broker.streams.queues import StoredQueues, StoredValues
 from tests.support.features import make_services
 from tests.support.waiting import until
 

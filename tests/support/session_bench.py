@@ -11,7 +11,8 @@ from broker.core.message import Message, Properties
 from broker.observe.metrics import Metrics
 from broker.session.outbox import Outbox, Turn
 from broker.session.prediction import IdPrediction
-from broker.session.session import Session, SessionServices
+from broker.session.session import Session
+from broker.session.state import SessionServices
 from tests.support.mqtt_server import MovedClock
 
 

@@ -61,7 +61,7 @@ class Permissions:
         life.router.limit(session)
         life.router.regroup()
         if session.prediction is not None:
-            session.prediction.upset()  # the record on disk foretells what goes by the rules of before
+            session.prediction.upset()  # the record on disk predicts what goes by the rules of before
             life.records.changed(session)
 
     def closes_on_denial(self) -> bool:

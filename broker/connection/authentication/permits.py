@@ -1,7 +1,7 @@
 """What one connection may publish and subscribe to, remembered per topic.
 
 A client that nothing restricts has no permits, and its publishes are looked at as if there were no rules. For others
-the verdicts stand in front of the cache of plans: a topic that is allowed leads to its plan, one that is denied to a
+the verdicts come before the cache of plans: a topic that is allowed leads to its plan, one that is denied to a
 plan with a single gate, which refuses. So a denial is counted, answered and told like that of any other stage.
 """
 
@@ -193,7 +193,7 @@ class Permits:
 
 _NOWHERE: Final = SessionRoutes((), (), lambda outgoing, targets, is_addressed: None)
 _ALLOWED: Final = TopicPlan("", b"", (), (), _NOWHERE)
-"""Stands for the topic's own plan, which may be made anew while the verdict holds."""
+"""Stands for the topic's own plan, which may be made again while the verdict holds."""
 
 
 def _finder(verdict_of: FindPlan, plan_of: FindPlan) -> FindPlan:

@@ -34,8 +34,8 @@ class Acknowledgements:
         self.takers: Mapping[int, Callable[[Connection, Any], None]] = {
             p.PUBACK: self.take_puback,
             p.PUBREC: self.take_pubrec,
-            p.PUBREL: self.take_pubrel,
-            p.PUBCOMP: self.take_pubcomp,
+            p.PUBREL: lambda c, packet: self.release(c, packet.packet_id),
+            p.PUBCOMP: lambda c, packet: self.completed(c, packet.packet_id, packet.properties),
         }
         """By packet type."""
 
@@ -66,10 +66,6 @@ class Acknowledgements:
         else:
             self._figures.note_sent(_PUBREL)
 
-    def take_pubcomp(self, c: Connection, packet: PubComp) -> None:
-        """A QoS 2 delivery is over."""
-        self.completed(c, packet.packet_id, packet.properties)
-
     def completed(self, c: Connection, packet_id: int, properties: Properties | None = None) -> None:
         """PUBCOMP."""
         if not acks.pubcomp(c.session, packet_id, properties):
@@ -83,10 +79,6 @@ class Acknowledgements:
         """
         _check_unknown(c, name, packet_id)
         self._figures.unknown_acknowledgements.value += 1
-
-    def take_pubrel(self, c: Connection, packet: PubRel) -> None:
-        """The client has our PUBREC."""
-        self.release(c, packet.packet_id)
 
     def release(self, c: Connection, packet_id: int) -> None:
         """PUBREL: the identifier is free, once that is stored [MQTT-4.3.3-11]."""

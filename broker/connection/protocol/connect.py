@@ -249,18 +249,12 @@ class Connecting:
         client_id = packet.client_id or uuid4().hex[: settings.max_client_id_bytes]
         attempt = ConnectAttempt(
             _named_by(link.certificate, settings.peer_cert_as_clientid) or client_id,
-            _named_by(link.certificate, settings.peer_cert_as_username) or packet.username,
-            packet.password,
-            link.peer_host,
-            link.peer_port,
-            packet.version,
-            link.listener,
-            tuple(packet.properties.get("User-Property", ())),
-            link.server_name,
-            link.certificate,
+            _named_by(link.certificate, settings.peer_cert_as_username) or packet.username, packet.password,
+            link.peer_host, link.peer_port, packet.version, link.listener,
+            tuple(packet.properties.get("User-Property", ())), link.server_name, link.certificate,
             by_certificate=_NO_NAMES if link.certificate is None else _names_by_certificate(settings),
             zone=self._life.zones.of_listener(link.listener).name,
-        )
+        )  # fmt: skip
         return self._logins.attributes.settled(attempt)
 
     def _why_not(self, c: Connection, packet: Connect, attempt: ConnectAttempt) -> ConnectRefusal | None:
@@ -428,12 +422,6 @@ def _named_by(certificate: Certificate | None, which: CertificateName) -> str | 
 
 def _client(attempt: ConnectAttempt, proof: Proof = Proof.NOTHING) -> Client:
     return Client(
-        attempt.client_id,
-        attempt.username,
-        attempt.peer_host,
-        attempt.peer_port,
-        attempt.listener,
-        attempt.protocol_version,
-        attempt.attributes,
-        proof,
-    )
+        attempt.client_id, attempt.username, attempt.peer_host, attempt.peer_port, attempt.listener,
+        attempt.protocol_version, attempt.attributes, proof,
+    )  # fmt: skip

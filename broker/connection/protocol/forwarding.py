@@ -31,7 +31,7 @@ WIDE: Final = 32
 _WATCHED: Final = frozenset(
     ("message.delivered", "message.acked", "message.dropped", "delivery.dropped", "client.check_authz_complete")
 )
-"""Events that are raised message by message: when one is wanted, nothing goes the short way."""
+"""Events that are raised message by message: when one has listeners, nothing goes the short way."""
 _PUBACK: Final = b"\x40\x02"
 _PUBACK_5_NO_SUBSCRIBERS: Final = b"\x40\x03"
 
@@ -47,13 +47,14 @@ class Forwarding:
         dead_letters: DeadLetters,
     ) -> None:
         self._context, self._figures = context, context.figures
-        self._plans, self._pipeline, self._dead_letters = plans, pipeline, dead_letters
+        self._plans, self._pipeline, self._has_dead_letters = plans, pipeline, dead_letters.is_on
 
     @property
     def is_allowed(self) -> bool:
         """Whether nothing has to be known of each message now."""
-        is_needed = self._context.admission.drops_qos0 or self._dead_letters.is_on
-        return not is_needed and _WATCHED.isdisjoint(self._context.events.wanted)
+        context = self._context
+        is_needed = self._has_dead_letters or context.admission.drops_qos0
+        return not is_needed and _WATCHED.isdisjoint(context.events.wanted)
 
     def finders(self, c: Connection) -> tuple[FindPlan, FindPlan, FindKind]:
         """How a connection's reads find the plans of QoS 0 and QoS 1 publishes by topic, and the kind of a QoS 0

@@ -1,6 +1,6 @@
 """SUBSCRIBE and UNSUBSCRIBE.
 
-One of a few filters is taken at once. What is longer, up to hundreds of thousands of filters, is read and worked off in
+One of a few filters is taken at once. What is longer, up to hundreds of thousands of filters, is read and processed in
 steps over several turns of the loop: first all of it is read and checked, since a packet that is malformed further
 behind must have no effect, then it takes effect filter by filter. Other clients' packets come in between; this one's do
 not. When the connection ends before the last filter, what was granted until then holds as long as the session.
@@ -40,7 +40,7 @@ _log = getLogger(__name__)
 _FAILURE: Final = 0x80
 _MQTT_3_1: Final = 3
 _INTERNAL_TREES: Final = frozenset(("$events", "$file"))
-"""First levels under which the broker's parts know things by names that look like topics; nobody subscribes to them."""
+"""First levels under which the broker's parts know things by names that look like topics; no one subscribes to them."""
 _ALWAYS: Final = 0
 _IF_NEW: Final = 1
 
@@ -123,6 +123,7 @@ class Subscribing:
     def refusal(self, c: Connection, request: SubscriptionRequest, error: PeerError) -> int:
         """The code for a filter that is not subscribed. MQTT 3.1 has none: there, "it must make a positive
         acknowledgement" (section 3.8 of 3.1), and what is not even a filter ends the connection."""
+        self._figures.refused_subscription(reason.name_of(error.reason_code))
         if error.reason_code == reason.NOT_AUTHORIZED and self._permissions.closes_on_denial():
             raise error
         if c.is_v5:
@@ -349,10 +350,6 @@ class Subscribing:
             if brings_retained and c.terms.retain_available:
                 self._life.replays.start(c.session, subscription)
 
-    def note_refusal(self, error: PeerError) -> None:
-        """Count a filter that was not subscribed."""
-        self._figures.refused_subscription(reason.name_of(error.reason_code))
-
     def changed(self, c: Connection, lowered: Sequence[Subscription]) -> None:
         """Have the subscriptions of a client written; ``lowered`` asked for QoS 1 or 2 before."""
         self._life.subscriptions_changed(c.session, lowered)
@@ -384,7 +381,6 @@ class _Request:
             self._codes.append(error.reason_code)
             return None
         except PeerError as error:
-            subscribing.note_refusal(error)
             self._codes.append(subscribing.refusal(c, request, error))
             return None
         known = c.session.subscriptions.get(subscription.filter.text)

@@ -1,7 +1,7 @@
 """What is written of sessions, share groups and what clients sent: once in a commit group, however often it changes.
 
 The records of sessions are made when a group is sealed, and what a session held back for its record leaves when that
-is committed (``Session.take_held``). One that only moved on, as the record on disk foretells, is written soon, many
+is committed (``Session.take_held``). One that only moved on, as the record on disk predicts, is written soon, many
 changes in one.
 """
 
@@ -74,7 +74,7 @@ class SessionRecords:
             self._writer.touch()
 
     def subscriptions_changed(self, session: SessionState) -> None:
-        """Write the subscriptions of a durable session, and its record: what is foretold from here on goes by them."""
+        """Write the subscriptions of a durable session, and its record: what is predicted from here on goes by them."""
         self._subscriptions[session] = None
         self._writer.touch()
         self.changed(session)

@@ -1,4 +1,4 @@
-"""How much waits in the session log for each session, counted anew at a start: records of sessions do not say.
+"""How much waits in the session log for each session, counted again at a start: records of sessions do not say.
 
 One walk over the log serves all sessions. Of its records only topics and sizes are read, not the messages. In a piece
 of the log, what the same sessions wait for is counted once for all of them: a message costs 1 to 2 µs, however many

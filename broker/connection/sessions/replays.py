@@ -2,7 +2,7 @@
 
 A subscription to a million retained messages holds neither memory nor the loop: what is read from the store at once is
 a slice, and other work of the loop goes between any two. A message that is retained after the subscription was made
-reaches it as a live one, and is passed over here: nobody gets an older message of a topic after a newer one, or the
+reaches it as a live one, and is passed over here: no one gets an older message of a topic after a newer one, or the
 same twice.
 
 There is one replay a session and filter: a new subscription to the filter begins it again, and the end of the

@@ -1,6 +1,6 @@
-"""Wills: kept in the store from CONNECT on, whoever left them, and published once.
+"""Wills: kept in the store from CONNECT on, and published once.
 
-A will is a value of its own, ``wills/CLIENT_ID``, and not part of the session's record: the record is written anew
+A will is a value of its own, ``wills/CLIENT_ID``, and not part of the session's record: the record is rewritten
 with every acknowledgement, and a will may be as large as a packet. Sessions that end with their connection have theirs
 there too, so that a crash of the broker, which cuts those connections, does not swallow them. A will leaves the store
 with the commit group that holds its message.

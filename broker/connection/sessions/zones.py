@@ -17,8 +17,7 @@ from pydantic import ConfigDict, Field
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
 from broker.connection.settings import MqttSettings
-from broker.session.session import SessionServices
-from broker.session.state import DEFAULT_ZONE, QueueLimits, WhenFull
+from broker.session.state import DEFAULT_ZONE, QueueLimits, SessionServices, WhenFull
 
 
 @dataclass(slots=True)

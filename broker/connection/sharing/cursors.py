@@ -1,4 +1,4 @@
-"""Where a share group stands in logs, and reading on from there."""
+"""The positions of a share group in logs, and reading on from there."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class Cursors:
                 return delivery.place
         if cursor.is_behind or self.stream is not None:
             return cursor.next_offset
-        return max(cursor.next_offset, self._services.log_next())
+        return max(cursor.next_offset, self._services.session_log.log_next)
 
     @property
     def behind(self) -> int | None:
-        """How many records of the stream were not read; None where the group stands on none."""
+        """How many records of the stream were not read; None where the group reads none."""
         if self.stream is None:
             return None
-        return sum(max(self._services.next_offset(one.shard) - one.next_offset, 0) for one in self.cursors)
+        return sum(max(self._services.range_of(one.shard).next_offset - one.next_offset, 0) for one in self.cursors)
 
     def restore(self, cursor: Cursor, pending: Sequence[int]) -> Iterator[SharedDelivery]:
         """Take a place in a log, and give what was not settled there: some of it may have been sent."""
@@ -89,7 +89,7 @@ class Cursors:
             self._count_gap(cursor, found[0][0] if found else None)
             cursor.is_behind = len(found) >= READ_RECORDS
             if not cursor.is_behind and self.stream is None:
-                cursor.next_offset = max(cursor.next_offset, self._services.log_next())
+                cursor.next_offset = max(cursor.next_offset, self._services.session_log.log_next)
             for offset, message in found:
                 cursor.next_offset = max(cursor.next_offset, offset + 1)
                 if message is not None and is_meant(message):
@@ -100,9 +100,9 @@ class Cursors:
         """Records of a stream that its retention forgot before they were read."""
         if self.stream is None:
             return
-        oldest = self._services.first_offset(cursor.shard) if first is None else first
+        oldest = self._services.range_of(cursor.shard).first_offset if first is None else first
         if oldest > cursor.next_offset:
-            self._services.dropped("stream_retention").value += oldest - cursor.next_offset
+            self._services.context.figures.delivery_dropped("stream_retention").value += oldest - cursor.next_offset
             cursor.next_offset = oldest
 
     def load(self, delivery: SharedDelivery) -> Outgoing | None:

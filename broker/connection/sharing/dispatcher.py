@@ -1,4 +1,4 @@
-"""Dispatcher the messages of a share group to its members, one each, and what becomes of those that nobody can have."""
+"""Gives the messages of a share group to its members, one each, and settles those that no member can have."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Dispatcher:
         return sent
 
     def admit(self, delivery: SharedDelivery) -> None:
-        """Let a message wait: for its member where it has a key, else for whoever has room first."""
+        """Let a message wait: for its member where it has a key, else for the first member that has room."""
         keyed = self._keyed
         if keyed is not None:
             message = self._cursors.message_of(delivery)
@@ -181,13 +181,13 @@ class Dispatcher:
             self.give(delivery, member)
 
     def give(self, delivery: SharedDelivery, member: Member) -> None:
-        """Send a message to a member that has room, unless nobody can have it any more."""
+        """Send a message to a member that has room, unless no one can have it any more."""
         outgoing, services, session = delivery.outgoing or self._cursors.load(delivery), self._services, member.session
         group = self._group
         if outgoing is None:
             self._lose(delivery, member, "not_found")
             return
-        if outgoing.expires_ns and outgoing.is_expired(services.clock.now_ns()):
+        if outgoing.expires_ns and outgoing.is_expired(services.context.clock.now_ns()):
             session.drop(outgoing, "expired")
             self._forget(delivery, member)
             return
@@ -215,7 +215,7 @@ class Dispatcher:
             if group.is_persistent:
                 services.changed(group)
         if self._ack_ns:
-            delivery.given_ns = services.clock.now_ns()
+            delivery.given_ns = services.context.clock.now_ns()
         if sending.send_shared(session, delivery, dup=delivery.may_be_seen):
             delivery.may_be_seen = True
             self.claim(member)
@@ -238,7 +238,7 @@ class Dispatcher:
         self.release(delivery, member)
 
     def _give_once_recorded(self, delivery: SharedDelivery, member: Member) -> None:
-        """QoS 2 for a session in memory: once sent, nobody else may get it [MQTT-4.8.2-5], also after a crash; so it is
+        """QoS 2 for a session in memory: once sent, no one else may get it [MQTT-4.8.2-5], also after a crash; so it is
         written down as given first."""
         session = member.session
         owner = session.owner
@@ -298,7 +298,7 @@ class Dispatcher:
             self._keyed.release(delivery.key, member)
 
     def finish(self, delivery: SharedDelivery) -> None:
-        """Nobody needs the message any more."""
+        """No one needs the message any more."""
         cursor, group = delivery.cursor, self._group
         delivery.holder = None
         if not isinstance(cursor, Cursor) or group.is_over:
@@ -312,14 +312,14 @@ class Dispatcher:
             self._services.changed(group)
 
     def lost(self, find: Callable[[], Message], why: str) -> None:
-        """Count a message that nobody gets; who wants to know is told once the group is as it should be."""
+        """Count a message that no one gets; who wants to know is told once the group is as it should be."""
         services = self._services
-        services.dropped(why).value += 1
+        services.context.figures.delivery_dropped(why).value += 1
         if not services.losses.wants(why):
             return
         message = find()
         if message is not NO_MESSAGE:
-            services.defer(partial(services.losses.take, self._group.filter, message, why))
+            services.context.defer(partial(services.losses.take, self._group.filter, message, why))
 
 
 def _message_in(data: bytes, body: int, stop: int, client: Client, now_ns: int) -> Message:

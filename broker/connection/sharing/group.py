@@ -1,12 +1,12 @@
 """A share group at work: what waits for it, who has what, and what becomes of it when a member goes.
 
 Messages come to it in one of three ways. Without durable members they come from the router and wait in memory. With
-one they stand in the session log, stored once for all who want them, and the group keeps its place there. A group that
-began in the past stands on a stream that captures its topics and reads on in it, history and present alike.
+one they are in the session log, stored once for all who want them, and the group keeps its place there. A group that
+began in the past reads a stream that captures its topics and reads on in it, history and present alike.
 
 A member is only given what its window has room for, so all that a member has was sent to it: QoS 1 goes to another
-member when its connection is lost, QoS 2 stays with its session, QoS 0 is not kept. While nobody else is here, QoS 1
-stays as well, so that whoever comes back gets it under its old identifier.
+member when its connection is lost, QoS 2 stays with its session, QoS 0 is not kept. While no one else is here, QoS 1
+stays as well, so that a member that comes back gets it under its old identifier.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ShareGroup(GroupState):
         self._strategy: Strategy[Member] = strategy_of(strategy)
         self._is_keyed = isinstance(self._strategy, Keyed)
         self._ack_ns = int(services.settings.ack_deadline_of(topic_filter.share_group) * _NS)
-        crowded, relieved = partial(services.crowded, self), partial(services.relieved, self)
+        crowded, relieved = partial(services.backpressure.crowded, self), partial(services.backpressure.relieved, self)
         self._queue = GroupQueue(services.settings, crowded, relieved)
         self._cursors = Cursors(services)
         self._dispatcher = Dispatcher(self, services, self._strategy, self._queue, self._cursors, self._ack_ns)
@@ -157,7 +157,7 @@ class ShareGroup(GroupState):
         self._read_on()
 
     def grew(self) -> None:
-        """The stream that it stands on has more records."""
+        """The stream that it reads has more records."""
         self._cursors.grew()
         self._read_on()
 
@@ -181,7 +181,7 @@ class ShareGroup(GroupState):
             self._abandon(member, for_good=member.session.is_ended)
         elif member.in_flight:
             timeout_ns = int(self._services.settings.unsubscribe_timeout * _NS)
-            member.leaves_at_ns = self._services.clock.now_ns() + timeout_ns
+            member.leaves_at_ns = self._services.context.clock.now_ns() + timeout_ns
             self._leaving.add(member)
         self.pump()
 
@@ -246,7 +246,7 @@ class ShareGroup(GroupState):
         return True
 
     def part_with(self, member: Member, delivery: SharedDelivery) -> None:
-        """Leave a message in flight to the member's session alone, where nobody else may get it [MQTT-4.8.2-5]."""
+        """Leave a message in flight to the member's session alone, where no one else may get it [MQTT-4.8.2-5]."""
         if delivery.qos == 2 and not isinstance(delivery.cursor, Cursor):
             self._dispatcher.unclaim(member, delivery)
             delivery.holder = None
@@ -273,7 +273,7 @@ class ShareGroup(GroupState):
     def drop_excess(self, now_ns: int, *, also_old: bool, least_offset: int = 0) -> None:
         """Of a durable group the oldest go when too much waits or, where that is to be looked at, for too long.
 
-        What stands in the session log below ``least_offset`` goes as well: all together have too much waiting there.
+        What is in the session log below ``least_offset`` goes as well: all together have too much waiting there.
         """
         settings, waiting = self._services.settings, self._queue
         if not self.is_durable or not (also_old or self._is_excessive()):
@@ -295,16 +295,16 @@ class ShareGroup(GroupState):
 
     @property
     def cursors(self) -> Sequence[Cursor]:
-        """Where it stands in logs."""
+        """Its positions in logs."""
         return self._cursors.cursors
 
     @property
     def stream(self) -> str | None:
-        """The stream that it stands on, None where that is the session log or nothing."""
+        """The stream that it reads, None where that is the session log or nothing."""
         return self._cursors.stream
 
     def encode(self) -> bytes:
-        """The group as the store keeps it: where it stands in its logs, and what is claimed and not settled."""
+        """The group as the store keeps it: its positions in logs, and what is claimed and not settled."""
         positions = [
             _Position(cursor.shard.log, cursor.shard.shard, self.position(cursor), list(cursor.pending))
             for cursor in self.cursors
@@ -336,7 +336,7 @@ class ShareGroup(GroupState):
         return self._cursors.position(cursor, self._queue.fresh)
 
     def low_offset(self, shard: LogShard) -> int | None:
-        """The lowest offset of a log that the group still needs; None when it does not stand there."""
+        """The lowest offset of a log that the group still needs; None when it has no position there."""
         cursor = self._cursors.at(shard)
         return None if cursor is None else min(cursor.pending, default=self.position(cursor))
 
@@ -350,13 +350,13 @@ class ShareGroup(GroupState):
         self.is_over = True
         lost = self.waiting
         if lost > 0:
-            self._services.dropped("group_ended").value += lost
+            self._services.context.figures.delivery_dropped("group_ended").value += lost
         self._queue.clear()
         self.outstanding = self.outstanding_bytes = 0
 
     @property
     def waiting(self) -> int:
-        """How many messages wait and were given to nobody, as far as that is known; in streams it is not."""
+        """How many messages wait and were given to no one, as far as that is known; in streams it is not."""
         return max(self.outstanding - self.in_flight, self._queue.held) if self.is_durable else self._queue.held
 
     @property
@@ -366,7 +366,7 @@ class ShareGroup(GroupState):
 
     @property
     def behind(self) -> int | None:
-        """How many records of its stream it has not read; None when it stands on none."""
+        """How many records of its stream it has not read; None when it reads none."""
         return self._cursors.behind
 
     @property
@@ -385,7 +385,7 @@ class ShareGroup(GroupState):
         self._queue.take_lane(lane)
 
     def _abandon(self, member: Member, *, for_good: bool) -> None:
-        """QoS 1 goes to others; QoS 2 to nobody, and ends with the session [MQTT-4.8.2-5]."""
+        """QoS 1 goes to others; QoS 2 to no one, and ends with the session [MQTT-4.8.2-5]."""
         self._busy_away.discard(member)
         self._leaving.discard(member)
         self._take_back(member)
@@ -413,7 +413,7 @@ class ShareGroup(GroupState):
             return
         if self._cursors.are_behind:
             self._is_reading = True
-            self._services.defer(self._read_deferred)
+            self._services.context.defer(self._read_deferred)
 
     def _read_deferred(self) -> None:
         self._is_reading = False

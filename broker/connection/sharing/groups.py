@@ -64,32 +64,24 @@ class ShareGroups(Contributor):
         backpressure: Backpressure,
     ) -> None:
         self.settings = settings
-        writer, metrics = context.writer, context.metrics
+        metrics = context.metrics
         self.groups: dict[str, ShareGroup] = {}
         self.starts: StreamStarts | None = None
-        self._writer, self._session_log, self._routed, self._clock = writer, session_log, routed, context.clock
+        self._writer, self._session_log, self._routed, self._clock = context.writer, session_log, routed, context.clock
         self._dirty: dict[GroupState, None] = {}
         self._starts: dict[tuple[str, str], Start] = {}
         self._listening: set[int] = set()
         self._ticks = 0
-        self._redelivered = metrics.counter(
-            "shared_redelivered", "messages of share groups taken back for another member"
-        )
         self._services = GroupServices(
+            context=context,
             settings=settings,
-            clock=context.clock,
+            session_log=session_log,
+            backpressure=backpressure,
+            losses=GroupLosses(context.events, dead_letters),
             read=self._read,
-            first_offset=lambda shard: writer.store.range_of(shard).first_offset,
-            next_offset=lambda shard: writer.store.range_of(shard).next_offset,
-            log_next=lambda: session_log.log_next,
-            defer=context.defer,
             changed=self._changed,
             when_recorded=self._when_recorded,
-            dropped=context.figures.delivery_dropped,
-            redelivered=self._redelivered,
-            crowded=backpressure.crowded,
-            relieved=backpressure.relieved,
-            losses=GroupLosses(context.events, dead_letters),
+            redelivered=metrics.counter("shared_redelivered", "messages of share groups taken back for another member"),
         )
         metrics.gauge("shared_groups", lambda: len(self.groups), "share groups")
         metrics.gauge(
@@ -339,7 +331,7 @@ class ShareGroups(Contributor):
         self._writer.when_committed(done)
 
     def _listen(self, log: int) -> None:
-        """Groups on a stream read on when it grows. Listening is never ended: a log has one number for good."""
+        """Groups on a stream read on when it grows. Listening is never ended: a log keeps its number."""
         if log in self._listening:
             return
         self._listening.add(log)

@@ -37,7 +37,7 @@ class Group(Protocol):
         ...
 
     def part_with(self, member: Member, delivery: SharedDelivery) -> None:
-        """Leave a message in flight to the member's session alone, where nobody else may get it."""
+        """Leave a message in flight to the member's session alone, where no one else may get it."""
         ...
 
 

@@ -16,8 +16,8 @@ _CROWDED: Final = 500
 
 
 class GroupQueue:
-    """What was given to nobody yet is ``fresh``, in order; what was is ``returned``, a heap, and goes first. Both, and
-    what stands in the lanes of members, is counted in ``held`` and ``held_bytes``."""
+    """What was given to no one yet is ``fresh``, in order; what was is ``returned``, a heap, and goes first. Both, and
+    what is in the lanes of members, is counted in ``held`` and ``held_bytes``."""
 
     __slots__ = ("_crowded", "_is_crowded", "_relieved", "_settings", "fresh", "held", "held_bytes", "returned")
 
@@ -29,7 +29,7 @@ class GroupQueue:
         self._is_crowded = False
 
     def add(self, delivery: SharedDelivery) -> None:
-        """Let a message wait for whoever has room first."""
+        """Let a message wait for the first member that has room."""
         self.hold(delivery)
         self.fresh.append(delivery)
 
@@ -87,7 +87,7 @@ class GroupQueue:
         return taken
 
     def rest(self) -> None:
-        """Nobody is here: what has not been given out is in the log, and need not be in memory."""
+        """No one is here: what has not been given out is in the log, and need not be in memory."""
         kept = [delivery for delivery in self.fresh if not isinstance(delivery.cursor, Cursor)]
         for delivery in self.fresh:
             cursor = delivery.cursor

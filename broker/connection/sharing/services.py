@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.connection.backpressure import Crowded
+from broker.connection.backpressure import Backpressure
+from broker.connection.context import Context
 from broker.connection.dead_letters import DeadLetters
+from broker.connection.sessions.log import SessionLog
 from broker.connection.sharing.settings import SharedSettings
 from broker.core.client import Client
-from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.message import Message
+from broker.core.stream import ShardRange
 from broker.core.topic import TopicFilter
 from broker.observe.metrics import Counter
 from broker.pipeline.columns import delivery_columns
@@ -22,7 +24,7 @@ NO_MESSAGE: Final = Message("", b"", 0, False, Client(""), 0)
 """Stands for one that is no more, and for any where its content does not matter."""
 
 Found = Sequence[tuple[int, Message | None]]
-"""Offsets and what stands there; None for what is not meant for groups."""
+"""Offsets and their messages; None for what is not meant for groups."""
 
 
 class GroupState:
@@ -64,19 +66,18 @@ class GroupLosses:
 
 @dataclass(slots=True)
 class GroupServices:
-    """What all groups share. ``read`` gives what is committed and was told of, ``changed`` has the record written."""
+    """What all groups share. ``read`` gives what is committed and announced, ``changed`` has the record written."""
 
+    context: Context
     settings: SharedSettings
-    clock: Clock
+    session_log: SessionLog
+    backpressure: Backpressure
+    losses: GroupLosses
     read: Callable[[LogShard, int, int], Found]
-    first_offset: Callable[[LogShard], int]
-    next_offset: Callable[[LogShard], int]
-    log_next: Callable[[], int]
-    defer: Callable[[Callable[[], None]], object]
     changed: Callable[[GroupState], None]
     when_recorded: Callable[[GroupState, Callable[[BaseException | None], None]], None]
-    dropped: Callable[[str], Counter]
     redelivered: Counter
-    crowded: Callable[[Crowded], None]
-    relieved: Callable[[Crowded], None]
-    losses: GroupLosses
+
+    def range_of(self, shard: LogShard) -> ShardRange:
+        """The offsets that a shard of a log holds."""
+        return self.context.writer.store.range_of(shard)

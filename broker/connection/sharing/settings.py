@@ -23,7 +23,7 @@ class ShareGroupSettings(Settings):
 
 
 class SharedSettings(Settings):
-    """Who gets a message of a share group, and what waits while nobody can take one."""
+    """Who gets a message of a share group, and what waits while no one can take one."""
 
     strategy: StrategyName = Field(
         default="round_robin", description="Which member gets a message: `round_robin`, `random` or `least_inflight` "
@@ -43,7 +43,8 @@ class SharedSettings(Settings):
         "then others get it."
     )  # fmt: skip
     retained: Literal["none", "first_member"] = Field(
-        default="none", description="Whether who begins a group is sent retained messages. MQTT 5 says nobody is."
+        default="none",
+        description="Whether the first member of a group is sent retained messages. MQTT 5 says that no member is.",
     )
     max_queued_messages: int = Field(
         default=10_000, ge=1, description="Messages that wait in memory for one group without durable members, when "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -15,12 +16,11 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Final
 
-from rocksdict import DbClosedError, Rdict, RdictIter, ReadOptions, Snapshot
+from rocksdict import DbClosedError, Rdict, RdictIter, ReadOptions, Snapshot, WriteBatch
 
 from broker.core.errors import ConfigError, Unavailable
 from broker.observe.log import get_logger
 from broker.storage.rocksdb import keys, options, wal
-from broker.storage.rocksdb.changes import Changes
 
 _log = get_logger(__name__)
 
@@ -281,3 +281,63 @@ def last_before(db: Rdict, prefix: bytes, key: bytes) -> tuple[bytes, bytes] | N
         found.status()
         return None
     return found.key(), found.value()
+
+
+class Changes:
+    """Puts and deletes that are made together, in the order given."""
+
+    __slots__ = ("_steps",)
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[bytes, bytes | None, bool]] = []
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set a key."""
+        self._steps.append((key, value, False))
+
+    def delete(self, key: bytes) -> None:
+        """Delete a key."""
+        self._steps.append((key, None, False))
+
+    def delete_range(self, start: bytes, end: bytes) -> None:
+        """Delete all keys from ``start`` up to, not including, ``end``."""
+        self._steps.append((start, end, True))
+
+    def batch(self) -> WriteBatch:
+        """A fresh write batch."""
+        batch = WriteBatch(raw_mode=True)
+        for key, value, is_range in self._steps:
+            if value is None:
+                batch.delete(key)
+            elif is_range:
+                batch.delete_range(key, value)
+            else:
+                batch.put(key, value)
+        return batch
+
+
+AFTER_BYTES: Final = 64 * 1024 * 1024
+"""So much is deleted before a range is compacted: as a write buffer holds."""
+
+
+class Reclaim:
+    """Compacts ranges by ``compact(start, end)``. ``forgotten`` is called by one thread at a time."""
+
+    def __init__(self, compact: Callable[[bytes, bytes], None], after_bytes: int = AFTER_BYTES) -> None:
+        self._compact, self._after_bytes = compact, after_bytes
+        self._deleted_bytes = 0
+        self._thread: threading.Thread | None = None
+
+    def forgotten(self, size_bytes: int, start: bytes, end: bytes) -> None:
+        """The keys from ``start`` up to ``end`` were deleted; bytes are before compression."""
+        self._deleted_bytes += size_bytes
+        if self._deleted_bytes < self._after_bytes or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._deleted_bytes = 0
+        self._thread = threading.Thread(target=self._compact, args=(start, end), name="store reclaim", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for a compaction that is under way: before the files are closed."""
+        if self._thread is not None:
+            self._thread.join()

@@ -2,8 +2,8 @@
 
 A secondary sees the primary's files as of its last catch-up, and its view may have holes: between reading the list of
 tables and reading the log, the primary may have flushed the one and deleted the other (seen about once in 20
-catch-ups under constant flushing). Offsets are dense, so a hole always shows; it closes with a later catch-up. Whoever
-reads here gets every record of the range in order, or an error.
+catch-ups under constant flushing). Offsets are dense, so a hole always shows; it closes with a later catch-up. A reader
+gets every record of the range in order, or an error.
 """
 
 from __future__ import annotations

@@ -21,11 +21,9 @@ from broker.core.stream import ShardRange, StreamRecord
 from broker.observe.log import get_logger
 from broker.storage.directory import DirectoryLock
 from broker.storage.rocksdb import keys
-from broker.storage.rocksdb.changes import Changes
-from broker.storage.rocksdb.database import Database, DatabaseCursor
+from broker.storage.rocksdb.database import Changes, Database, DatabaseCursor, Reclaim
 from broker.storage.rocksdb.keys import ShardState
 from broker.storage.rocksdb.options import USUAL_MEMORY, Memory
-from broker.storage.rocksdb.reclaim import Reclaim
 from broker.storage.store import Batch, Committed, FrameEntry, KeyCursor, LogShard
 
 if TYPE_CHECKING:

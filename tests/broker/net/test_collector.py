@@ -14,8 +14,8 @@ import uvloop
 
 from broker.codec.packets import ConnAck, Connect, Disconnect, Publish, SubscriptionRequest
 from broker.connection.connection import Connection
-from broker.net.collector import Collector
 from broker.net.listener import Listener
+from broker.net.server import Collector
 from broker.net.settings import NamedListener, SslListenerSettings, TlsSettings
 from broker.session.session import Session
 from tests.support.certificates import Authority

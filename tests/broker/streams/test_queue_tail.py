@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.streams.queue_tail import QueueTail
+from broker.streams.queues import QueueTail
 
 RECORDS, BYTES = 10, 100
 

@@ -25,8 +25,8 @@ from broker.storage.records import SCHEMA
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, LogShard
 from broker.streams import tickets
+from broker.streams.maintenance import Sealer
 from broker.streams.ranges_process import RangesProcess
-from broker.streams.sealer import Sealer
 from tests.support.node import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -211,7 +211,7 @@ from pathlib import Path
 from broker.core.stream import StreamRecord
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, LogShard
-from broker.streams.sealer import Sealer
+from broker.streams.maintenance import Sealer
 
 LOG = LogShard(16)
 store = RocksStore(Path(sys.argv[1]), "os")

@@ -17,11 +17,10 @@ from broker.storage.memory import MemoryStore
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, LogShard, Store
 from broker.storage.writer import Writer
-from broker.streams import sealer
+from broker.streams import maintenance
 from broker.streams.capture import CaptureTap, RowAppender, record_of
 from broker.streams.catalogue import Catalogue
-from broker.streams.retention import enforce
-from broker.streams.sealer import Sealer
+from broker.streams.maintenance import Sealer, enforce
 from broker.streams.settings import Retention, StreamSpec
 
 LOG = LogShard(16)
@@ -192,8 +191,8 @@ def test_small_frames_are_joined_without_any_change_for_readers(store: Store) ->
 
 
 def test_sealing_goes_on_as_a_stream_grows_and_is_trimmed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealer, "SMALL_RECORDS", 20)
-    monkeypatch.setattr(sealer, "MAX_FRAMES", 8)
+    monkeypatch.setattr(maintenance, "SMALL_RECORDS", 20)
+    monkeypatch.setattr(maintenance, "MAX_FRAMES", 8)
     joiner = Sealer(store)
     for number in range(300):
         store.commit(Batch({LOG: [record(number)]}))
@@ -208,7 +207,7 @@ def test_sealing_goes_on_as_a_stream_grows_and_is_trimmed(store: Store, monkeypa
 
 
 def test_large_frames_are_left_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealer, "SMALL_RECORDS", 5)
+    monkeypatch.setattr(maintenance, "SMALL_RECORDS", 5)
     joiner = Sealer(store)
     sizes = [10, 1, 1, 10, 1, 10]
     for size in sizes:
