@@ -139,8 +139,6 @@ class KafkaConnector(Connector):
             "security_protocol": ("SASL_" if authentication else "") + ("SSL" if settings.ssl.enable else "PLAINTEXT"),
             "ssl_context": self._ssl,
         }
-        if not settings.authentication:
-            arguments["security_protocol"] = "SSL" if settings.ssl.enable else "PLAINTEXT"
         if isinstance(authentication, PasswordAuthentication):
             arguments["sasl_mechanism"] = _MECHANISMS[authentication.mechanism]
             arguments["sasl_plain_username"] = authentication.username
