@@ -58,7 +58,7 @@ class Action(Member):
         self.letters = DeadLetters(
             spec.id, spec.dead_letters, services.queues, services.clock, self.figures.dead_letters_lost
         )
-        self._matched = self.figures.matched
+        self._is_enabled, self._matched = spec.enable, self.figures.matched  # looked at for each row
         self._fallbacks: Sequence[FallbackCall] = ()
         self._pace: Pace
         self._make_sink: Callable[[], Sink]
@@ -81,7 +81,7 @@ class Action(Member):
     ) -> None:
         """Settings from now on; ``hide`` takes their secrets out of a text. The caller restarts it."""
         self.spec, self.letters.options, self._fallbacks = spec, spec.dead_letters, fallbacks
-        self._pace, self._make_sink, self._hide = pace, make_sink, hide
+        self._is_enabled, self._pace, self._make_sink, self._hide = spec.enable, pace, make_sink, hide
         self._state = self._state[0], ""
 
     # What rules see
@@ -108,7 +108,7 @@ class Action(Member):
         self._put(row, message, None, is_fallback=True)
 
     def _put(self, row: Row, message: Message, settle: Settle | None, is_fallback: bool = False) -> None:
-        if not self.spec.enable:
+        if not self._is_enabled:
             raise SinkDisabled(f"the action '{self.name}' is disabled")
         self._matched.value += 1
         if self._stopped:
