@@ -1,7 +1,7 @@
 """A listener of a connector's own for what is posted, with or without TLS: HTTP/1.1 by h11.
 
-It knows one path, ``/ingest/NAME`` and what follows it, and ``POST``. Clients that send nothing, or send slowly, are cut
-off; connections above the limit are closed at once. A request of 100 bytes takes 135 to 150 µs of CPU, as much as
+It knows one path, ``/ingest/NAME`` and what follows it, and ``POST``. Clients that send nothing, or send slowly, are
+cut off; connections above the limit are closed at once. A request of 100 bytes takes 135 to 150 µs of CPU, as much as
 through uvicorn, which has no deadline for a request's head and cannot replace certificates while it listens.
 """
 
