@@ -9,10 +9,10 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 from yarl import URL
 
-from bridges.resource.header_names import header_name
-from bridges.resource.oauth import ClientCredentials
-from bridges.resource.secret import SecretText
-from bridges.resource.tls import TlsOptions
+from bridges.resource.settings.header_names import header_name
+from bridges.resource.settings.oauth import ClientCredentials
+from bridges.resource.settings.secret import SecretText
+from bridges.resource.settings.tls import TlsOptions
 from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS
 from broker.config.units import Duration, Size

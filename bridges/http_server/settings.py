@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from bridges.resource.address import parse_address
-from bridges.resource.header_names import header_name
-from bridges.resource.secret import SecretText
-from bridges.resource.tls import TlsFiles
+from bridges.resource.settings.address import parse_address
+from bridges.resource.settings.header_names import header_name
+from bridges.resource.settings.secret import SecretText
+from bridges.resource.settings.tls import TlsFiles
 from broker.config.model import Settings
 from broker.config.stamp import stamp_of
 from broker.config.units import Duration, Size

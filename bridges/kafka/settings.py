@@ -8,10 +8,10 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from bridges.resource.address import parse_addresses
-from bridges.resource.oauth import ClientCredentials
-from bridges.resource.secret import SecretText
-from bridges.resource.tls import TlsOptions
+from bridges.resource.settings.address import parse_addresses
+from bridges.resource.settings.oauth import ClientCredentials
+from bridges.resource.settings.secret import SecretText
+from bridges.resource.settings.tls import TlsOptions
 from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS
 from broker.config.units import Duration, Size

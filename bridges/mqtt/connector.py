@@ -15,7 +15,7 @@ from bridges.mqtt.websocket import Tunnel
 from bridges.resource.contract import Connector, ConnectorType, Context, ProbeStep, Sink, Source
 from bridges.resource.errors import BridgeError, ReconnectFirst, connection_error
 from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
-from bridges.resource.tls import client_context
+from bridges.resource.settings.tls import client_context
 from broker.codec.packets import SubscriptionRequest
 from broker.core.topic import TopicFilter, levels_match
 

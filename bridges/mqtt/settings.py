@@ -8,9 +8,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from bridges.mqtt.server import PATH, Server, check_path, parse_server
 from bridges.resource.errors import BadSettings
-from bridges.resource.header_names import header_name
-from bridges.resource.secret import SecretText
-from bridges.resource.tls import TlsOptions
+from bridges.resource.settings.header_names import header_name
+from bridges.resource.settings.secret import SecretText
+from bridges.resource.settings.tls import TlsOptions
 from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS
 from broker.config.units import Duration, Size

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from bridges.resource.address import parse_address
-from bridges.resource.secret import SecretText
-from bridges.resource.tls import TlsOptions
+from bridges.resource.settings.address import parse_address
+from bridges.resource.settings.secret import SecretText
+from bridges.resource.settings.tls import TlsOptions
 from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS
 

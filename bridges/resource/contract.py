@@ -288,7 +288,7 @@ class ConnectorType:
     """One kind of connector, as the registry knows it.
 
     ``connector``, ``action`` and ``source`` are settings models (``broker.config.model.Settings``; secrets are
-    ``bridges.resource.secret.SecretText``); ``action`` or ``source`` is None where there is no such direction.
+    ``bridges.resource.settings.secret.SecretText``); ``action`` or ``source`` is None where there is no such direction.
     """
 
     name: str

@@ -13,16 +13,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from bridges.resource.action import Action
-from bridges.resource.batch import Pace
-from bridges.resource.buffer import Bounds, Buffer, BufferIds, DiskBuffer, MemoryBuffer
 from bridges.resource.contract import Connector, ConnectorType, Context
 from bridges.resource.errors import NeverAgain, ReconnectFirst
-from bridges.resource.fallbacks import fallback_calls
 from bridges.resource.ingress import Ingress
-from bridges.resource.item import Item
 from bridges.resource.registry import Registry
-from bridges.resource.secret import hider
+from bridges.resource.sending.action import Action
+from bridges.resource.sending.batch import Pace
+from bridges.resource.sending.buffer import Bounds, Buffer, BufferIds, DiskBuffer, MemoryBuffer
+from bridges.resource.sending.fallbacks import fallback_calls
+from bridges.resource.sending.item import Item
+from bridges.resource.settings.secret import hider
 from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
 from bridges.resource.supervisor import Member, Supervisor
 from bridges.resource.tasks import SerialTasks

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from bridges.resource.action import Action
 from bridges.resource.contract import ProbeStep
 from bridges.resource.ingress import Ingress
 from bridges.resource.probe import run_probe
 from bridges.resource.resources import Resources
-from bridges.resource.secret import hider
+from bridges.resource.sending.action import Action
+from bridges.resource.settings.secret import hider
 from bridges.resource.specs import (
     READ_ONLY,
     ActionSpec,

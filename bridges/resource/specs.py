@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 from pydantic import Field, ValidationError, create_model
 
 from bridges.resource.contract import ConnectorType, Positions
-from bridges.resource.options import ActionOptions, ConnectorOptions, SourceOptions
 from bridges.resource.registry import Registry
-from bridges.resource.secret import has_unknown_stars
+from bridges.resource.settings.options import ActionOptions, ConnectorOptions, SourceOptions
+from bridges.resource.settings.secret import has_unknown_stars
 from bridges.resource.templates import why_no_template
 from broker.config.model import Settings
 from broker.config.names import ObjectName

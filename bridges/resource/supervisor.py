@@ -28,7 +28,7 @@ from bridges.resource.errors import (
     understood,
 )
 from bridges.resource.figures import Figures
-from bridges.resource.options import ConnectorOptions
+from bridges.resource.settings.options import ConnectorOptions
 from bridges.resource.specs import ActionSpec, SourceSpec
 from bridges.resource.tasks import Backoff, ended, until_set
 from broker.core.action import CONNECTED, CONNECTING, DISABLED, DISCONNECTED, STOPPED

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridges.resource.secret import SecretText
+from bridges.resource.settings.secret import SecretText
 from broker.core.errors import ConfigError, InUse, Invalid, SluiceError
 from tests.support.bridges import FAST_CONNECTOR, Bridges, Outside, scripted, scripted_bridges
 

@@ -13,14 +13,14 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from bridges.resource.batch import Pace, Sender
-from bridges.resource.buffer import Buffer
 from bridges.resource.contract import Sink
-from bridges.resource.dead_letters import DeadLetters
 from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst, TargetMissing, understood
-from bridges.resource.fallbacks import FallbackCall
 from bridges.resource.figures import ActionFigures
-from bridges.resource.item import Item
+from bridges.resource.sending.batch import Pace, Sender
+from bridges.resource.sending.buffer import Buffer
+from bridges.resource.sending.dead_letters import DeadLetters
+from bridges.resource.sending.fallbacks import FallbackCall
+from bridges.resource.sending.item import Item
 from bridges.resource.specs import ActionSpec
 from bridges.resource.supervisor import Member, State
 from bridges.resource.tasks import Backoff, ended, until_set

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from bridges.resource.errors import BadSettings
-from bridges.resource.secret import SecretText
+from bridges.resource.settings.secret import SecretText
 from broker.config.model import Settings
 
 _VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bridges.resource.contract import BufferPlace
-from bridges.resource.item import OVERHEAD_BYTES, Item, from_bytes, placed, to_be_placed, to_bytes
+from bridges.resource.sending.item import OVERHEAD_BYTES, Item, from_bytes, placed, to_be_placed, to_bytes
 from broker.core.action import Row, Settle
 from broker.core.clock import Clock
 from broker.core.errors import Unavailable

@@ -11,8 +11,8 @@ import httpx
 from pydantic import Field
 
 from bridges.resource.errors import BadSettings, ReconnectFirst
-from bridges.resource.secret import SecretText
-from bridges.resource.tls import TlsOptions, client_context
+from bridges.resource.settings.secret import SecretText
+from bridges.resource.settings.tls import TlsOptions, client_context
 from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS
 from broker.config.ssrf import AddressGuard
