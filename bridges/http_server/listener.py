@@ -33,7 +33,7 @@ _HEAD_S: Final = 10.0
 """A request line with its headers must come within this time of the connection, or of the answer before it."""
 _HANDSHAKE_S: Final = 10.0
 _ANSWER_S: Final = 10.0
-"""Whoever does not read its answer within this time is cut off."""
+"""A client that does not read its answer within this time is cut off."""
 _DRAIN_S: Final = 2.0
 """So long is read on behind a request that was refused before its end, so that the answer arrives."""
 _LOOK_S: Final = 10.0
@@ -126,7 +126,7 @@ class PostListener:
         try:
             await _Connection(reader, writer, self._find, lambda: self._server is None).run()
         except (OSError, TimeoutError):
-            pass  # whoever was there is gone, or too slow
+            pass  # the client is gone, or too slow
         finally:
             self._serving.discard(task)
             writer.transport.abort()

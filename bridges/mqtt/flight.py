@@ -5,8 +5,8 @@
     QoS 1   PUBLISH ───▶ PUBACK: done
     QoS 2   PUBLISH ───▶ PUBREC, then PUBREL ───▶ PUBCOMP: done
 
-A session outlives its connections, and so does a ``Flight``. When the connection breaks, whoever waits is told so and
-will bring the same messages again. Meanwhile those that were on the way stay where they are. If the other broker still
+A session outlives its connections, and so does a ``Flight``. When the connection breaks, the batches that wait fail
+and bring the same messages again. Meanwhile those that were on the way stay where they are. If the other broker still
 has the session, they go on with their packet identifiers [MQTT-4.4.0-1], in the order in which they were sent, and a
 message that is brought again takes the place that it had: so QoS 2 stays exactly once. Otherwise they are forgotten,
 and sent as new ones when they are brought.
@@ -21,11 +21,11 @@ from typing import Any, Final, Protocol
 from broker.codec.packets import Publish
 
 _REMEMBERED: Final = 4
-"""Messages that nobody waits for and that are done are kept for so many windows, for whoever brings them again."""
+"""Messages that are done while no batch waits for them are kept for so many windows, in case they are brought again."""
 
 
 class Waiter(Protocol):
-    """Whoever wants to know what became of messages."""
+    """What learns the outcome of messages."""
 
     def settle(self, place: int, error: Exception | None) -> None:
         """The message at that place is done, or will not be taken."""

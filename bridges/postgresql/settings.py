@@ -19,10 +19,10 @@ class PostgresSettings(Settings):
     """A database and the connections to it."""
 
     server: Annotated[str, ADDRESS] = Field(default="127.0.0.1:5432", description="`host:port`.")
-    database: str = Field(min_length=1, description="The database; a name.")
-    username: str = Field(min_length=1, description="Who logs in.")
-    password: SecretText | None = Field(default=None, description="The password, or `${env:NAME}`, `${file:PATH}`.")
-    pool_size: int = Field(default=8, ge=1, le=128, description="Connections at most; a number.")
+    database: str = Field(min_length=1, description="Name of the database.")
+    username: str = Field(min_length=1, description="User name.")
+    password: SecretText | None = Field(default=None, description="Password, or `${env:NAME}`, `${file:PATH}`.")
+    pool_size: int = Field(default=8, ge=1, le=128, description="Maximum connections.")
     ssl: TlsOptions = Field(default_factory=TlsOptions, description="TLS.")
 
     @field_validator("server")

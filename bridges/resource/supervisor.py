@@ -1,4 +1,4 @@
-"""One connector: connected, watched and connected anew, with the actions and sources that stand on it.
+"""One connector: connected, checked and reconnected, with the actions and sources that use it.
 
 ::
 

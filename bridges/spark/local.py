@@ -174,7 +174,7 @@ class LocalSpark:
 
 
 class RotatingFile:
-    """Appends bytes; at ``max_bytes`` the file is set aside as ``<name>.1`` and begun anew."""
+    """Appends bytes; at ``max_bytes`` the file is set aside as ``<name>.1`` and a new one is begun."""
 
     def __init__(self, path: Path, max_bytes: int = 10 * 1024 * 1024) -> None:
         self._path, self._max_bytes = path, max_bytes

@@ -3,7 +3,7 @@
 Where the table's rows are made by a rule, the rule as it is now runs again: so a corrected rule rebuilds its rows.
 
 The rows of the range are replaced in one commit, those of its dead letters in another; doing it twice leaves the same
-table. The streaming job goes on meanwhile: whoever commits second looks again.
+table. The streaming job goes on meanwhile: the second to commit reads the table again.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _with_rule(spec: dict[str, Any], rule: dict[str, Any]) -> dict[str, Any]:
     """The table's spec with another rule.
 
     Raises:
-        Invalid: the table has none: what its rows are made of is not in its stream.
+        Invalid: the table has none: what its rows come from is not in its stream.
     """
     if not spec.get("rule"):
         raise Invalid(

@@ -207,7 +207,7 @@ class Action(Member):
         epoch = self.supervisor.epoch
         options = self.spec.resource_opts
         backoff = Backoff(options.retry_interval, options.health_check_interval)
-        self._state = CONNECTING, self._state[1]  # what was wrong is, until it is known to be mended
+        self._state = CONNECTING, self._state[1]  # the reason is kept until something succeeds
         sink: Sink | None = None
         try:
             while True:
@@ -365,7 +365,7 @@ _DROPS: Final = {
 
 
 def _settle_success(items: Sequence[Item]) -> None:
-    """Tell whoever handed the rows over, once for all that it handed over one behind the other."""
+    """Settle rows, once for all consecutive rows with the same ``settle``."""
     for settle, of_one in groupby(items, _settle_of):
         if settle is not None:
             try:

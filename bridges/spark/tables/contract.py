@@ -18,7 +18,7 @@ DETAILS_KEY = "sluice"
 
 
 class CommitConflict(Unavailable):
-    """Somebody else changed the table since it was opened; nothing was committed. Open it again and decide anew."""
+    """The table was changed since it was opened; nothing was committed. Open it again and decide again."""
 
 
 class TableRefused(SluiceError):
@@ -38,7 +38,7 @@ class Binding:
             raise TableRefused(f"{directory} holds rows of stream {found.stream!r}; choose another path")
         if found.epoch != self.epoch:
             raise TableRefused(
-                f"{directory} holds rows of an older stream {found.stream!r} that was deleted and made anew since; "
+                f"{directory} holds rows of an older stream {found.stream!r} that was deleted and created again since; "
                 f"choose another path, or move the old table away"
             )
 
@@ -149,7 +149,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def identity(self) -> str:
-        """An identifier that a table made anew in the same place does not share."""
+        """An identifier that a table created again in the same place does not share."""
 
     @abstractmethod
     def rows(self) -> int:

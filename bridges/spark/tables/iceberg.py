@@ -2,7 +2,7 @@
 
 The guard against doubled batches is a table property per shard, the offset after the last record, set in the
 transaction that adds the files. pyiceberg would retry a conflicting commit by itself and so double a batch that two
-drivers have; retries are 0, and whoever is refused looks at the properties again.
+drivers have; retries are 0, and a refused driver reads the properties again.
 """
 
 from __future__ import annotations
