@@ -150,10 +150,7 @@ class HttpServerSettings(Settings):
 
     authentication: Authentication = Field(description="Authentication of senders: token, basic, hmac or none.")
     max_body_size: Size = Field(
-        default=1024 * 1024,
-        ge=1,
-        le=256 * 1024 * 1024,
-        description="Maximum size of a body, as sent and unpacked.",
+        default=1024 * 1024, ge=1, le=256 * 1024 * 1024, description="Maximum size of a body, as sent and unpacked."
     )
     body_timeout: Duration = Field(default=30.0, gt=0, le=3600, description="Time limit for the arrival of a body.")
     max_requests: int = Field(

@@ -105,10 +105,7 @@ class SchemaEncoding(Settings):
 class PublishSettings(Settings):
     """The message that a record becomes; its properties come from the record's headers."""
 
-    topic: str = Field(
-        default="",
-        description="Topic; a template. Empty: the header `mqtt.topic`, else Kafka's topic.",
-    )
+    topic: str = Field(default="", description="Topic; a template. Empty: the header `mqtt.topic`, else Kafka's topic.")
     payload: str = Field(default="", description="The payload; a template. Empty: the value as it came.")
     qos: Literal[0, 1, 2] = Field(default=1, description="The QoS; the header `mqtt.qos` may ask for a lower one.")
     retain: bool = Field(default=False, description="Whether the header `mqtt.retain` is followed.")

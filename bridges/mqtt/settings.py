@@ -94,10 +94,7 @@ class MqttSettings(Settings):
         "other broker cannot say how many it takes: mosquitto loses messages with QoS 2 above its 20.",
     )
     receive_maximum: int = Field(
-        default=1000,
-        ge=1,
-        le=65_535,
-        description="Maximum unacknowledged messages received (MQTT 5).",
+        default=1000, ge=1, le=65_535, description="Maximum unacknowledged messages received (MQTT 5)."
     )
     max_qos: Literal[0, 1, 2] = Field(
         default=2,

@@ -60,8 +60,7 @@ class PostgresActionSettings(Settings):
         default_factory=list, description="Columns of the key for upsert; else those of the table's primary key."
     )
     create_table: bool = Field(
-        default=False,
-        description="Make the table when it is not there, with the types of the columns that rules give.",
+        default=False, description="Make the table when it is not there, with the types of the columns that rules give."
     )
 
     @model_validator(mode="after")

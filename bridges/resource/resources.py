@@ -334,22 +334,26 @@ def _may_flush(action: Action) -> bool:
 
 
 def _pace(spec: ActionSpec, kind: ConnectorType) -> Pace:
+    """How rows are sent: what the spec says, else the type's defaults."""
     options = spec.resource_opts
     positions = None if kind.positions is None else kind.positions(spec.parameters)
     in_order = positions is not None and positions.in_order
+    window = 1 if in_order or options.query_mode == "sync" else options.inflight_window
+    longest_pause_s = max(options.retry_interval, min(options.health_check_interval, options.request_ttl / 3))
+    waits = options.is_on_disk if options.missing_target is None else options.missing_target == "wait"
     return Pace(
-        batch_size=options.batch_size_of(kind),
-        batch_time_s=options.batch_time_of(kind),
+        batch_size=options.batch_size or kind.batch_size,
+        batch_time_s=kind.batch_time_s if options.batch_time is None else options.batch_time,
         batch_bytes=options.batch_bytes,
-        lanes=1 if in_order else options.lanes_of(kind),
-        window=1 if in_order else options.window,
+        lanes=min(options.worker_pool_size or kind.lanes, window),
+        window=window,
         by_key=_lane_key(spec, kind),
         ttl_s=options.request_ttl,
         request_timeout_s=options.request_timeout,
         retry_s=options.retry_interval,
-        longest_pause_s=options.longest_pause_s,
+        longest_pause_s=options.resume_interval or longest_pause_s,
         max_retries=options.max_retries,
-        waits_for_target=options.waits_for_target,
+        waits_for_target=waits,
         is_pipelined=kind.is_pipelined,
         with_positions=positions is not None,
     )

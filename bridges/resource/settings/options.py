@@ -6,7 +6,6 @@ from typing import Final, Literal
 
 from pydantic import Field, model_validator
 
-from bridges.resource.contract import ConnectorType
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
 
@@ -97,10 +96,7 @@ class ActionOptions(HealthOptions):
         description="What selects the lane: the client, the key of the connector's record, or nothing (any lane).",
     )
     inflight_window: int = Field(
-        default=100,
-        ge=1,
-        le=100_000,
-        description="Maximum batches in flight, over all lanes; 1 keeps one order.",
+        default=100, ge=1, le=100_000, description="Maximum batches in flight, over all lanes; 1 keeps one order."
     )
     query_mode: Literal["async", "sync"] = Field(
         default="async", description="sync is the same as inflight_window = 1."
@@ -109,10 +105,7 @@ class ActionOptions(HealthOptions):
         default=30.0, gt=0, le=3600, description="Time limit of a batch; without an answer it is sent again."
     )
     retry_interval: Duration = Field(
-        default=0.2,
-        gt=0,
-        le=3600,
-        description="Pause before the first retry; doubles up to resume_interval.",
+        default=0.2, gt=0, le=3600, description="Pause before the first retry; doubles up to resume_interval."
     )
     resume_interval: Duration | None = Field(
         default=None,
@@ -138,33 +131,3 @@ class ActionOptions(HealthOptions):
     def is_on_disk(self) -> bool:
         """Whether the buffer outlives the process."""
         return self.buffer_mode == "disk"
-
-    @property
-    def longest_pause_s(self) -> float:
-        """Between two retries."""
-        if self.resume_interval is not None:
-            return self.resume_interval
-        return max(self.retry_interval, min(self.health_check_interval, self.request_ttl / 3))
-
-    @property
-    def waits_for_target(self) -> bool:
-        """Whether rows wait for a target that is missing."""
-        return self.is_on_disk if self.missing_target is None else self.missing_target == "wait"
-
-    @property
-    def window(self) -> int:
-        """Batches on the way at once."""
-        return 1 if self.query_mode == "sync" else self.inflight_window
-
-    def batch_size_of(self, kind: ConnectorType) -> int:
-        """Rows sent together."""
-        return kind.batch_size if self.batch_size is None else self.batch_size
-
-    def batch_time_of(self, kind: ConnectorType) -> float:
-        """Seconds that a batch waits to fill."""
-        return kind.batch_time_s if self.batch_time is None else self.batch_time
-
-    def lanes_of(self, kind: ConnectorType) -> int:
-        """Lanes; never more than batches may be on the way."""
-        lanes = kind.lanes if self.worker_pool_size is None else self.worker_pool_size
-        return min(lanes, self.window)
