@@ -104,14 +104,14 @@ class Resources:
         if self.is_running:
             self.changes.add(spec.id, supervisor.end)
 
-    def make_connector(
+    async def make_connector(
         self,
         spec: ConnectorSpec,
         lost: Callable[[str], None] = lambda _reason: None,
         memory: dict[str, Any] | None = None,
     ) -> Connector:
         """A connector of a spec, not opened."""
-        kind = self.registry.get(spec.type)
+        kind = await self.registry.loaded(spec.type)
         context = self.context(spec.id, spec.resource_opts.health_check_timeout, lost)
         return kind.make(spec.parameters, context if memory is None else replace(context, memory=memory))
 
