@@ -1,7 +1,7 @@
 """Talks to a broker: where a stream stands, and the records of an offset range.
 
 The management API answers with positions, the address of the range server and a ticket for it; the range server sends
-Arrow. A broker that restarts has a new range server and new tickets, so both are asked for anew after any failure,
+Arrow. A broker that restarts has a new range server and new tickets, so both are requested again after any failure,
 until the deadline. Plain ``urllib``: this runs inside Spark's workers, which need pyarrow and nothing more.
 """
 
@@ -41,7 +41,7 @@ class ShardPosition:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Where a stream stands, and how to read it. ``epoch`` changes when a stream is deleted and made anew."""
+    """Where a stream stands, and how to read it. ``epoch`` changes when a stream is deleted and created again."""
 
     stream: str
     kind: str
@@ -151,15 +151,15 @@ class StreamClient:
 
 
 def check_epoch(stream: str, expected: str, found: str) -> None:
-    """Refuse to go on where a stream of the same name was made anew: its offsets mean other records.
+    """Refuse to go on where a stream of the same name was deleted and created again: its offsets mean other records.
 
     Raises:
         SourceError: the epochs differ.
     """
     if expected != found:
         raise SourceError(
-            f"stream {stream!r} was deleted and made anew (epoch {found}, expected {expected}); its offsets mean other "
-            f"records now: start with a new checkpoint and a new table"
+            f"stream {stream!r} was deleted and created again (epoch {found}, expected {expected}); its offsets mean "
+            f"other records now: start with a new checkpoint and a new table"
         )
 
 

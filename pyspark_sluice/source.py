@@ -36,7 +36,7 @@ _POLL_INTERVAL_S = 0.2
 
 
 class SluicePartition(InputPartition):
-    """A range to read, and where the driver found it; a task asks anew when that is no longer so."""
+    """A range to read, and where the driver found it; a task asks again when that has changed."""
 
     def __init__(self, where: Positions, piece: Range) -> None:
         super().__init__(piece)

@@ -27,9 +27,9 @@ from bridges.http.settings import (
 )
 from bridges.resource.contract import Connector, Context, ProbeStep, Sink
 from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, ReconnectFirst, TryAgain, connection_error
-from bridges.resource.oauth import Tokens
 from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
-from bridges.resource.tls import client_context
+from bridges.resource.settings.oauth import Tokens
+from bridges.resource.settings.tls import client_context
 from broker.config.ssrf import AddressGuard
 
 _NO_CERTIFICATE: Final = "; it may require a client certificate: ssl.certfile and ssl.keyfile"

@@ -34,4 +34,5 @@ HTTP = ConnectorType(
     action=HttpActionSettings,
     lanes=16,
     key_of=_key_of,
+    requires=("aiohttp",),
 )

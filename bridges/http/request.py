@@ -19,7 +19,7 @@ from rules.sql.values import UNDEFINED
 
 TargetOf = Callable[[Row], str]
 _WRITTEN: Final = "!$%&'()*+,-./:;=?@[]_~"
-"""What a path may hold as it is written by whoever set it, with the query; ``%`` because it may be encoded."""
+"""What a path may hold as it is written in the settings, with the query; ``%`` because it may be encoded."""
 
 
 def origin_and_base(address: str) -> tuple[URL, str]:

@@ -9,10 +9,10 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 from yarl import URL
 
-from bridges.resource.header_names import header_name
-from bridges.resource.oauth import ClientCredentials
-from bridges.resource.secret import SecretText
-from bridges.resource.tls import TlsOptions
+from bridges.resource.settings.header_names import header_name
+from bridges.resource.settings.oauth import ClientCredentials
+from bridges.resource.settings.secret import SecretText
+from bridges.resource.settings.tls import TlsOptions
 from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS
 from broker.config.units import Duration, Size
@@ -48,19 +48,19 @@ class BasicAuthentication(Settings):
     """A user name and a password with each request (RFC 7617)."""
 
     mechanism: Literal["basic"]
-    username: str = Field(min_length=1, pattern=r"^[^:]*$", description="Who asks.")
-    password: SecretText = Field(description="The password, or `${env:NAME}`, `${file:PATH}`.")
+    username: str = Field(min_length=1, pattern=r"^[^:]*$", description="Name of the client.")
+    password: SecretText = Field(description="Password, or `${env:NAME}`, `${file:PATH}`.")
 
 
 class BearerAuthentication(Settings):
     """A token with each request (RFC 6750)."""
 
     mechanism: Literal["bearer"]
-    token: SecretText = Field(description="The token, or `${env:NAME}`, `${file:PATH}`.")
+    token: SecretText = Field(description="Token, or `${env:NAME}`, `${file:PATH}`.")
 
 
 class OauthAuthentication(ClientCredentials):
-    """Tokens by OAuth 2.0 client credentials, asked for anew when one is refused."""
+    """Tokens by OAuth 2.0 client credentials; a refused token is replaced."""
 
     mechanism: Literal["oauth"]
 
@@ -73,40 +73,42 @@ Authentication = Annotated[
 class ProxySettings(Settings):
     """A proxy on the way: requests to http go through it, to https through a tunnel (CONNECT)."""
 
-    url: Annotated[Address, ADDRESS] = Field(pattern=r"^http://", description="`http://host:port` of the proxy.")
-    username: str = Field(default="", pattern=r"^[^:]*$", description="Who logs in to it; empty for nobody.")
-    password: SecretText | None = Field(default=None, description="The password, or `${env:NAME}`, `${file:PATH}`.")
+    url: Annotated[Address, ADDRESS] = Field(
+        pattern=r"^http://", description="Address of the proxy, `http://host:port`."
+    )
+    username: str = Field(default="", pattern=r"^[^:]*$", description="User name; empty for no login.")
+    password: SecretText | None = Field(default=None, description="Password, or `${env:NAME}`, `${file:PATH}`.")
 
 
 class HttpSettings(Settings):
     """A service and how it is reached."""
 
     url: Annotated[Address, ADDRESS] = Field(
-        description="`http://host:port` or `https://host/base`; paths of actions come behind it."
+        description="Address of the service, `http://host:port` or `https://host/base`; paths of actions follow it."
     )
     headers: dict[HeaderName, SecretText] = Field(
         default_factory=dict,
         max_length=64,
         description="Headers of every request; shown as stars unless they are `${env:NAME}` or `${file:PATH}`.",
     )
-    authentication: Authentication | None = Field(default=None, description="Basic, bearer or OAuth; none without it.")
-    ssl: TlsOptions = Field(default_factory=TlsOptions, description="TLS of an https address, which turns it on.")
-    connect_timeout: Duration = Field(
-        default=5.0, gt=0, le=300, description="An attempt to connect that takes longer has failed; a duration."
+    authentication: Authentication | None = Field(
+        default=None, description="Authentication: basic, bearer or oauth. Default: none."
     )
+    ssl: TlsOptions = Field(default_factory=TlsOptions, description="TLS options of an https address.")
+    connect_timeout: Duration = Field(default=5.0, gt=0, le=300, description="Time limit of an attempt to connect.")
     pool_size: int = Field(
-        default=16, ge=1, le=1024, description="Connections at once, for all actions of the connector; a number."
+        default=16, ge=1, le=1024, description="Maximum connections, for all actions of the connector."
     )
     max_inactive: Duration = Field(
-        default=60.0, ge=0, le=3600, description="A connection that was idle for longer is not used again; a duration."
+        default=60.0, ge=0, le=3600, description="Maximum idle time of a connection that is used again."
     )
     proxy: ProxySettings | None = Field(
-        default=None, description="A proxy; none without it, whatever the environment says."
+        default=None, description="HTTP proxy. Default: none; the environment is ignored."
     )
     health_check_path: str | None = Field(
         default=None,
         pattern=r"^[!-~]*$",
-        description="GET of this path, behind `url`, is the check. Default: a connection is.",
+        description="Path below `url` that health checks request with GET. Default: they only connect.",
     )
 
     @field_validator("headers")
@@ -129,7 +131,9 @@ class HttpSettings(Settings):
 class RowAnswers(Settings):
     """Where the answer to a batch says what became of each row: one element of an array for each, in order."""
 
-    at: str = Field(default="", description="Path of the array in the answer, as `items`; empty for the answer itself.")
+    at: str = Field(
+        default="", description="Path of the array in the answer, such as `items`; empty for the answer itself."
+    )
     status: str = Field(
         default="status",
         min_length=1,
@@ -141,57 +145,69 @@ class RowAnswers(Settings):
 class HttpActionSettings(Settings):
     """The request that a row becomes."""
 
-    method: Literal["post", "put", "patch", "get", "delete"] = Field(default="post", description="The method.")
+    method: Literal["post", "put", "patch", "get", "delete"] = Field(
+        default="post", description="Method of the request."
+    )
     path: str = Field(
         default="",
-        description="Path behind the connector's `url`; a template. Values are encoded: none leaves its segment.",
+        description="Path below the connector's `url`; a template. Values are encoded and stay within their segment.",
     )
     query: dict[str, str] = Field(
-        default_factory=dict, max_length=64, description="Parameters; templates. One that the row lacks is left out."
+        default_factory=dict,
+        max_length=64,
+        description="Query parameters; templates. A parameter whose value is missing is left out.",
     )
     headers: dict[HeaderName, str] = Field(
-        default_factory=dict, max_length=64, description="Headers; templates. One that the row lacks is left out."
+        default_factory=dict,
+        max_length=64,
+        description="Headers; templates. A header whose value is missing is left out.",
     )
     body: str | None = Field(
-        default=None, description="The body; a template. Default: the row as JSON, and none with get and delete."
+        default=None,
+        description="Body of the request; a template. Default: the row as JSON, and none with get and delete.",
     )
     batch: Literal["none", "json_array", "ndjson", "joined"] = Field(
         default="none",
         description="none sends a request for each row. Else up to resource_opts.batch_size rows whose address and "
         "headers are the same share one: as a JSON array, as lines, or joined by batch_separator.",
     )
-    batch_separator: str = Field(default="\n", description="Between the bodies of joined rows.")
-    batch_prefix: str = Field(default="", description="Before joined rows.")
-    batch_suffix: str = Field(default="", description="Behind joined rows.")
+    batch_separator: str = Field(default="\n", description="Separator of joined rows.")
+    batch_prefix: str = Field(default="", description="Text before joined rows.")
+    batch_suffix: str = Field(default="", description="Text after joined rows.")
     row_answers: RowAnswers | None = Field(
-        default=None, description="Read from the answer to a batch what became of each row; else all share its status."
+        default=None,
+        description="Where the answer to a batch reports the outcome of each row. Default: all rows share its status.",
     )
     split_refused: bool = Field(
         default=True,
-        description="A batch that is refused for good (as 400, 413 or 422) is sent in halves until the rows at fault "
-        "are found.",
+        description="Whether a batch that is refused permanently (such as 400, 413 or 422) is sent in halves until the "
+        "rows at fault are found.",
     )
     retry_statuses: list[str] = Field(
-        default=["5xx", "408", "425", "429"], description="Statuses after which a row is sent again; as `503`, `5xx`."
+        default=["5xx", "408", "425", "429"],
+        description="Statuses after which a row is sent again, such as `503` or `5xx`.",
     )
     max_answer_size: Size = Field(
-        default=1024 * 1024, ge=0, le=64 * 1024 * 1024, description="Read of an answer, at most; a size."
+        default=1024 * 1024, ge=0, le=64 * 1024 * 1024, description="Maximum size of an answer; the rest is not read."
     )
     max_redirects: int = Field(
-        default=0, ge=0, le=10, description="Redirections that are followed (307 and 308; all with get); 0 for none."
+        default=0,
+        ge=0,
+        le=10,
+        description="Maximum redirections that are followed (307 and 308; all with get). 0 follows none.",
     )
     idempotency_header: HeaderName | None = Field(
         default=None,
-        description="A header, as `Idempotency-Key`, that is the same whenever a row is sent again, and else another.",
+        description="Header with a key that is the same whenever a row is sent again, such as `Idempotency-Key`.",
     )
     mqtt_headers: bool = Field(
-        default=False, description="Add the MQTT message's topic, client, QoS and properties as headers `mqtt-...`."
+        default=False,
+        description="Whether the MQTT message's topic, client, QoS and properties are sent as headers `mqtt-...`.",
     )
-    key: str = Field(
-        default="", description="Rows of one key are sent in order; a template. Empty: those of one client."
-    )
+    key: str = Field(default="", description="Key whose rows are sent in order; a template. Empty: the client.")
     check_method: Literal["head", "options", "get"] | None = Field(
-        default=None, description="Asks with this method whether the path is there, where it is the same for all rows."
+        default=None,
+        description="Method of a request that checks whether the path exists, if it is the same for all rows.",
     )
 
     @field_validator("path")

@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from bridges.resource.address import parse_address
-from bridges.resource.header_names import header_name
-from bridges.resource.secret import SecretText
-from bridges.resource.tls import TlsFiles
+from bridges.resource.settings.address import parse_address
+from bridges.resource.settings.header_names import header_name
+from bridges.resource.settings.secret import SecretText
+from bridges.resource.settings.tls import TlsFiles
 from broker.config.model import Settings
 from broker.config.stamp import stamp_of
 from broker.config.units import Duration, Size
@@ -21,7 +21,7 @@ HeaderName = Annotated[str, AfterValidator(header_name()), AfterValidator(str.lo
 
 
 class NoAuthentication(Settings):
-    """Whoever reaches the port may send."""
+    """Any client that reaches the port may send."""
 
     mechanism: Literal["none"]
 
@@ -31,10 +31,10 @@ class TokenAuthentication(Settings):
 
     mechanism: Literal["token"]
     tokens: list[SecretText] = Field(
-        min_length=1, max_length=100, description="Tokens that are accepted, or `${env:NAME}`, `${file:PATH}`."
+        min_length=1, max_length=100, description="Accepted tokens, or `${env:NAME}`, `${file:PATH}`."
     )
     header: HeaderName = Field(
-        default="authorization", description="Where the token is; in Authorization it stands behind `Bearer`."
+        default="authorization", description="Header with the token; in Authorization it follows `Bearer`."
     )
 
 
@@ -52,17 +52,19 @@ class HmacAuthentication(Settings):
 
     mechanism: Literal["hmac"]
     secrets: list[SecretText] = Field(
-        min_length=1, max_length=10, description="Secrets that are accepted, or `${env:NAME}`, `${file:PATH}`."
+        min_length=1, max_length=10, description="Accepted secrets, or `${env:NAME}`, `${file:PATH}`."
     )
-    header: HeaderName = Field(default="x-hub-signature-256", description="Where the signature is.")
-    prefix: str = Field(default="sha256=", description="What stands before the signature.")
-    encoding: Literal["hex", "base64"] = Field(default="hex", description="How the signature is written.")
+    header: HeaderName = Field(default="x-hub-signature-256", description="Header with the signature.")
+    prefix: str = Field(default="sha256=", description="Text before the signature.")
+    encoding: Literal["hex", "base64"] = Field(default="hex", description="Encoding of the signature.")
     timestamp_header: HeaderName | None = Field(
         default=None,
         description="A header with seconds since 1970. Signed is then that text, a dot and the body, and requests "
         "that are older or newer than `tolerance` are refused, so that nobody can send them once more.",
     )
-    tolerance: Duration = Field(default=300.0, gt=0, le=86400, description="See timestamp_header; a duration.")
+    tolerance: Duration = Field(
+        default=300.0, gt=0, le=86400, description="Maximum difference between timestamp_header and the broker's clock."
+    )
 
 
 Authentication = Annotated[
@@ -118,10 +120,10 @@ class ServerTls(TlsFiles):
 class ListenSettings(Settings):
     """A listener of the connector's own."""
 
-    bind: str = Field(description="Where it listens, `host:port`; `0.0.0.0:8443` for all addresses of the machine.")
-    ssl: ServerTls = Field(default_factory=ServerTls, description="TLS, where certfile and keyfile are given.")
+    bind: str = Field(description="Address to listen on, `host:port`; `0.0.0.0:8443` for all addresses of the machine.")
+    ssl: ServerTls = Field(default_factory=ServerTls, description="TLS; on when certfile and keyfile are given.")
     max_connections: int = Field(
-        default=1024, ge=1, le=100_000, description="Connections at once; further ones are closed. A number."
+        default=1024, ge=1, le=100_000, description="Maximum connections; further ones are closed."
     )
 
     @field_validator("bind")
@@ -143,23 +145,16 @@ class HttpServerSettings(Settings):
 
     listen: ListenSettings | None = Field(
         default=None,
-        description="A listener for the sources of this connector alone. Absent: they are at the broker's HTTP port.",
+        description="A listener of this connector's own. Default: its sources are at the broker's HTTP port.",
     )
 
-    authentication: Authentication = Field(
-        description="Who may send: token, basic, hmac, or none, which has to be said."
-    )
+    authentication: Authentication = Field(description="Authentication of senders: token, basic, hmac or none.")
     max_body_size: Size = Field(
-        default=1024 * 1024,
-        ge=1,
-        le=256 * 1024 * 1024,
-        description="A body, as it is sent and unpacked, at most; a size.",
+        default=1024 * 1024, ge=1, le=256 * 1024 * 1024, description="Maximum size of a body, as sent and unpacked."
     )
-    body_timeout: Duration = Field(
-        default=30.0, gt=0, le=3600, description="A body that takes longer to arrive is not waited for; a duration."
-    )
+    body_timeout: Duration = Field(default=30.0, gt=0, le=3600, description="Time limit for the arrival of a body.")
     max_requests: int = Field(
-        default=64, ge=1, le=10_000, description="Requests at once; further ones get 429. A number for each source."
+        default=64, ge=1, le=10_000, description="Maximum concurrent requests per source; further ones get 429."
     )
 
 
@@ -170,13 +165,13 @@ class HttpServerSourceSettings(Settings):
         default="",
         description="The topic; a template over `path`, `query`, `headers`, `payload`. Empty: only rules see messages.",
     )
-    payload: str = Field(default="", description="The payload; a template. Empty: as it came.")
-    qos: Literal[0, 1, 2] = Field(default=1, description="The QoS of the messages.")
+    payload: str = Field(default="", description="Payload; a template. Empty: as received.")
+    qos: Literal[0, 1, 2] = Field(default=1, description="QoS of the messages.")
     retain: bool = Field(default=False, description="Whether the messages are retained.")
     user_properties: dict[str, str] = Field(
         default_factory=dict,
         max_length=64,
-        description="User properties; templates. Left out where the value is missing.",
+        description="User properties; templates. A property whose value is missing is left out.",
     )
     body_format: Literal["auto", "message", "json_array", "ndjson"] = Field(
         default="auto",
@@ -184,7 +179,7 @@ class HttpServerSourceSettings(Settings):
         "says application/x-ndjson, else one message.",
     )
     content_types: Sequence[str] = Field(
-        default=(), max_length=32, description="Content types that are accepted, as `application/json`; empty for all."
+        default=(), max_length=32, description="Accepted content types, such as `application/json`; empty for all."
     )
     schema_name: str | None = Field(
         default=None,
@@ -192,11 +187,11 @@ class HttpServerSourceSettings(Settings):
         min_length=1,
         description="A schema of the registry that payloads must fit; the column `payload` is then the decoded value.",
     )
-    max_messages: int = Field(default=10_000, ge=1, le=1_000_000, description="Messages in a body, at most; a number.")
+    max_messages: int = Field(default=10_000, ge=1, le=1_000_000, description="Maximum messages in a body.")
     idempotency_header: HeaderName = Field(
         default="idempotency-key",
-        description="A request whose key was seen is answered as before, and not taken again.",
+        description="Header with the idempotency key; a repeated one is answered as before and not published again.",
     )
     idempotency_keys: int = Field(
-        default=10_000, ge=0, le=1_000_000, description="Keys that are remembered, the newest; 0 for none. A number."
+        default=10_000, ge=0, le=1_000_000, description="Number of idempotency keys that are remembered; 0 for none."
     )

@@ -20,9 +20,9 @@ from bridges.kafka.errors import meant, said
 from bridges.kafka.settings import KafkaSettings, OauthAuthentication, PasswordAuthentication
 from bridges.resource.contract import Connector, Context, ProbeStep, Sink, Source
 from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, TargetMissing, TargetUnusable, understood
-from bridges.resource.oauth import Tokens
 from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
-from bridges.resource.tls import client_context
+from bridges.resource.settings.oauth import Tokens
+from bridges.resource.settings.tls import client_context
 
 getLogger("aiokafka").setLevel(CRITICAL)
 """What it logs is in the state of the connector, in words and once."""
@@ -139,8 +139,6 @@ class KafkaConnector(Connector):
             "security_protocol": ("SASL_" if authentication else "") + ("SSL" if settings.ssl.enable else "PLAINTEXT"),
             "ssl_context": self._ssl,
         }
-        if not settings.authentication:
-            arguments["security_protocol"] = "SSL" if settings.ssl.enable else "PLAINTEXT"
         if isinstance(authentication, PasswordAuthentication):
             arguments["sasl_mechanism"] = _MECHANISMS[authentication.mechanism]
             arguments["sasl_plain_username"] = authentication.username

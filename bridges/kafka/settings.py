@@ -8,10 +8,10 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from bridges.resource.address import parse_addresses
-from bridges.resource.oauth import ClientCredentials
-from bridges.resource.secret import SecretText
-from bridges.resource.tls import TlsOptions
+from bridges.resource.settings.address import parse_addresses
+from bridges.resource.settings.oauth import ClientCredentials
+from bridges.resource.settings.secret import SecretText
+from bridges.resource.settings.tls import TlsOptions
 from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS
 from broker.config.units import Duration, Size
@@ -32,8 +32,8 @@ class PasswordAuthentication(Settings):
     """SASL by user name and password."""
 
     mechanism: Literal["plain", "scram_sha_256", "scram_sha_512"] = Field(description="How the password is shown.")
-    username: str = Field(min_length=1, description="Who logs in.")
-    password: SecretText = Field(description="The password, or `${env:NAME}`, `${file:PATH}`.")
+    username: str = Field(min_length=1, description="User name.")
+    password: SecretText = Field(description="Password, or `${env:NAME}`, `${file:PATH}`.")
 
 
 class OauthAuthentication(ClientCredentials):
@@ -50,13 +50,17 @@ class KafkaSettings(Settings):
     """A cluster and how to log in to it."""
 
     bootstrap_hosts: Annotated[str, ADDRESS] = Field(
-        default="127.0.0.1:9092", description="`host:port` of some brokers, with commas."
+        default="127.0.0.1:9092", description="Some brokers of the cluster, `host:port`, separated by commas."
     )
-    authentication: Authentication | None = Field(default=None, description="SASL; none without it.")
+    authentication: Authentication | None = Field(default=None, description="SASL authentication. Default: none.")
     ssl: TlsOptions = Field(default_factory=TlsOptions, description="TLS.")
-    client_id: str = Field(default="", max_length=200, description="Shown in Kafka's logs and quotas; else the name.")
+    client_id: str = Field(
+        default="",
+        max_length=200,
+        description="Client ID, for Kafka's logs and quotas. Default: sluice- and the connector's name.",
+    )
     metadata_max_age: Duration = Field(
-        default=60.0, ge=1, le=3600, description="Topics and partitions are looked up again so often; a duration."
+        default=60.0, ge=1, le=3600, description="Maximum age of what is known of topics and partitions."
     )
 
     @field_validator("bootstrap_hosts")
@@ -74,25 +78,25 @@ class KafkaSettings(Settings):
 class RecordTemplates(Settings):
     """A Kafka record, templates over the row."""
 
-    key: str = Field(default="${.clientid}", description="The key; null where the row lacks it; empty for no key.")
-    value: str = Field(default="${.}", description="The value; null where it is one placeholder the row lacks.")
+    key: str = Field(default="${.clientid}", description="Key; null where the row lacks it. Empty: no key.")
+    value: str = Field(default="${.}", description="Value; null where it is one placeholder that the row lacks.")
     timestamp: str = Field(
-        default="${.timestamp}", description="Milliseconds since 1970; else when the message was published."
+        default="${.timestamp}", description="Timestamp in milliseconds since 1970; else the time of publication."
     )
 
 
 class ExtraHeader(Settings):
     """One more header."""
 
-    kafka_ext_header_key: str = Field(min_length=1, description="Its name; a template.")
-    kafka_ext_header_value: str = Field(description="Its value; a template. Left out where the row lacks it.")
+    kafka_ext_header_key: str = Field(min_length=1, description="Name; a template.")
+    kafka_ext_header_value: str = Field(description="Value; a template. The header is left out where the row lacks it.")
 
 
 class SchemaEncoding(Settings):
     """Values written by a schema of the registry, with the number of its version in front as Confluent does."""
 
-    schema_name: str = Field(alias="schema", min_length=1, description="A schema of the registry; a name.")
-    message_type: str | None = Field(default=None, description="Of a Protobuf schema: which message; a name.")
+    schema_name: str = Field(alias="schema", min_length=1, description="Name of a schema in the registry.")
+    message_type: str | None = Field(default=None, description="Name of the message, for a Protobuf schema.")
     wire_format: Literal["confluent", "bare"] = Field(
         default="confluent", description="confluent puts the magic byte and the schema's number in front."
     )
@@ -101,10 +105,7 @@ class SchemaEncoding(Settings):
 class PublishSettings(Settings):
     """The message that a record becomes; its properties come from the record's headers."""
 
-    topic: str = Field(
-        default="",
-        description="The topic; a template. Empty: the header `mqtt.topic`, else Kafka's topic.",
-    )
+    topic: str = Field(default="", description="Topic; a template. Empty: the header `mqtt.topic`, else Kafka's topic.")
     payload: str = Field(default="", description="The payload; a template. Empty: the value as it came.")
     qos: Literal[0, 1, 2] = Field(default=1, description="The QoS; the header `mqtt.qos` may ask for a lower one.")
     retain: bool = Field(default=False, description="Whether the header `mqtt.retain` is followed.")
@@ -123,8 +124,10 @@ class PublishSettings(Settings):
 class KafkaSourceSettings(Settings):
     """What is read from Kafka, and what its records become."""
 
-    topics: list[str] = Field(min_length=1, max_length=1000, description="Topics that are read.")
-    group_id: str = Field(default="", max_length=249, description="The consumer group; else sluice- and the name.")
+    topics: list[str] = Field(min_length=1, max_length=1000, description="Topics to read.")
+    group_id: str = Field(
+        default="", max_length=249, description="Consumer group. Default: sluice- and the source's name."
+    )
     session_timeout: Duration = Field(
         default=10.0,
         ge=1,
@@ -147,15 +150,13 @@ class KafkaSourceSettings(Settings):
     publish: PublishSettings | None = Field(
         default=None, description="Publish each record as a message; without it only rules see records."
     )
-    max_wait_time: Duration = Field(
-        default=1.0, gt=0, le=60, description="Kafka waits so long for records; a duration."
-    )
+    max_wait_time: Duration = Field(default=1.0, gt=0, le=60, description="Maximum time that Kafka waits for records.")
     max_batch_bytes: Size = Field(
-        default=896 * 1024, ge=1024, le=1024**3, description="Fetched from a partition at once, at most; a size."
+        default=896 * 1024, ge=1024, le=1024**3, description="Maximum size of a fetch from a partition."
     )
-    max_poll_records: int = Field(default=2000, ge=1, le=100_000, description="Records taken in one commit, at most.")
+    max_poll_records: int = Field(default=2000, ge=1, le=100_000, description="Maximum records per commit.")
     commit_interval: Duration = Field(
-        default=1.0, ge=0, le=3600, description="The group's place is told to Kafka so often; a duration."
+        default=1.0, ge=0, le=3600, description="Interval between commits of the group's offsets to Kafka."
     )
 
     @field_validator("topics")
@@ -167,7 +168,7 @@ class KafkaSourceSettings(Settings):
 class KafkaActionSettings(Settings):
     """Which topic a row goes to, and what record it becomes."""
 
-    topic: str = Field(min_length=1, description="The topic; a template.")
+    topic: str = Field(min_length=1, description="Topic; a template.")
     message: RecordTemplates = Field(default_factory=RecordTemplates, description="The record.")
     value_encoding: Literal["text"] | SchemaEncoding = Field(
         default="text", description="text takes the value as it is rendered; or a schema that the row is written by."
@@ -175,7 +176,7 @@ class KafkaActionSettings(Settings):
     kafka_headers: str = Field(
         default="", description="Headers; one placeholder that is an object, or a list of `key` and `value`."
     )
-    kafka_ext_headers: list[ExtraHeader] = Field(default_factory=list, max_length=64, description="More headers.")
+    kafka_ext_headers: list[ExtraHeader] = Field(default_factory=list, max_length=64, description="Further headers.")
     kafka_header_value_encode_mode: Literal["none", "json"] = Field(
         default="none", description="none takes texts only; json writes every value as JSON."
     )
@@ -189,31 +190,31 @@ class KafkaActionSettings(Settings):
         "`sluice.offset`: the same when a row is sent again, so that consumers can tell; needs "
         "`resource_opts.buffer_mode = disk`.",
     )
-    partition: str = Field(default="", description="The partition; a template. Empty: by partition_strategy.")
+    partition: str = Field(default="", description="Partition; a template. Empty: by partition_strategy.")
     partition_strategy: Literal["key_dispatch", "random", "sticky"] = Field(
         default="key_dispatch",
         description="key_dispatch hashes the key as Java's client does, without a key as sticky; sticky puts a batch "
         "into one partition; random each record into any.",
     )
     required_acks: Literal["all_isr", "leader_only", "none"] = Field(
-        default="all_isr", description="Who must have a record before it counts as written."
+        default="all_isr", description="Replicas that must have a record before it counts as written."
     )
-    idempotence: bool = Field(default=True, description="Kafka drops what a retry sends twice; needs all_isr.")
+    idempotence: bool = Field(default=True, description="Whether Kafka drops what a retry sends twice; needs all_isr.")
     compression: Literal["no_compression", "gzip", "snappy", "lz4", "zstd"] = Field(
-        default="no_compression", description="How batches are compressed."
+        default="no_compression", description="Compression of batches."
     )
     max_batch_bytes: Size = Field(
-        default=896 * 1024, ge=1024, le=100 * 1024 * 1024, description="A batch to a partition, at most; a size."
+        default=896 * 1024, ge=1024, le=100 * 1024 * 1024, description="Maximum size of a batch to a partition."
     )
     allow_auto_topic_creation: bool = Field(
-        default=False, description="Make a topic that is not there, as the next two settings say."
+        default=False, description="Whether a missing topic is created, with the settings new_topic_..."
     )
-    new_topic_partitions: int = Field(default=6, ge=1, le=10_000, description="Of a topic that is made; a number.")
+    new_topic_partitions: int = Field(default=6, ge=1, le=10_000, description="Partitions of a created topic.")
     new_topic_replication_factor: int = Field(
-        default=0, ge=0, le=100, description="Of a topic that is made; 0: one on each broker, three at most."
+        default=0, ge=0, le=100, description="Replicas of a created topic. 0: one on each broker, at most three."
     )
     new_topic_config: dict[str, str] = Field(
-        default_factory=dict, description="Of a topic that is made: settings of Kafka, as `retention.ms`."
+        default_factory=dict, description="Kafka's settings of a created topic, such as `retention.ms`."
     )
     exactly_once: bool = Field(
         default=False,

@@ -255,7 +255,7 @@ class KafkaSink(Sink):
         return ReconnectFirst(f"{self._connector.settings.bootstrap_hosts}: the producer has lost its brokers")
 
     async def _renew(self) -> None:
-        """A producer that begins to count anew; the one there is has nothing on the way."""
+        """A new producer, whose sequence numbers begin again; the present one has nothing on the way."""
         if self._settings.idempotence:
             await self._begin_anew()
 

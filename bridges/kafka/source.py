@@ -123,7 +123,7 @@ class _Places:
         return {place: batch for place, batch in fetched.items() if place in self.settled}
 
     async def commit(self, consumer: AIOKafkaConsumer) -> None:
-        """Tell Kafka what is new; a group that is being shared out anew is told the next time."""
+        """Tell Kafka what is new; during a rebalance, the next time."""
         assigned = consumer.assignment()
         new = {
             place: offset
@@ -154,7 +154,7 @@ class _Assigned(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             self._places.settled.discard(place)
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        """Begin where the store says, or at a time; notice topics that were made anew."""
+        """Begin where the store says, or at a time; notice topics that were deleted and created again."""
         places = list(assigned)
         if not places:
             return

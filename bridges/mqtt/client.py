@@ -1,5 +1,5 @@
-"""A connection to another broker: an asyncio protocol around the codec, ``Flight`` for what goes, ``Inflow`` for what
-comes. Whatever is answered in a turn of the loop leaves in one write."""
+"""A connection to another broker: an asyncio protocol around the codec, ``InflightWindow`` for what is sent,
+``InboundMessages`` for what arrives. All answers of a turn of the loop leave in one write."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
 from bridges.mqtt.errors import REFUSED, connect_error, disconnect_error, publish_error, subscribe_error
-from bridges.mqtt.flight import Batch, Flight
-from bridges.mqtt.inflow import Delivery, Inbox, Inflow, Releases
+from bridges.mqtt.inbound import Delivery, InboundMessages, Inbox, Releases
+from bridges.mqtt.inflight import Batch, InflightWindow
 from bridges.mqtt.loops import Echoes, marks_of
 from bridges.mqtt.settings import MOST_INFLIGHT, MqttSettings
 from bridges.resource.errors import NeverAgain, ReconnectFirst
@@ -85,7 +85,7 @@ class Session:
     """What outlives connections: messages on their way, both ways. ``number`` is when it began, in nanoseconds."""
 
     def __init__(self, limit: int, clock: Clock, number: int) -> None:
-        self.flight = Flight(limit)
+        self.inflight = InflightWindow(limit)
         self.releases = Releases(number)
         self.echoes = Echoes(clock.monotonic_s)
         self.is_new = True
@@ -96,7 +96,7 @@ class Session:
         """There is a connection; ``is_present`` when the other broker has the session. Whether it has to be told that
         identifiers of messages are free."""
         was_new, self.is_new = self.is_new, False
-        self.flight.connected(is_resumed=is_present and not was_new, window=window)
+        self.inflight.connected(is_resumed=is_present and not was_new, window=window)
         if not is_present:
             self.releases = Releases(self._clock.now_ns())
         return is_present and was_new
@@ -106,7 +106,7 @@ class Client(asyncio.Protocol):
     """One connection. ``lost`` is called once with the reason why it ended, unless ``close`` was."""
 
     def __init__(self, login: Login, session: Session, lost: Callable[[str], None], dropped: Callable[[str], None]):
-        self.login, self.session, self.inflow = login, session, Inflow(self, dropped)
+        self.login, self.session, self.inbound = login, session, InboundMessages(self, dropped)
         settings = login.settings
         self.version, self.is_v5 = settings.version, settings.version == 5
         self.connack: asyncio.Future[ConnAck] = asyncio.get_running_loop().create_future()
@@ -222,7 +222,7 @@ class Client(asyncio.Protocol):
                 future.set_exception(error)
                 future.exception()  # somebody may have ceased to wait
         for batch in list(self._batches):
-            self.session.flight.leave(batch)
+            self.session.inflight.leave(batch)
             batch.fail_rest(error)
         self._queue.clear()
         self._lost(why)
@@ -257,7 +257,7 @@ class Client(asyncio.Protocol):
     def _on_connack(self, packet: ConnAck) -> None:
         login, told = self.login, packet.properties
         if self.connack.done():
-            raise PeerError(reason.PROTOCOL_ERROR, "a CONNACK that nobody waits for")
+            raise PeerError(reason.PROTOCOL_ERROR, "a second CONNACK")
         if packet.reason_code:
             self.connack.set_exception(connect_error(packet.reason_code, told, login.server, is_v5=self.is_v5))
             return
@@ -311,7 +311,7 @@ class Client(asyncio.Protocol):
             return
         if keep_alive_s and not self._pinged and now_s - self._sent_s >= keep_alive_s / 2:
             self._ping(self._loop.create_future())
-        since_s = self.inflow.nobody_reads_since()
+        since_s = self.inbound.nobody_reads_since()
         if since_s is not None and now_s - since_s > _NOBODY_S:
             self.stray()
         pause_s = min(_LONGEST_TICK_S, keep_alive_s / _TICKS or _LONGEST_TICK_S)
@@ -366,9 +366,9 @@ class Client(asyncio.Protocol):
                 settled.set_result(None)
 
         batch = Batch(len(records), when_settled)
-        flight = self.session.flight
+        inflight = self.session.inflight
         for place, record in enumerate(records):
-            if not record.qos or not flight.reclaim(record.identity, batch, place):
+            if not record.qos or not inflight.reclaim(record.identity, batch, place):
                 self._queue.append((record, batch, place))
         self._batches.add(batch)
         try:
@@ -377,7 +377,7 @@ class Client(asyncio.Protocol):
         finally:
             self._batches.discard(batch)
             if batch.left:
-                flight.leave(batch)
+                inflight.leave(batch)
                 self._queue = deque(one for one in self._queue if one[1] is not batch)
         return batch.result
 
@@ -385,26 +385,26 @@ class Client(asyncio.Protocol):
         """Send what there is room for."""
         if not self._is_connected or self._is_over or not self._may_write:
             return
-        flight, queue = self.session.flight, self._queue
-        for flown in flight.to_resend():
-            if flown.is_received:
-                self._write(encode_packet(PubRel(flown.packet.packet_id), self.version))
+        inflight, queue = self.session.inflight, self._queue
+        for sent in inflight.to_resend():
+            if sent.is_received:
+                self._write(encode_packet(PubRel(sent.packet.packet_id), self.version))
             else:
-                flown.packet.dup = True
-                self._write(encode_packet(flown.packet, self.version))
+                sent.packet.dup = True
+                self._write(encode_packet(sent.packet, self.version))
         while queue and self._may_write:
             record, batch, place = queue[0]
             qos = min(record.qos, self._most_qos)
-            if qos and not flight.has_room:
+            if qos and not inflight.has_room:
                 return
             queue.popleft()
             self._send(record, qos, batch, place)
 
     def _send(self, record: Record, qos: int, batch: Batch, place: int) -> None:
-        flight = self.session.flight
+        inflight = self.session.inflight
         packet = Publish(
-            record.topic, record.payload, qos, record.retain and self._may_retain, False, flight.next_id if qos else 0,
-            record.properties if self.is_v5 else {},
+            record.topic, record.payload, qos, record.retain and self._may_retain, False,
+            inflight.next_id if qos else 0, record.properties if self.is_v5 else {},
         )  # fmt: skip
         try:
             data = encode_packet(packet, self.version)
@@ -418,12 +418,12 @@ class Client(asyncio.Protocol):
         self._write(data)
         self._expect_echo(record)
         if qos:
-            flight.send(packet, record.identity, batch, place)
+            inflight.send(packet, record.identity, batch, place)
         else:
             batch.settle(place, None)
 
     def _expect_echo(self, record: Record) -> None:
-        if self.has_echoes and any(inbox.wants(record.topic) for inbox in self.inflow.inboxes.values()):
+        if self.has_echoes and any(inbox.wants(record.topic) for inbox in self.inbound.inboxes.values()):
             self.session.echoes.expect(record.topic, record.payload)
 
     @property
@@ -439,20 +439,20 @@ class Client(asyncio.Protocol):
         if packet.reason_code >= REFUSED:
             self._confirmed(packet)
             return
-        is_known = self.session.flight.received(packet.packet_id)
+        is_known = self.session.inflight.received(packet.packet_id)
         code = reason.SUCCESS if is_known else reason.PACKET_IDENTIFIER_NOT_FOUND
         self._write(encode_packet(PubRel(packet.packet_id, code), self.version))
 
     def _on_pubcomp(self, packet: PubComp) -> None:
-        self.session.flight.completed(packet.packet_id)
+        self.session.inflight.completed(packet.packet_id)
 
     def _confirmed(self, packet: PubAck | PubRec) -> None:
-        flight, code = self.session.flight, packet.reason_code
+        inflight, code = self.session.inflight, packet.reason_code
         if code < REFUSED:
-            flight.done(packet.packet_id)
+            inflight.done(packet.packet_id)
             return
-        topic = flight.topic_of(packet.packet_id)
-        flight.done(packet.packet_id, publish_error(code, packet.properties, self.login.server, topic))
+        topic = inflight.topic_of(packet.packet_id)
+        inflight.done(packet.packet_id, publish_error(code, packet.properties, self.login.server, topic))
 
     # Receiving
 
@@ -461,7 +461,7 @@ class Client(asyncio.Protocol):
         self._must_be_open()
         for packet_id in self.session.releases.released():
             inbox.released(packet_id)
-        self.inflow.attach(inbox)
+        self.inbound.attach(inbox)
 
     def _on_publish(self, packet: Publish) -> None:
         properties = packet.properties
@@ -473,9 +473,9 @@ class Client(asyncio.Protocol):
         delivery = Delivery(packet, self._loop.time())
         if self._is_loop(packet):
             self._dropped("loop")
-            self.inflow.leave_out(delivery)
+            self.inbound.leave_out(delivery)
         else:
-            self.inflow.take(delivery)
+            self.inbound.take(delivery)
 
     def _resolve(self, packet: Publish, alias: int) -> None:
         if packet.topic:
@@ -493,7 +493,7 @@ class Client(asyncio.Protocol):
         return self.has_echoes and self.session.echoes.is_echo(packet.topic, packet.payload)
 
     def acknowledge(self, packet: Publish) -> None:
-        """See ``inflow.Peer``."""
+        """See ``inbound.Peer``."""
         if self._is_over:
             return
         if packet.qos == 1:
@@ -504,7 +504,7 @@ class Client(asyncio.Protocol):
 
     def _on_pubrel(self, packet: PubRel) -> None:
         self.session.releases.release(packet.packet_id)
-        for inbox in self.inflow.inboxes.values():
+        for inbox in self.inbound.inboxes.values():
             inbox.released(packet.packet_id)
         self._write(encode_packet(PubComp(packet.packet_id), self.version))
 

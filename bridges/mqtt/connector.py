@@ -15,7 +15,7 @@ from bridges.mqtt.websocket import Tunnel
 from bridges.resource.contract import Connector, ConnectorType, Context, ProbeStep, Sink, Source
 from bridges.resource.errors import BridgeError, ReconnectFirst, connection_error
 from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
-from bridges.resource.tls import client_context
+from bridges.resource.settings.tls import client_context
 from broker.codec.packets import SubscriptionRequest
 from broker.core.topic import TopicFilter, levels_match
 
@@ -224,9 +224,9 @@ class MqttConnector(Connector):
         if client is None:
             return
         filters: dict[str, Sequence[str]] = self.context.memory.get("filters", {})
-        gone = [name for name in filters if name not in client.inflow.inboxes]
+        gone = [name for name in filters if name not in client.inbound.inboxes]
         texts = [text for name in gone for text in filters.pop(name)]
-        client.inflow.give_up_unclaimed()
+        client.inbound.give_up_unclaimed()
         self._keep()
         used = {text for one in filters.values() for text in one}
         if ended := [text for text in texts if text not in used]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from bridges.resource.address import parse_address
+from bridges.resource.settings.address import parse_address
 
 PATH: Final = "/mqtt"
 _PORTS: Final[Mapping[tuple[bool, bool], int]] = {

@@ -8,9 +8,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from bridges.mqtt.server import PATH, Server, check_path, parse_server
 from bridges.resource.errors import BadSettings
-from bridges.resource.header_names import header_name
-from bridges.resource.secret import SecretText
-from bridges.resource.tls import TlsOptions
+from bridges.resource.settings.header_names import header_name
+from bridges.resource.settings.secret import SecretText
+from bridges.resource.settings.tls import TlsOptions
 from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS
 from broker.config.units import Duration, Size
@@ -70,11 +70,11 @@ class MqttSettings(Settings):
         "sends back nothing that came from here, and keeps the RETAIN flag. For v3 and v4; other brokers refuse it.",
     )
     clientid: str = Field(
-        default="", description="The client identifier. Default: of clientid_prefix, the node and the connector."
+        default="", description="Client identifier. Default: clientid_prefix, the node's and the connector's name."
     )
-    clientid_prefix: str = Field(default="sluice", description="Begins the client identifier that is made.")
-    username: str | None = Field(default=None, description="Who logs in.")
-    password: SecretText | None = Field(default=None, description="The password, or `${env:NAME}`, `${file:PATH}`.")
+    clientid_prefix: str = Field(default="sluice", description="Prefix of the default client identifier.")
+    username: str | None = Field(default=None, description="User name.")
+    password: SecretText | None = Field(default=None, description="Password, or `${env:NAME}`, `${file:PATH}`.")
     clean_start: bool = Field(
         default=False,
         description="Begin a new session at each connection. Off, the other broker keeps what comes meanwhile.",
@@ -83,11 +83,9 @@ class MqttSettings(Settings):
         default=86_400.0,
         ge=0,
         le=_LONGEST_EXPIRY_S,
-        description="How long the other broker keeps the session after a connection (MQTT 5); a duration.",
+        description="Session expiry interval at the other broker (MQTT 5).",
     )
-    keepalive: Duration = Field(
-        default=60.0, ge=0, le=65_535, description="The connection is tested at least so often; 0: never; a duration."
-    )
+    keepalive: Duration = Field(default=60.0, ge=0, le=65_535, description="Keep-alive interval. 0 turns it off.")
     max_inflight: int | None = Field(
         default=None,
         ge=1,
@@ -96,10 +94,7 @@ class MqttSettings(Settings):
         "other broker cannot say how many it takes: mosquitto loses messages with QoS 2 above its 20.",
     )
     receive_maximum: int = Field(
-        default=1000,
-        ge=1,
-        le=65_535,
-        description="Messages received and not confirmed, at most (MQTT 5); a number.",
+        default=1000, ge=1, le=65_535, description="Maximum unacknowledged messages received (MQTT 5)."
     )
     max_qos: Literal[0, 1, 2] = Field(
         default=2,
@@ -110,13 +105,13 @@ class MqttSettings(Settings):
         default=None,
         ge=16,
         le=256 * 1024 * 1024,
-        description="The largest packet that the other broker takes; a size. MQTT 5 brokers say so themselves.",
+        description="Maximum packet size of the other broker. MQTT 5 brokers announce it.",
     )
     max_received_size: Size = Field(
         default=16 * 1024 * 1024,
         ge=16,
         le=256 * 1024 * 1024,
-        description="The largest packet that is taken from the other broker; a size.",
+        description="Maximum size of a packet from the other broker.",
     )
     status_topic: str = Field(
         default="",
@@ -183,9 +178,9 @@ class MqttSettings(Settings):
 class MqttActionSettings(Settings):
     """What a row becomes on the other broker."""
 
-    topic: str = Field(default="${topic}", min_length=1, description="The topic; a template.")
-    local_prefix: str = Field(default="", description="Taken off the topic, where it begins so.")
-    remote_prefix: str = Field(default="", description="Put before the topic.")
+    topic: str = Field(default="${topic}", min_length=1, description="Topic; a template.")
+    local_prefix: str = Field(default="", description="Prefix removed from the topic.")
+    remote_prefix: str = Field(default="", description="Prefix added to the topic.")
     payload: str = Field(default="${payload}", description="The payload; a template. `${.}`: the row as JSON.")
     qos: int | str = Field(
         default="${qos}", description="0, 1, 2 or a template; the message's own where the row says none."
@@ -219,10 +214,10 @@ def _as_filter(value: object) -> object:
 
 
 class RemoteFilter(Settings):
-    """One filter that is subscribed to."""
+    """A topic filter to subscribe to."""
 
-    topic: str = Field(description="The filter, also `$share/GROUP/FILTER`.")
-    qos: Literal[0, 1, 2] = Field(default=1, description="The highest QoS in which messages come.")
+    topic: str = Field(description="Topic filter, also `$share/GROUP/FILTER`.")
+    qos: Literal[0, 1, 2] = Field(default=1, description="Maximum QoS of its messages.")
 
     @field_validator("topic")
     @classmethod
@@ -237,20 +232,20 @@ class RemoteFilter(Settings):
 class LocalSettings(Settings):
     """How what comes is published here."""
 
-    prefix: str = Field(default="", description="Put before the topic.")
+    prefix: str = Field(default="", description="Prefix added to the topic.")
     topic: str = Field(
-        default="", description="The topic; a template over the source's columns. Empty: the remote one, with prefix."
+        default="", description="Topic; a template over the source's columns. Empty: the remote topic, with prefix."
     )
-    payload: str = Field(default="", description="The payload; a template. Empty: as it came.")
-    qos: Literal[0, 1, 2] = Field(default=2, description="The highest QoS in which it is published.")
-    retain: bool = Field(default=True, description="Whether what was retained there is retained here.")
+    payload: str = Field(default="", description="Payload; a template. Empty: as received.")
+    qos: Literal[0, 1, 2] = Field(default=2, description="Maximum QoS of the published message.")
+    retain: bool = Field(default=True, description="Whether messages that were retained there are retained here.")
 
 
 class MqttSourceSettings(Settings):
     """What is read from the other broker."""
 
-    topic: str = Field(default="", description="The filter, where there is only one.")
-    qos: Literal[0, 1, 2] = Field(default=1, description="The highest QoS in which its messages come.")
+    topic: str = Field(default="", description="Topic filter, if there is only one.")
+    qos: Literal[0, 1, 2] = Field(default=1, description="Maximum QoS of its messages.")
     topics: list[Annotated[RemoteFilter, BeforeValidator(_as_filter)]] = Field(
         default_factory=list, description="Filters, each as text or as `{topic, qos}`."
     )
@@ -261,7 +256,8 @@ class MqttSourceSettings(Settings):
         default=1, description="Retained messages come at each connection (0), with a new session (1), never (2)."
     )
     no_local: bool = Field(
-        default=True, description="Do not get back what this connector has sent (MQTT 5; not with `$share`)."
+        default=True,
+        description="Whether messages that this connector sent are not received again (MQTT 5; not with `$share`).",
     )
     publish: LocalSettings | None = Field(
         default=None, description="Publish what comes, through all stages. Absent: only rules read it."

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from bridges.mqtt.client import Client, carried
 from bridges.mqtt.connector import MqttConnector
-from bridges.mqtt.inflow import Delivery, Inbox
+from bridges.mqtt.inbound import Delivery, Inbox
 from bridges.mqtt.loops import marked, marks_of
 from bridges.mqtt.settings import LocalSettings, MqttSourceSettings
 from bridges.resource.contract import Context, Feed, Incoming, Source
@@ -65,7 +65,7 @@ class MqttSource(Source):
                 await feed.ready()
                 self._hand_over(feed, client, inbox.take(_MOST))
         finally:
-            client.inflow.detach(inbox.name)
+            client.inbound.detach(inbox.name)
 
     def _hand_over(self, feed: Feed, client: Client, deliveries: list[Delivery]) -> None:
         with_columns = feed.is_read
@@ -75,7 +75,7 @@ class MqttSource(Source):
     def _settled(self, client: Client, deliveries: Sequence[Delivery], error: BaseException | None) -> None:
         """Acknowledge; what could not be committed comes again over a new connection."""
         if error is None:
-            client.inflow.committed(deliveries)
+            client.inbound.committed(deliveries)
         else:
             self._context.lost(f"what came could not be stored: {error}")
 

@@ -160,7 +160,7 @@ class Tunnel(asyncio.Protocol):
     def _fail(self, error: BridgeError) -> None:
         if not self.opened.done():
             self.opened.set_exception(error)
-            self.opened.exception()  # whoever waited may have been cancelled
+            self.opened.exception()  # the task that waited may have been cancelled
         self.abort()
 
     # The transport of the client

@@ -17,8 +17,8 @@ from bridges.postgresql.table import COLUMNS, RIGHTS, Table, Values, creation, d
 from bridges.resource.contract import ALL_DONE, Answers, Connector, ConnectorType, Context, ProbeStep, Sink
 from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst, TargetMissing, TargetUnusable
 from bridges.resource.probe import connect_step, resolve, resolve_step
+from bridges.resource.settings.tls import client_context
 from bridges.resource.templates import value_template
-from bridges.resource.tls import client_context
 from broker.core.action import Row
 from broker.core.message import Message
 from broker.core.schema import FieldType

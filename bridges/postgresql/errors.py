@@ -54,7 +54,8 @@ def meant(error: BaseException, settings: PostgresSettings) -> BridgeError:
     ):
         if state.startswith(begins):
             return kind(f"{settings.server} says: {text}")
-    if isinstance(error, (asyncpg.InterfaceError, asyncpg.PostgresConnectionError)):
+    # An InternalClientError is how asyncpg puts it when a connection breaks at the start of a transaction.
+    if isinstance(error, (asyncpg.InterfaceError, asyncpg.PostgresConnectionError, asyncpg.InternalClientError)):
         return ReconnectFirst(f"{settings.server}: {text}")
     if isinstance(error, OSError):
         return ReconnectFirst(f"{settings.server}: {(error.strerror or text).lower()}")

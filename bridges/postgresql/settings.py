@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from bridges.resource.address import parse_address
-from bridges.resource.secret import SecretText
-from bridges.resource.tls import TlsOptions
+from bridges.resource.settings.address import parse_address
+from bridges.resource.settings.secret import SecretText
+from bridges.resource.settings.tls import TlsOptions
 from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS
 
@@ -19,10 +19,10 @@ class PostgresSettings(Settings):
     """A database and the connections to it."""
 
     server: Annotated[str, ADDRESS] = Field(default="127.0.0.1:5432", description="`host:port`.")
-    database: str = Field(min_length=1, description="The database; a name.")
-    username: str = Field(min_length=1, description="Who logs in.")
-    password: SecretText | None = Field(default=None, description="The password, or `${env:NAME}`, `${file:PATH}`.")
-    pool_size: int = Field(default=8, ge=1, le=128, description="Connections at most; a number.")
+    database: str = Field(min_length=1, description="Name of the database.")
+    username: str = Field(min_length=1, description="User name.")
+    password: SecretText | None = Field(default=None, description="Password, or `${env:NAME}`, `${file:PATH}`.")
+    pool_size: int = Field(default=8, ge=1, le=128, description="Maximum connections.")
     ssl: TlsOptions = Field(default_factory=TlsOptions, description="TLS.")
 
     @field_validator("server")
@@ -60,8 +60,7 @@ class PostgresActionSettings(Settings):
         default_factory=list, description="Columns of the key for upsert; else those of the table's primary key."
     )
     create_table: bool = Field(
-        default=False,
-        description="Make the table when it is not there, with the types of the columns that rules give.",
+        default=False, description="Make the table when it is not there, with the types of the columns that rules give."
     )
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ a ``Sink``, a ``Source`` or both, and a ``ConnectorType`` that names them (``bri
 brings records in. One ``Connector`` makes many sinks and sources; all share its connection.
 
 **Rows are rendered late.** A buffer holds rows, not records: ``record`` is called when a batch is formed, with the
-settings of that moment. So whoever mends a template has the rows that wait go out right.
+settings of that moment. So fixing a template also fixes rows that are still buffered.
 
 **Batches and order.** ``send`` is given up to ``batch_size`` records at once. Records of one key
 (``ConnectorType.key_of``, by default the client) go through one *lane*, and a lane has one batch on the way at a time,
@@ -65,14 +65,14 @@ class BufferPlace:
     """
 
     id: str
-    """Of this buffer for as long as there is one; another when an action of the same name is made anew."""
+    """Of this buffer for as long as there is one; another when an action of the same name is created again."""
     run: str
     """Another each time the broker starts."""
     begin: int
     """Rows below were there when the broker started; a cursor of another run that is ahead of it is not of this store,
     or of a time after the copy that it was restored from."""
     settled: Callable[[], int]
-    """Rows below are done for good: sent or given up, their dead letters committed."""
+    """Rows below are done: sent or given up, their dead letters committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class ProbeStep:
 
 class Connector(ABC):
     """One connection to an outside system. Used on the event loop. ``open`` comes first and ``close`` last; in between
-    both may come again, to connect anew."""
+    both may be called again, to reconnect."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -117,7 +117,7 @@ class Connector(ABC):
 
         Raises:
             BadSettings: credentials or certificates are wrong.
-            ReconnectFirst: nobody there, or anything else that may mend itself.
+            ReconnectFirst: no answer, or anything else that may resolve itself.
         """
 
     @abstractmethod
@@ -264,7 +264,7 @@ class Source(ABC):
 
     @abstractmethod
     async def run(self, feed: Feed) -> None:
-        """Read until cancelled. Raising, or returning, makes the framework connect anew and call it again.
+        """Read until cancelled. Raising, or returning, makes the framework reconnect and call it again.
 
         Acknowledges towards the outside system only what ``feed`` has said is done. Cancelled at any await; what it
         opened it gives up in ``finally``.
@@ -288,7 +288,7 @@ class ConnectorType:
     """One kind of connector, as the registry knows it.
 
     ``connector``, ``action`` and ``source`` are settings models (``broker.config.model.Settings``; secrets are
-    ``bridges.resource.secret.SecretText``); ``action`` or ``source`` is None where there is no such direction.
+    ``bridges.resource.settings.secret.SecretText``); ``action`` or ``source`` is None where there is no such direction.
     """
 
     name: str

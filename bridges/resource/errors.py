@@ -5,10 +5,10 @@
     SluiceError
     └── BridgeError
         ├── TryAgain        the same records may go through later: busy, throttled, a leader is being elected
-        ├── ReconnectFirst  nothing goes through before the connection is made anew
+        ├── ReconnectFirst  nothing goes through before the connection is replaced
         ├── TargetMissing   the connection is fine, and what is written to is not there: topic, table, queue
         ├── TargetUnusable  the connection is fine, and what is written to or read may not be, or is not as it should:
-        │                   rights on it, its columns; nothing goes there until somebody mends it
+        │                   rights on it, its columns; nothing goes there until a person fixes it
         ├── NeverAgain      these records will never be taken: too large, refused, of the wrong type
         └── BadSettings     nothing goes through until somebody changes the settings: credentials, certificate, address
 
@@ -40,7 +40,7 @@ class TryAgain(BridgeError):
 
 
 class ReconnectFirst(BridgeError):
-    """Nothing goes through before the connection is made anew; the records are kept and sent then."""
+    """Nothing goes through before the connection is replaced; the records are kept and sent then."""
 
     code = "reconnect_first"
 
@@ -65,13 +65,13 @@ class NeverAgain(BridgeError):
 
 
 class BadSettings(ReconnectFirst):
-    """As ``ReconnectFirst``, for what only people can mend, of the connection itself: credentials, certificate."""
+    """As ``ReconnectFirst``, for what only people can fix, of the connection itself: credentials, certificate."""
 
     code = "bad_settings"
 
 
 def understood(error: BaseException) -> BridgeError:
-    """Any error as one of these: what looks like a connection that broke is worth connecting anew, all else is final.
+    """Any error as one of these: what looks like a broken connection leads to a new one, all else is final.
 
     An author need not translate errors of sockets and time-outs.
     """

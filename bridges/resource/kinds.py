@@ -5,25 +5,21 @@ from __future__ import annotations
 from broker.core.kinds import ENABLE, Abilities, Kind, Switch
 
 _STATUS = {"name": "name", "type": "type", "status": "status", "reason": "status_reason"}
+
+
+def _switch(verb: str, done: str, text: str) -> Switch:
+    return Switch(verb, done, text, lambda service, name: getattr(service, verb)(name))
+
+
 _RUNNING = (
     *ENABLE,
-    Switch("start", "started", "Start {} that was stopped.", lambda service, name: service.start(name)),
-    Switch(
-        "stop",
-        "stopped",
-        "Stop {} until it is started again or the broker restarts.",
-        lambda service, name: service.stop(name),
-    ),
-    Switch("restart", "restarted", "Stop and start {}.", lambda service, name: service.restart(name)),
+    _switch("start", "started", "Start {} that was stopped."),
+    _switch("stop", "stopped", "Stop {} until it is started again or the broker restarts."),
+    _switch("restart", "restarted", "Stop and start {}."),
 )
 _PAUSING = (
-    Switch(
-        "pause",
-        "paused",
-        "Pause {}: rows of an action wait in its buffer, a source reads nothing.",
-        lambda service, name: service.pause(name),
-    ),
-    Switch("resume", "resumed", "Resume {} that was paused.", lambda service, name: service.resume(name)),
+    _switch("pause", "paused", "Pause {}: rows of an action wait in its buffer, a source reads nothing."),
+    _switch("resume", "resumed", "Resume {} that was paused."),
 )
 _MOVING = Abilities(can_patch=True, has_metrics=True, has_probe=True, switches=(*_RUNNING, *_PAUSING))
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from bridges.resource.contract import Connector, ProbeStep
 from bridges.resource.errors import BadSettings, ReconnectFirst, connection_error, understood
-from bridges.resource.tls import TlsOptions, client_context
+from bridges.resource.settings.tls import TlsOptions, client_context
 from broker.config.ssrf import AddressGuard
 
 STEP_TIMEOUT_S: Final = 10.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -45,6 +47,13 @@ class Registry:
             require(kind)
         except MissingDependency as error:
             raise Invalid("the connector cannot be used", [Problem(str(error), "/type")], code=error.code) from None
+        return kind
+
+    async def loaded(self, type: str) -> ConnectorType:
+        """The same; what it requires is imported on a thread, as that may take longer than the loop can wait."""
+        kind = self.get(type)
+        if missing := [module for module in kind.requires if module not in sys.modules]:
+            await asyncio.to_thread(lambda: [import_module(module) for module in missing])
         return kind
 
     def known(self, type: str) -> ConnectorType:

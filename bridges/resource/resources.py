@@ -13,16 +13,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from bridges.resource.action import Action
-from bridges.resource.batch import Pace
-from bridges.resource.buffer import Bounds, Buffer, BufferIds, DiskBuffer, MemoryBuffer
 from bridges.resource.contract import Connector, ConnectorType, Context
 from bridges.resource.errors import NeverAgain, ReconnectFirst
-from bridges.resource.fallbacks import fallback_calls
 from bridges.resource.ingress import Ingress
-from bridges.resource.item import Item
 from bridges.resource.registry import Registry
-from bridges.resource.secret import hider
+from bridges.resource.sending.action import Action
+from bridges.resource.sending.batch import Pace
+from bridges.resource.sending.buffer import Bounds, Buffer, BufferIds, DiskBuffer, MemoryBuffer
+from bridges.resource.sending.fallbacks import fallback_calls
+from bridges.resource.sending.item import Item
+from bridges.resource.settings.secret import hider
 from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
 from bridges.resource.supervisor import Member, Supervisor
 from bridges.resource.tasks import SerialTasks
@@ -104,14 +104,14 @@ class Resources:
         if self.is_running:
             self.changes.add(spec.id, supervisor.end)
 
-    def make_connector(
+    async def make_connector(
         self,
         spec: ConnectorSpec,
         lost: Callable[[str], None] = lambda _reason: None,
         memory: dict[str, Any] | None = None,
     ) -> Connector:
         """A connector of a spec, not opened."""
-        kind = self.registry.get(spec.type)
+        kind = await self.registry.loaded(spec.type)
         context = self.context(spec.id, spec.resource_opts.health_check_timeout, lost)
         return kind.make(spec.parameters, context if memory is None else replace(context, memory=memory))
 
@@ -334,22 +334,26 @@ def _may_flush(action: Action) -> bool:
 
 
 def _pace(spec: ActionSpec, kind: ConnectorType) -> Pace:
+    """How rows are sent: what the spec says, else the type's defaults."""
     options = spec.resource_opts
     positions = None if kind.positions is None else kind.positions(spec.parameters)
     in_order = positions is not None and positions.in_order
+    window = 1 if in_order or options.query_mode == "sync" else options.inflight_window
+    longest_pause_s = max(options.retry_interval, min(options.health_check_interval, options.request_ttl / 3))
+    waits = options.is_on_disk if options.missing_target is None else options.missing_target == "wait"
     return Pace(
-        batch_size=options.batch_size_of(kind),
-        batch_time_s=options.batch_time_of(kind),
+        batch_size=options.batch_size or kind.batch_size,
+        batch_time_s=kind.batch_time_s if options.batch_time is None else options.batch_time,
         batch_bytes=options.batch_bytes,
-        lanes=1 if in_order else options.lanes_of(kind),
-        window=1 if in_order else options.window,
+        lanes=min(options.worker_pool_size or kind.lanes, window),
+        window=window,
         by_key=_lane_key(spec, kind),
         ttl_s=options.request_ttl,
         request_timeout_s=options.request_timeout,
         retry_s=options.retry_interval,
-        longest_pause_s=options.longest_pause_s,
+        longest_pause_s=options.resume_interval or longest_pause_s,
         max_retries=options.max_retries,
-        waits_for_target=options.waits_for_target,
+        waits_for_target=waits,
         is_pipelined=kind.is_pipelined,
         with_positions=positions is not None,
     )

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from bridges.resource.action import Action
 from bridges.resource.contract import ProbeStep
 from bridges.resource.ingress import Ingress
 from bridges.resource.probe import run_probe
 from bridges.resource.resources import Resources
-from bridges.resource.secret import hider
+from bridges.resource.sending.action import Action
+from bridges.resource.settings.secret import hider
 from bridges.resource.specs import (
     READ_ONLY,
     ActionSpec,
@@ -194,7 +194,7 @@ class ConnectorService(ResourceService[ConnectorSpec]):
         return self._resources.registry.described()
 
     async def _probe(self, spec: ConnectorSpec) -> dict[str, Any]:
-        return await run_probe(self._resources.make_connector(spec), (), hider(spec.parameters))
+        return await run_probe(await self._resources.make_connector(spec), (), hider(spec.parameters))
 
     def _checked(self, spec: Spec) -> ConnectorSpec:
         return checked_connector(spec, self._resources.registry)
@@ -328,7 +328,7 @@ class ActionService(_MemberService[ActionSpec, Action]):
 
     async def _probe(self, spec: ActionSpec) -> dict[str, Any]:
         of_connector = self._resources.connector_specs[spec.connector]
-        connector = self._resources.make_connector(of_connector)
+        connector = await self._resources.make_connector(of_connector)
         context = self._resources.context(spec.id, spec.resource_opts.request_timeout)
         sink = connector.sink(spec.parameters, context)
 
@@ -379,7 +379,7 @@ class SourceService(_MemberService[SourceSpec, Ingress]):
 
     async def _probe(self, spec: SourceSpec) -> dict[str, Any]:
         of_connector = self._resources.connector_specs[spec.connector]
-        connector = self._resources.make_connector(of_connector)
+        connector = await self._resources.make_connector(of_connector)
         context = self._resources.context(spec.id, spec.resource_opts.health_check_timeout)
         source = connector.source(spec.parameters, context)
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 from pydantic import Field, ValidationError, create_model
 
 from bridges.resource.contract import ConnectorType, Positions
-from bridges.resource.options import ActionOptions, ConnectorOptions, SourceOptions
 from bridges.resource.registry import Registry
-from bridges.resource.secret import has_unknown_stars
+from bridges.resource.settings.options import ActionOptions, ConnectorOptions, SourceOptions
+from bridges.resource.settings.secret import has_unknown_stars
 from bridges.resource.templates import why_no_template
 from broker.config.model import Settings
 from broker.config.names import ObjectName
@@ -71,10 +71,12 @@ class DeadLetterOptions(Settings):
     """Which rows that are given up are kept, and how many."""
 
     causes: list[Literal["failed", "expired", "queue_full"]] = Field(
-        default=["failed"], description="Rows given up for these reasons are kept; [] keeps none."
+        default=["failed"], description="Reasons for which a row that is given up becomes a dead letter; [] for none."
     )
-    max_records: int = Field(default=10_000, ge=1, le=10_000_000, description="Kept at most; the oldest go first.")
-    max_bytes: Size = Field(default=64 * 1024 * 1024, ge=1024, description="Kept at most; a size.")
+    max_records: int = Field(
+        default=10_000, ge=1, le=10_000_000, description="Maximum dead letters; the oldest make room."
+    )
+    max_bytes: Size = Field(default=64 * 1024 * 1024, ge=1024, description="Maximum size of all dead letters.")
 
 
 class MemberSpec(_Object):

@@ -1,4 +1,4 @@
-"""One connector: connected, watched and connected anew, with the actions and sources that stand on it.
+"""One connector: connected, checked and reconnected, with the actions and sources that use it.
 
 ::
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, ClassVar, Final
 
@@ -28,7 +28,7 @@ from bridges.resource.errors import (
     understood,
 )
 from bridges.resource.figures import Figures
-from bridges.resource.options import ConnectorOptions
+from bridges.resource.settings.options import ConnectorOptions
 from bridges.resource.specs import ActionSpec, SourceSpec
 from bridges.resource.tasks import Backoff, ended, until_set
 from broker.core.action import CONNECTED, CONNECTING, DISABLED, DISCONNECTED, STOPPED
@@ -156,7 +156,7 @@ class Supervisor:
         self.memory: dict[str, Any] = {}
         """What its connectors keep from one connection to the next."""
         self._serving: dict[str, asyncio.Task[None]] = {}
-        self._make: Callable[[], Connector]
+        self._make: Callable[[], Awaitable[Connector]]
         self._clock, self._chance = clock, chance
         self.hide = hide
         """Takes the secrets of the settings out of a text."""
@@ -165,7 +165,9 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._proved_s = -float("inf")
 
-    def equip(self, options: ConnectorOptions, make: Callable[[], Connector], hide: Callable[[str], str]) -> None:
+    def equip(
+        self, options: ConnectorOptions, make: Callable[[], Awaitable[Connector]], hide: Callable[[str], str]
+    ) -> None:
         """Settings as they are from the next connection on; ``hide`` takes their secrets out of a text."""
         self.options, self._make, self.hide = options, make, hide
 
@@ -243,7 +245,7 @@ class Supervisor:
             self._become(CONNECTING, "")
         connector: Connector | None = None
         try:
-            connector = self._make()
+            connector = await self._make()
             await _within(self.options.start_timeout, connector.open(), "no connection")
             self._broken.clear()
             self.connector = connector

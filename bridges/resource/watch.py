@@ -6,8 +6,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bridges.resource.action import Action
 from bridges.resource.ingress import Ingress
+from bridges.resource.sending.action import Action
 from bridges.resource.supervisor import State
 from broker.core.action import CONNECTED, DISABLED, STOPPED
 from broker.core.clock import Clock

@@ -166,26 +166,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _directory(text: str) -> Path:
+    return Path(text).resolve()
+
+
 def parse_arguments(arguments: Sequence[str] | None) -> JobOptions:
     """Options from the command line and the environment."""
     parser = argparse.ArgumentParser(prog="sluice lake run", description="Fill the configured lake tables.")
     defaults = JobOptions("", "", Path())
     parser.add_argument("--url", default="http://127.0.0.1:18083", help="address of the management API")
-    parser.add_argument("--directory", type=Path, required=True, help="for checkpoints, ledger and scratch files")
+    parser.add_argument("--directory", type=_directory, required=True, help="for checkpoints, ledger and scratch files")
     parser.add_argument("--master", default=defaults.master, help="Spark master")
-    parser.add_argument("--trigger", type=float, default=defaults.trigger_s, help="seconds between micro-batches")
+    parser.add_argument(
+        "--trigger", dest="trigger_s", type=float, default=defaults.trigger_s, help="seconds between micro-batches"
+    )
     parser.add_argument("--max-rows", type=int, default=defaults.max_rows, help="rows of a micro-batch at most")
     parser.add_argument("--driver-memory", default=defaults.driver_memory, help="memory of Spark's driver")
-    given = parser.parse_args(arguments)
-    return JobOptions(
-        given.url,
-        os.environ.get(TOKEN_VARIABLE, ""),
-        given.directory.resolve(),
-        given.master,
-        given.trigger,
-        given.max_rows,
-        given.driver_memory,
-    )
+    return JobOptions(token=os.environ.get(TOKEN_VARIABLE, ""), **vars(parser.parse_args(arguments)))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,9 @@ from typing import Any, BinaryIO
 
 from bridges.spark.java import find_java
 from bridges.spark.orphan import PARENT_VARIABLE
+from bridges.spark.session import not_installed
 from bridges.spark.settings import LakeSettings
-from broker.core.errors import MissingDependency, SluiceError
+from broker.core.errors import SluiceError
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
@@ -159,10 +160,7 @@ class LocalSpark:
         for package in _PACKAGES:
             # Not importlib.util.find_spec: that one asks sys.modules first, where another thread may just be importing.
             if PathFinder.find_spec(package) is None:
-                raise MissingDependency(
-                    f"lake tables need Spark, and the package {package!r} is not installed; install it with "
-                    f"pip install 'sluicemq[spark]'"
-                )
+                raise not_installed(package)
         environment = dict(os.environ)
         # Spark starts a dozen Python processes; without kept bytecode each compiles its packages again, 1.3 s of CPU.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -174,7 +172,7 @@ class LocalSpark:
 
 
 class RotatingFile:
-    """Appends bytes; at ``max_bytes`` the file is set aside as ``<name>.1`` and begun anew."""
+    """Appends bytes; at ``max_bytes`` the file is set aside as ``<name>.1`` and a new one is begun."""
 
     def __init__(self, path: Path, max_bytes: int = 10 * 1024 * 1024) -> None:
         self._path, self._max_bytes = path, max_bytes

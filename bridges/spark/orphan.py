@@ -42,7 +42,7 @@ def _start_guard() -> None:
         return
     try:
         os.close(writing)
-        for stream in (0, 1, 2):  # whoever reads the job's output waits for its end
+        for stream in (0, 1, 2):  # a reader of the job's output waits for its end
             os.close(stream)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)

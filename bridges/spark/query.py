@@ -156,7 +156,7 @@ class TableQuery:
             .option("minPartitionRows", _MIN_PARTITION_ROWS)
             .load()
         )
-        # A table made anew in the same place starts from its own, empty, checkpoint.
+        # A table created again in the same place starts from its own, empty, checkpoint.
         checkpoint = self._settings.directory / "_checkpoints" / spec.name / writer.table.identity()
         self._query = (
             frame.writeStream.queryName(f"lake {spec.name}")

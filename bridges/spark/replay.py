@@ -3,7 +3,7 @@
 Where the table's rows are made by a rule, the rule as it is now runs again: so a corrected rule rebuilds its rows.
 
 The rows of the range are replaced in one commit, those of its dead letters in another; doing it twice leaves the same
-table. The streaming job goes on meanwhile: whoever commits second looks again.
+table. The streaming job goes on meanwhile: the second to commit reads the table again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from bridges.spark.api import LakeApi
 from bridges.spark.batch import RunTasks, TableSpec, TableWriter, discard, spark_tasks
-from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Replacement, ShardRange
-from bridges.spark.task import DataFile, Plan, TaskResult
+from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange
+from bridges.spark.task import Plan, TaskResult
 from broker.core.errors import Invalid, Unavailable
 from pyspark_sluice.client import Positions, StreamClient, check_held
 from pyspark_sluice.errors import SourceError
@@ -29,15 +29,6 @@ from pyspark_sluice.errors import SourceError
 T = TypeVar("T")
 _ATTEMPTS = 30
 """The streaming job commits about once a second, a replacement takes a fraction of that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Offsets ``start`` up to, not including, ``end`` of a shard; both are in the table already."""
-
-    shard: int
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +128,7 @@ def _with_rule(spec: dict[str, Any], rule: dict[str, Any]) -> dict[str, Any]:
     """The table's spec with another rule.
 
     Raises:
-        Invalid: the table has none: what its rows are made of is not in its stream.
+        Invalid: the table has none: what its rows come from is not in its stream.
     """
     if not spec.get("rule"):
         raise Invalid(
@@ -221,14 +212,14 @@ class Replayed:
 
     def _replace(self, ranges: Sequence[Range], results: Sequence[TaskResult], plan: Plan, details: Details) -> int:
         writer = self._writer
-        dead = writer.open_dead_letters(create=any(result.dead_files for result in results))
-        rows = _replacements(ranges, [file for result in results for file in result.files])
-        letters = _replacements(ranges, [file for result in results for file in result.dead_files])
+        rows = [file for result in results for file in result.files]
+        letters = [file for result in results for file in result.dead_files]
+        dead = writer.open_dead_letters(create=bool(letters))
         _until_committed(writer.table, lambda: writer.add_columns(plan, results))
-        version = _until_committed(writer.table, lambda: writer.table.replace(rows, details))
+        version = _until_committed(writer.table, lambda: writer.table.replace(ranges, rows, details))
         if dead is not None:
-            # A death before this leaves records that are both or neither; the audit says so, the same replay mends it.
-            _until_committed(dead, lambda: dead.replace(letters, replace(details, kind="dead")))
+            # A death before this leaves records that are both or neither; the audit says so, the same replay fixes it.
+            _until_committed(dead, lambda: dead.replace(ranges, letters, replace(details, kind="dead")))
         return version
 
 
@@ -251,13 +242,6 @@ def _resolve(client: StreamClient, place: str) -> tuple[Mapping[int, int], Posit
 
 def _is_time(place: str) -> bool:
     return not place.strip().isdigit()
-
-
-def _replacements(ranges: Sequence[Range], files: Sequence[DataFile]) -> list[Replacement]:
-    """All files go with the first range: the formats take the ranges together."""
-    return [
-        Replacement(one.shard, one.start, one.end, tuple(files) if at == 0 else ()) for at, one in enumerate(ranges)
-    ]
 
 
 def _counted(ranges: Sequence[Range], results: Sequence[TaskResult]) -> tuple[ShardRange, ...]:

@@ -10,9 +10,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from broker.core.errors import MissingDependency
 
 _LOCAL = re.compile(r"local\[(\d+|\*)")
+
+
+def not_installed(package: str | None) -> MissingDependency:
+    """What to do about a package of Spark's extra that is missing."""
+    return MissingDependency(
+        f"lake tables need Spark, and the package {package!r} is not installed; install it with "
+        f"pip install 'sluicemq[spark]'"
+    )
 
 
 def require_pyspark() -> str:
@@ -26,10 +36,7 @@ def require_pyspark() -> str:
         import pandas  # noqa: F401  # mapInArrow asks for it
         import pyspark
     except ImportError as error:
-        raise MissingDependency(
-            f"lake tables need Spark, and the package {error.name!r} is not installed; install it with "
-            f"pip install 'sluicemq[spark]'"
-        ) from error
+        raise not_installed(error.name) from error
     return str(pyspark.__version__)
 
 
@@ -65,21 +72,12 @@ def parallelism(master: str) -> int:
 def scratch_dir(directory: Path) -> Path:
     """A directory for this process's scratch files; those of processes that were killed are removed."""
     for left in directory.glob("scratch-*"):
-        if not _is_alive(left.name.removeprefix("scratch-")):
+        pid = left.name.removeprefix("scratch-")
+        if not pid.isdigit() or not psutil.pid_exists(int(pid)):
             shutil.rmtree(left, ignore_errors=True)
     mine = directory / f"scratch-{os.getpid()}"
     mine.mkdir(parents=True, exist_ok=True)
     return mine
-
-
-def _is_alive(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _settings(driver_memory: str, work_dir: Path) -> dict[str, str]:

@@ -6,9 +6,9 @@ import logging
 import re
 from typing import Final
 
-from bridges.resource.dead_letters import PREFIX
 from bridges.resource.figures import ActionFigures, SourceFigures
 from bridges.resource.resources import BUFFERS
+from bridges.resource.sending.dead_letters import PREFIX
 from broker.app.build import Node
 from broker.core.client import Client
 from broker.core.message import Message

@@ -11,7 +11,7 @@ from bridges.http.settings import HttpActionSettings, HttpSettings
 from bridges.http_server.settings import HttpServerSettings, HttpServerSourceSettings
 from bridges.kafka.settings import KafkaActionSettings, KafkaSettings, KafkaSourceSettings, PublishSettings
 from bridges.mqtt.settings import MqttActionSettings, MqttSettings, MqttSourceSettings
-from bridges.resource.options import ActionOptions
+from bridges.resource.settings.options import ActionOptions
 from broker.auth.login_limits import LoginLimitSettings
 from broker.connection.settings import MqttSettings as BrokerMqttSettings
 from broker.core import jsontext

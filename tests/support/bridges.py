@@ -27,7 +27,7 @@ from bridges.resource.contract import (
     Source,
 )
 from bridges.resource.errors import BadSettings, NeverAgain, ReconnectFirst, TargetMissing, TryAgain
-from bridges.resource.secret import SecretText
+from bridges.resource.settings.secret import SecretText
 from bridges.resource.templates import value_template
 from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -17,7 +18,7 @@ DETAILS_KEY = "sluice"
 
 
 class CommitConflict(Unavailable):
-    """Somebody else changed the table since it was opened; nothing was committed. Open it again and decide anew."""
+    """The table was changed since it was opened; nothing was committed. Open it again and decide again."""
 
 
 class TableRefused(SluiceError):
@@ -37,7 +38,7 @@ class Binding:
             raise TableRefused(f"{directory} holds rows of stream {found.stream!r}; choose another path")
         if found.epoch != self.epoch:
             raise TableRefused(
-                f"{directory} holds rows of an older stream {found.stream!r} that was deleted and made anew since; "
+                f"{directory} holds rows of an older stream {found.stream!r} that was deleted and created again since; "
                 f"choose another path, or move the old table away"
             )
 
@@ -91,86 +92,108 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
-    """Rows that take the place of all rows of ``[start, end)`` of a shard."""
+class Range:
+    """Offsets ``start`` up to, not including, ``end`` of a shard."""
 
     shard: int
     start: int
     end: int
-    files: Sequence[DataFile] = field(default_factory=tuple)
 
 
-def predicate(replacements: Sequence[Replacement]) -> str:
+def predicate(ranges: Sequence[Range]) -> str:
     """The condition that a row is in one of the ranges, as both formats take it."""
-    return " OR ".join(
-        f"(_shard = {one.shard} AND _offset >= {one.start} AND _offset < {one.end})" for one in replacements
-    )
+    return " OR ".join(f"(_shard = {one.shard} AND _offset >= {one.start} AND _offset < {one.end})" for one in ranges)
 
 
-class LakeTable(Protocol):
+class LakeTable(ABC):
     """One table, as of when it was opened or last refreshed. Blocking calls; not shared between threads.
 
     Changes are made against the version that is open: when somebody else committed since, and it matters,
     ``CommitConflict`` is raised and nothing is changed.
     """
 
-    directory: str
+    def __init__(self, table: Any, directory: str, binding: Binding) -> None:
+        self._table, self.directory, self._binding = table, directory, binding
 
+    @classmethod
+    @abstractmethod
+    def open(cls, directory: str, binding: Binding) -> Self | None:
+        """The table in a directory, or None when there is none.
+
+        Raises:
+            TableRefused: it is not this product's, or holds another stream.
+        """
+
+    @classmethod
+    def open_or_create(cls, directory: str, binding: Binding, columns: Sequence[Column]) -> Self:
+        """The table in a directory, made with ``columns`` after those of provenance when there is none."""
+        found = cls.open(directory, binding)
+        if found is None:
+            cls._create(directory, binding, columns)
+            found = cls.open(directory, binding)
+        assert found is not None, directory
+        return found
+
+    @classmethod
+    @abstractmethod
+    def _create(cls, directory: str, binding: Binding, columns: Sequence[Column]) -> None:
+        """Make a table; another driver may be first, and what it made decides."""
+
+    @abstractmethod
     def refresh(self) -> None:
         """Look at the newest version."""
-        ...
 
+    @abstractmethod
     def version(self) -> int:
         """The version that is open."""
-        ...
 
+    @abstractmethod
     def identity(self) -> str:
-        """An identifier that a table made anew in the same place does not share."""
-        ...
+        """An identifier that a table created again in the same place does not share."""
 
+    @abstractmethod
     def rows(self) -> int:
         """How many rows there are."""
-        ...
 
+    @abstractmethod
     def columns(self) -> tuple[Column, ...]:
         """The columns after those of provenance."""
-        ...
 
+    @abstractmethod
     def first(self, shard: int) -> int | None:
         """The first offset of the shard that ever was committed, None when none was."""
-        ...
 
+    @abstractmethod
     def next(self, shard: int) -> int | None:
         """The offset after the last one committed of the shard, None when none was."""
-        ...
 
+    @abstractmethod
     def add_columns(self, columns: Sequence[Column]) -> None:
         """Add nullable columns, as a version of its own."""
-        ...
 
+    @abstractmethod
     def append(self, files: Sequence[DataFile], details: Details) -> int:
         """Add the files' rows and move the shards' ends to those of ``details``, in one version; returns it."""
-        ...
 
-    def replace(self, replacements: Sequence[Replacement], details: Details) -> int:
-        """Put the rows of the replacements' files in the place of what their ranges hold, in one version."""
-        ...
+    @abstractmethod
+    def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
+        """Put the files' rows in the place of what the ranges hold, in one version."""
 
+    @abstractmethod
     def commits(self) -> Sequence[Committed]:
         """The commits that are known, oldest first; old ones may have been forgotten by the format's log cleaning."""
-        ...
 
+    @abstractmethod
     def tidy(self) -> bool:
         """Join small files when there are many, and remove old files that nobody refers to; the rows stay as they are.
 
         Returns whether anything was done. A writer that is overtaken by it gets ``CommitConflict`` and goes on.
         """
-        ...
 
+    @abstractmethod
     def newest(self, limit: int) -> pa.Table:
         """About the last ``limit`` rows by offset, out of the newest files only; all columns."""
-        ...
 
+    @abstractmethod
     def scan(self, columns: Sequence[str]) -> pa.Table:
         """These columns of all rows."""
-        ...

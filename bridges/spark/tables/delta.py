@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -29,7 +29,8 @@ from bridges.spark.tables.contract import (
     CommitConflict,
     Committed,
     Details,
-    Replacement,
+    LakeTable,
+    Range,
     TableRefused,
     predicate,
 )
@@ -45,21 +46,11 @@ _KEPT_HOURS = 168
 _PRIMITIVES = {"json": "string"}
 
 
-class DeltaLakeTable:
+class DeltaLakeTable(LakeTable):
     """See ``LakeTable``."""
 
-    def __init__(self, table: DeltaTable, directory: str, binding: Binding) -> None:
-        self._table = table
-        self.directory = directory
-        self._binding = binding
-
     @classmethod
-    def open(cls, directory: str, binding: Binding) -> DeltaLakeTable | None:
-        """The table in a directory, or None when there is none.
-
-        Raises:
-            TableRefused: it is not this product's, or holds another stream.
-        """
+    def open(cls, directory: str, binding: Binding) -> Self | None:
         try:
             table = DeltaTable(directory)
         except TableNotFoundError:
@@ -71,11 +62,7 @@ class DeltaLakeTable:
         return cls(table, directory, binding)
 
     @classmethod
-    def open_or_create(cls, directory: str, binding: Binding, columns: Sequence[Column]) -> DeltaLakeTable:
-        """The table in a directory, made with ``columns`` after those of provenance when there is none."""
-        found = cls.open(directory, binding)
-        if found is not None:
-            return found
+    def _create(cls, directory: str, binding: Binding, columns: Sequence[Column]) -> None:
         os.makedirs(directory, exist_ok=True)
         fields = [_field(column, binding) for column in (*PROVENANCE, *columns)]
         try:
@@ -84,9 +71,6 @@ class DeltaLakeTable:
             # Another driver may have been first; what it made decides.
             if not DeltaTable.is_deltatable(directory):
                 raise
-        made = cls.open(directory, binding)
-        assert made is not None, directory
-        return made
 
     def refresh(self) -> None:
         self._table.update_incremental()
@@ -132,15 +116,15 @@ class DeltaLakeTable:
         self.refresh()
         return self.version()
 
-    def replace(self, replacements: Sequence[Replacement], details: Details) -> int:
+    def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
         schema = arrow_schema((*PROVENANCE, *self.columns()))
         properties = CommitProperties(custom_metadata={DETAILS_KEY: details.as_dict()}, max_commit_retries=0)
         try:
             write_deltalake(
                 self._table,
-                read_files(self.directory, replacements, schema),
+                read_files(self.directory, files, schema),
                 mode="overwrite",
-                predicate=predicate(replacements),
+                predicate=predicate(ranges),
                 commit_properties=properties,
             )
         except CommitFailedError as error:

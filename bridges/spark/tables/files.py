@@ -10,13 +10,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from bridges.spark.tables.contract import Replacement
 from bridges.spark.task import DataFile
 
 
-def read_files(directory: str, replacements: Sequence[Replacement], schema: pa.Schema) -> pa.Table:
+def read_files(directory: str, files: Sequence[DataFile], schema: pa.Schema) -> pa.Table:
     """The rows of all files with all columns of ``schema``; columns that a file lacks are null."""
-    tables = [_read(directory, file, schema) for one in replacements for file in one.files]
+    tables = [_complete(pq.read_table(os.path.join(directory, file.path)), schema) for file in files]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
@@ -56,10 +55,6 @@ def _tail(path: str, limit: int) -> pa.Table:
             groups.insert(0, group)
             rows += file.metadata.row_group(group).num_rows
         return file.read_row_groups(groups)
-
-
-def _read(directory: str, file: DataFile, schema: pa.Schema) -> pa.Table:
-    return _complete(pq.read_table(os.path.join(directory, file.path)), schema)
 
 
 def _complete(found: pa.Table, schema: pa.Schema) -> pa.Table:

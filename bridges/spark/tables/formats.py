@@ -8,7 +8,6 @@ from pathlib import Path
 from bridges.spark.columns import DEAD_LETTER, Column
 from bridges.spark.tables.contract import Binding, LakeTable, TableRefused
 
-FORMATS = ("delta", "iceberg")
 DEAD_LETTERS_SUFFIX = "__dead_letters"
 
 
@@ -17,19 +16,19 @@ def dead_letters_dir(directory: str) -> str:
     return directory.rstrip("/") + DEAD_LETTERS_SUFFIX
 
 
-def open_table(table_format: str, directory: str, binding: Binding) -> LakeTable | None:
-    """The table in a directory, or None when there is none yet.
-
-    Raises:
-        TableRefused: it is another stream's, or not one of this product.
-    """
-    if table_format == "delta":
+def _format(name: str) -> type[LakeTable]:
+    if name == "delta":
         from bridges.spark.tables.delta import DeltaLakeTable
 
-        return DeltaLakeTable.open(directory, binding)
+        return DeltaLakeTable
     from bridges.spark.tables.iceberg import IcebergLakeTable
 
-    return IcebergLakeTable.open(directory, binding)
+    return IcebergLakeTable
+
+
+def open_table(table_format: str, directory: str, binding: Binding) -> LakeTable | None:
+    """See ``LakeTable.open``."""
+    return _format(table_format).open(directory, binding)
 
 
 def open_or_create(table_format: str, directory: str, binding: Binding, columns: Sequence[Column]) -> LakeTable:
@@ -40,13 +39,7 @@ def open_or_create(table_format: str, directory: str, binding: Binding, columns:
     """
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
-        if table_format == "delta":
-            from bridges.spark.tables.delta import DeltaLakeTable
-
-            return DeltaLakeTable.open_or_create(directory, binding, columns)
-        from bridges.spark.tables.iceberg import IcebergLakeTable
-
-        return IcebergLakeTable.open_or_create(directory, binding, columns)
+        return _format(table_format).open_or_create(directory, binding, columns)
     except OSError as error:
         reason = error.strerror or str(error)
         raise TableRefused(f"table path {directory} cannot be written: {reason}; choose another path") from error

@@ -2,7 +2,7 @@
 
 The guard against doubled batches is a table property per shard, the offset after the last record, set in the
 transaction that adds the files. pyiceberg would retry a conflicting commit by itself and so double a batch that two
-drivers have; retries are 0, and whoever is refused looks at the properties again.
+drivers have; retries are 0, and a refused driver reads the properties again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -25,7 +25,6 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
 )
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -45,7 +44,8 @@ from bridges.spark.tables.contract import (
     CommitConflict,
     Committed,
     Details,
-    Replacement,
+    LakeTable,
+    Range,
     predicate,
 )
 from bridges.spark.tables.files import read_files, read_newest
@@ -67,21 +67,11 @@ _TYPES: dict[str, IcebergType] = {
 }
 
 
-class IcebergLakeTable:
+class IcebergLakeTable(LakeTable):
     """See ``LakeTable``. A column's key and type stand in its field's ``doc``, as JSON."""
 
-    def __init__(self, table: Table, directory: str, binding: Binding) -> None:
-        self._table = table
-        self.directory = directory
-        self._binding = binding
-
     @classmethod
-    def open(cls, directory: str, binding: Binding) -> IcebergLakeTable | None:
-        """The table in a directory, or None when there is none.
-
-        Raises:
-            TableRefused: it holds another stream.
-        """
+    def open(cls, directory: str, binding: Binding) -> Self | None:
         if not os.path.exists(os.path.join(directory, CATALOG_FILE)):
             return None
         try:
@@ -92,11 +82,7 @@ class IcebergLakeTable:
         return cls(table, directory, binding)
 
     @classmethod
-    def open_or_create(cls, directory: str, binding: Binding, columns: Sequence[Column]) -> IcebergLakeTable:
-        """The table in a directory, made with ``columns`` after those of provenance when there is none."""
-        found = cls.open(directory, binding)
-        if found is not None:
-            return found
+    def _create(cls, directory: str, binding: Binding, columns: Sequence[Column]) -> None:
         catalog = _catalog(directory)
         with contextlib.suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace(_NAMESPACE)
@@ -109,9 +95,6 @@ class IcebergLakeTable:
             catalog.create_table(
                 _identifier(directory), Schema(*fields), location=Path(directory).as_uri(), properties=properties
             )
-        made = cls.open(directory, binding)
-        assert made is not None, directory
-        return made
 
     def refresh(self) -> None:
         self._table.refresh()
@@ -165,16 +148,14 @@ class IcebergLakeTable:
         self.refresh()
         return self.version()
 
-    def replace(self, replacements: Sequence[Replacement], details: Details) -> int:
+    def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
         schema = arrow_schema((*PROVENANCE, *self.columns()))
-        rows = read_files(self.directory, replacements, schema)
+        rows = read_files(self.directory, files, schema)
         try:
             with warnings.catch_warnings(), self._table.transaction() as transaction:
                 # It warns where there is nothing to delete, as for dead letters of a range that had none.
                 warnings.simplefilter("ignore")
-                transaction.overwrite(
-                    rows, overwrite_filter=predicate(replacements), snapshot_properties=_summary(details)
-                )
+                transaction.overwrite(rows, overwrite_filter=predicate(ranges), snapshot_properties=_summary(details))
         except CommitFailedException as error:
             raise CommitConflict(str(error)) from error
         self.refresh()

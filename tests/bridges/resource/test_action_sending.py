@@ -77,7 +77,7 @@ def test_rows_wait_while_the_target_is_away_and_arrive_in_order(mode: str) -> No
 
 
 def test_what_waits_on_disk_for_a_target_that_is_away_is_not_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridges.resource.buffer._AHEAD_BYTES", 200_000)
+    monkeypatch.setattr("bridges.resource.sending.buffer._AHEAD_BYTES", 200_000)
 
     async def check() -> None:
         outside = Outside()

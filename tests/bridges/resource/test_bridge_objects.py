@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bridges.resource.secret import SecretText
+from bridges.resource.settings.secret import SecretText
 from broker.core.contributor import Contributor, Uses
 from broker.core.errors import ConfigError, InUse, Invalid, SluiceError
 from broker.core.objects import Reference
@@ -26,6 +28,23 @@ def problems_of(call: Any) -> list[str]:
     with pytest.raises(SluiceError) as caught:
         call()
     return [f"{one.pointer}: {one}" for one in caught.value.problems] if isinstance(caught.value, Invalid) else []
+
+
+def test_what_a_type_requires_is_imported_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_to_import.py").write_text("import threading\nTHREAD = threading.current_thread()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    async def check() -> None:
+        async with scripted_bridges(Outside(), requires=("slow_to_import",)) as bridges:
+            await bridges.until(lambda: bridges.connectors.get("plant")["status"] == "connected")
+            assert sys.modules["slow_to_import"].THREAD is not threading.main_thread()
+
+    try:
+        run(check())
+    finally:
+        sys.modules.pop("slow_to_import", None)
 
 
 def test_what_cannot_be_used_is_refused_with_its_place() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridges.resource.buffer import Bounds, DiskBuffer
-from bridges.resource.item import Item
+from bridges.resource.sending.buffer import Bounds, DiskBuffer
+from bridges.resource.sending.item import Item
 from broker.core.client import Client
 from broker.core.clock import SystemClock
 from broker.core.errors import SluiceError

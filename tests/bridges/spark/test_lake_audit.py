@@ -12,8 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 from bridges.spark.audit import audit_spec, audit_table
 from bridges.spark.batch import RunTasks, TableSpec, TableWriter
 from bridges.spark.ledger import Ledger
-from bridges.spark.replay import Range, Replayed
-from bridges.spark.tables.contract import Binding
+from bridges.spark.replay import Replayed
+from bridges.spark.tables.contract import Binding, Range
 from bridges.spark.tables.formats import open_table
 from bridges.spark.task import Plan, TaskResult
 from broker.core.errors import Invalid

@@ -182,7 +182,7 @@ def test_a_table_of_another_stream_is_refused(make: Make) -> None:
     TableWriter(spec, "job").write(tasks(records(0, [{"a": 1}])))
     with pytest.raises(TableRefused, match="holds rows of stream 'hot'"):
         open_table(spec.format, spec.path, Binding("cold", "epoch-1"))
-    with pytest.raises(TableRefused, match="deleted and made anew"):
+    with pytest.raises(TableRefused, match="deleted and created again"):
         open_table(spec.format, spec.path, Binding("hot", "epoch-2"))
 
 

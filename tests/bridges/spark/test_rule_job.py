@@ -12,7 +12,8 @@ from bridges.spark.api import LakeApi
 from bridges.spark.audit import audit_table
 from bridges.spark.batch import TableSpec
 from bridges.spark.query import QuerySettings, TableQuery
-from bridges.spark.replay import Range, Replayed, in_spark
+from bridges.spark.replay import Replayed, in_spark
+from bridges.spark.tables.contract import Range
 from tests.bridges.spark.batches import rows_of
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.bridges.spark.test_rule_tables import HOT, OUTPUT

@@ -14,8 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 from bridges.spark.audit import audit_spec
 from bridges.spark.batch import TableSpec, TableWriter
 from bridges.spark.columns import Column
-from bridges.spark.replay import Range, Replayed, run
+from bridges.spark.replay import Replayed, run
 from bridges.spark.rule_text import RuleText
+from bridges.spark.tables.contract import Range
 from broker.core.errors import Invalid, NotFound
 from pyspark_sluice.client import Positions, StreamClient
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table_spec, tasks

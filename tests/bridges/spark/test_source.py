@@ -84,7 +84,7 @@ def test_a_stream_made_anew_is_refused(spark: Any, server: StreamServer, tmp_pat
     run_available(spark, server, tmp_path / "c")
     server.make("s")
     server.append("s", [{"n": 1}, {"n": 2}])
-    with pytest.raises(Exception, match="deleted and made anew"):
+    with pytest.raises(Exception, match="deleted and created again"):
         run_available(spark, server, tmp_path / "c")
 
 

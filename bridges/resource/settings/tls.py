@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from bridges.resource.errors import BadSettings
-from bridges.resource.secret import SecretText
+from bridges.resource.settings.secret import SecretText
 from broker.config.model import Settings
 
 _VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
@@ -24,15 +24,13 @@ class TlsFiles(Settings):
     """What ``ssl`` of a connector and of a listener have in common."""
 
     cacertfile: Path | None = Field(
-        default=None, description="Authorities that the other side's certificate is checked against, PEM."
+        default=None, description="Certificate authorities that the peer's certificate is checked against, PEM."
     )
-    certfile: Path | None = Field(
-        default=None, description="Certificate that is shown to the other side, with those behind it, PEM."
-    )
-    keyfile: Path | None = Field(default=None, description="Its private key, PEM.")
-    password: SecretText | None = Field(default=None, description="What the private key is encrypted with.")
+    certfile: Path | None = Field(default=None, description="Certificate shown to the peer, with its chain, PEM.")
+    keyfile: Path | None = Field(default=None, description="Private key of the certificate, PEM.")
+    password: SecretText | None = Field(default=None, description="Password of the private key.")
     versions: list[Literal["tlsv1.2", "tlsv1.3"]] = Field(
-        default=["tlsv1.3", "tlsv1.2"], min_length=1, description="Versions of TLS that are spoken."
+        default=["tlsv1.3", "tlsv1.2"], min_length=1, description="Allowed versions of TLS."
     )
 
     @model_validator(mode="after")
@@ -68,7 +66,7 @@ class TlsOptions(TlsFiles):
         default="verify_peer", description="Whether the server's certificate and its name are checked."
     )
     server_name_indication: str | None = Field(
-        default=None, min_length=1, description="The name that the certificate must have; else the host's."
+        default=None, min_length=1, description="Name that the server's certificate must have. Default: the host."
     )
 
 

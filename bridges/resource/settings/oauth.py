@@ -11,14 +11,14 @@ import httpx
 from pydantic import Field
 
 from bridges.resource.errors import BadSettings, ReconnectFirst
-from bridges.resource.secret import SecretText
-from bridges.resource.tls import TlsOptions, client_context
+from bridges.resource.settings.secret import SecretText
+from bridges.resource.settings.tls import TlsOptions, client_context
 from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS
 from broker.config.ssrf import AddressGuard
 
 _EARLY_S: Final = 30.0
-"""A token is asked for anew so long before it ends, or when a tenth of its life is left."""
+"""A token is replaced so long before it expires, or when a tenth of its life is left."""
 _LIFE_S: Final = 300.0
 """Of a token whose server does not say."""
 _TIMEOUT_S: Final = 10.0
@@ -27,10 +27,10 @@ _TIMEOUT_S: Final = 10.0
 class ClientCredentials(Settings):
     """Where tokens come from."""
 
-    endpoint_uri: Annotated[str, ADDRESS] = Field(pattern=r"^https?://", description="The token endpoint; an address.")
-    client_id: str = Field(min_length=1, description="Who asks.")
-    client_secret: SecretText = Field(description="The secret of who asks, or `${env:NAME}`, `${file:PATH}`.")
-    scope: str | None = Field(default=None, description="What is asked for.")
+    endpoint_uri: Annotated[str, ADDRESS] = Field(pattern=r"^https?://", description="Address of the token endpoint.")
+    client_id: str = Field(min_length=1, description="Name of the client.")
+    client_secret: SecretText = Field(description="Secret of the client, or `${env:NAME}`, `${file:PATH}`.")
+    scope: str | None = Field(default=None, description="Scope of the token.")
     ssl: TlsOptions = Field(default_factory=lambda: TlsOptions(enable=True), description="TLS of an https endpoint.")
 
 
@@ -45,7 +45,7 @@ class Tokens:
         self._asking = asyncio.Lock()
 
     def forget(self) -> None:
-        """The token was refused: the next one is asked for anew."""
+        """The token was refused: ask for another next time."""
         self._token = ""
 
     async def token(self) -> str:

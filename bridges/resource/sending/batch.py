@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from bridges.resource.buffer import Buffer
 from bridges.resource.contract import ALL_DONE, Answers, Sink
 from bridges.resource.errors import (
     BridgeError,
@@ -24,7 +23,8 @@ from bridges.resource.errors import (
     TryAgain,
     understood,
 )
-from bridges.resource.item import Item
+from bridges.resource.sending.buffer import Buffer
+from bridges.resource.sending.item import Item
 from bridges.resource.tasks import Backoff
 from broker.core.action import Row
 from broker.core.clock import Clock
@@ -37,7 +37,7 @@ _DEEPEST: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How rows are sent; see ``bridges.resource.options`` for each."""
+    """How rows are sent; see ``bridges.resource.settings.options`` for each."""
 
     batch_size: int
     batch_time_s: float

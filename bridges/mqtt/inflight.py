@@ -5,8 +5,8 @@
     QoS 1   PUBLISH ───▶ PUBACK: done
     QoS 2   PUBLISH ───▶ PUBREC, then PUBREL ───▶ PUBCOMP: done
 
-A session outlives its connections, and so does a ``Flight``. When the connection breaks, whoever waits is told so and
-will bring the same messages again. Meanwhile those that were on the way stay where they are. If the other broker still
+A session outlives its connections, and so does its window. When the connection breaks, the batches that wait fail and
+bring the same messages again. Meanwhile those that were on the way stay where they are. If the other broker still
 has the session, they go on with their packet identifiers [MQTT-4.4.0-1], in the order in which they were sent, and a
 message that is brought again takes the place that it had: so QoS 2 stays exactly once. Otherwise they are forgotten,
 and sent as new ones when they are brought.
@@ -21,18 +21,18 @@ from typing import Any, Final, Protocol
 from broker.codec.packets import Publish
 
 _REMEMBERED: Final = 4
-"""Messages that nobody waits for and that are done are kept for so many windows, for whoever brings them again."""
+"""Messages that are done while no batch waits for them are kept for so many windows, in case they are brought again."""
 
 
 class Waiter(Protocol):
-    """Whoever wants to know what became of messages."""
+    """What learns the outcome of messages."""
 
     def settle(self, place: int, error: Exception | None) -> None:
         """The message at that place is done, or will not be taken."""
         ...
 
 
-class Flown:
+class InflightMessage:
     """One message on its way."""
 
     __slots__ = ("error", "identity", "is_done", "is_received", "packet", "place", "waiter")
@@ -43,25 +43,25 @@ class Flown:
         self.error: Exception | None = None
 
 
-class Flight:
+class InflightWindow:
     """The messages of one session. ``limit`` is how many may be on the way; identifiers are 1 to ``limit``."""
 
     def __init__(self, limit: int) -> None:
         self.limit = self.window = limit
         self._free = deque(range(1, limit + 1))
-        self._flying: dict[int, Flown] = {}
+        self._unconfirmed: dict[int, InflightMessage] = {}
         """By packet identifier, in the order sent."""
-        self._to_resend: deque[Flown] = deque()
-        self._left_behind: dict[Hashable, deque[Flown]] = {}
-        self._done_unasked: deque[Flown] = deque()
+        self._to_resend: deque[InflightMessage] = deque()
+        self._left_behind: dict[Hashable, deque[InflightMessage]] = {}
+        self._done_unasked: deque[InflightMessage] = deque()
 
     def __len__(self) -> int:
-        return len(self._flying)
+        return len(self._unconfirmed)
 
     @property
     def has_room(self) -> bool:
         """Whether one more message may leave now; those that are sent again come first."""
-        return not self._to_resend and len(self._flying) < self.window and bool(self._free)
+        return not self._to_resend and len(self._unconfirmed) < self.window and bool(self._free)
 
     @property
     def next_id(self) -> int:
@@ -75,24 +75,24 @@ class Flight:
         self.window = min(self.limit, window)
         self._to_resend.clear()
         if is_resumed:
-            self._to_resend.extend(self._flying.values())
+            self._to_resend.extend(self._unconfirmed.values())
             return
         self._free = deque(range(1, self.limit + 1))
-        self._flying.clear()
+        self._unconfirmed.clear()
         self._left_behind = {}
         self._done_unasked.clear()
 
-    def to_resend(self) -> list[Flown]:
+    def to_resend(self) -> list[InflightMessage]:
         """What is to be sent again now: PUBLISH with DUP, or PUBREL where ``is_received``. As many as there is room."""
-        room = self.window - (len(self._flying) - len(self._to_resend))
+        room = self.window - (len(self._unconfirmed) - len(self._to_resend))
         return [self._to_resend.popleft() for _ in range(min(room, len(self._to_resend)))]
 
     def leave(self, waiter: Waiter) -> None:
         """It waits no more; what it waited for stays on the way."""
-        for flown in self._flying.values():
-            if flown.waiter is waiter:
-                flown.waiter = None
-                self._left_behind.setdefault(flown.identity, deque()).append(flown)
+        for sent in self._unconfirmed.values():
+            if sent.waiter is waiter:
+                sent.waiter = None
+                self._left_behind.setdefault(sent.identity, deque()).append(sent)
 
     # Messages
 
@@ -103,61 +103,61 @@ class Flight:
         found = self._left_behind.get(identity)
         if not found:
             return False
-        flown = found.popleft()
+        sent = found.popleft()
         if not found:
             del self._left_behind[identity]
-        if flown.is_done:
-            waiter.settle(place, flown.error)
+        if sent.is_done:
+            waiter.settle(place, sent.error)
         else:
-            flown.waiter, flown.place = waiter, place
+            sent.waiter, sent.place = waiter, place
         return True
 
     def send(self, packet: Publish, identity: Hashable, waiter: Waiter, place: int) -> None:
         """The packet leaves with ``next_id``; there must be room."""
-        self._flying[self._free.popleft()] = Flown(packet, identity, waiter, place)
+        self._unconfirmed[self._free.popleft()] = InflightMessage(packet, identity, waiter, place)
 
     # What the other broker says
 
     def topic_of(self, packet_id: int) -> str:
         """The topic of the message with that identifier; empty when there is none."""
-        flown = self._flying.get(packet_id)
-        return "" if flown is None else flown.packet.topic
+        sent = self._unconfirmed.get(packet_id)
+        return "" if sent is None else sent.packet.topic
 
     def received(self, packet_id: int) -> bool:
         """A PUBREC that takes the message has come; False when there is no such message."""
-        flown = self._flying.get(packet_id)
-        if flown is None or flown.packet.qos != 2:
+        sent = self._unconfirmed.get(packet_id)
+        if sent is None or sent.packet.qos != 2:
             return False
-        flown.is_received = True
-        flown.packet.payload = b""  # is not sent again
+        sent.is_received = True
+        sent.packet.payload = b""  # is not sent again
         return True
 
     def completed(self, packet_id: int) -> None:
         """A PUBCOMP has come; one for which there was no PUBREC is about an older message."""
-        flown = self._flying.get(packet_id)
-        if flown is not None and flown.is_received:
+        sent = self._unconfirmed.get(packet_id)
+        if sent is not None and sent.is_received:
             self.done(packet_id)
 
     def done(self, packet_id: int, error: Exception | None = None) -> None:
         """A PUBACK, or a PUBREC that refuses."""
-        flown = self._flying.pop(packet_id, None)
-        if flown is None:
+        sent = self._unconfirmed.pop(packet_id, None)
+        if sent is None:
             return
         self._free.append(packet_id)
-        if flown.waiter is not None:
-            flown.waiter.settle(flown.place, error)
+        if sent.waiter is not None:
+            sent.waiter.settle(sent.place, error)
             return
-        flown.is_done, flown.error = True, error
-        self._done_unasked.append(flown)
+        sent.is_done, sent.error = True, error
+        self._done_unasked.append(sent)
         if len(self._done_unasked) > _REMEMBERED * self.limit:
             self._forget(self._done_unasked.popleft())
 
-    def _forget(self, flown: Flown) -> None:
-        found = self._left_behind.get(flown.identity)
-        if found and flown in found:
-            found.remove(flown)
+    def _forget(self, sent: InflightMessage) -> None:
+        found = self._left_behind.get(sent.identity)
+        if found and sent in found:
+            found.remove(sent)
             if not found:
-                del self._left_behind[flown.identity]
+                del self._left_behind[sent.identity]
 
 
 class Batch:

@@ -116,7 +116,7 @@ class Peer(Protocol):
         ...
 
 
-class Inflow:
+class InboundMessages:
     """The messages of one connection on their way to sources."""
 
     def __init__(self, peer: Peer, dropped: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""Where the rows of an action wait, in memory or on disk; bounded, and the same towards whoever takes them.
+"""Where the rows of an action wait, in memory or on disk; bounded, with one interface.
 
 A buffer belongs to the action. Sinks, connectors, health checks and changes of either come and go beside it.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bridges.resource.contract import BufferPlace
-from bridges.resource.item import OVERHEAD_BYTES, Item, from_bytes, placed, to_be_placed, to_bytes
+from bridges.resource.sending.item import OVERHEAD_BYTES, Item, from_bytes, placed, to_be_placed, to_bytes
 from broker.core.action import Row, Settle
 from broker.core.clock import Clock
 from broker.core.errors import Unavailable
@@ -119,7 +119,7 @@ class Buffer(ABC):
 
 
 class MemoryBuffer(Buffer):
-    """Rows wait in memory, with whoever waits for each."""
+    """Rows wait in memory, each with its ``Settle``."""
 
     def __init__(self, bounds: Bounds, clock: Clock, dropped: Dropped) -> None:
         super().__init__(bounds)
@@ -205,7 +205,7 @@ class MemoryBuffer(Buffer):
 class DiskBuffer(Buffer):
     """Rows wait in a durable queue: what is put is part of the commit group that is gathering, so PUBACK waits for it.
 
-    Whoever put a row is told at once that it is safe. What was not done when the process ended is taken again.
+    A row is settled at once. What was not done when the process ended is taken again.
     """
 
     def __init__(self, bounds: Bounds, clock: Clock, dropped: Dropped, queue: DurableQueue, id: str = "") -> None:

@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridges.mqtt.errors import publish_error
-from bridges.mqtt.flight import Batch, Flight
-from bridges.mqtt.inflow import Delivery, Inbox, Inflow, Releases
+from bridges.mqtt.inbound import Delivery, InboundMessages, Inbox, Releases
+from bridges.mqtt.inflight import Batch, InflightWindow
 from bridges.mqtt.loops import Echoes, marked, marks_of
 from bridges.resource.errors import NeverAgain, TargetMissing, TryAgain
 from broker.codec.packets import Publish
 
 
 class Sender:
-    """A flight with messages ``m0``, ``m1``, ..."""
+    """A inflight with messages ``m0``, ``m1``, ..."""
 
     def __init__(self, limit: int = 4, window: int = 100) -> None:
-        self.flight = Flight(limit)
-        self.flight.connected(is_resumed=False, window=window)
+        self.inflight = InflightWindow(limit)
+        self.inflight.connected(is_resumed=False, window=window)
 
     def batch(self, count: int = 1) -> Batch:
         return Batch(count, lambda: None)
@@ -29,8 +29,8 @@ class Sender:
     def send(self, batch: Batch, *names: str, qos: int = 1) -> list[int]:
         sent = []
         for place, name in enumerate(names):
-            packet = Publish(name, b"x", qos, packet_id=self.flight.next_id)
-            self.flight.send(packet, name, batch, place)
+            packet = Publish(name, b"x", qos, packet_id=self.inflight.next_id)
+            self.inflight.send(packet, name, batch, place)
             sent.append(packet.packet_id)
         return sent
 
@@ -38,9 +38,9 @@ class Sender:
 def test_window_is_the_smaller_of_both_sides() -> None:
     made = Sender(limit=4, window=2)
     made.send(made.batch(2), "a", "b")
-    assert not made.flight.has_room
-    made.flight.done(1)
-    assert made.flight.has_room
+    assert not made.inflight.has_room
+    made.inflight.done(1)
+    assert made.inflight.has_room
 
 
 def test_batch_is_settled_by_the_last_answer_and_gives_each() -> None:
@@ -57,24 +57,24 @@ def test_resumed_session_sends_again_in_order_and_keeps_identifiers() -> None:
     made = Sender()
     batch = made.batch(3)
     made.send(batch, "a", "b", qos=2)
-    made.flight.received(1)
-    made.flight.leave(batch)
-    made.flight.connected(is_resumed=True, window=10)
-    assert [(one.packet.packet_id, one.is_received) for one in made.flight.to_resend()] == [(1, True), (2, False)]
-    assert made.flight.to_resend() == []
+    made.inflight.received(1)
+    made.inflight.leave(batch)
+    made.inflight.connected(is_resumed=True, window=10)
+    assert [(one.packet.packet_id, one.is_received) for one in made.inflight.to_resend()] == [(1, True), (2, False)]
+    assert made.inflight.to_resend() == []
 
 
 def test_message_that_is_brought_again_takes_its_old_place() -> None:
     made = Sender()
     first, again = made.batch(), made.batch()
     made.send(first, "a", qos=2)
-    made.flight.leave(first)
-    made.flight.connected(is_resumed=True, window=10)
-    made.flight.to_resend()
-    assert made.flight.reclaim("a", again, 0)
-    assert not made.flight.reclaim("a", made.batch(), 0), "it was on the way once"
-    made.flight.received(1)
-    made.flight.completed(1)
+    made.inflight.leave(first)
+    made.inflight.connected(is_resumed=True, window=10)
+    made.inflight.to_resend()
+    assert made.inflight.reclaim("a", again, 0)
+    assert not made.inflight.reclaim("a", made.batch(), 0), "it was on the way once"
+    made.inflight.received(1)
+    made.inflight.completed(1)
     assert (again.left, again.result) == (0, None)
 
 
@@ -82,11 +82,11 @@ def test_message_that_is_confirmed_before_it_is_brought_again_is_done_at_once() 
     made = Sender()
     first, again = made.batch(), made.batch()
     made.send(first, "a")
-    made.flight.leave(first)
-    made.flight.connected(is_resumed=True, window=10)
-    made.flight.to_resend()
-    made.flight.done(1)
-    assert made.flight.reclaim("a", again, 0)
+    made.inflight.leave(first)
+    made.inflight.connected(is_resumed=True, window=10)
+    made.inflight.to_resend()
+    made.inflight.done(1)
+    assert made.inflight.reclaim("a", again, 0)
     assert again.left == 0
 
 
@@ -94,28 +94,28 @@ def test_new_session_forgets_what_was_on_the_way() -> None:
     made = Sender()
     first = made.batch()
     made.send(first, "a")
-    made.flight.leave(first)
-    made.flight.connected(is_resumed=False, window=10)
-    assert len(made.flight) == 0
-    assert not made.flight.reclaim("a", made.batch(), 0)
+    made.inflight.leave(first)
+    made.inflight.connected(is_resumed=False, window=10)
+    assert len(made.inflight) == 0
+    assert not made.inflight.reclaim("a", made.batch(), 0)
 
 
 def test_smaller_window_after_a_reconnect_sends_again_as_there_is_room() -> None:
     made = Sender()
     batch = made.batch(3)
     made.send(batch, "a", "b", "c")
-    made.flight.connected(is_resumed=True, window=2)
-    assert [one.packet.topic for one in made.flight.to_resend()] == ["a", "b"]
-    assert not made.flight.has_room
-    made.flight.done(1)
-    assert [one.packet.topic for one in made.flight.to_resend()] == ["c"]
+    made.inflight.connected(is_resumed=True, window=2)
+    assert [one.packet.topic for one in made.inflight.to_resend()] == ["a", "b"]
+    assert not made.inflight.has_room
+    made.inflight.done(1)
+    assert [one.packet.topic for one in made.inflight.to_resend()] == ["c"]
 
 
 def test_pubcomp_for_an_older_message_ends_no_new_one() -> None:
     made = Sender()
     batch = made.batch()
     made.send(batch, "a", qos=2)
-    made.flight.completed(1)
+    made.inflight.completed(1)
     assert batch.left == 1
 
 
@@ -124,23 +124,23 @@ def test_done_messages_that_nobody_brings_again_are_forgotten() -> None:
     for number in range(20):
         batch = made.batch()
         [packet_id] = made.send(batch, f"m{number}")
-        made.flight.leave(batch)
-        made.flight.done(packet_id)
-    assert not made.flight.reclaim("m0", made.batch(), 0)
-    assert made.flight.reclaim("m19", made.batch(), 0)
+        made.inflight.leave(batch)
+        made.inflight.done(packet_id)
+    assert not made.inflight.reclaim("m0", made.batch(), 0)
+    assert made.inflight.reclaim("m19", made.batch(), 0)
 
 
 @given(st.lists(st.integers(0, 3), max_size=60))
 def test_identifiers_are_never_used_twice_at_once(steps: list[int]) -> None:
     made, flying = Sender(limit=5), list[int]()
     for step in steps:
-        if step and made.flight.has_room:
+        if step and made.inflight.has_room:
             [packet_id] = made.send(made.batch(), "t")
             assert packet_id not in flying
             flying.append(packet_id)
         elif flying:
-            made.flight.done(flying.pop(step % len(flying)))
-        assert len(made.flight) == len(flying) <= 5
+            made.inflight.done(flying.pop(step % len(flying)))
+        assert len(made.inflight) == len(flying) <= 5
 
 
 class Acknowledged:
@@ -151,8 +151,8 @@ class Acknowledged:
     def acknowledge(self, packet: Publish) -> None:
         self.ids.append(packet.packet_id)
 
-    def inflow(self) -> Inflow:
-        return Inflow(self, self.dropped.append)
+    def inbound(self) -> InboundMessages:
+        return InboundMessages(self, self.dropped.append)
 
 
 def delivery(packet_id: int, topic: str = "a", qos: int = 1) -> Delivery:
@@ -165,7 +165,7 @@ def inbox(name: str = "in", *levels: str) -> Inbox:
 
 def test_messages_are_acknowledged_in_the_order_in_which_they_came() -> None:
     said = Acknowledged()
-    flow, box = said.inflow(), inbox()
+    flow, box = said.inbound(), inbox()
     flow.attach(box)
     came = [delivery(number) for number in (1, 2, 3)]
     for one in came:
@@ -179,7 +179,7 @@ def test_messages_are_acknowledged_in_the_order_in_which_they_came() -> None:
 
 def test_message_for_two_sources_is_acknowledged_after_both() -> None:
     said = Acknowledged()
-    flow = said.inflow()
+    flow = said.inbound()
     flow.attach(inbox("one"))
     flow.attach(inbox("two", "#"))
     flow.take(one := delivery(1))
@@ -191,7 +191,7 @@ def test_message_for_two_sources_is_acknowledged_after_both() -> None:
 
 def test_message_without_a_source_waits_for_one() -> None:
     said = Acknowledged()
-    flow, box = said.inflow(), inbox()
+    flow, box = said.inbound(), inbox()
     flow.take(one := delivery(1))
     assert flow.nobody_reads_since() == 0.0
     flow.attach(box)
@@ -203,7 +203,7 @@ def test_message_without_a_source_waits_for_one() -> None:
 
 def test_what_a_source_has_not_taken_is_there_for_the_next() -> None:
     said = Acknowledged()
-    flow, again = said.inflow(), inbox()
+    flow, again = said.inbound(), inbox()
     flow.attach(inbox())
     flow.take(one := delivery(1))
     flow.detach("in")
@@ -213,7 +213,7 @@ def test_what_a_source_has_not_taken_is_there_for_the_next() -> None:
 
 def test_what_nobody_wants_is_given_up_and_counted() -> None:
     said = Acknowledged()
-    flow = said.inflow()
+    flow = said.inbound()
     flow.take(delivery(1, "elsewhere"))
     flow.give_up_unclaimed()
     assert (said.ids, said.dropped) == ([1], ["nobody_reads"])

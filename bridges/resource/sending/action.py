@@ -13,14 +13,14 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from bridges.resource.batch import Pace, Sender
-from bridges.resource.buffer import Buffer
 from bridges.resource.contract import Sink
-from bridges.resource.dead_letters import DeadLetters
 from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst, TargetMissing, understood
-from bridges.resource.fallbacks import FallbackCall
 from bridges.resource.figures import ActionFigures
-from bridges.resource.item import Item
+from bridges.resource.sending.batch import Pace, Sender
+from bridges.resource.sending.buffer import Buffer
+from bridges.resource.sending.dead_letters import DeadLetters
+from bridges.resource.sending.fallbacks import FallbackCall
+from bridges.resource.sending.item import Item
 from bridges.resource.specs import ActionSpec
 from bridges.resource.supervisor import Member, State
 from bridges.resource.tasks import Backoff, ended, until_set
@@ -58,7 +58,7 @@ class Action(Member):
         self.letters = DeadLetters(
             spec.id, spec.dead_letters, services.storage.queues, services.node.clock, self.figures.dead_letters_lost
         )
-        self._matched = self.figures.matched
+        self._is_enabled, self._matched = spec.enable, self.figures.matched  # looked at for each row
         self._fallbacks: Sequence[FallbackCall] = ()
         self._pace: Pace
         self._make_sink: Callable[[], Sink]
@@ -81,7 +81,7 @@ class Action(Member):
     ) -> None:
         """Settings from now on; ``hide`` takes their secrets out of a text. The caller restarts it."""
         self.spec, self.letters.options, self._fallbacks = spec, spec.dead_letters, fallbacks
-        self._pace, self._make_sink, self._hide = pace, make_sink, hide
+        self._is_enabled, self._pace, self._make_sink, self._hide = spec.enable, pace, make_sink, hide
         self._state = self._state[0], ""
 
     # What rules see
@@ -108,7 +108,7 @@ class Action(Member):
         self._put(row, message, None, is_fallback=True)
 
     def _put(self, row: Row, message: Message, settle: Settle | None, is_fallback: bool = False) -> None:
-        if not self.spec.enable:
+        if not self._is_enabled:
             raise SinkDisabled(f"the action '{self.name}' is disabled")
         self._matched.value += 1
         if self._stopped:
@@ -207,7 +207,7 @@ class Action(Member):
         epoch = self.supervisor.epoch
         options = self.spec.resource_opts
         backoff = Backoff(options.retry_interval, options.health_check_interval)
-        self._state = CONNECTING, self._state[1]  # what was wrong is, until it is known to be mended
+        self._state = CONNECTING, self._state[1]  # the reason is kept until something succeeds
         sink: Sink | None = None
         try:
             while True:
@@ -365,7 +365,7 @@ _DROPS: Final = {
 
 
 def _settle_success(items: Sequence[Item]) -> None:
-    """Tell whoever handed the rows over, once for all that it handed over one behind the other."""
+    """Settle rows, once for all consecutive rows with the same ``settle``."""
     for settle, of_one in groupby(items, _settle_of):
         if settle is not None:
             try:

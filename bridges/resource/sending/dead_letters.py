@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bridges.resource.item import Item, from_bytes, to_bytes
+from bridges.resource.sending.item import Item, from_bytes, to_bytes
 from bridges.resource.specs import DeadLetterOptions
 from broker.core import jsontext
 from broker.core.clock import Clock

@@ -1,0 +1,1 @@
+"""What connectors' settings have in common: addresses, secrets, TLS, tokens, ``resource_opts``."""
