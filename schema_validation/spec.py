@@ -62,7 +62,7 @@ class SchemaBody(Settings):
         problems = [f"a schema of type {self.type} has no {name}" for name in refused if getattr(self, name)]
         if is_external and self.parameters is None:
             problems.append("expected parameters, with at least a url")
-        if not is_external and (self.source is None) == (self.files is None):
+        if not is_external and (self.source is None) == (not self.files):
             problems.append("expected either source or files")
         if problems:
             raise ValueError("; ".join(problems))
