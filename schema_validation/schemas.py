@@ -48,7 +48,7 @@ def source_of(spec: Mapping[str, Any]) -> Source:
     """
     if spec["type"] == EXTERNAL_HTTP:
         return parse_parameters(spec["parameters"]).source()
-    if spec.get("files") is not None:
+    if spec.get("files"):
         files: list[dict[str, Any]] = spec["files"]
         return files
     source = spec["source"]

@@ -57,14 +57,15 @@ class SchemaBody(Settings):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        is_external, is_protobuf = self.type == "external_http", self.type == "protobuf"
-        extra = [name for name in ("source", "files", "references") if is_external and getattr(self, name)]
-        if extra or (self.files is not None and not is_protobuf):
-            raise ValueError(f"a schema of type {self.type} has no {extra[0] if extra else 'files'}")
+        is_external = self.type == "external_http"
+        refused = ("source", "files", "references") if is_external else () if self.type == "protobuf" else ("files",)
+        problems = [f"a schema of type {self.type} has no {name}" for name in refused if getattr(self, name)]
         if is_external and self.parameters is None:
-            raise ValueError("expected parameters, with at least a url")
-        if not is_external and (self.source is None) == (self.files is None):
-            raise ValueError("expected either source or files")
+            problems.append("expected parameters, with at least a url")
+        if not is_external and (self.source is None) == (not self.files):
+            problems.append("expected either source or files")
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
 

@@ -85,3 +85,9 @@ def test_creating_refuses_what_it_cannot_use(spec: Any) -> None:
     for service in (SCHEMAS.schemas, SCHEMAS.validations, TRANSFORMS.service):
         with pytest.raises(Invalid):
             service.create({**spec, "name": "_"} if isinstance(spec, dict) else spec)
+
+
+@pytest.mark.parametrize("body", [{"type": "json", "files": []}, {"type": "protobuf", "files": []}, {"type": "avro"}])
+def test_a_schema_without_a_source_is_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(Invalid, match="expected either source or files"):
+        SCHEMAS.schemas.check(body)
