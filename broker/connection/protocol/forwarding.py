@@ -46,15 +46,14 @@ class Forwarding:
         pipeline: Pipeline[Routes[Session]],
         dead_letters: DeadLetters,
     ) -> None:
-        self._context, self._figures = context, context.figures
+        self._admission, self._events, self._figures = context.admission, context.events, context.figures
         self._plans, self._pipeline, self._has_dead_letters = plans, pipeline, dead_letters.is_on
 
-    @property
     def is_allowed(self) -> bool:
         """Whether nothing has to be known of each message now."""
-        context = self._context
-        is_needed = self._has_dead_letters or context.admission.drops_qos0
-        return not is_needed and _WATCHED.isdisjoint(context.events.wanted)
+        if self._has_dead_letters or self._admission.drops_qos0:
+            return False
+        return _WATCHED.isdisjoint(self._events.wanted)
 
     def finders(self, c: Connection) -> tuple[FindPlan, FindPlan, FindKind]:
         """How a connection's reads find the plans of QoS 0 and QoS 1 publishes by topic, and the kind of a QoS 0

@@ -68,8 +68,7 @@ class PacketReader:
         context, forwarding = self._context, self._forwarding
         end, limit, extra = len(data), c.max_packet_bytes, 1 if c.is_v5 else 0
         (find_plan, find_qos1, find_kind), startswith = forwarding.finders(c), data.startswith
-        is_unwatched, forward_run, forward_qos1 = forwarding.is_allowed, forwarding.run, forwarding.qos1
-        remember_head = forwarding.remember_head
+        is_unwatched = forwarding.is_allowed()
         takes_qos1 = is_unwatched and context.settings.maximum_qos > 0
         now_s, looks_at = context.clock.monotonic_s, _LOOK_EVERY
         scheduler, figures = self._scheduler, context.figures
@@ -116,7 +115,7 @@ class PacketReader:
                         routes = plan.routes
                         if plan.is_staged:
                             if run_routes is not None:
-                                forward_run(c, run_routes, data[run_start:position], run_count)
+                                forwarding.run(c, run_routes, data[run_start:position], run_count)
                                 run_routes = None
                             position = self._publishing.take_run(c, plan, data, position, head_end, stop)
                             if c.is_closed:
@@ -128,7 +127,7 @@ class PacketReader:
                         if routes.is_plain:
                             if routes is not run_routes:
                                 if run_routes is not None:
-                                    forward_run(c, run_routes, data[run_start:position], run_count)
+                                    forwarding.run(c, run_routes, data[run_start:position], run_count)
                                     if len(run_routes.entries) > WIDE:
                                         looks_at = rounds
                                 run_routes, run_start, run_count = routes, position, 0
@@ -138,13 +137,15 @@ class PacketReader:
                             while position <= last and startswith(head, position):
                                 position += size
                                 run_count += 1
-                            kind = find_kind(head) or (remember_head(c, head, routes, size) if known else _NEW)
+                            kind = find_kind(head) or (
+                                forwarding.remember_head(c, head, routes, size) if known else _NEW
+                            )
                             while position <= last and find_kind(data[position : position + head_size]) is kind:
                                 position += size
                                 run_count += 1
                             continue
                 if run_routes is not None:
-                    forward_run(c, run_routes, data[run_start:position], run_count)
+                    forwarding.run(c, run_routes, data[run_start:position], run_count)
                     run_routes = None
                 packets += 1
                 if first == 0x40 and length == 2:
@@ -156,7 +157,7 @@ class PacketReader:
                     if (
                         first == 0x32
                         and takes_qos1
-                        and (wide := forward_qos1(c, find_qos1, data, position, body, stop))
+                        and (wide := forwarding.qos1(c, find_qos1, data, position, body, stop))
                     ):
                         answered += 1
                         if wide > WIDE:
@@ -184,7 +185,7 @@ class PacketReader:
                 position = stop
         finally:
             if run_routes is not None:
-                forward_run(c, run_routes, data[run_start:position], run_count)
+                forwarding.run(c, run_routes, data[run_start:position], run_count)
             figures.packets_received.value += packets
             if published_bytes:
                 figures.published_bytes_received.value += published_bytes
