@@ -24,15 +24,16 @@ from rules.builder import BuiltRule, RuleBuilder, UnusableRule, calls_jq
 from rules.chains import Link, chain_problems, readers_of
 from rules.engine import RuleEngine
 from rules.functions.registry import Functions
-from rules.in_spark import spark_form
 from rules.metrics import Counts, MatchRates, Totals
 from rules.rule import Statement
 from rules.settings import RulesSettings
 from rules.spec import RuleSpec, checked_name, parse_spec
+from rules.sql.spark import to_spark
+from rules.sql.spark_values import NotInSpark
 from rules.sql.type_checker.inference import Inferred
 from rules.sql.type_checker.types import unified
 from rules.trials import tester
-from rules.trials.backtest import BacktestRequest, Backtests, wish
+from rules.trials.backtest import BacktestRequest, Backtests, requested
 from rules.trials.cases import refuse_failures, report, run_cases
 from rules.trials.explain import Explainer
 from rules.type_check import TypeChecker, TypedRule, effects
@@ -242,9 +243,9 @@ class RuleService(Contributor):
             Unavailable: this node has no streams.
         """
         self._jobs()
-        return wish(body, self._spec_of, self._check_sql, self._settings)
+        return requested(body, self._spec_of, self._check_sql, self._settings)
 
-    def backtest(self, wish: BacktestRequest) -> dict[str, Any]:
+    def backtest(self, request: BacktestRequest) -> dict[str, Any]:
         """Begin a back-test; the job.
 
         Raises:
@@ -252,7 +253,7 @@ class RuleService(Contributor):
             NotFound: there is no such stream.
             Unavailable: enough run already.
         """
-        return self._jobs().start(wish)
+        return self._jobs().start(request)
 
     def backtests(self) -> Sequence[dict[str, Any]]:
         """The back-tests that are known, newest first."""
@@ -350,10 +351,16 @@ class RuleService(Contributor):
         return self._usable(name).rule.statement.on_message.source
 
     def spark_form(self, name: str) -> dict[str, Any]:
-        """``sql`` and ``columns`` of a rule as Spark SQL, or the ``problem`` that keeps it from being that."""
-        statement = self._usable(name).rule.statement
+        """``sql`` and ``columns`` of a rule as Spark SQL over the view ``records`` of the source ``sluice``; or, with
+        ``sql`` None, the ``problem``: the expression that keeps it from being that, with its place."""
+        statement, node = self._usable(name).rule.statement, self._services.node.name
         payload = self._types.payload(statement)
-        return spark_form(statement, payload, self._functions, rule=name, node=self._services.node.name)
+        try:
+            made = to_spark(statement.tree, statement.sources, self._functions, payload, rule=name, node=node)
+        except NotInSpark as refusal:
+            return {"sql": None, "columns": [], "problem": refusal.problem.as_dict()}
+        columns = [{"name": column, "type": kind} for column, kind in made.columns]
+        return {"sql": made.sql, "columns": columns, "problem": None}
 
     def rule_for_spark(self, name: str) -> dict[str, Any]:
         """What the lake needs to run a rule on its own: ``name``, ``sql``, ``node`` and ``columns``."""

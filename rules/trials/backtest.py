@@ -105,7 +105,7 @@ class Backtests:
         self._positions, self._schemas = services.storage.positions, schemas
         self._jobs: dict[str, Backtest] = {}
 
-    def start(self, wish: BacktestRequest) -> dict[str, Any]:
+    def start(self, request: BacktestRequest) -> dict[str, Any]:
         """Begin; the job.
 
         Raises:
@@ -115,27 +115,29 @@ class Backtests:
         """
         if sum(job.state == "running" for job in self._jobs.values()) >= MAX_RUNNING:
             raise Unavailable(f"{MAX_RUNNING} back-tests run already; wait for one, or cancel it", retry_after_s=10)
-        where = self._positions(wish.stream, None)
+        where = self._positions(request.stream, None)
         if where["kind"] != "topics":
             hint = "name a stream that captures topics; those of rows have no messages"
-            raise Invalid(_WHAT, [Problem(f"stream {wish.stream!r} keeps rows of rules", "/stream", suggestion=hint)])
-        ranges = self._ranges(wish)
+            raise Invalid(
+                _WHAT, [Problem(f"stream {request.stream!r} keeps rows of rules", "/stream", suggestion=hint)]
+            )
+        ranges = self._ranges(request)
         job = Backtest(
             secrets.token_hex(8),
-            wish.after["name"] if wish.before is not None else None,
-            wish.stream,
+            request.after["name"] if request.before is not None else None,
+            request.stream,
             sum(end - start for _, start, end in ranges),
             self._clock.now_ns() // 1_000_000,
             [{"shard": shard, "from": str(start), "to": str(end)} for shard, start, end in ranges],
         )
         document = {
-            "node": self._node, "rule": wish.after["name"], "stream": wish.stream, "before": wish.before,
-            "after": wish.after, "ranges": ranges, "ranges_url": where["ranges_url"], "log": where["log"],
-            "ticket": where["ticket"], "samples": wish.samples, "deadline_s": wish.timeout_s,
+            "node": self._node, "rule": request.after["name"], "stream": request.stream, "before": request.before,
+            "after": request.after, "ranges": ranges, "ranges_url": where["ranges_url"], "log": where["log"],
+            "ticket": where["ticket"], "samples": request.samples, "deadline_s": request.timeout_s,
             "memory_bytes": self._settings.backtest_memory, "schemas": list(self._schemas()), "parent": os.getpid(),
         }  # fmt: skip
         self._keep(job)
-        job.task = asyncio.create_task(self._run(job, document, wish.timeout_s), name=f"back-test {job.id}")
+        job.task = asyncio.create_task(self._run(job, document, request.timeout_s), name=f"back-test {job.id}")
         return job.as_dict()
 
     def known(self) -> Sequence[dict[str, Any]]:
@@ -180,19 +182,19 @@ class Backtests:
         for id in over[: max(0, len(self._jobs) - MAX_KEPT)]:
             del self._jobs[id]
 
-    def _ranges(self, wish: BacktestRequest) -> list[tuple[int, int, int]]:
+    def _ranges(self, request: BacktestRequest) -> list[tuple[int, int, int]]:
         """Shard, first offset and offset after the last, of what is there; the newest when that is more than asked."""
-        firsts, ends = self._offsets(wish.stream, wish.start), self._offsets(wish.stream, wish.end)
+        firsts, ends = self._offsets(request.stream, request.start), self._offsets(request.stream, request.end)
         ranges = []
-        for held in self._positions(wish.stream, None)["shards"]:
+        for held in self._positions(request.stream, None)["shards"]:
             shard, first, following = held["shard"], int(held["first_offset"]), int(held["next_offset"])
             start = max(first, firsts.get(shard, first))
             end = min(following, ends.get(shard, following))
             if start < end:
                 ranges.append((shard, start, end))
         if not ranges:
-            raise Invalid(_WHAT, [Problem(f"stream {wish.stream!r} holds nothing of that range", "/from")])
-        return _newest(ranges, wish.limit)
+            raise Invalid(_WHAT, [Problem(f"stream {request.stream!r} holds nothing of that range", "/from")])
+        return _newest(ranges, request.limit)
 
     def _offsets(self, stream: str, place: int | datetime | None) -> dict[int, int]:
         """The offset of each shard at a place; none when no place was named."""
@@ -248,7 +250,7 @@ class Backtests:
             job.state, job.error, job.ended_ms = state, error, self._clock.now_ns() // 1_000_000
 
 
-def wish(
+def requested(
     body: Any, spec_of: Callable[[str], Spec], check: Callable[[Spec], None], settings: RulesSettings
 ) -> BacktestRequest:
     """The request that a body holds.

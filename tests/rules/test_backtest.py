@@ -21,7 +21,7 @@ from rules.functions.library import standard
 from rules.rule import Statement, compile_statement
 from rules.settings import RulesSettings
 from rules.sql.compiler import Surroundings
-from rules.trials.backtest import Backtests, wish
+from rules.trials.backtest import Backtests, requested
 from rules.trials.backtest_run import Backtest, Ended, Job, Range, undefined_columns
 from tests.support.features import make_services
 
@@ -142,7 +142,7 @@ def test_time_that_is_over_ends_it() -> None:
         compared(None, "SELECT 1 AS a FROM '#'", [record(b"{}")] * 50, ends_s=time.monotonic())
 
 
-# The wish
+# The request
 
 
 def spec_of(name: str) -> dict[str, Any]:
@@ -168,9 +168,9 @@ def check(spec: dict[str, Any]) -> None:
         ({"sql": "x", "stream": "raw", "timeout_s": True}, "/timeout_s"),
     ],
 )
-def test_a_wish_that_cannot_be_is_told_with_its_place(body: dict[str, Any], pointer: str) -> None:
+def test_a_wrong_request_is_refused_with_its_place(body: dict[str, Any], pointer: str) -> None:
     with pytest.raises(Invalid) as refused:
-        wish(body, spec_of, check, RulesSettings())
+        requested(body, spec_of, check, RulesSettings())
     assert refused.value.problems[0].pointer == pointer
 
 
@@ -205,7 +205,7 @@ def jobs(command: Sequence[str], kind: str = "topics") -> Backtests:
 
 
 def wanted(**members: Any) -> Any:
-    return wish({"sql": "SELECT 1 AS a FROM 't'", "stream": "raw", **members}, spec_of, check, RulesSettings())
+    return requested({"sql": "SELECT 1 AS a FROM 't'", "stream": "raw", **members}, spec_of, check, RulesSettings())
 
 
 @pytest.mark.parametrize(
