@@ -74,7 +74,7 @@ class AccessCheck(Settings, strict=True):
     client: CheckedClient = Field(examples=[{"clientid": "c1", "username": "ann"}])
     action: Literal["publish", "subscribe"] | None = None
     topic: str | None = Field(default=None, description="The topic, or the topic filter.", validate_default=True)
-    qos: Literal[0, 1, 2] = 0
+    qos: int = Field(default=0, ge=0, le=2)
     retain: bool = False
 
     @field_validator("topic")

@@ -107,7 +107,7 @@ def _reason(found: dict[str, Any]) -> str:
     if found["decided_by"] == "authentication":
         decision = found["authentication"]
         why = f"; {decision['why']}" if decision.get("why") else ""
-        return f"authentication ({decision['mechanism'] or 'no authenticator'}: {decision['reason_code']}{why})"
+        return f"authentication ({decision['mechanism'] or 'no authenticator decides'}: {decision['reason_code']}{why})"
     ruling = found["authorization"]
     words = {
         "superuser": "default: rules do not apply to superusers",

@@ -214,7 +214,7 @@ def test_what_would_be_decided_is_told_with_its_reason(node: Node) -> None:
     denied = sluice(node, "access", "check", "c1", "subscribe", "u/#", "--username", "ann", expect=7)
     assert "denied, by authorization.no_match" in denied
     refused = sluice(node, "access", "check", "c1", "--anonymous", expect=7)
-    assert "denied, by authentication (nobody decides: not_authorized)" in refused
+    assert "denied, by authentication (no authenticator decides: not_authorized)" in refused
     body = {"client": {"clientid": "c", "username": "ann", "password": "pencil"}, "action": "publish", "topic": "u/c"}
     found = node.call("POST", "/access:check", body)
     assert (found["authentication"]["mechanism"], found["allowed"]) == ("builtin", False)

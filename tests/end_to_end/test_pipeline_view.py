@@ -159,7 +159,7 @@ def test_expressions_are_evaluated_from_the_command_line(node: Node, tmp_path: P
     [
         (["variform", "uper(x)"], exit_codes.FAILED, "line 1, column 1: no function 'uper'; did you mean 'upper'?"),
         (["variform", "x"], exit_codes.FAILED, "variable 'x' has no value"),
-        (["variform", "x", "--set", "x"], exit_codes.USAGE, "--set is written NAME=VALUE"),
+        (["variform", "x", "--set", "x"], exit_codes.USAGE, "--set: expected NAME=VALUE"),
         (["variform", "x", "--bindings", "["], exit_codes.USAGE, "--bindings is no JSON"),
         (["variform", "x", "--bindings", "[]"], exit_codes.USAGE, "--bindings is a JSON object"),
         (["transforms", "try", "-t", "a"], exit_codes.USAGE, "give names of saved ones, or a file"),

@@ -53,7 +53,9 @@ def test_a_rule_lives_on_the_command_line(node: Node, tmp_path: Path) -> None:
     assert sluice(node, "rules", "apply", "-f", str(file), "--force") == "rule warm replaced\n"
     assert "FAILED warm: warm" in sluice(node, "rules", "test", "warm", expect=7)
     assert "-sql: SELECT payload.t AS t FROM 'm/#' WHERE payload.t > 20" in sluice(node, "rules", "diff", "warm")
-    assert sluice(node, "rules", "restore", "warm", "1") == "rule warm is version 1 again, as version 3\n"
+    assert (
+        sluice(node, "rules", "restore", "warm", "1") == 'rolled back rule "warm" to version 1 (saved as version 3)\n'
+    )
     assert "restored version 1" in sluice(node, "rules", "versions", "warm")
     assert json.loads(sluice(node, "rules", "versions", "warm", "--json"))["total"] == 3
     assert sluice(node, "rules", "test") == "ok     warm: warm\n1 passed, 0 failed\n"
@@ -63,7 +65,7 @@ def test_a_rule_lives_on_the_command_line(node: Node, tmp_path: Path) -> None:
     node.call("POST", "/messages:publish", {"topic": "m/1", "payload": '{"t": 25}'})
     assert json.loads(sluice(node, "rules", "metrics", "warm", "--json"))["matched"] == 1
     assert "console" in sluice(node, "rules", "metrics", "warm")
-    assert sluice(node, "rules", "reset", "warm") == "rule warm counts from zero\n"
+    assert sluice(node, "rules", "reset", "warm") == "counters of rule warm are zero\n"
     assert "warm" in sluice(node, "rules", "list", "--match", "m/7", "--enabled")
     assert "warm" not in sluice(node, "rules", "ls", "--disabled")
     assert sluice(node, "rules", "delete", "warm", "--yes") == "rule warm removed\n"

@@ -106,7 +106,7 @@ def test_a_message_that_a_gate_stops_is_told_why(api: httpx.Client) -> None:
         ({"qos": 3}, "/qos"),
         ({"qos": True}, "/qos"),
         ({"retain": 1}, "/retain"),
-        ({"user_properties": [["a"]]}, "/user_properties"),
+        ({"user_properties": [["a"]]}, "/user_properties/0"),
         ({"payload": 3}, "/payload"),
         ({"payload": {"encoding": "hex", "data": ""}}, "/payload/encoding"),
         ({"payload": {"encoding": "base64", "data": "?"}}, "/payload/data"),

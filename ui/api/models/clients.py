@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -19,10 +19,10 @@ class SubscriptionOptions(Body):
     """A topic filter, or ``$share/GROUP/FILTER``, and the options of the subscription."""
 
     filter: str
-    qos: Literal[0, 1, 2] = 0
+    qos: int = Field(default=0, ge=0, le=2)
     no_local: bool = False
     retain_as_published: bool = False
-    retain_handling: Literal[0, 1, 2] = 0
+    retain_handling: int = Field(default=0, ge=0, le=2)
 
 
 class SubscribeClient(Body):

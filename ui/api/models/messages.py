@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SkipValidation
 
 from ui.api.models.shapes import Body
 
@@ -16,19 +16,21 @@ class EncodedPayload(BaseModel, extra="forbid"):
     data: Any
 
 
-class PublishRequest(BaseModel, extra="forbid"):
+class PublishRequest(Body):
     """A message to publish, as a client would."""
 
     topic: str = Field(examples=["meters/1/telemetry"])
-    payload: str | EncodedPayload = ""
-    qos: Literal[0, 1, 2] = 0
+    payload: Annotated[str | EncodedPayload, SkipValidation] = ""  # checked where it is decoded
+    qos: int = Field(default=0, ge=0, le=2)
     retain: bool = False
-    user_properties: list[tuple[str, str]] = []
+    user_properties: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(
+        default=[], description="Pairs of name and value."
+    )
     content_type: str | None = None
     response_topic: str | None = None
     correlation_data: str | None = Field(default=None, description="As text in UTF-8.")
-    message_expiry_interval: int | None = Field(default=None, description="Seconds.")
-    payload_format_indicator: Literal[0, 1] | None = None
+    message_expiry_interval: int | None = Field(default=None, ge=0, le=0xFFFFFFFF, description="Seconds.")
+    payload_format_indicator: int | None = Field(default=None, ge=0, le=1)
     check_acl: bool = Field(
         default=False, description="Whether access rules apply, to the client `sluice-api` of the listener `api`."
     )
