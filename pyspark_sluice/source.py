@@ -25,7 +25,7 @@ try:  # Admission control exists since Spark 4.2; before it, a batch takes what 
     from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 except ImportError:
 
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]  # stands in where Spark has no such mixin
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]  # is in where Spark has no such mixin
         """Nothing: Spark before 4.2 runs availableNow as one batch."""
 
     class ReadMaxRows:  # type: ignore[no-redef]  # Spark before 4.2 neither asks for nor gives one

@@ -41,7 +41,7 @@ class BuiltRule:
 
 @dataclass(frozen=True, slots=True)
 class UnusableRule:
-    """A rule of the configuration that cannot be made: kept as it stands there, shown, and not run."""
+    """A rule of the configuration that cannot be made: kept as written, shown, and not run."""
 
     name: str
     stored: Spec

@@ -79,7 +79,7 @@ def _circle(name: str, rules: Mapping[str, Link]) -> list[str]:
 
 
 def _length(name: str, rules: Mapping[str, Link], known: dict[str, int]) -> int:
-    """How many rules stand in a row behind a rule, itself included; rows that go round are another rule's mistake."""
+    """How many rules are in a row behind a rule, itself included; rows that go round are another rule's mistake."""
     if name not in known:
         known[name] = 0
         known[name] = 1 + max((_length(other, rules, known) for other in _reads(name, rules)), default=0)

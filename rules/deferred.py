@@ -96,9 +96,9 @@ class Bounds:
 
 
 class Deferrals:
-    """The rules of a node that are put off. Used on the event loop; ``begin`` and ``end`` frame its tasks.
+    """The rules of a node that are deferred. Used on the event loop; ``begin`` and ``end`` frame its tasks.
 
-    ``busy`` names the rules that have something in their queue: they put off everything until it is worked off, so that
+    ``busy`` names the rules that have something in their queue: they put off everything until it is processed, so that
     order is kept.
     """
 
@@ -112,13 +112,13 @@ class Deferrals:
         self._ending: set[asyncio.Task[None]] = set()
         self._is_running = False
         self._put_off = metrics.counter("rule_deferred", "messages and events that rules put off")
-        self._settled = metrics.counter("rule_deferred_done", "messages and events that were put off and are done")
+        self._settled = metrics.counter("rule_deferred_done", "messages and events that were deferred and are done")
         self._deleted = metrics.counter(
             "rule_deferred_dropped", "messages and events put off and never done, by reason", reason="rule_deleted"
         )
 
     def begin(self) -> None:
-        """Go on with what was put off before. Queues of rules that are not there any more are dropped."""
+        """Go on with what was deferred before. Queues of rules that are not there any more are dropped."""
         self._is_running = True
         for queue in self._queues.names(PREFIX):
             name = queue.removeprefix(PREFIX)
@@ -142,8 +142,8 @@ class Deferrals:
     def use(self, rules: Iterable[DeferredRule], known: Iterable[str]) -> None:
         """The rules that run now, and the names of all, disabled ones among them.
 
-        What a disabled rule had put off waits; what a deleted one had is dropped and counted; a changed rule works off
-        what was put off before as it is now.
+        What a disabled rule had put off waits; what a deleted one had is dropped and counted; a changed rule processes
+        what was deferred before as it is now.
         """
         self._rules, self._known = {rule.name: rule for rule in rules}, frozenset(known)
         if self._is_running:

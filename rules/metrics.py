@@ -129,7 +129,7 @@ class MatchRates:
         return self._rates.get(name) or MatchRate()
 
     def forget(self, name: str) -> None:
-        """Begin anew, as when a rule's counters are set to zero."""
+        """Restart, as when a rule's counters are set to zero."""
         self._rates.pop(name, None)
 
 

@@ -99,7 +99,7 @@ class Rule:
     now_ns: Callable[[], int]
     is_enabled: bool = True
     for_templates: Program | None = field(default=None)
-    """In place of ``statement.on_message`` while nobody but the templates of the actions sees the rows."""
+    """In place of ``statement.on_message`` while no one but the templates of the actions sees the rows."""
     last_error: LastError | None = field(default=None)
     readers: Sequence[RowCall] = field(default=())
     variables: Callable[[Message], Row] | None = field(default=None)
@@ -178,11 +178,11 @@ class Rule:
 
     @property
     def event_program(self) -> Program:
-        """What evaluates columns; also those of messages that were put off."""
+        """What evaluates columns; also those of messages that were deferred."""
         return self.statement.on_event
 
     def settle(self, outcome: Result | Exception, message: Message) -> Iterator[object]:
-        """Count the evaluation of what was put off and do the actions for its rows. It is too late to drop anything.
+        """Count the evaluation of what was deferred and do the actions for its rows. It is too late to drop anything.
 
         Stops after each row of a list, for others to have their turn.
         """
@@ -196,7 +196,7 @@ class Rule:
             yield from self._act_on_many(outcome, message, most_bytes)
 
     def _runner(self, program: Program) -> Callable[[Any], Result]:
-        """What evaluates a program where nobody can wait long; what would take long is put off, and what follows it."""
+        """What evaluates a program where no one can wait; long work is deferred, with what follows it."""
         if self.decides or not self.statement.makes_lists:
             return program.run_short
         return in_order(program.at_once, self._is_busy, self._most_rows)

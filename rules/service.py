@@ -137,7 +137,7 @@ class RuleService(Contributor):
         self._changed()
 
     def delete(self, name: str, *, force: bool = False) -> None:
-        """Delete a rule; with ``force`` also one that other rules read, which then stand still.
+        """Delete a rule; with ``force`` also one that other rules read, which then stop.
 
         Raises:
             InUse: other rules read its rows.

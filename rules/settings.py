@@ -12,7 +12,7 @@ from broker.config.units import Duration, Size
 
 
 class RulesSettings(Settings):
-    """How rules run. The rules themselves stand under ``rule_engine.rules``."""
+    """How rules run. The rules themselves are under ``rule_engine.rules``."""
 
     ignore_sys_message: bool = Field(default=True, description="Leave out messages on $SYS topics.")
     max_republish_depth: int = Field(

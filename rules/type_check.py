@@ -171,7 +171,7 @@ def _names_schemas(tree: exp.Select) -> bool:
     return any(call.name == "schema_decode" for call in tree.find_all(exp.Anonymous))
 
 
-# What other schemas would do to rules: their SQL typed anew, held against what it is now.
+# What other schemas would do to rules: their SQL typed again, held against what it is now.
 
 
 @dataclass(frozen=True, slots=True)

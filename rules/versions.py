@@ -31,7 +31,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version: ``saved_ms`` is milliseconds since 1970, None where a file made the rule and nobody knows when."""
+    """One version: ``saved_ms`` is milliseconds since 1970, None where a file made the rule and no one knows when."""
 
     number: int
     saved_ms: int | None
@@ -100,7 +100,7 @@ class Versions:
         return self._all(name).versions
 
     def of_file(self, name: str) -> Sequence[Version]:
-        """The versions that stand in a file, whether or not a rule of that name is known."""
+        """The versions that are in a file, whether or not a rule of that name is known."""
         kept = self._read(name)
         return kept.versions if kept is not None else ()
 
@@ -200,7 +200,7 @@ def _as_lines(spec: Spec) -> list[str]:
 
 
 def _encoded(history: _History) -> bytes:
-    """As it stands in the file, without the oldest versions where all would be too large."""
+    """As it is in the file, without the oldest versions where all would be too large."""
     versions = [
         {"version": one.number, "saved_ms": one.saved_ms, "change": one.change, "spec": one.spec}
         for one in history.versions

@@ -56,7 +56,7 @@ def schema_check(index: int, spec: SchemaCheckSpec, schemas: SchemaLookup) -> Ch
 
 
 def _json_check(index: int, schema: str, serde: JsonSchemaSerde) -> Check:
-    """The hot one: the payload is decoded once a message, whoever asks first, and validated by native code."""
+    """The hot one: the payload is decoded once a message, by the first to ask, and validated by native code."""
     is_valid, explain = serde.is_valid, serde.explain
 
     def check(message: Message) -> CheckFailure | None:

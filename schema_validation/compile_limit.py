@@ -24,7 +24,7 @@ _COSTLY = re.compile(r"\\\\[pPwWdDsS]|\{\d+,?\d*\}|\(\?")
 """What makes a pattern large when it is compiled: classes of Unicode, counted repetition, flags."""
 _FEW = 3
 _MOST_HELD_S = 0.5
-"""Longest compilation in the broker's own process, which stands still for it."""
+"""Longest compilation in the broker's own process, which stops for it."""
 
 
 def check_compiles_in_time(source: str) -> None:
@@ -54,7 +54,7 @@ def _too_slow() -> SourceError:
 
 
 def _main() -> int:
-    """Compile what stands on standard input; print the seconds. What does not compile says so in its own place."""
+    """Compile what is on standard input; print the seconds. What does not compile says so in its own place."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (int(DEADLINE_S) + 1, int(DEADLINE_S) + 1))
     from schema_validation.serdes.json_schema import JsonSchemaSerde

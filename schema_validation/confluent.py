@@ -1,7 +1,7 @@
 """Confluent-compatible registries elsewhere: schemas by the number that travels with the data.
 
 What a number stands for never changes, so it is asked for once and kept. Asking waits for the network and never holds
-up the event loop: rules are evaluated where they can wait. Where nobody waits the first message with a number that is
+up the event loop: rules are evaluated where they can wait. Where no one waits the first message with a number that is
 not known yet fails, saying so, and the schema is fetched meanwhile. Redirects are not followed, answers and times are
 bounded.
 """

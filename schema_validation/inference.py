@@ -1,7 +1,7 @@
 """A schema from messages: what all of them have in common, and no more than they show.
 
 Fields that every message has are required, formats hold for every text seen, and a list of values is proposed only
-where few values came back often. Nothing is closed: fields nobody has sent yet stay allowed (in JSON Schema).
+where few values came back often. Nothing is closed: fields no one has sent yet stay allowed (in JSON Schema).
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class _Avro:
             kinds.discard("integer")
         branches = [self._branch(kind, shape, name, where) for kind in sorted(kinds - {"null"})]
         if not branches:
-            self._warnings.append(f"{where} was never anything but null or empty; a text is assumed")
+            self._warnings.append(f"{where} was never anything but null or empty; a string is assumed")
             return ["null", "string"]
         if len(branches) == 1 and not is_nullable:
             return branches[0]

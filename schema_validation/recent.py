@@ -77,7 +77,7 @@ class Sampler:
         self._asked_for: dict[str, TopicFilter] = {}
 
     def plan(self, topic: str) -> GateCall | None:
-        """What keeps samples of a topic, None where nobody wants any."""
+        """What keeps samples of a topic, None where no one wants any."""
         wanted = {own.filter: own for own in (*self._filters(), *self._asked_for.values())}
         self._rings = {text: ring for text, ring in self._rings.items() if text in wanted}
         if self._max_messages == 0:
@@ -86,7 +86,7 @@ class Sampler:
         return _sampling(rings) if rings else None
 
     def watch(self, topic_filter: TopicFilter) -> None:
-        """Keep samples of these topics too; the oldest that was asked for makes room. Plans must be made anew."""
+        """Keep samples of these topics too; the oldest that was asked for makes room. Plans must be made again."""
         while len(self._asked_for) >= _MOST_ASKED_FOR:
             del self._asked_for[next(iter(self._asked_for))]
         self._asked_for[topic_filter.filter] = topic_filter

@@ -103,7 +103,7 @@ class Registry:
         return self.trial(made)
 
     def trial(self, schemas: Mapping[str, Schema]) -> Registry:
-        """A registry in which these schemas stand in place of, or beside, those that there are."""
+        """A registry in which these schemas are in place of, or beside, those that there are."""
         trial = Registry(lambda name: schemas.get(name) or self._find(name), lambda: [*schemas, *self._names()])
         trial.payload_type_of = self.payload_type_of
         trial.externals = self.externals

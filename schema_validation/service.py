@@ -27,7 +27,7 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A schema made off the event loop, good for as long as ``base`` is what stands under its name."""
+    """A schema made off the event loop, valid as long as ``base`` is what is under its name."""
 
     base: Schema | None
     made: Schema
@@ -142,11 +142,11 @@ class SchemaService:
         return self._put(changed)
 
     def delete(self, name: str, *, force: bool = False, permanent: bool = False) -> None:
-        """Delete a schema. Its versions are still found by their ids, unless it is deleted for good.
+        """Delete a schema. Its versions are still found by their ids, unless it is deleted permanently.
 
         Raises:
             InUse: somebody names it, and ``force`` was not given; other schemas that refer to it keep it from being
-                deleted for good whatever was given.
+                deleted permanently whatever was given.
         """
         schema = self._objects.find(name)
         if schema is None or (schema.is_deleted and not permanent):
@@ -263,7 +263,7 @@ class SchemaService:
         self.modes.put(name, None)
 
     def all_schemas(self) -> Sequence[Schema]:
-        """Every schema that has a text, those included whose versions are all deleted."""
+        """Every schema that has a string, those included whose versions are all deleted."""
         return tuple(schema for schema in self._objects if schema.kind != EXTERNAL_HTTP)
 
     def set_mode(self, name: str | None, mode: str) -> Mode:
@@ -284,7 +284,7 @@ class SchemaService:
         return self.modes.of(name) or self.modes.overall
 
     def _made(self, spec: Spec, name: str | None, prepared: Prepared | None) -> Schema:
-        """What was prepared, or made anew where something has changed since."""
+        """What was prepared, or made again where something has changed since."""
         current = self.prepare(spec, name)
         if prepared is not None:
             base = self._objects.find(prepared.made.name)

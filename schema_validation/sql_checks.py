@@ -77,7 +77,7 @@ def compile_sql_check(
         sql: the text.
         functions: those it may call.
         surroundings: node and clock, as for rules.
-        pointer: where the text stands in what was sent, for problems.
+        pointer: where the text is in what was sent, for problems.
         strict: refuse unknown functions; otherwise they make every message fail, as they would at run time.
 
     Raises:

@@ -219,7 +219,7 @@ _OUTCOMES = {
 
 
 def _sample(item: Any, pointer: str) -> bytes:
-    """A sample as a payload: a text, ``{"encoding", "data"}``, or any other JSON value as it stands."""
+    """A sample as a payload: a string, ``{"encoding", "data"}``, or any other JSON value as it stands."""
     if isinstance(item, str) or (isinstance(item, Mapping) and item.keys() == {"encoding", "data"}):
         return wire.payload_from_wire(item, pointer)
     return jsontext.encode(item)

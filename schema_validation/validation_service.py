@@ -54,7 +54,7 @@ class ValidationService(GateObjects[Validation]):
     def payload_type(self, topic_filter: str, schemas: SchemaLookup | None = None) -> FieldType | None:
         """The type that rules find in payloads on the topics of a filter, or None where nothing is guaranteed.
 
-        It is the type that validations guarantee, as later stages change it. ``schemas`` stand in place of the
+        It is the type that validations guarantee, as later stages change it. ``schemas`` are in place of the
         registered ones.
         """
         found = payload_type(list(self._objects), topic_filter, schemas or self._services.schemas)
@@ -63,7 +63,7 @@ class ValidationService(GateObjects[Validation]):
         return found
 
     def try_on(self, message: Message) -> Trial:
-        """Run the validations on a message that nobody published."""
+        """Run the validations on a message that no one published."""
         found = _tried(list(self._objects), self._services.schemas, message)
         outcome = found["outcome"]
         steps = [
@@ -73,7 +73,7 @@ class ValidationService(GateObjects[Validation]):
         return Trial(steps, message if outcome == "pass" else None)
 
     def test(self, body: Mapping[str, Any]) -> Answer:
-        """Run validations that need not be saved on a message that nobody published.
+        """Run validations that need not be saved on a message that no one published.
 
         Raises:
             Invalid: the validations, schemas or message cannot be used.

@@ -47,11 +47,11 @@ class TransformService(GateObjects[Transformation]):
         return known
 
     def try_on(self, message: Message) -> Trial:
-        """Run the transformations on a message that nobody published."""
+        """Run the transformations on a message that no one published."""
         return try_on(list(self._objects), message, self._services)
 
     def preview(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Run transformations that need not be saved on a message that nobody published.
+        """Run transformations that need not be saved on a message that no one published.
 
         Raises:
             Invalid: the transformations, schemas or message cannot be used.

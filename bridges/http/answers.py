@@ -18,7 +18,7 @@ _CLASS: Final = "xx"
 
 
 class Answer(NamedTuple):
-    """What the service answered: a body longer than wanted is cut. Names of ``headers`` are found in any case."""
+    """What the service answered: a body above the limit is cut. Names of ``headers`` are found in any case."""
 
     status: int
     headers: Mapping[str, str]

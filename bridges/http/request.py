@@ -32,7 +32,7 @@ def target_template(base: str, path: str, query: Mapping[str, str]) -> TargetOf:
     """The path and query of a row's request.
 
     Values are percent-encoded whole, ``/`` among them: whatever they are, they stay in the segment or parameter that
-    they stand in. A row for which a segment of the path would be ``.`` or ``..``, which servers and proxies take for
+    they belong to. A row for which a segment of the path would be ``.`` or ``..``, which servers and proxies take for
     steps in the tree, has no request.
     """
     parameters = [(quote(name, safe=""), value_template(value)) for name, value in query.items()]

@@ -18,7 +18,7 @@ from broker.config.secret_text import ADDRESS
 from broker.config.units import Duration, Size
 
 _OURS: Final = ("connection", "content-length", "expect", "host", "te", "trailer", "transfer-encoding", "upgrade")
-"""Headers that make the message what it is: nobody else sets them."""
+"""Headers that make the message what it is: nothing else sets them."""
 _STATUS: Final = re.compile(r"[1-5](?:xx|[0-9]{2})")
 
 
@@ -117,7 +117,7 @@ class HttpSettings(Settings):
         for name, secret in value.items():
             if "${" in secret.written and secret.shown != secret.written:
                 raise ValueError(
-                    f"the header {name!r} must be a text, or all of it `${{env:NAME}}` or `${{file:PATH}}`"
+                    f"the header {name!r} must be a string, or all of it `${{env:NAME}}` or `${{file:PATH}}`"
                 )
         return value
 

@@ -107,7 +107,7 @@ def guard_of(settings: Authentication) -> Guard:
 
 
 def _is_one_of(found: str, good: Sequence[str]) -> bool:
-    """Whether a text is one of some; how long that takes tells nothing of them. Nothing is not one of them."""
+    """Whether a string is one of some; how long that takes tells nothing of them. Nothing is not one of them."""
     given = found[:_LONGEST_HEADER].encode("utf-8", "surrogateescape")
     fits = [hmac.compare_digest(given, text.encode()) for text in good]
     return any(fits) and bool(given)

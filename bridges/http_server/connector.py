@@ -104,7 +104,7 @@ class HttpServerSource(Source):
         self._connector, self._settings, self._context = connector, settings, context
 
     async def run(self, feed: Feed) -> NoReturn:
-        """Stand at the door until cancelled."""
+        """Listen until cancelled."""
         services, name = self._context.services, self._context.name.partition(":")[2]
         connector = self._connector
         receiver = PostReceiver(name, connector.guard, connector.settings, self._settings, services, feed)

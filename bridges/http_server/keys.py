@@ -1,4 +1,4 @@
-"""Keys of requests that were taken, so that one that comes again is not taken again. Kept with what it led to."""
+"""Keys of requests that were taken, so that one that comes again is not reprocessed. Kept with what it led to."""
 
 from __future__ import annotations
 

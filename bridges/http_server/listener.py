@@ -66,7 +66,7 @@ class PostListener:
         """Listen.
 
         Raises:
-            BadSettings: the address cannot be had, or a file of TLS cannot be used.
+            BadSettings: the address is not available, or a file of TLS cannot be used.
         """
         settings = self._settings
         host, port = settings.address

@@ -131,7 +131,7 @@ class PostReceiver:
             if begin + _SLICE < len(parts):
                 await asyncio.sleep(0)  # others have their turn
         if any(one.is_waiting for _, one in handed):
-            await _all(commits)  # before that nobody knows what becomes of them
+            await _all(commits)  # before that no one knows what becomes of them
             commits = []
         refused += [(index, one.refused) for index, one in handed if one.refused]
         answer = _answer(len(parts), refused)

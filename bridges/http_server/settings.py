@@ -60,7 +60,7 @@ class HmacAuthentication(Settings):
     timestamp_header: HeaderName | None = Field(
         default=None,
         description="A header with seconds since 1970. Signed is then that text, a dot and the body, and requests "
-        "that are older or newer than `tolerance` are refused, so that nobody can send them once more.",
+        "that are older or newer than `tolerance` are refused, so that they cannot be replayed.",
     )
     tolerance: Duration = Field(
         default=300.0, gt=0, le=86400, description="Maximum difference between timestamp_header and the broker's clock."

@@ -35,7 +35,7 @@ _PRODUCE_MS: Final = 5_000
 _UNKNOWN_TOPIC: Final = 3
 _TOPIC_ALREADY_EXISTS: Final = 36
 _COPIES: Final = 3
-"""Of a topic that is made where nobody says, if there are as many brokers."""
+"""Of a topic that is made where no one says, if there are as many brokers."""
 
 
 class NewTopicSettings(Protocol):

@@ -218,7 +218,7 @@ class KafkaActionSettings(Settings):
     )
     exactly_once: bool = Field(
         default=False,
-        description="Each row is seen once by consumers that read what is committed, over crashes of the broker and of "
+        description="Consumers that read committed records see each row once, across crashes of the broker and of "
         "Kafka; needs `resource_opts.buffer_mode = disk` and idempotence.",
     )
     cursor_topic: str = Field(

@@ -28,7 +28,7 @@ from broker.core.action import Row
 from broker.core.message import Message
 
 _START_S: Final = 8.0
-"""A producer asks for its number for as long as nobody gives it one."""
+"""A producer asks for its number for as long as no one gives it one."""
 _ACKS: Final = {"all_isr": "all", "leader_only": 1, "none": 0}
 _OVERHEAD_BYTES: Final = 512
 """Of a batch and its request beside the records."""

@@ -36,7 +36,7 @@ _LONGEST_PAUSE_MS: Final = 24 * 3600 * 1000
 """A source may be paused for a day before Kafka gives its partitions to others."""
 _STOP_S: Final = 2.0
 _TELL_EVERY_S: Final = 60.0
-"""Records whose topic cannot be published on are told of so often; rules have them all."""
+"""Records whose topic cannot be published on are reported so often; rules have them all."""
 _KEPT_TOPICS: Final = 16_384
 Fetched = dict[TopicPartition, list[ConsumerRecord]]
 Decode = Callable[[bytes], Any]

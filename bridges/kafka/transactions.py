@@ -201,14 +201,14 @@ class Cursor(msgspec.Struct, frozen=True):
         return position < self.next and position not in self.left
 
     def after(self, run: str, sent: Iterable[int], not_sent: Iterable[int], settled: int) -> Cursor:
-        """The cursor with a batch. ``settled`` says below which nobody asks any more."""
+        """The cursor with a batch. ``settled`` says below which no one asks any more."""
         now = set(sent)
         next = max((self.next, *(position + 1 for position in now)))
         left = {one for one in (*self.left, *not_sent) if settled <= one < next and one not in now}
         return Cursor(run, next, tuple(sorted(left)))
 
     def encode(self) -> bytes:
-        """As it stands in the record."""
+        """As it is in the record."""
         return msgspec.json.encode(self)
 
     @classmethod
@@ -233,7 +233,7 @@ async def read_cursor(connector: KafkaConnector, topic: str, key: bytes) -> Curs
             await consumer.start()
             ahead.assign([place])
             consumer.assign([place])
-            # The end for who reads what is committed lies before the first open transaction, whoever's it is
+            # The end for who reads what is committed lies before the first open transaction, no matter which
             end = (await ahead.end_offsets([place]))[place]
             begin = (await ahead.beginning_offsets([place]))[place]
             look = _FIRST_LOOK

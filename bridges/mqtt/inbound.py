@@ -127,7 +127,7 @@ class InboundMessages:
         self._routes: dict[str, list[Inbox]] = {}
 
     def attach(self, inbox: Inbox) -> None:
-        """A source reads from now on; what nobody has wanted and it wants is its."""
+        """A source reads from now on; what no one has wanted and it wants is its."""
         self.inboxes[inbox.name] = inbox
         self._routes.clear()
         unclaimed, self._unclaimed = self._unclaimed, deque()
@@ -152,7 +152,7 @@ class InboundMessages:
         self._route(delivery)
 
     def leave_out(self, delivery: Delivery) -> None:
-        """A message has come that nobody shall have: it is acknowledged in its turn."""
+        """A message has come that no one shall have: it is acknowledged in its turn."""
         if delivery.packet.qos:
             self._unacknowledged.append(delivery)
             self._advance()
@@ -188,7 +188,7 @@ class InboundMessages:
                 if not inbox.put(delivery):
                     self._dropped("queue_full")
         elif delivery.packet.qos or len(self._unclaimed) < _MOST_QOS0:
-            delivery.left = 1  # whoever will want it
+            delivery.left = 1  # the source that will take it
             self._unclaimed.append(delivery)
         else:
             self._dropped("queue_full")

@@ -1,7 +1,7 @@
 """Messages of another broker as messages here and as what rules read.
 
 A message is acknowledged to the other broker after the commit that holds what it led to. One with QoS 2 is taken once,
-also over crashes; one with QoS 1 may come twice when the connection breaks between the two.
+also across crashes; one with QoS 1 may come twice when the connection breaks between the two.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ ALL_DONE: Final[Answers] = None
 
 @dataclass(frozen=True, slots=True)
 class BufferPlace:
-    """Where the rows of an action lie on disk: for sinks that keep a cursor of their own in the outside system.
+    """Where the rows of an action are on disk: for sinks that keep a cursor of their own in the outside system.
 
     Each row has a position, which grows. A position means something only together with ``id``.
     """

@@ -13,7 +13,7 @@
         └── BadSettings     nothing goes through until somebody changes the settings: credentials, certificate, address
 
 A connector raises one for a whole batch, or returns one for each record it is about. Texts name the cause and the
-address; secrets that stand in the settings are taken out of them before anybody sees them.
+address; secrets that are in the settings are taken out of them before anybody sees them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TargetMissing(BridgeError):
 
 class TargetUnusable(BridgeError):
     """What is written to or read is closed to us, or is not as the settings say. Its records wait for people; whatever
-    else stands on the connection goes on."""
+    else is on the connection goes on."""
 
     code = "target_unusable"
 

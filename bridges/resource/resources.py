@@ -312,7 +312,7 @@ class Resources:
         return dict(found)
 
     def _hidden(self, spec: ActionSpec | SourceSpec, text: str) -> str:
-        """A text without the secrets of an action or source and its connector."""
+        """A string without the secrets of an action or source and its connector."""
         connector = self.connector_specs.get(spec.connector)
         return hider(spec.parameters, None if connector is None else connector.parameters)(text)
 

@@ -42,7 +42,7 @@ class _Object(Settings):
 
 
 class ConnectorSpec(_Object):
-    """A connector; the members of its type stand beside these."""
+    """A connector, with the members of its type."""
 
     resource_opts: ConnectorOptions = ConnectorOptions()
     parameters: Any = None

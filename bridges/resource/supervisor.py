@@ -159,7 +159,7 @@ class Supervisor:
         self._make: Callable[[], Awaitable[Connector]]
         self._clock, self._chance = clock, chance
         self.hide = hide
-        """Takes the secrets of the settings out of a text."""
+        """Takes the secrets of the settings out of a string."""
         self._broken = asyncio.Event()
         self._reason = ""
         self._task: asyncio.Task[None] | None = None
@@ -168,7 +168,7 @@ class Supervisor:
     def equip(
         self, options: ConnectorOptions, make: Callable[[], Awaitable[Connector]], hide: Callable[[str], str]
     ) -> None:
-        """Settings as they are from the next connection on; ``hide`` takes their secrets out of a text."""
+        """Settings as they are from the next connection on; ``hide`` takes their secrets out of a string."""
         self.options, self._make, self.hide = options, make, hide
 
     # Life

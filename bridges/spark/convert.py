@@ -201,7 +201,7 @@ def _double(value: Any) -> float:
 def _string(value: Any) -> str:
     if isinstance(value, str):
         return value
-    raise Misfit("a text")
+    raise Misfit("a string")
 
 
 def _json(value: Any) -> str:

@@ -46,7 +46,7 @@ _MANY_FILES = 100
 
 
 class Ledger:
-    """The rows of one table in the ledger, which lies beside the tables."""
+    """The rows of one table in the ledger, which is beside the tables."""
 
     def __init__(self, table_path: str, table: str) -> None:
         self._path = str(Path(table_path).parent / DIRECTORY)

@@ -35,7 +35,7 @@ def die_with_parent(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def _start_guard() -> None:
-    """Fork a process that waits for the end of this one and kills the group; nobody closes its pipe but the kernel."""
+    """Fork a process that waits for the end of this one and kills the group; no one closes its pipe but the kernel."""
     reading, writing = os.pipe()
     if os.fork():
         os.close(reading)
@@ -49,5 +49,5 @@ def _start_guard() -> None:
         os.read(reading, 1)
         time.sleep(GRACE_S)
     finally:
-        # The group's number is not given to others while this process is in it, so this kills nobody else.
+        # The group's number is not given to others while this process is in it, so this kills nothing else.
         os.killpg(os.getpgrp(), signal.SIGKILL)

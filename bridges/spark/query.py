@@ -1,4 +1,4 @@
-"""One table's streaming query: started, watched, started again after a failure; and what is to be told of it."""
+"""One table's streaming query: started, watched, started again after a failure; and what is to be reported it."""
 
 from __future__ import annotations
 

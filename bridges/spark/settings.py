@@ -11,7 +11,7 @@ from broker.config.units import Duration
 
 
 class LakeSettings(Settings):
-    """How tables are filled. The tables themselves stand under ``lake.tables``."""
+    """How tables are filled. The tables themselves are under ``lake.tables``."""
 
     directory: Path | None = Field(
         default=None,

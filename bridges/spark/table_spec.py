@@ -51,7 +51,7 @@ def parse_spec(spec: Spec, directory: Path, streams: Sequence[str], shown_only: 
         for text, pointer in (
             (name_problem(parsed.name), "/name"),
             (_stream_problem(parsed.stream, streams), "/stream"),
-            ("://" in (spec.get("path") or "") and "a table lies on a path of this machine, not at a URL", "/path"),
+            ("://" in (spec.get("path") or "") and "expected a path of this machine, not a URL", "/path"),
             (outside, "/path"),
         )
         if text

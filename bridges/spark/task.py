@@ -1,7 +1,7 @@
 """What a Spark task does with its part of a micro-batch: typed Parquet files straight into the table's directory.
 
 Runs on executors: imports nothing of the broker. Files become part of the table only when the driver commits them, so a
-task that dies or runs twice leaves files that nobody sees, and that cleaning removes.
+task that dies or runs twice leaves files that no one sees, and that cleaning removes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A quarantine is a stream of rows that validations and transformations write to (``broker.core.quarantine``). It is
 worked through like a queue: every shard has a position, kept in the store in the same commit group as what the messages
-taken again led to, so that none is taken twice. A message that fails again goes to the end with its new reason.
+reprocessed led to, so that none is taken twice. A message that fails again goes to the end with its new reason.
 """
 
 from __future__ import annotations

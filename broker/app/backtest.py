@@ -43,7 +43,7 @@ def main() -> None:
         _say(failed="; ".join(map(str, problems)) or str(error))
     except MemoryError:
         _say(failed=f"it needs more than {job['memory_bytes']:,} bytes of memory")
-    except Exception as error:  # noqa: BLE001  told to whoever asked, in the broker
+    except Exception as error:  # noqa: BLE001  reported to the caller, in the broker
         _say(failed=str(error) or type(error).__name__)
 
 

@@ -115,7 +115,7 @@ class Node:
         store: Store | None = None,
         ranges: RangesProcess | None = None,
     ) -> None:
-        """Open the store, where none is given, and build what stands on it. On the event loop.
+        """Open the store, where none is given, and build what is on it. On the event loop.
 
         Raises:
             ConfigError: the data directory cannot be used, or another broker has it.

@@ -20,7 +20,7 @@ from broker.core.private_files import keep_files_private
 from broker.net.settings import split_address
 
 STARTED_VARIABLE: Final = "SLUICE_DEMO_STARTED"
-"""Seconds since 1970 when whoever runs the demo began to count; ``make demo`` sets it before it installs anything."""
+"""Seconds since 1970 when the user of the demo began to count; ``make demo`` sets it before it installs anything."""
 _MARK: Final = ".sluice-demo"
 _LOOK_EVERY_S: Final = 0.25
 

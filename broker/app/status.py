@@ -1,4 +1,4 @@
-"""What the node is doing, as ``GET /status`` shows it (the shape stands in ``ui.api.status``)."""
+"""What the node is doing, as ``GET /status`` shows it (the shape is in ``ui.api.status``)."""
 
 from __future__ import annotations
 
@@ -142,5 +142,5 @@ def _is_installed(tool: str) -> bool:
 
 @cache
 def _sluice() -> str:
-    """The command as people can type it: its path where it stands in an environment that is not activated."""
+    """The command as people can type it: its path where it is in an environment that is not activated."""
     return "sluice" if shutil.which("sluice") else str(Path(sys.executable).with_name("sluice"))

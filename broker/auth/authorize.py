@@ -317,7 +317,7 @@ class Authorizer:
         return Rulings(subject, self._sources, no_match, settings)
 
     def may_retain(self, message: Message) -> bool:
-        """Whether the client that published a retained message may still do so. What is known of it is what stands
+        """Whether the client that published a retained message may still do so. Known of it is what is stored
         with the message: its names, which were good enough when it published."""
         client = message.client
         if not self.is_active or not client.client_id or self.is_superuser(client.username or ""):

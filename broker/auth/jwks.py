@@ -230,7 +230,7 @@ class KeySet:
     async def _body(self) -> bytes:
         await self._check_address()
         extensions = {} if self._server_name is None else {"sni_hostname": self._server_name}
-        verify = self._context or False  # of no meaning without TLS; True would load the authorities anew each time
+        verify = self._context or False  # of no meaning without TLS; True would load the authorities again each time
         async with (
             httpx.AsyncClient(verify=verify, timeout=self._timeout_s, trust_env=False) as client,
             client.stream("GET", self._url, extensions=extensions) as answer,

@@ -34,7 +34,7 @@ class ExpectedClaim:
 
     @property
     def proves(self) -> frozenset[ClientName]:
-        """The names of a client that are its own when this holds: nothing else can stand in their place then."""
+        """The names of a client that are its own when this holds: nothing else can are in their place then."""
         if len(self._expected) != 1 or len(self.placeholders) != 1:
             return frozenset()
         names: Sequence[ClientName] = ("username", "clientid")

@@ -138,7 +138,7 @@ def prepared(password: bytes) -> bytes:
 def saslprep(text: str) -> str:
     """RFC 4013; signs that are younger than its Unicode 3.2, as emoji, are let through (section 2.5, queries).
 
-    Takes up to a millisecond for a text of 1,024 bytes; the time grows with the square of the length.
+    Takes up to a millisecond for a string of 1,024 bytes; the time grows with the square of the length.
 
     Raises:
         ValueError: it has signs that are forbidden there.

@@ -109,7 +109,7 @@ def _new_nonce() -> str:
 
 def _value(name: str, part: str) -> str:
     if not part.startswith(f"{name}="):
-        raise ValueError(f"{name}= is wanted")
+        raise ValueError(f"{name}= is missing")
     return part[2:]
 
 

@@ -1,7 +1,7 @@
 """WebSocket frames (RFC 6455, section 5) as a stream of bytes for MQTT, without I/O.
 
 MQTT packets and frames have no common boundaries [MQTT-6.0.0-2], so no message is ever put together: what a frame holds
-goes on as it comes. Written here because the frames stand on the path of every message: for 64 frames of 64 bytes in a
+goes on as it comes. Written here because the frames are on the path of every message: for 64 frames of 64 bytes in a
 read this takes 0.6 µs a frame, websockets' sans-I/O protocol 5, wsproto 23.
 """
 
@@ -193,7 +193,7 @@ def binary_frame_head(length: int) -> bytes:
 
 
 def close_frame(code: int, text: str = "") -> bytes:
-    """A close frame with a status, and a text of at most 123 bytes."""
+    """A close frame with a status, and a string of at most 123 bytes."""
     return _control_frame(_CLOSE, code.to_bytes(2) + text.encode()[: _MOST_CONTROL - 2])
 
 

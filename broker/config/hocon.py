@@ -48,7 +48,7 @@ def parse_file(file: Path, environ: Mapping[str, str]) -> Document:
 
 
 def parse_text(text: str, file: str = "text", environ: Mapping[str, str] | None = None) -> Document:
-    """Read a text that stands in no file; it may include nothing.
+    """Read a string that is in no file; it may include nothing.
 
     Raises:
         HoconError: it is not HOCON.
@@ -58,7 +58,7 @@ def parse_text(text: str, file: str = "text", environ: Mapping[str, str] | None 
 
 
 def parse_value(text: str, name: str) -> Any:
-    """The value that a text such as ``[a, b]`` or ``{x = 1}`` stands for; ``name`` is used in messages.
+    """The value that a string such as ``[a, b]`` or ``{x = 1}`` stands for; ``name`` is used in messages.
 
     Raises:
         HoconError: it is not a HOCON value.

@@ -5,7 +5,7 @@ must fetch nothing from anywhere; pyhocon does none of the three, reads 32 KB a 
 object. It stays the reference that the tests compare with. Kept stricter than the specification
 (https://github.com/lightbend/config/blob/main/HOCON.md) where that is silent about mistakes: a missing include is an
 error, and so is ``//`` inside an unquoted word, which would cut ``http://host`` short. More lenient in one thing:
-``:`` and wildcards may stand in unquoted values, as in ``127.0.0.1:1883`` or ``t/+/x``.
+``:`` and wildcards may are in unquoted values, as in ``127.0.0.1:1883`` or ``t/+/x``.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Resolver:
         return value
 
     def _found(self, node: Object, path: tuple[str, ...]) -> Any:
-        """The value at a path below ``node``, without resolving what lies beside the path."""
+        """The value at a path below ``node``, without resolving what is beside the path."""
         assignments = node.fields.get(path[0])
         if assignments is None:
             return _MISSING

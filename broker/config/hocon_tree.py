@@ -1,4 +1,4 @@
-"""A HOCON document before substitutions are resolved: nodes, and where each stands in the text."""
+"""A HOCON document before substitutions are resolved: nodes, and where each is in the text."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Assignments:
 
 @dataclass(slots=True)
 class Object:
-    """``{...}``, or what stands in a file."""
+    """``{...}``, or what is in a file."""
 
     place: Place
     fields: dict[str, Assignments] = field(default_factory=dict)

@@ -15,4 +15,4 @@ class Settings(BaseModel):
     takes_a_list: ClassVar[bool] = False
     """Whether the section may be written as a list; its model then makes members of it."""
     member: ClassVar[type[Settings] | None] = None
-    """What stands below names that users choose, where the section holds such (``listeners.ssl.NAME``)."""
+    """What is below names that users choose, where the section holds such (``listeners.ssl.NAME``)."""

@@ -70,7 +70,7 @@ def _named(spec: Any, name_as_key: str | None) -> Spec:
         raise ValueError("must be an object { ... }")
     name = spec.get("name", name_as_key)
     if not isinstance(name, str) or not name:
-        raise ValueError("needs a name, a text")
+        raise ValueError("needs a name, a string")
     if name_as_key is not None and name != name_as_key:
         raise ValueError(f"is named {name_as_key!r} by its key and {name!r} inside; keep one of the two")
     return {"name": name, **{member: value for member, value in spec.items() if member != "name"}}

@@ -14,7 +14,7 @@ REMOVED: Final[Mapping[str, str]] = {
 
 
 def removed_settings(layers: Sequence[Layer]) -> list[str]:
-    """A sentence for each place where one is set; they are taken out of the layers, so that nobody complains twice."""
+    """A sentence for each place where one is set; they are taken out of the layers, so that no one complains twice."""
     return [
         f"{layer.where(path)}: {key} was removed. Try: {successor}"
         for key, successor in REMOVED.items()

@@ -131,7 +131,7 @@ def load_config(
     overrides: Mapping[str, str] | None = None,
     api_values: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Read all layers and validate them; ``api_values`` stand in place of what the API's file holds.
+    """Read all layers and validate them; ``api_values`` are in place of what the API's file holds.
 
     Raises:
         ConfigError: with every problem found, one sentence each: file and line, key, value, what was expected.

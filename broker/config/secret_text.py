@@ -1,7 +1,7 @@
 """Secrets in settings: as text, or as ``${env:NAME}`` or ``${file:PATH}``, read when they are used.
 
-A reference is no secret: it is shown and saved as it is, and may name what ``broker.config.allowed`` says. A text shows
-as stars, and stars sent back keep what is stored, unless the secret would go to another address.
+A reference is no secret: it is shown and saved as it is, and may name what ``broker.config.allowed`` says. A string
+shows as stars, and stars sent back keep what is stored, unless the secret would go to another address.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SecretText(Secret):
 
     @property
     def why_not_allowed(self) -> str:
-        """Why it may not refer to what it names; empty where it may, or is a text."""
+        """Why it may not refer to what it names; empty where it may, or is a string."""
         match = SECRET_REFERENCE.fullmatch(self._text)
         try:
             if match is not None:
@@ -59,7 +59,7 @@ class SecretText(Secret):
 
     @property
     def written(self) -> str:
-        """The text as it stands in the settings, a reference or the secret itself."""
+        """The text as it is in the settings, a reference or the secret itself."""
         return self._text
 
     @property

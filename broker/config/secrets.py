@@ -14,9 +14,9 @@ NO_TEXT = "secret_no_text"
 
 
 class Secret:
-    """A text that shows as ``******`` wherever it is printed, logged, dumped or pickled into an error.
+    """A string that shows as ``******`` wherever it is printed, logged, dumped or pickled into an error.
 
-    As the type of a settings field it takes a text. Only ``reveal`` gives the text back.
+    As the type of a settings field it takes a string. Only ``reveal`` gives the text back.
     """
 
     __slots__ = ("_text",)
@@ -62,5 +62,5 @@ class Secret:
         if isinstance(value, str):
             return cls(value)
         if not isinstance(value, Secret):
-            raise PydanticCustomError(NO_TEXT, "a text is expected")
+            raise PydanticCustomError(NO_TEXT, "expected a string")
         return value

@@ -1,6 +1,6 @@
 """The places in the configuration where objects that people make are kept.
 
-Objects in ``base.hocon`` and ``sluice.conf`` are fixed by those files. What the API makes stands in ``DIR/api.hocon``,
+Objects in ``base.hocon`` and ``sluice.conf`` are fixed by those files. What the API makes is in ``DIR/api.hocon``,
 one file for all kinds, written as JSON (which is HOCON). Hand-written objects come first, in the order of their
 files, then the API's in the order they were saved. Of two with one name the stronger layer's counts, as for settings.
 """
@@ -34,7 +34,7 @@ class Sections:
         }
 
     def reload(self, config: Config) -> None:
-        """Take the objects of a configuration that was read anew, and what the API's file holds now."""
+        """Take the objects of a configuration that was read again, and what the API's file holds now."""
         if self.file is not None:
             self.file.reread(config.api_values)
         for name, section in self._sections.items():

@@ -104,7 +104,7 @@ def _alternatives(annotation: Any) -> list[Any]:
 
 
 def _is_tagged(above: Location) -> bool:
-    """Whether parts of different kinds stand in this place: items of a list, or a codec."""
+    """Whether parts of different kinds are in this place: items of a list, or a codec."""
     return bool(above) and (isinstance(above[-1], int) or above[-1] in ("payload_decoder", "payload_encoder"))
 
 

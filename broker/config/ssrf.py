@@ -1,7 +1,7 @@
 """Which addresses the broker may call for its users: ``rule_engine.ssrf``.
 
-Whoever may make schemas can have the broker call an address of their choice. Where that must not reach what only the
-broker's own network sees, ``enable`` holds every call to these lists, by the addresses that a name resolves to.
+Anyone who may create schemas can have the broker call an address of their choice. Where that must not reach what only
+the broker's own network sees, ``enable`` holds every call to these lists, by the addresses that a name resolves to.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ class TokenBucket:
     """Holds at most ``burst`` tokens and gains ``rate`` of them a second; it is full when it is made.
 
     ``try_take`` is for what can be refused. ``spend`` is for what has happened already: the bucket goes into debt, and
-    whoever spent waits until the debt is paid. Either way, in any span of T seconds no more than ``burst + rate * T``
-    tokens are taken by whoever keeps to the answers, but for the last thing that was spent.
+    the spender waits until the debt is paid. Either way, in any span of T seconds no more than ``burst + rate * T``
+    tokens are taken by those who follow the answers, but for the last thing that was spent.
     """
 
     __slots__ = ("_at_s", "_level", "burst", "rate")

@@ -15,7 +15,7 @@ class Proof(IntEnum):
     """What is proven of who a client is. Kept with sessions: the numbers stay."""
 
     NOTHING = 0
-    """Nobody authenticates clients."""
+    """No one authenticates clients."""
     LOGIN = 1
     """It was authenticated, and its user name is what it says."""
     USERNAME = 2

@@ -1,6 +1,6 @@
 """Events that rules can select from: ``$events/schema_validation/failed`` and the like.
 
-Emitting is free when nobody listens: an emitter asks ``name in events.wanted`` first and builds columns only then.
+Emitting is free when no one listens: an emitter asks ``name in events.wanted`` first and builds columns only then.
 
 Connectors that bring messages in from elsewhere raise events too, which rules read as ``$bridges/<type>:<name>`` or
 ``$sources/<type>:<name>``::
@@ -100,7 +100,7 @@ def flag_columns(message: Message) -> dict[str, bool]:
 
 
 def property_columns(properties: Properties | None) -> Columns:
-    """Properties as a map; ``User-Property`` is a map too (last duplicate wins), the pairs stand beside it in order."""
+    """Properties as a map; ``User-Property`` is a map too (last duplicate wins), the pairs are beside it in order."""
     columns = {} if properties is None else dict(properties)
     pairs = columns.pop("User-Property", None)
     columns["User-Property"] = dict(pairs or ())
@@ -110,7 +110,7 @@ def property_columns(properties: Properties | None) -> Columns:
 
 
 class Events:
-    """Carries events from whoever notices them to whoever listens (the rule engine). One per node, used on the loop."""
+    """Carries events from their sources to listeners (the rule engine). One per node, used on the loop."""
 
     __slots__ = ("_listeners", "_patterns", "wanted")
 
@@ -143,5 +143,5 @@ class Events:
         return any(name in self.wanted or name.startswith(self._patterns) for name in names)
 
     def came_in(self, source: str, columns: Columns, about: Message | None = None) -> None:
-        """Hand on what the connector ``<type>:<name>`` brought in; whoever reads it by both names gets it once."""
+        """Hand on what the connector ``<type>:<name>`` brought in; a rule that reads it by both names gets it once."""
         self.emit(SOURCE_PREFIXES[0] + source, columns, about)

@@ -62,7 +62,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         return value
 
     def adopt_json(self, value: Any) -> None:
-        """Hand over a value that is known to be what the payload decodes to, so that nobody decodes it again."""
+        """Hand over a value that is known to be what the payload decodes to, so that no one decodes it again."""
         self._value = value
 
     def changed(self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties | None) -> Message:

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any, Final
 
 NOTHING: Final[deque[Any]] = deque(maxlen=0)
-"""Shared, and always empty: whoever adds takes ``filled`` first."""
+"""Shared, and always empty: a caller that adds takes ``filled`` first."""
 
 
 def filled(items: deque[Any]) -> deque[Any]:

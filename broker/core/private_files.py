@@ -6,7 +6,7 @@ import os
 from typing import Final
 
 OTHERS: Final = 0o077
-"""Rights that nobody but the owner has."""
+"""Rights that no one but the owner has."""
 
 
 def keep_files_private() -> None:

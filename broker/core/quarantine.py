@@ -1,4 +1,4 @@
-"""Messages that a gate stopped, as rows of a stream with the reason, so that they can be taken again after a fix.
+"""Messages that a gate stopped, as rows of a stream with the reason, so that they can be reprocessed after a fix.
 
 A row holds the whole message, which stage refused it and why. Reading it back gives the message as it was published,
 marked so that no gate puts it into quarantine a second time: when it fails again, its row is still where it was.
@@ -17,7 +17,7 @@ from broker.core.schema import FieldType
 from broker.core.stream import Append, StreamAppender, StreamRecord, rows_problem, stream_record
 
 TAKEN_AGAIN: Final = "$quarantine"
-"""Stands in ``Message.via`` of messages that come out of quarantine."""
+"""In ``Message.via`` of messages that come out of quarantine."""
 
 _TEXT, _LONG = FieldType("string"), FieldType("long")
 

@@ -1,7 +1,7 @@
-"""Durable queues: work that is put off, and must be done once for everything that was acknowledged.
+"""Durable queues: work that is deferred, and must be done once for everything that was acknowledged.
 
 A record is appended in the commit group that is gathering, so that acknowledgements wait for it like for any other
-record. Whoever works it off reads ahead in memory and calls ``advance`` in the same turn of the event loop in which it
+record. The reader reads ahead in memory and calls ``advance`` in the same turn of the event loop in which it
 appends what it made of the records: that lands in the same commit group, so either both are there after a crash or
 neither is.
 """

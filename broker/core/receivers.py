@@ -1,4 +1,4 @@
-"""The door between whoever serves HTTP and whoever takes what is posted: sources register here, the API asks here."""
+"""The door between the HTTP server and the receiver of what is posted: sources register here, the API asks here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PostRefused(SluiceError):
 class Post:
     """A request whose body has not been read yet.
 
-    ``path`` is what stands behind the receiver's name, decoded, without a slash at its begin. Names of ``headers`` are
+    ``path`` is what is behind the receiver's name, decoded, without a slash at its begin. Names of ``headers`` are
     in lower case; of ``query`` and ``headers`` the last value of a name counts. ``read`` gives the body as it was sent,
     or raises ``PostRefused`` (413) where it is longer than the given number of bytes.
     """

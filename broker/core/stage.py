@@ -4,7 +4,7 @@ A *gate* returns a message or refuses it; a *tap* looks, and may refuse it too w
 per topic for a callable (``plan``), which is kept in the topic's plan and called for every message until
 ``Plans.invalidate`` is called. The callables run on the event loop: they never block, never wait. A gate that must ask
 another process gives a ``WaitingGateCall`` for the topics where it does: the publisher of such a message is not read
-from until it is decided, and nobody else waits.
+from until it is decided, and nothing else waits.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Plans(Protocol):
     """The cache of topic plans."""
 
     def invalidate(self) -> None:
-        """Forget all plans; they are made anew when their topics are next published to. Cheap, may be called often."""
+        """Forget all plans; they are made again when their topics are next published to. Cheap, may be called often."""
         ...
 
 
@@ -120,7 +120,7 @@ class Publisher(Protocol):
 
 
 class WaitingPublisher(Protocol):
-    """A way into the pipeline for whoever can wait to hear what became of a message."""
+    """A way into the pipeline for anyone who can wait to hear what became of a message."""
 
     async def publish_and_wait(self, message: Message) -> Outcome:
         """As ``publish``, and what became of the message where a gate has to wait."""

@@ -19,7 +19,7 @@ class Subscription:
     identifier: int = 0
     since_offset: int = 0
     is_replayed: bool = False
-    """Whether it began in the past, and so stands on a stream."""
+    """Whether it began in the past, and so is on a stream."""
 
     @property
     def is_membership(self) -> bool:

@@ -29,7 +29,7 @@ class Values(Protocol):
 
     @property
     def is_congested(self) -> bool:
-        """Whether more waits for the disk than the settings allow: whoever brings records in then stops for a while."""
+        """Whether more waits for the disk than the settings allow: sources then pause."""
         ...
 
 

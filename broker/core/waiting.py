@@ -3,7 +3,7 @@
 A schema or a function of the rule language computes; it has no ``await``. Where it needs to know what another process
 says, it calls ``answer_to``. Who is able to wait runs the computation by ``settled``: it is begun, stops at the first
 question that has no answer yet, and is run again once the answer is there, as often as it asks. So only computations
-without effects are run that way. Where nobody waits, as on the publish path, ``answer_to`` raises ``Unavailable``.
+without effects are run that way. Where no one waits, as on the publish path, ``answer_to`` raises ``Unavailable``.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def is_waited_for() -> bool:
 
 
 def answers_here() -> Answers:
-    """The answers of the one who waits, for another who waits within; new ones where there is nobody."""
+    """The answers of the one who waits, for another who waits within; new ones where there is no one."""
     return _current.get() or Answers()
 
 
@@ -130,7 +130,7 @@ def answer_to(question: Question) -> Any:
     """What another process says.
 
     Raises:
-        Unavailable: nobody waits here.
+        Unavailable: no one waits here.
         Waits: the answer is not at hand; to be let through.
     """
     answers = _current.get()

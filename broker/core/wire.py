@@ -1,4 +1,4 @@
-"""Values, payloads and messages as they stand in JSON: bytes as ``{"$base64": ...}``, payloads with their encoding."""
+"""Values, payloads and messages as they are in JSON: bytes as ``{"$base64": ...}``, payloads with their encoding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def to_wire(value: Any) -> Any:
 
 
 def payload_from_wire(value: Any, pointer: str) -> bytes:
-    """The bytes of a text, or of ``{"encoding": "utf8" | "base64" | "json", "data": ...}``."""
+    """The bytes of a string, or of ``{"encoding": "utf8" | "base64" | "json", "data": ...}``."""
     if isinstance(value, str):
         return _utf8(value, pointer)
     if not isinstance(value, Mapping) or "data" not in value:
@@ -60,7 +60,7 @@ def payload_to_wire(data: bytes) -> dict[str, str]:
 
 
 def message_from_wire(body: Any, received_ns: int, pointer: str = "/message") -> Message:
-    """A message as it stands in a request: ``topic``, ``payload``, and what else a publish has."""
+    """A message as it is in a request: ``topic``, ``payload``, and what else a publish has."""
     if not isinstance(body, Mapping):
         raise _refused("the message cannot be read", "expected an object", pointer)
     topic = body.get("topic")
@@ -78,7 +78,7 @@ def message_from_wire(body: Any, received_ns: int, pointer: str = "/message") ->
 
 
 def message_to_wire(message: Message) -> dict[str, Any]:
-    """A message as it stands in an answer."""
+    """A message as it is in an answer."""
     properties = {name: value for name, value in (message.properties or {}).items() if name != "User-Property"}
     return {
         "topic": message.topic,

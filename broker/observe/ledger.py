@@ -16,7 +16,7 @@ DROPPED = "messages_dropped"
 RESENT = "messages_resent_already_taken"
 """Counter of messages that a client resent and that had been accepted before; shown as the reason ``already_taken``."""
 LATE = ("no_subscribers", "not_stored")
-"""The reasons of messages that passed all gates, and then nobody took, or the store could not hold."""
+"""The reasons of messages that passed all gates, and then no one took, or the store could not hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 Every ``interval`` the thread looks at how late the loop is, the memory and the queue for the CPUs. When a limit was
 passed in ``polls`` looks in a row the node is overloaded; when all was below ``clear_ratio`` of the limits in
-``clear_polls`` looks in a row it no longer is. The thread needs nothing of the loop to notice that it stands still.
+``clear_polls`` looks in a row it no longer is. The thread needs nothing of the loop to notice that it stops.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Pipeline(Generic[R]):
     """Runs the stages; a ``broker.core.stage.Publisher`` for messages made inside the broker.
 
     ``may_retain`` is asked before a retained message goes any further whether there is room for it, ``on_unwanted``
-    told of messages that no one was to get, but for those that went the short way. A stage that raises harms its own
+    reported messages that no one was to get, but for those that went the short way. A stage that raises harms its own
     message only: a gate then refuses it (fail closed), a tap is skipped.
     """
 

@@ -119,7 +119,7 @@ class LastError:
 
 
 class Failures(Protocol):
-    """Told of every action that failed, to keep and log it: the rule's."""
+    """Receives every failure of an action, to keep and log it: the rule's."""
 
     def __call__(self, step: Step, error: Exception) -> LastError: ...
 

@@ -208,7 +208,7 @@ Pairs = list[tuple[str, str]]
 """User properties in order."""
 
 _MAX_BYTES: Final = 65_535
-"""Of a text or of binary data in a packet, MQTT 5.0 section 1.5.4."""
+"""Of a string or of binary data in a packet, MQTT 5.0 section 1.5.4."""
 _LARGEST: Final = {"Payload-Format-Indicator": 1, "Message-Expiry-Interval": 0xFFFFFFFF}
 PROPERTIES: Final = frozenset({*_LARGEST, "Content-Type", "Response-Topic", "Correlation-Data"})
 """The properties that templates may set."""

@@ -78,7 +78,7 @@ def flag(flags: Any, name: Text) -> Any:
 
 @function(column="payload", name="payload")
 def payload_(payload: Any, path: StrictText | None = None) -> Any:
-    """The payload as it came, or what stands in its JSON at a dotted path."""
+    """The payload as it came, or what is in its JSON at a dotted path."""
     return payload if path is None else dotted(payload, path)
 
 
@@ -182,7 +182,7 @@ def contains_topic_match(filters: Items, topic: Text, qos: Any = UNDEFINED) -> b
 
 
 def _matches(topic_filter: str, topic: str) -> bool:
-    """``levels_match`` of a text that may be no filter: one with ``#`` before its last level matches nothing."""
+    """``levels_match`` of a string that may be no filter: one with ``#`` before its last level matches nothing."""
     levels = tuple(topic_filter.split("/"))
     return "#" not in levels[:-1] and levels_match(levels, topic)
 

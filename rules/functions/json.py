@@ -88,7 +88,7 @@ def jq_(program: JqProgram, value: Any, timeout_ms: Milliseconds | None = None) 
 
 @function()
 def json_value(text: Any, path: JsonPath) -> Any:
-    """What stands in JSON text at a path of keys such as a.b; undefined where it is absent or the text is no JSON."""
+    """What is in JSON text at a path of keys such as a.b; undefined where it is absent or the text is no JSON."""
     return _at(decoded(text), path)
 
 

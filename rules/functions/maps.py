@@ -18,7 +18,7 @@ def map_new() -> dict[str, Any]:
 
 @function()
 def map_get(path: StrictText, source: Any, default: Any = UNDEFINED) -> Any:
-    """What stands at a dotted path of a map or JSON text, or the default."""
+    """What is at a dotted path of a map or JSON text, or the default."""
     found = paths.dotted(source, path)
     return default if found is UNDEFINED else found
 

@@ -80,7 +80,7 @@ def function(**options: Unpack[Options]) -> Callable[[Callable[..., Any]], Calla
 
 
 def _guarded(name: str, implementation: Callable[..., Any]) -> Callable[..., Any]:
-    """The implementation with its failures told as the plugin's, and its results held to be values of rules."""
+    """The implementation with its failures reported as the plugin's, and its results held to be values of rules."""
 
     @wraps(implementation)
     def run(*arguments: Any) -> Any:

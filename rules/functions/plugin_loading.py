@@ -64,7 +64,7 @@ def load_plugins(functions: Functions, found: Iterable[EntryPoint]) -> list[Plug
         where = f"plugin '{plugin.name}'" + (f" of {plugin.package} {plugin.version}" if plugin.package else "")
         plugins.append(plugin)
         if not plugin.name.isidentifier():
-            plugin.problems.append(f"{where}: its name cannot stand in a rule; letters, digits and _ can")
+            plugin.problems.append(f"{where}: its name cannot be used in a rule; letters, digits and _ can")
         elif any(other.name == plugin.name for other in plugins[:-1]):
             plugin.problems.append(f"{where}: another plugin has that name; remove one of them")
         else:

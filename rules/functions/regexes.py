@@ -37,7 +37,7 @@ _ANYWHERE = re2._Anchor.UNANCHORED
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A compiled regular expression. ``longest`` is the most bytes of a text it may be tried on."""
+    """A compiled regular expression. ``longest`` is the most bytes of a string it may be tried on."""
 
     match: Any
     groups: int
@@ -48,7 +48,7 @@ class Expression:
         if len(text) > self.longest:
             raise failure(
                 name,
-                f"the expression takes too many steps on a text of {len(text)} bytes; it may have {self.longest} bytes",
+                f"the expression needs too many steps for {len(text)} bytes; it takes at most {self.longest} bytes",
             )
         spans: list[Span] = self.match(_ANYWHERE, text, start, len(text))
         return spans if spans[0][0] >= 0 else None
@@ -96,7 +96,7 @@ def _reason(why: str) -> str:
 
 Pattern = Annotated[Any, Kind("regular expression", "False", lambda value: _expression(value, captures=True))]
 Test = Annotated[Any, Kind("regular expression", "False", lambda value: _expression(value, captures=False))]
-"""A pattern whose groups nobody asks for."""
+"""A pattern whose groups no one asks for."""
 
 
 @function(returns="boolean")

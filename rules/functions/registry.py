@@ -47,7 +47,7 @@ class Kind:
     shortcut: tuple[str, str] | None = None
     checks_literals: bool = False
     """Literals are converted when a rule is saved even where ``test`` holds: to compile them, so that what is wrong is
-    told then."""
+    reported then."""
 
     def accepts(self, value: Any) -> bool:
         """Whether the value is passed unchanged. For literals, when a rule is saved."""
@@ -77,7 +77,7 @@ class Function:
     ``column`` names the event column passed as first argument (functions that look at the event);
     ``most`` is None when there is no upper bound of arguments. ``usage`` is the signature where it cannot be told from
     the parameters. A pure function has the same result for the same arguments and no effect. One that may wait asks
-    another system: a rule that calls it can hold up whoever runs it.
+    another system: a rule that calls it can hold up its caller.
     """
 
     name: str

@@ -76,7 +76,7 @@ def schema_functions(schemas: Schemas) -> list[Function]:
             else:
                 found.encode(value, message_type)
         except SchemaError as error:
-            if isinstance(error.__cause__, Unavailable):  # nobody was asked, so there is no verdict
+            if isinstance(error.__cause__, Unavailable):  # no one was asked, so there is no verdict
                 raise failure("schema_check", str(error)) from None
             return False
         return True
@@ -103,7 +103,7 @@ class _Registrations:
         self._numbers: OrderedDict[tuple[str, str, str], int] = OrderedDict()
 
     def number(self, name: str, registry: ExternalRegistry, subject: str, source: str) -> int:
-        """The number of a text under a subject of a registry."""
+        """The number of a string under a subject of a registry."""
         key = (name, subject, source)
         found = self._numbers.get(key)
         if found is None:

@@ -49,5 +49,5 @@ NOT_ASCII: Final = "(octet_length({0}) <> length({0}) OR contains({0}, '\\r'))"
 
 
 def spark_text(text: str) -> str:
-    """A text of characters of the basic plane as a literal of Spark SQL."""
+    """A string of characters of the basic plane as a literal of Spark SQL."""
     return "'" + "".join(f"\\u{ord(character):04x}" for character in text) + "'"

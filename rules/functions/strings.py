@@ -78,7 +78,7 @@ _RM_PREFIX = (
 
 
 def graphemes(text: str) -> str | list[str]:
-    """The characters of a text; the text itself where each is one code point."""
+    """The characters of a string; the text itself where each is one code point."""
     if text.isascii() and "\r" not in text:
         return text
     spend(len(text), 120)

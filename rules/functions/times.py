@@ -98,7 +98,7 @@ def unix_ts_to_rfc3339(instant: Int, unit: Unit = "second") -> str:
 
 @function(returns="long", spark=_INSTANTS)
 def rfc3339_to_unix_ts(text: StrictText, unit: Unit = "second") -> int:
-    """The instant a text stands for; it must name its offset."""
+    """The instant a string stands for; it must name its offset."""
     match = _RFC3339.fullmatch(text)
     if match is None:
         raise failure("rfc3339_to_unix_ts", f"{text[:40]!r} is not an RFC 3339 time such as 2024-02-23T15:56:30Z")
@@ -158,7 +158,7 @@ def _date_literals(values: Literals) -> tuple[int, str] | None:
 
 @function(returns="long", arity=(3, 4), usage="(unit, [offset,] format, text)", check=_date_literals)
 def date_to_unix_ts(unit: Unit, *arguments: Any) -> int:
-    """The instant that a text in a format stands for; the format has the specifiers of format_date."""
+    """The instant that a string in a format stands for; the format has the specifiers of format_date."""
     name = "date_to_unix_ts"
     offset, template, text = arguments if len(arguments) == 3 else (UNDEFINED, *arguments)
     if type(template) is not str or type(text) is not str:
@@ -254,7 +254,7 @@ def _offset_text(shift: int, specifier: str) -> str:
 
 
 def _parsed(name: str, template: str, text: str) -> dict[str, str]:
-    """Pieces of the text by specifier; a text may end early."""
+    """Pieces of the text by specifier; a string may end early."""
     parts: dict[str, str] = {}
     length = len(text)
     for key, start, width in _fields(template):

@@ -1,7 +1,7 @@
 """Evaluating a program inside of a rule: at once where that is safe, else by asking for a worker.
 
 The function ``jq`` cannot wait. Where a program must not run in the broker it asks for its outputs by
-``broker.core.waiting``: whoever runs the rule has that evaluated elsewhere and runs the rule again with the answer.
+``broker.core.waiting``: the caller has that evaluated elsewhere and runs the rule again with the answer.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def run(program_text: str, encode: Callable[[Any], str], value: Any, timeout_s: 
         timeout_s: how long a worker may take; None for what the settings say.
 
     Raises:
-        JqError: the program does not compile or fails, a worker gave up on it, or it needs one and nobody waits.
+        JqError: the program does not compile or fails, a worker gave up on it, or it needs one and no one waits.
         Waits: it must run in a worker.
     """
     program = program_of(program_text)

@@ -1,4 +1,4 @@
-"""The worker processes of a broker: requests in, answers out, whoever takes too long or too much is killed.
+"""The worker processes of a broker: requests in, answers out, those that take too long or too much are killed.
 
 A process takes a batch of what waits and works on it one after another. When a request takes longer than it may or its
 process dies, that request alone has failed: the process is replaced, and the rest of the batch goes to the end of the

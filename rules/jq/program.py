@@ -137,7 +137,7 @@ _IDENTITY: Final = jq.compile("empty")
 
 @lru_cache(maxsize=512)
 def program_of(text: str) -> Program:
-    """The program of a text, compiled once while it is used now and then.
+    """The program of a string, compiled once while it is used now and then.
 
     Raises:
         ProgramError: it does not compile.

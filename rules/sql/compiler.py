@@ -248,7 +248,7 @@ class _Compiler:
     # Statements
 
     def program(self, tree: exp.Select, surroundings: Surroundings) -> Program:
-        if self._trace is None:  # which is told about the nodes of the tree as it is written
+        if self._trace is None:  # which is given the nodes of the tree as it is written
             tree = optimized(tree, self._functions)
         self._has_many_calls = sum(1 for _ in tree.find_all(exp.Anonymous)) > FEW_CALLS
         item = item_of(tree)

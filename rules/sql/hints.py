@@ -24,7 +24,7 @@ def after_the_end(token: Token, before: Token, *, has_where: bool) -> str | None
     """For what stands after a whole statement."""
     word = token.text.upper()
     if token.kind == "op" and token.text in "/+#.-:" and before.kind == "name":
-        return 'a topic filter with such characters stands in double quotes: FROM "a/b"'
+        return 'a topic filter with such characters is written in double quotes: FROM "a/b"'
     if word == "WHERE" and has_where:
         return "join the conditions with AND"
     if word in _CLAUSES:
@@ -36,7 +36,7 @@ def after_the_end(token: Token, before: Token, *, has_where: bool) -> str | None
     if word == "IS":
         return "IS tests for NULL only; compare with = or !="
     if token.kind in ("string", "quoted", "number") and has_where:
-        return "join conditions with AND or OR; strings stand in single quotes"
+        return "join conditions with AND or OR; strings are written in single quotes"
     return keyword(token, *_OPERATOR_WORDS)
 
 
@@ -48,7 +48,7 @@ def instead_of_from(token: Token, before: Token, *, in_foreach: bool) -> str | N
     if word in ("DO", "INCASE"):
         return "DO stands before INCASE" if in_foreach else f"{word} belongs to FOREACH: {_KEYWORDS_LEFT_TO_RIGHT}"
     if word == "JQ":
-        return "JQ stands in SELECT; here use jq('program', value)" if in_foreach else "a jq program stands after JQ"
+        return "JQ is written in SELECT; here use jq('program', value)" if in_foreach else "a jq program follows JQ"
     if token.kind == "end":
         return 'name the messages: FROM "topic/#"'
     if token.text in ("(", ")", "]", "}"):
@@ -63,7 +63,7 @@ def quoted_name(token: Token) -> str | None:
     if token.kind == "keyword":
         return f'a column of that name is written "{token.text.lower()}"'
     if token.kind == "string":
-        return f'names stand in double quotes: "{token.text}"'
+        return f'names are written in double quotes: "{token.text}"'
     return None
 
 
@@ -117,7 +117,7 @@ def map_key(token: Token) -> str | None:
         return f"write '{token.text.lower()}'"
     if token.text == "}":
         return "remove the comma before it"
-    return "a key is a name or a text in quotes" if token.kind == "number" else None
+    return "a key is a name or a string in quotes" if token.kind == "number" else None
 
 
 def in_arguments(token: Token, name: str) -> str | None:

@@ -31,7 +31,7 @@ INLINE_WORK: Final = 20_000
 INLINE_BYTES: Final = 8 * 1024 * 1024
 """The same in bytes: items times the size of the payload, which each row may hold or work on."""
 MAX_CHAIN_MS: Final = 20
-"""Milliseconds that the rows of a list may take, with all rules that they feed, before lists of those are put off."""
+"""Milliseconds that the rows of a list may take, with all rules that they feed, before lists of those are deferred."""
 ROWS_IN_A_TURN: Final = 64
 """Items of a long array that are evaluated before others get their turn."""
 LARGE: Final = 4096

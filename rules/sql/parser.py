@@ -267,7 +267,7 @@ class _Parser:
 
     def _membership(self, left: Tree) -> Tree:
         if not self._accept("op", "("):
-            self._expected("'('", "values stand in parentheses: IN (1, 2); for an array use contains(x, array)")
+            self._expected("'('", "write values in parentheses: IN (1, 2); for an array use contains(x, array)")
         items = [self._condition()]
         while self._accept("op", ","):
             items.append(self._condition())
@@ -443,7 +443,7 @@ class _Parser:
         return self._placed(exp.Array(expressions=items), token)
 
     def _map(self, token: Token) -> Tree:
-        """``{key: value, ...}``; a key is a name or stands in quotes of either kind."""
+        """``{key: value, ...}``; a key is a name or is in quotes of either kind."""
         members: list[Tree] = []
         while not members or self._accept("op", ","):
             if not members and self._is("}"):

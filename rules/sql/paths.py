@@ -45,7 +45,7 @@ def decoded(value: Any) -> Any:
 
 
 def writable(value: Any) -> Any:
-    """What is written into: a text under the name payload is its JSON.
+    """What is written into: a string under the name payload is its JSON.
 
     Raises:
         JsonError: it is none.

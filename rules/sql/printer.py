@@ -69,7 +69,7 @@ def target_of(field: Tree) -> Path:
 
 
 def name_text(name: str, *, quoted: bool = False) -> str:
-    """A name as it is written, in double quotes where it must be or is wanted to be."""
+    """A name as it is written, in double quotes where it must be, or on request."""
     if quoted or not _PLAIN_NAME.fullmatch(name) or name.upper() in KEYWORDS:
         return '"' + name.replace('"', '""') + '"'
     return name

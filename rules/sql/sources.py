@@ -21,7 +21,7 @@ PUBLISH = "message.publish"
 @dataclass(frozen=True, slots=True)
 class Sources:
     """What a rule reads: messages on topics that match ``filters``, events and ingress connectors by name, rows of
-    other rules by the rule's name. ``texts`` are all of them as they stand in FROM, ``places`` line and column of each.
+    other rules by the rule's name. ``texts`` are all of them as they are in FROM, ``places`` line and column of each.
     """
 
     filters: tuple[TopicFilter, ...]

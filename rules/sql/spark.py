@@ -462,7 +462,7 @@ class _Transpiler:
     def _topic_match(self, node: exp.Anonymous) -> Value:
         topic, topic_filter = self._expression(node.expressions[0]), bare(node.expressions[1])
         if not isinstance(topic_filter, exp.Literal) or not topic_filter.is_string or topic.kind != "string":
-            raise NotInSpark("=~ is the same in Spark for a text and a filter that is a literal", node)
+            raise NotInSpark("=~ is the same in Spark for a string and a filter that is a literal", node)
         levels = tuple(topic_filter.name.split("/"))
         if "#" in levels[:-1]:
             raise NotInSpark(f"'{topic_filter.name}' is not a topic filter: '#' must be its last level", node)

@@ -163,7 +163,7 @@ _NONCE: Final = "sluice:2f8c1d0ab7"
 MAX_LENGTH: Final = 100_000
 FIELD_TYPES: Final = {"boolean": "BOOLEAN", "long": "BIGINT", "double": "DOUBLE", "string": "VARIANT"}
 _BEYOND_JSON: Final = r"[0-9.][eE][+]?[0-9]{3}|[0-9]{200}|\\u[dD][89a-fA-F]"
-"""Where a number might overflow or a surrogate stand alone, which makes a text no JSON to the broker."""
+"""Where a number might overflow or a surrogate stand alone, which makes a string no JSON to the broker."""
 
 
 @dataclass(slots=True)

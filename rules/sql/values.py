@@ -145,7 +145,7 @@ def defined(value: Any) -> Any:
 
 
 def check_size(size: int) -> None:
-    """Refuse to build a text of more than ``MAX_TEXT`` characters."""
+    """Refuse to build a string of more than ``MAX_TEXT`` characters."""
     if size > MAX_TEXT:
         raise EvaluationError(f"the text would be longer than {MAX_TEXT} characters")
     spend(size, 4)  # it may be the JSON of something

@@ -212,7 +212,7 @@ class Backtest:
             result = program.run(occurrence) if not side.has_jq else self._with_jq(program, occurrence)
             made = result if isinstance(result, list) else [] if result is None else [result]
             found = [_encoded(row) for row in made]
-        except Exception as error:  # noqa: BLE001 (whatever a record does to the rule is told of that record)
+        except Exception as error:  # noqa: BLE001 (whatever a record does to the rule is reported that record)
             side.failed(error_text(program, error), place)
             return []
         if not found:
@@ -286,7 +286,7 @@ def run(
 
 
 def ranges_reader(url: str, log: int, ticket: str) -> Callable[[Range], Iterator[pa.RecordBatch]]:
-    """Reads ranges from a range server. It stands on this machine or near it, so no proxy of the environment is asked.
+    """Reads ranges from a range server. It is on this machine or near it, so no proxy of the environment is asked.
 
     Raises (when it reads):
         Ended: the records are gone, or the server is.

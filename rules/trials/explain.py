@@ -61,7 +61,7 @@ class _Trace:
             self.is_cut = True
 
     def forget(self) -> None:
-        """Begin anew: the statement is evaluated once more."""
+        """Restart: the statement is evaluated once more."""
         self.told.clear()
 
 

@@ -71,7 +71,7 @@ def _own_source(event: Any) -> list[str]:
 
 
 def _members(body: Any, what: str, text_name: str, object_name: str) -> tuple[str, Mapping[str, Any]]:
-    """A text and an object of a request, or ``Invalid`` with all that is wrong with them."""
+    """A string and an object of a request, or ``Invalid`` with all that is wrong with them."""
     given = body if isinstance(body, Mapping) else {}
     text, members = given.get(text_name), given.get(object_name, {})
     problems = []

@@ -1,4 +1,4 @@
-"""Protobuf: fields by number, by what stands on the wire; imported types are compared too."""
+"""Protobuf: fields by number, by what is on the wire; imported types are compared too."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _oneofs(reader: Any, written: Mapping[int, Any], path: str) -> Iterator[Reas
 
 
 def _oneof(field: Any) -> Any:
-    """The oneof that a field stands in; those that proto3 makes for ``optional`` are none."""
+    """The oneof that a field is in; those that proto3 makes for ``optional`` are none."""
     found = field.containing_oneof
     return found if found is not None and len(found.fields) > 0 and not found.name.startswith("_") else None
 

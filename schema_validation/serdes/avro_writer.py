@@ -1,8 +1,8 @@
 """Writes Avro strictly.
 
 fastavro's writer turns ``True`` and ``1.5`` into 1 and writes 2^31 as an int; here a boolean is not an int, a float is
-not an int, a text is not a number, and ranges are checked. A text is accepted for bytes and fixed as its UTF-8; an int
-for float and double. A union takes the first branch that fits.
+not an int, a string is not a number, and ranges are checked. Bytes and fixed accept a string as its
+UTF-8, float and double an int. A union takes the first branch that fits.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def path_text(path: Path, root: str = "payload") -> str:
 
 
 def short(value: Any) -> str:
-    """A value for a message, cut: a text in quotes, a container by its kind."""
+    """A value for a message, cut: a string in quotes, a container by its kind."""
     if isinstance(value, str):
         return repr(value if len(value) <= 40 else value[:40] + "…")
     if value is None or isinstance(value, bool):

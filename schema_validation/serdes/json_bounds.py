@@ -2,7 +2,7 @@
 
 The validator is fast and remembers what recursive references gave, but two things multiply: definitions that refer to
 others twice, over and over (twenty lines make 2^20 steps), and the search for a reason, which goes through every
-alternative of every level of a recursive schema. Both are told here from the schema alone.
+alternative of every level of a recursive schema. Both are reported here from the schema alone.
 """
 
 from __future__ import annotations

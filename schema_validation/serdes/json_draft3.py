@@ -52,7 +52,7 @@ def _translated(schema: Any) -> Any:
 
 
 def _require(made: dict[str, Any], properties: Any) -> None:
-    """``required`` stands in the property there, in the object around it here."""
+    """``required`` is in the property there, in the object around it here."""
     made.pop("required", None)
     if not isinstance(properties, Mapping):
         return

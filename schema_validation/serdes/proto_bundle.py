@@ -108,7 +108,7 @@ def _well_known(path: str) -> Any:
 def load_text(source: str) -> Bundle:
     """The bundle of a single source. Raises ``SourceError``.
 
-    A text imports nothing but well-known files; the base64 of a ``FileDescriptorSet`` holds what it imports, and its
+    A string imports nothing but well-known files; the base64 of a ``FileDescriptorSet`` holds what it imports, and its
     last file is the root.
     """
     if len(source) > MAX_SOURCE_BYTES:

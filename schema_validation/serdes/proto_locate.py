@@ -43,7 +43,7 @@ class _Walk:
         self._data = data
         self._left = MAX_STEPS
         self.not_utf8: Misfit | None = None
-        """A text that is none, which only proto3 refuses."""
+        """A string that is none, which only proto3 refuses."""
 
     def message(self, at: int, end: int, descriptor: Any, path: Path, depth: int) -> None:
         if depth > MAX_DEPTH:

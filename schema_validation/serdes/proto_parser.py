@@ -127,7 +127,7 @@ class _Parser:
         while self._peek().text != "}":
             self._member(message, optional, depth)
         self._take()
-        for field in optional:  # proto3: each 'optional' stands in a oneof of its own, after the others
+        for field in optional:  # proto3: each 'optional' is in a oneof of its own, after the others
             field.oneof_index = len(message.oneof_decl)
             message.oneof_decl.add(name=f"_{field.name}")
 

@@ -52,7 +52,7 @@ class _Coder:
 
 
 class ProtobufSerde(SchemaSerde):
-    """A protobuf schema: a text, a compiled one in base64, or the files of a bundle. Calls name a message type."""
+    """A protobuf schema: a string, a compiled one in base64, or the files of a bundle. Calls name a message type."""
 
     kind = "protobuf"
 
@@ -114,7 +114,7 @@ class ProtobufSerde(SchemaSerde):
         return message_type in self._types
 
     def index_path(self, message_type: str) -> list[int]:
-        """Where a message type stands in its file: its index, within the messages around it. It must be there."""
+        """Where a message type is in its file: its index, within the messages around it. It must be there."""
         path: list[int] = []
         inner = self._types[message_type]
         while inner is not None:

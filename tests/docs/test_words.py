@@ -1,14 +1,26 @@
-"""Pages and help texts have no word that marks translated text."""
+"""Pages, help texts and modules have no word that marks translated text."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from docs import words
 
 
-def test_pages_and_help_texts_are_plain_english() -> None:
+def test_pages_help_texts_and_modules_are_plain_english() -> None:
     assert list(words.everything()) == []
+
+
+def test_a_finding_in_a_module_names_its_line(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text('anew = "one word"\nx = ["a b", "start anew"]\n\n# told of it\ny = """two\nlines for good\n"""\n')
+    assert list(words.findings("m.py", words.source_text(module))) == [
+        'm.py:2: "start anew", write: restart; create again',
+        'm.py:6: "for good", write: permanently',
+        'm.py:4: "told of", write: report; show',
+    ]
 
 
 def test_a_finding_names_the_line_the_word_and_what_to_write() -> None:

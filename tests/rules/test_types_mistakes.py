@@ -167,7 +167,7 @@ def test_nothing_is_told_of_what_may_be_meant(expression: str) -> None:
         ("SELECT clientId AS c", "has no column 'clientId', so it is always undefined; did you mean 'clientid'?"),
         ("SELECT nothing", "has no column 'nothing', so it is always undefined"),
         ("SELECT retain", "has no column 'retain'"),
-        ("SELECT 1 AS a FROM \"m/+\" WHERE clientid = \"meter\"", "strings stand in single quotes: 'meter'"),
+        ("SELECT 1 AS a FROM \"m/+\" WHERE clientid = \"meter\"", "strings are written in single quotes: 'meter'"),
         ("SELECT payload.tags[0].k AS k", "elements count from 1, so element 0 is always undefined; write [1]"),
         ("SELECT 1 AS a FROM \"m/+\" WHERE payload.note != 'x'", "payload.note is missing, payload.note != 'x'"),
         ("SELECT 1 AS a FROM \"m/+\" WHERE username <> 'x'", "add OR username IS NULL for rows without it"),

@@ -240,7 +240,7 @@ def _write_path(path: str, evaluate: Evaluate) -> Apply:
         level[last] = value
         run.wrote_payload = True
         if value.__class__ is dict or value.__class__ is list:
-            # The value may now be reachable in two places: whoever writes to one must copy first.
+            # The value may now be reachable in two places: a writer must copy first.
             owned.clear()
             _check_size(run.payload)
 

@@ -231,7 +231,7 @@ class _Generator:
         close = functions.suggestion(node.name, in_transformations=self._in_transformations)
         module, dot, _ = node.name.rpartition(".")
         if dot and module not in functions.MODULES:
-            raise error_at(self._source, node.at, f"no module '{module}'; functions stand in 'maps' and 'lists'", close)
+            raise error_at(self._source, node.at, f"no module '{module}'; functions are in 'maps' and 'lists'", close)
         raise error_at(self._source, node.at, f"no function '{node.name}'", close)
 
     def _check_count(self, node: Call, least: int, most: int, arity: str) -> None:

@@ -87,7 +87,7 @@ def hash_to_range(value: Any, least: int, most: int) -> int:
 
 @function("map_to_range")
 def map_to_range(value: Any, least: int, most: int) -> int:
-    """``value`` folded into the range; the bytes of a text count as one big-endian number."""
+    """``value`` folded into the range; the bytes of a string count as one big-endian number."""
     if value.__class__ is int:
         return _ranged("map_to_range", value, least, most)
     if value.__class__ not in (str, bytes) or not value:

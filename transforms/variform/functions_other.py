@@ -18,7 +18,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 @function("rand_str")
 def rand_str(length: int) -> str:
-    """A text of ``length`` random letters and digits."""
+    """A string of ``length`` random letters and digits."""
     if length < 1:
         raise badarg("rand_str", "the length must be at least 1")
     bounded("rand_str", length)

@@ -33,7 +33,7 @@ MAX_REPEATS = 100_000
 memory for each."""
 
 MAX_STEPS = 20_000_000
-"""Most characters of a text times instructions of a pattern: at worst, where its automaton does not fit into memory,
+"""Most characters of a string times instructions of a pattern: at worst, where its automaton does not fit into memory,
 the linear engine takes some 20 ns for each."""
 
 MAX_REPLACEMENTS = 10_000
@@ -58,7 +58,7 @@ Find = Callable[[str], Iterator[_Match]]
 
 @lru_cache(maxsize=512)
 def _compiled(pattern: str) -> Find:
-    """Something that finds the matches of a pattern in a text, in order."""
+    """Something that finds the matches of a pattern in a string, in order."""
     if len(pattern.encode("utf-8", "surrogatepass")) > MAX_PATTERN_BYTES:
         raise EvalError("badarg", f"a regular expression has at most {MAX_PATTERN_BYTES} bytes")
     counts = [_count(*found) for found in _COUNTED.findall(pattern)]

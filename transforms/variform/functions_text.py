@@ -28,7 +28,7 @@ def _check_option(function: str, option: str, known: Sequence[str]) -> None:
 
 
 def characters(value: str) -> str | list[str]:
-    """The characters of a text: the text itself where each is one code point."""
+    """The characters of a string: the text itself where each is one code point."""
     return value if value.isascii() and "\r\n" not in value else _clusters(value)
 
 

@@ -41,7 +41,7 @@ def tokenize(source: str) -> list[Token]:
     """The tokens of an expression, closed by one of kind ``end``.
 
     Raises:
-        CompileError: a character that begins no token, a string without end, or too long a text.
+        CompileError: a character that begins no token, a string without end, or too long a string.
     """
     if len(source) > MAX_BYTES or len(source.encode("utf-8", "replace")) > MAX_BYTES:
         raise CompileError(f"an expression has at most {MAX_BYTES} bytes", 1, 1)

@@ -16,7 +16,7 @@ from transforms.variform.errors import EvalError, badarg
 MISSING: Any = object()
 """The default of an argument that was not given."""
 MAX_RESULT = 1024 * 1024
-"""Longest result of one function call: characters of a text, items of a list."""
+"""Longest result of one function call: characters of a string, items of a list."""
 
 _encode_json = msgspec.json.encode
 
@@ -48,7 +48,7 @@ def to_text(value: Any) -> str:
 
 
 def render(value: Any) -> str:
-    """The result of an expression where text is wanted: an empty list is "", other lists and maps are refused."""
+    """The result of an expression where text is expected: an empty list is "", other lists and maps are refused."""
     if value.__class__ is str:
         return value
     if value.__class__ in (list, dict):

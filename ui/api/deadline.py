@@ -115,7 +115,7 @@ class _Thread(threading.Thread):
     def _attempt(self) -> None:
         try:
             self._value = self._call()
-        except Exception as error:  # noqa: BLE001 - handed to whoever waits
+        except Exception as error:  # noqa: BLE001 - raised where it is awaited
             self._error = error
 
     def end(self) -> None:
@@ -134,4 +134,4 @@ class _Thread(threading.Thread):
             self.result.set_result(self._value)
         else:
             self.result.set_exception(self._error)
-            self.result.exception()  # whoever waited may be gone; that is no error of its own
+            self.result.exception()  # the caller may be gone; that is no error of its own

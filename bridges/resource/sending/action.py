@@ -34,7 +34,7 @@ from broker.observe.log import get_logger
 _log = get_logger(__name__)
 
 SLOW_S: Final = 5.0
-"""A batch without an answer for so long is told of in the action's state."""
+"""A batch without an answer for so long is reported in the action's state."""
 _AFTER_FAULT_S: Final = 1.0
 _HALT_S: Final = 10.0
 """Longest wait for requests that are given up."""
@@ -79,7 +79,7 @@ class Action(Member):
         make_sink: Callable[[], Sink],
         hide: Callable[[str], str],
     ) -> None:
-        """Settings from now on; ``hide`` takes their secrets out of a text. The caller restarts it."""
+        """Settings from now on; ``hide`` takes their secrets out of a string. The caller restarts it."""
         self.spec, self.letters.options, self._fallbacks = spec, spec.dead_letters, fallbacks
         self._is_enabled, self._pace, self._make_sink, self._hide = spec.enable, pace, make_sink, hide
         self._state = self._state[0], ""
@@ -100,7 +100,7 @@ class Action(Member):
         return f"no answer from the target for {slow_s:.0f} s" if slow_s > SLOW_S else ""
 
     def write(self, row: Row, message: Message, settle: Settle | None) -> None:
-        """Take a row of a rule. See ``broker.core.action.Sink``; ``settle`` is None where nobody waits."""
+        """Take a row of a rule. See ``broker.core.action.Sink``; ``settle`` is None where no one waits."""
         self._put(row, message, settle)
 
     def write_fallback(self, row: Row, message: Message) -> None:
@@ -121,7 +121,7 @@ class Action(Member):
             raise self._not_taken(error, row, message, is_fallback) from None
 
     def _not_taken(self, error: SluiceError, row: Row, message: Message, is_fallback: bool) -> SluiceError:
-        """Count a row that the buffer did not take; one that nobody holds back is given up as those it drops."""
+        """Count a row that the buffer did not take; one that no one holds back is given up as those it drops."""
         figures = self.figures
         if isinstance(error, QueueFull):
             figures.dropped["queue_full"].value += 1

@@ -45,7 +45,7 @@ class Bounds:
 
 
 Dropped = Callable[[Sequence[Item], int, str], None]
-"""``dropped(items, count, reason)``: told of what was given up; rows that were never read from disk have no items."""
+"""``dropped(items, count, reason)``: reported what was given up; rows that were never read from disk have no items."""
 
 
 class Buffer(ABC):
@@ -56,14 +56,14 @@ class Buffer(ABC):
         self._out: deque[Item] = deque()
         """Items that are out, in order."""
         self._again: deque[Item] = deque()
-        """Those of them that are to be taken again."""
+        """Those of them that are to be reprocessed."""
         self._done_out = 0
         """How many of those that are out are done, behind one that is not."""
 
     @property
     @abstractmethod
     def waiting(self) -> int:
-        """Rows that nobody has taken yet."""
+        """Rows that no one has taken yet."""
 
     @property
     def taken(self) -> int:
@@ -98,7 +98,7 @@ class Buffer(ABC):
         """These are settled, and need not be kept."""
 
     def put_back(self) -> None:
-        """What was taken and is not done is taken again, in the same order."""
+        """What was taken and is not done is reprocessed, in the same order."""
         self._again = deque(item for item in self._out if not item.is_done)
 
     def _take_again(self, most: int) -> list[Item]:
@@ -130,7 +130,7 @@ class MemoryBuffer(Buffer):
 
     @property
     def waiting(self) -> int:
-        """Rows that nobody has taken yet."""
+        """Rows that no one has taken yet."""
         return len(self._items) + len(self._again)
 
     @property
@@ -205,7 +205,7 @@ class MemoryBuffer(Buffer):
 class DiskBuffer(Buffer):
     """Rows wait in a durable queue: what is put is part of the commit group that is gathering, so PUBACK waits for it.
 
-    A row is settled at once. What was not done when the process ended is taken again.
+    A row is settled at once. What was not done when the process ended is reprocessed.
     """
 
     def __init__(self, bounds: Bounds, clock: Clock, dropped: Dropped, queue: DurableQueue, id: str = "") -> None:
@@ -220,7 +220,7 @@ class DiskBuffer(Buffer):
 
     @property
     def waiting(self) -> int:
-        """Rows that nobody has taken yet."""
+        """Rows that no one has taken yet."""
         return max(0, self.queue.records - len(self._out) + len(self._again))
 
     @property

@@ -1,4 +1,4 @@
-"""A row on its way through an action, and how it lies on disk."""
+"""A row on its way through an action, and how it is on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OVERHEAD_BYTES: Final = 512
 
 
 class Item(msgspec.Struct, eq=False, gc=False):
-    """One row. ``settle`` is told once; None where nobody waits any more, as for rows that lay on disk."""
+    """One row. ``settle`` is told once; None where no one waits any more, as for rows that were on disk."""
 
     row: Row
     message: Message
@@ -29,7 +29,7 @@ class Item(msgspec.Struct, eq=False, gc=False):
     entered_s: float
     """When it was handed to the action; of the clock the buffer was given."""
     offset: int = -1
-    """Where it lies on disk."""
+    """Where it is on disk."""
     attempts: int = 0
     is_done: bool = False
     """Settled: confirmed, given up, or dropped while it was on the way."""

@@ -32,7 +32,7 @@ class SecretText(SharedSecretText):
 
 
 def hider(*models: Any) -> Callable[[str], str]:
-    """What takes the secrets of settings out of a text: errors of libraries repeat addresses and passwords."""
+    """What takes the secrets of settings out of a string: errors of libraries repeat addresses and passwords."""
 
     def hide(text: str) -> str:
         for model in models:

@@ -185,7 +185,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def tidy(self) -> bool:
-        """Join small files when there are many, and remove old files that nobody refers to; the rows stay as they are.
+        """Join small files when there are many, and remove old files that no one refers to; the rows stay as they are.
 
         Returns whether anything was done. A writer that is overtaken by it gets ``CommitConflict`` and goes on.
         """

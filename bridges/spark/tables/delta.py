@@ -2,7 +2,7 @@
 
 The guard against doubled batches is Delta's own: each commit carries a transaction identifier per shard whose version
 is the offset after the last record. It is read and written with one snapshot, so that of two drivers with the same
-batch the second is refused. Which stream the table belongs to, and which key fills a column, stands in the metadata of
+batch the second is refused. Which stream the table belongs to, and which key fills a column, is in the metadata of
 fields.
 """
 

@@ -68,7 +68,7 @@ _TYPES: dict[str, IcebergType] = {
 
 
 class IcebergLakeTable(LakeTable):
-    """See ``LakeTable``. A column's key and type stand in its field's ``doc``, as JSON."""
+    """See ``LakeTable``. A column's key and type are in its field's ``doc``, as JSON."""
 
     @classmethod
     def open(cls, directory: str, binding: Binding) -> Self | None:

@@ -81,7 +81,7 @@ class JwtSettings(Settings):
         default=None, description="Address of the signer's keys: a JWK set over https."
     )
     allow_http: bool = Field(
-        default=False, description="Whether `jwks_url` may begin with `http:`; whoever stands in between can then let "
+        default=False, description="Whether `jwks_url` may begin with `http:`; anyone on the network path can then let "
         "anybody in."
     )  # fmt: skip
     refresh_interval: Duration = Field(
@@ -105,7 +105,7 @@ class JwtSettings(Settings):
     )  # fmt: skip
     username_claim: str | None = Field(
         default=None, min_length=1, description="The claim that is the client's user name, whatever it said itself. "
-        "Default: `sub` where the token stands in the user name, else none."
+        "Default: `sub` where the token is the user name, else none."
     )  # fmt: skip
     acl_claim_name: str = Field(default="acl", min_length=1, description="The claim with access rules of this client.")
     scope_prefix: str | None = Field(

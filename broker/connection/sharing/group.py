@@ -53,7 +53,7 @@ class _Position(msgspec.Struct, array_like=True, frozen=True):
 
 class _Record(msgspec.Struct, array_like=True, frozen=True):
     """``filter`` is the text of the subscription, also where the group's key is another. ``stream`` is what the group
-    stands on, None for the session log."""
+    is on, None for the session log."""
 
     version: int
     filter: str

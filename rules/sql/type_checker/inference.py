@@ -89,7 +89,7 @@ class Inferred:
     columns: Columns
     reports: tuple[Report, ...]
     has_star: bool
-    """Whether ``*`` is selected of what has columns that nobody can list."""
+    """Whether ``*`` is selected of what has columns that no one can list."""
     lineage: Lineage
 
 
@@ -97,7 +97,7 @@ class Inferred:
 class _Value:
     """An expression: its type, what it is made of, and the members written to it one by one.
 
-    ``reference`` is set when the value is what stands at one place of the event; ``is_payload`` when it is the payload
+    ``reference`` is set when the value is what is at one place of the event; ``is_payload`` when it is the payload
     as it came.
     """
 
@@ -499,7 +499,7 @@ class _Inference:
         text = f"what the rule reads has no column '{name}', so it is always undefined"
         if _is_quoted(node):
             text = f'"{name}" is the name of a column, and what the rule reads has no such column'
-            hint = f"strings stand in single quotes: '{name}'"
+            hint = f"strings are written in single quotes: '{name}'"
         self._report(node, Issue(text, hint, is_mistake=False))
         return _Value(UNKNOWN)
 

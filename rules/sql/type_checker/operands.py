@@ -220,7 +220,7 @@ _REFUSED: Final[Mapping[str, Mapping[int, tuple[str, str]]]] = {
     "mput": {0: ("number boolean map null", "a key or a list of keys")},
     "sprintf": {0: ("number boolean array map null", "a format")},
 }  # fmt: skip
-"""What functions refuse that look at their arguments themselves: families by position, and what is wanted."""
+"""What functions refuse that look at their arguments themselves: families by position, and what is expected."""
 
 
 # Arguments

@@ -192,7 +192,7 @@ class Issue:
 
 
 def descend(kind: FieldType, path: Path) -> tuple[FieldType, Issue | None]:
-    """The type of what stands at the path in a value of a type; the first issue, after which the type is unknown."""
+    """The type of what is at the path in a value of a type; the first issue, after which the type is unknown."""
     text = path.root
     for step in path.steps:
         issue = _issue(kind, step, text, path)

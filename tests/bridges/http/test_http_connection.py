@@ -278,7 +278,7 @@ def test_a_proxy_that_makes_no_tunnel_is_named(status: bytes, said: str) -> None
         ({"url": "http://x/${y}"}, "the address is the same for all rows"),
         ({"url": "http://x", "headers": {"Host": "y"}}, "is set by the connector"),
         ({"url": "http://x", "headers": {"A b": "y"}}, "is not the name of a header"),
-        ({"url": "http://x", "headers": {"A": "Bearer ${env:T}"}}, "must be a text, or all of it"),
+        ({"url": "http://x", "headers": {"A": "Bearer ${env:T}"}}, "must be a string, or all of it"),
         ({"url": "http://x", "ssl": {"enable": True}}, "write https:"),
     ],
     ids=["scheme", "password", "template", "host", "name", "reference", "tls"],

@@ -134,7 +134,7 @@ def test_objects_that_cannot_be_read_are_told_with_their_place(tmp_path: Path) -
     with pytest.raises(ConfigError) as caught:
         sections(tmp_path)
     assert caught.value.problems == (
-        f"{file} line 2: streams[0]: needs a name, a text",
+        f"{file} line 2: streams[0]: needs a name, a string",
         f"{file} line 3: streams[1]: must be an object {{ ... }}",
         f"{file} line 5: streams has two objects named 'a'",
         f"{file} line 7: rule_engine.rules.x: is named 'x' by its key and 'y' inside; keep one of the two",

@@ -191,7 +191,10 @@ def test_two_functions_of_one_name_do_not_mix_in_a_rule(modules: Callable[..., E
             "json:dumps cannot be loaded: TypeError: the entry point must name a",
         ),
         (EntryPoint("empty", "json", GROUP), "plugin 'empty': json has no function with @function"),
-        (EntryPoint("a-b", "json", GROUP), "plugin 'a-b': its name cannot stand in a rule; letters, digits and _ can"),
+        (
+            EntryPoint("a-b", "json", GROUP),
+            "plugin 'a-b': its name cannot be used in a rule; letters, digits and _ can",
+        ),
     ],
 )
 def test_a_plugin_that_cannot_be_used_is_one_sentence(entry_point: EntryPoint, problem: str) -> None:

@@ -124,7 +124,7 @@ def test_a_catastrophic_pattern_takes_linear_time(pattern: str, text: str) -> No
 
 
 def test_a_large_expression_may_not_look_at_a_long_text() -> None:
-    fails("regex_match(s, '[ab]*a[ab]{500}c')", "takes too many steps on a text of 1000000 bytes", s="ab" * 500_000)
+    fails("regex_match(s, '[ab]*a[ab]{500}c')", "needs too many steps for 1000000 bytes", s="ab" * 500_000)
 
 
 def test_replacing_that_looks_ahead_again_and_again_is_stopped() -> None:

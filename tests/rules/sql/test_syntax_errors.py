@@ -16,14 +16,14 @@ SELECT a,, b FROM t                       | 10 | expected a value, found ','    
 SELECT [1,2,] FROM t                      | 13 | expected a value, found ']'                     | remove the comma before it
 SELECT f(a,) FROM t                       | 12 | expected a value, found ')'                     | remove the comma before it
 SELECT {a: 1,} FROM t                     | 14 | expected a key of the map, found '}'            | remove the comma before it
-SELECT {1: 2} FROM t                      | 9  | expected a key of the map, found '1'            | a key is a name or a text in quotes
+SELECT {1: 2} FROM t                      | 9  | expected a key of the map, found '1'            | a key is a name or a string in quotes
 SELECT a AS from FROM t                   | 13 | expected a name after AS, found 'FROM'          | a column of that name is written "from"
-SELECT a AS 'b' FROM t                    | 13 | expected a name after AS, found 'b'             | names stand in double quotes: "b"
+SELECT a AS 'b' FROM t                    | 13 | expected a name after AS, found 'b'             | names are written in double quotes: "b"
 SELECT select FROM t                      | 8  | expected a value, found the keyword SELECT      | a rule has no queries within queries; use FROM "$rules/name" to read another rule's rows
 SELECT end FROM t                         | 8  | expected a value, found the keyword END         | a column of that name is written "end"
 SELECT if FROM t                          | 8  | expected a value, found the keyword IF          | conditions within a value: CASE WHEN ... THEN ... ELSE ... END
 SELECT a.end FROM t                       | 10 | the keyword END cannot be a key                 | write ."end"
-SELECT a FROM t/1                         | 16 | unexpected '/' after the end of the statement   | a topic filter with such characters stands in double quotes: FROM "a/b"
+SELECT a FROM t/1                         | 16 | unexpected '/' after the end of the statement   | a topic filter with such characters is written in double quotes: FROM "a/b"
 SELECT a FROM "t" WERE b = 1              | 19 | unexpected 'WERE' after the end of the statement | did you mean WHERE?
 SELECT a FROM t WHERE b = 1 ADN c = 2     | 29 | unexpected 'ADN' after the end of the statement | did you mean AND?
 SELECT a FROM t WHERE b = 1 WHERE c = 2   | 29 | unexpected 'WHERE' after the end of the statement | join the conditions with AND
@@ -56,25 +56,25 @@ SELECT a && b FROM t                      | 10 | unexpected character '&'       
 SELECT ${a} FROM t                        | 8  | unexpected character '$'                        | a template's ${...} has no place in SQL; write the column's name
 SELECT `abc FROM t                        | 8  | the quote ` is never closed                     | -
 SELECT # a FROM t                         | 8  | unexpected character '#'                        | a comment begins with -- or ##
-SELECT a FROM t WHERE a = ‘x’             | 27 | unexpected character '‘'                        | strings stand in straight quotes: 'text'
-SELECT a FROM t WHERE a = "x" "y"         | 31 | unexpected 'y' after the end of the statement   | join conditions with AND or OR; strings stand in single quotes
+SELECT a FROM t WHERE a = ‘x’             | 27 | unexpected character '‘'                        | strings are written in straight quotes: 'text'
+SELECT a FROM t WHERE a = "x" "y"         | 31 | unexpected 'y' after the end of the statement   | join conditions with AND or OR; strings are written in single quotes
 SELECT 'abc FROM t                        | 8  | the quote ' is never closed                     | a quote inside the text is written twice
 SELECT "abc FROM t                        | 8  | the quote " is never closed                     | -
 SELECT a /* FROM t                        | 10 | the comment /* is never closed                  | -
 SELECT case a then 1 end FROM t           | 15 | expected WHEN, found 'THEN'                     | did you mean WHEN?
 SELECT case when a then 1 FROM t          | 27 | expected WHEN, ELSE or END, found 'FROM'        | -
 SELECT a FROM t WHERE a IS 5              | 25 | unexpected 'IS' after the end of the statement  | IS tests for NULL only; compare with = or !=
-SELECT a FROM t WHERE a IN 5              | 28 | expected '(', found '5'                         | values stand in parentheses: IN (1, 2); for an array use contains(x, array)
+SELECT a FROM t WHERE a IN 5              | 28 | expected '(', found '5'                         | write values in parentheses: IN (1, 2); for an array use contains(x, array)
 SELECT a LIKE 'x' ESCAPE 'ab' FROM t      | 26 | the sign after ESCAPE must be one character     | -
 SELECT a FROM ""                          | 15 | a topic filter must not be empty                | -
-SELECT * JQ FROM t                        | 10 | expected FROM, found 'JQ'                       | a jq program stands after JQ
+SELECT * JQ FROM t                        | 10 | expected FROM, found 'JQ'                       | a jq program follows JQ
 SELECT * JQ {a: .b FROM t                 | 13 | the jq program has a bracket that is never closed | close it with }
 SELECT * JQ .a + "abc FROM t              | 18 | the jq program has a string that is never closed | close it with "
 SELECT * JQ if . then 1 FROM t            | 13 | the jq program has an 'if' that is never closed | close it with end
 SELECT * JQ . ) FROM t                    | 15 | the jq program has a ')' that closes nothing    | -
 SELECT * JQ '' FROM t                     | 13 | the jq program is empty                         | write . for the value as it is
 SELECT JQ a DO .x FROM t                  | 16 | the jq program that begins here is not followed by END | -
-FOREACH a JQ .x FROM t                    | 11 | expected FROM, found 'JQ'                       | JQ stands in SELECT; here use jq('program', value)
+FOREACH a JQ .x FROM t                    | 11 | expected FROM, found 'JQ'                       | JQ is written in SELECT; here use jq('program', value)
 """  # noqa: E501 (a table)
 
 

@@ -22,7 +22,7 @@ class StreamPositions(BaseModel, extra="allow"):
     """Where a stream begins and ends, and where its records are read.
 
     That is ``{ranges_url}/streams/{log}/{shard}?from=&to=``, with ``ticket`` as bearer. ``epoch`` changes when a stream
-    is deleted and made anew.
+    is deleted and made again.
     """
 
     stream: str
