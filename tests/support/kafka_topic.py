@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
@@ -21,6 +21,8 @@ Headers = Sequence[tuple[str, bytes | None]]
 READ, WRITE, DESCRIBE = 3, 4, 8
 """Operations that are granted, as numbers of Kafka's protocol."""
 _TOPIC, _LITERAL, _ALLOW = 2, 3, 3
+_OPEN_TRANSACTION_S = 10.0
+"""After so long a transaction counts as left open."""
 
 
 class Topic:
@@ -81,13 +83,29 @@ class Topic:
         found: list[ConsumerRecord] = []
         try:
             consumer.assign(places)
-            ends = await consumer.end_offsets(places)
+            ends = await self._stable_ends(consumer, places) if committed else await consumer.end_offsets(places)
             for place in places:
                 while await consumer.position(place) < ends[place]:
                     found += (await consumer.getmany(place, timeout_ms=100)).get(place, [])
         finally:
             await consumer.stop()
         return found
+
+    async def _stable_ends(self, consumer: AIOKafkaConsumer, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Ends for readers of committed records. Kafka confirms a commit before its partitions show it, so these are
+        awaited; a transaction that stays open holds them back."""
+        written = AIOKafkaConsumer(bootstrap_servers=self.kafka.bootstrap)
+        await written.start()
+        try:
+
+            async def are_stable() -> bool:
+                return bool(await consumer.end_offsets(places) == await written.end_offsets(places))
+
+            with suppress(AssertionError):
+                await until(are_stable, timeout_s=_OPEN_TRANSACTION_S)
+            return dict(await consumer.end_offsets(places))
+        finally:
+            await written.stop()
 
     async def committed_offset(self, group: str) -> int | None:
         """Where a group stands in the first partition."""
