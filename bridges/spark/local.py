@@ -65,6 +65,7 @@ class LocalSpark:
             await self._task
         self._task = None
         self._state = "stopped"
+        self._log.close()
 
     def state(self) -> dict[str, Any]:
         """``state`` is ``stopped``, ``starting``, ``running`` or ``failed``; ``reason`` says why in a sentence."""
@@ -189,6 +190,12 @@ class RotatingFile:
             file.write(data)
             file.flush()
         except OSError:
+            self._file = None
+
+    def close(self) -> None:
+        """Close the file; the next ``write`` opens it again."""
+        if self._file is not None:
+            self._file.close()
             self._file = None
 
     def last_line(self) -> str:

@@ -41,10 +41,9 @@ def parsed(
     Raises:
         Invalid: with every problem.
     """
-    if not isinstance(spec, Mapping):
-        raise Invalid(what, [Problem("expected an object", pointer)])
+    sent = {name: value for name, value in spec.items() if name not in ignored} if isinstance(spec, Mapping) else spec
     try:
-        return model.model_validate({name: value for name, value in spec.items() if name not in ignored})
+        return model.model_validate(sent)
     except ValidationError as error:
         raise Invalid(what, spec_problems(error, model, tags, pointer)) from None
 

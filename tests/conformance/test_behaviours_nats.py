@@ -67,11 +67,11 @@ async def test_one_message_a_topic_is_retained_beyond_its_session(
         got = await watcher.expect(Publish)
         assert (got.payload, got.retain) == (b"", False)
         if not is_restarted:
-            late = await subscribed(await node.client("qos0_queue", version), ("#", 2))
+            late = await subscribed(await node.client("late", version), ("#", 2))
             got = await late.expect(Publish)
     if is_restarted:
         async with on_disk(tmp_path) as node:
-            late = await subscribed(await node.client("qos0_queue", version), ("#", 2))
+            late = await subscribed(await node.client("late", version), ("#", 2))
             got = await late.expect(Publish)
             await late.silence()
     assert (got.topic, got.payload, got.qos, got.retain) == ("kept", b"2", 1, True)
@@ -91,7 +91,7 @@ async def test_messages_of_other_inputs_are_like_those_of_clients(qos: int, is_l
         got = await client.expect(Publish)
         assert (got.payload, got.qos, got.retain) == (b"x", qos, False)
         assert got.properties == properties | {"Subscription-Identifier": [4]}
-        late = await subscribed(await node.client("qos0_queue", 5), ("t", 2))
+        late = await subscribed(await node.client("late", 5), ("t", 2))
         assert (await late.expect(Publish)).qos == qos
 
 
@@ -107,7 +107,7 @@ async def test_a_topic_that_is_changed_on_the_way_is_the_one_that_counts(is_last
         client.send(PubAck(got.packet_id))
         assert (got.topic, got.payload) == ("new", b"x")
         await client.silence()
-        late = await node.client("qos0_queue")
+        late = await node.client("late")
         await late.subscribe(SubscriptionRequest("old", 1))
         await late.silence()
         await late.subscribe(SubscriptionRequest("new", 1))

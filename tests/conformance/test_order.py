@@ -153,10 +153,10 @@ async def test_qos_0_comes_behind_the_backlog_of_a_session_that_was_away(waiting
         await node.writer.committed()
         client = await lasting(node)
         first = [await client.expect(Publish) for _ in range(2)]
-        await published(node, b"qos0_queue", qos=0)
+        await published(node, b"late", qos=0)
         await client.silence()
         client.send(*(PubAck(packet.packet_id) for packet in first))
-        assert [packet.payload for packet in first] + await payloads(client, waiting - 1) == [*before, b"qos0_queue"]
+        assert [packet.payload for packet in first] + await payloads(client, waiting - 1) == [*before, b"late"]
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])

@@ -137,7 +137,7 @@ async def test_the_last_retained_message_is_kept_replaced_and_deleted(version: i
                 assert (await publisher.read())[0] == PUBCOMP
             await publisher.silence()
             await watcher.expect(publish(version, "t", payload))  # live: never with RETAIN
-            late = await RawClient.connected(node.port, connect(version, "qos0_queue"))
+            late = await RawClient.connected(node.port, connect(version, "late"))
             late.send(subscribe(version, 1, ("t", 2)))
             assert (await late.read())[0] == SUBACK
             late.send(PINGREQ)
@@ -462,7 +462,7 @@ async def test_expiry_is_counted_while_a_message_waits(version: int, kind: str) 
             client = await RawClient.connected(node.port, lasting(version))
             await client.expect(publish(version, "t/60", b"x", *left, qos=1, packet_id=1))
         else:
-            client = await RawClient.connected(node.port, connect(version, "qos0_queue"))
+            client = await RawClient.connected(node.port, connect(version, "late"))
             client.send(subscribe(version, 1, ("t/#", 0)))
             assert (await client.read())[0] == SUBACK
             await client.expect(publish(version, "t/60", b"x", *left, retain=True))

@@ -120,7 +120,7 @@ async def test_clients_do_not_publish_into_the_brokers_trees(version: int, topic
         await client.silence()
         await watcher.silence()
         assert node.dropped("reserved_topic") == 1
-        late = await node.client("qos0_queue")
+        late = await node.client("late")
         await late.subscribe(SubscriptionRequest("$SYS/x", 1))
         await late.silence()
 

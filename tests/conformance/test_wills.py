@@ -37,7 +37,7 @@ async def test_a_will_carries_qos_and_retain(version: int, qos: int, retain: boo
         client.abort()
         got = await watcher.expect(Publish)
         assert (got.payload, got.qos, got.retain) == (b"gone", qos, False)
-        late = await node.client("qos0_queue")
+        late = await node.client("late")
         await late.subscribe(SubscriptionRequest("will/#", 2))
         if retain:
             assert (await late.expect(Publish)).retain
@@ -231,7 +231,7 @@ async def test_a_delayed_and_retained_will_is_retained_when_it_fires(is_restarte
 
 async def _is_retained_later(node: Node) -> None:
     node.pass_time(11)
-    late = await node.client("qos0_queue")
+    late = await node.client("late")
     await late.subscribe(SubscriptionRequest("will/#", 1))
     got = await late.expect(Publish)
     assert (got.payload, got.retain, got.qos) == (b"gone", True, 1)

@@ -205,7 +205,7 @@ REFUSED = {
         ("avro schema", "schema.fields[0].type", "no type 'strin'"), {"pointer": "/source"},
     ),
     "an unknown kind of schema": Refused(
-        "schemas", {"name": "bad", "type": "xml", "source": "<a/>"}, ("json, avro",), {"pointer": "/type"},
+        "schemas", {"name": "bad", "type": "xml", "source": "<a/>"}, ("'json', 'avro'",), {"pointer": "/type"},
     ),
     "a validation by a schema that is not there": Refused(
         "validations",

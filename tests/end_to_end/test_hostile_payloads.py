@@ -229,7 +229,7 @@ PAYLOADS = {
     "messages of 10,000 levels": _proto(_nested_proto(10_000), "nest deeper than 100 levels"),
     "groups of 300,000 levels": _proto(b"\xfb\x01" * 300_000, "nest deeper than 100 levels"),
     "a number cut short": _proto(b"\x18\xff\xff", "payload.n: expected a number, got the end of the data"),
-    "a number of 11 bytes": _proto(b"\x18" + b"\xff" * 11, "payload.n: byte 11: a number has at most 10 bytes"),
+    "a number of 11 bytes": _proto(b"\x18" + b"\xff" * 11, "payload.n: byte 1: expected a number of at most 10 bytes"),
     "a text of 4 GiB": _proto(b"\x0a\xff\xff\xff\xff\x0fabc", "payload.s: 4294967295 bytes are announced, 3 are left"),
     "a packed list of 4 GiB": _proto(b"\x2a\xff\xff\xff\xff\x0f\x01", "4294967295 bytes are announced"),
     "a text that is not UTF-8": _proto(b"\x0a\x02\xff\xfe", "payload.s: expected text, got bytes"),

@@ -116,12 +116,12 @@ def test_the_command_shows_both(node: Node) -> None:
 
 
 def test_gates_are_switched_ordered_and_counted_from_the_command_line(node: Node) -> None:
-    node.call("POST", "/transforms", {"name": "qos0_queue", "topics": "z", "failure_action": "drop", "operations": []})
-    assert "transform late disabled" in sluice(node, "transforms", "disable", "qos0_queue")
+    node.call("POST", "/transforms", {"name": "late", "topics": "z", "failure_action": "drop", "operations": []})
+    assert "transform late disabled" in sluice(node, "transforms", "disable", "late")
     assert node.call("GET", "/transforms/late")["enable"] is False
-    assert "transform late enabled" in sluice(node, "transforms", "enable", "qos0_queue")
-    assert "matched" in sluice(node, "transforms", "metrics", "qos0_queue", "--reset")
-    assert "convert, late" in sluice(node, "transforms", "reorder", "convert", "qos0_queue")
+    assert "transform late enabled" in sluice(node, "transforms", "enable", "late")
+    assert "matched" in sluice(node, "transforms", "metrics", "late", "--reset")
+    assert "convert, late" in sluice(node, "transforms", "reorder", "convert", "late")
 
 
 def test_gates_are_found_and_tried_from_the_command_line(node: Node, tmp_path: Path) -> None:

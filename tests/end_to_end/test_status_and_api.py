@@ -199,7 +199,7 @@ def test_records_are_read_over_http_by_positions_and_ticket(node: Node) -> None:
         url, params={"from": 0, "to": 1}, headers={"Authorization": "Bearer no"}, trust_env=False, verify=NO_TLS
     )
     assert refused.status_code == 401
-    assert "ask for positions anew" in refused.text
+    assert "request positions again" in refused.text
 
 
 def test_a_time_is_turned_into_an_offset(node: Node) -> None:

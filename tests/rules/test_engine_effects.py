@@ -120,7 +120,7 @@ def test_there_is_nothing_to_drop_on_events(node: Any) -> None:
 def test_jq_does_not_decide_since_its_rows_may_come_late(node: Any) -> None:
     with pytest.raises(Invalid, match="jq may run in a worker"):
         node.rule("SELECT jq('.x', payload) AS x FROM 't'", DROP)
-    node.rule("SELECT jq('.x', payload) AS x FROM 't'", name="qos0_queue")
+    node.rule("SELECT jq('.x', payload) AS x FROM 't'", name="late")
     with pytest.raises(Invalid, match="rows of 'late' may come late"):
         node.rule("SELECT * FROM '$rules/late'", DROP)
 

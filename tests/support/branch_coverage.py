@@ -21,6 +21,12 @@ FLOORS: Final = {
 """Least part of a package's branches and lines that the tests run, in percent."""
 
 
+PICKLED: Final = [
+    str(ROOT / name) for name in ("bridges/spark/rule_frame.py", "bridges/spark/task.py", "pyspark_sluice/source.py")
+]
+"""Functions of these go to Spark's workers by value, and a probe cannot."""
+
+
 class Coverage:
     """Instruments what is imported from now on; one in each process of pytest."""
 
@@ -31,7 +37,7 @@ class Coverage:
         sources = [str(ROOT / package) for package in FLOORS]
         self._measured = Slipcover(branch=True)
         self._of_workers: list[dict[str, Any]] = []
-        ImportManager(self._measured, FileMatcher(sources=sources)).__enter__()
+        ImportManager(self._measured, FileMatcher(sources=sources, omit=PICKLED)).__enter__()
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A worker sends what it saw to the process that reports."""

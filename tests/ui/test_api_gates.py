@@ -121,7 +121,7 @@ def test_nobody_overwrites_what_they_have_not_seen(api: httpx.Client, path: str,
     assert (changed.status_code, changed.json()["description"]) == (200, "new")
     assert changed.headers["etag"] != etag
     for late in (
-        api.patch(f"/{path}/{name}", json={"description": "qos0_queue"}, headers={"If-Match": etag}),
+        api.patch(f"/{path}/{name}", json={"description": "late"}, headers={"If-Match": etag}),
         api.put(f"/{path}/{name}", json=shown.json(), headers={"If-Match": etag}),
         api.put(f"/{path}/{name}", json=shown.json(), headers={"If-None-Match": "*"}),
         api.delete(f"/{path}/{name}", headers={"If-Match": etag}),

@@ -128,7 +128,7 @@ def test_a_broken_configuration_is_refused_with_every_problem(tmp_path: Path) ->
         ({"name": "a/b", "stream": "hot"}, "/name", "a name is letters, digits"),
         ({"name": "t", "stream": "hot", "format": "csv"}, "/format", "'csv'"),
         ({"name": "t", "stream": "hot", "paths": "x"}, "/paths", "paths is not known; did you mean 'path'?"),
-        ({"name": "t", "stream": "hot", "path": "s3://bucket/t"}, "/path", "not at a URL"),
+        ({"name": "t", "stream": "hot", "path": "s3://bucket/t"}, "/path", "not a URL"),
         ({"name": "t", "stream": "hot", "path": "/dev/null/t"}, "/path", "/dev/null/t: expected a path in "),
         ({"name": "t", "stream": "raw", "rule": "hto"}, "/rule", "there is no rule 'hto'"),
         ({"name": "t", "stream": "raw", "rule": "events"}, "/rule", "it reads events only, and a stream keeps"),
@@ -274,6 +274,7 @@ def test_the_log_is_bounded(tmp_path: Path) -> None:
     log = RotatingFile(tmp_path / "logs" / "lake.log", max_bytes=1000)
     for number in range(100):
         log.write(f"line {number} of many\n".encode())
+    log.close()
     assert log.last_line() == "line 99 of many"
     assert sum(os.path.getsize(path) for path in (tmp_path / "logs").iterdir()) <= 2000
 

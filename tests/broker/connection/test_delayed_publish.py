@@ -62,7 +62,7 @@ async def test_retain_counts_when_the_message_is_due() -> None:
         await _send(node, "$delayed/5/kept", b"v", retain=True)
         assert node.server.hub.retained.count == 0
         node.pass_time(5)
-        late = await node.client("qos0_queue")
+        late = await node.client("late")
         await late.subscribe(SubscriptionRequest("#", 0))
         found = await late.expect(Publish)
         assert (found.topic, found.retain) == ("kept", True)

@@ -133,7 +133,7 @@ async def test_nobody_else_waits_for_a_parked_client() -> None:
 @on_loop
 async def test_a_subscriber_hears_what_is_decided_after_it_came() -> None:
     async with judged() as (node, judge, _):
-        client, late = await node.client("p"), await node.client("qos0_queue")
+        client, late = await node.client("p"), await node.client("late")
         client.send(published(b"x", retain=True))
         await node.until(lambda: judge.asked)
         await late.subscribe(SubscriptionRequest("slow/#", 0))

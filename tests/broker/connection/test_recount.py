@@ -66,7 +66,7 @@ async def test_counts_are_those_from_before(at_once: int, monkeypatch: pytest.Mo
         await publish(own, 30)
         await publish(own_too, 30)
         await away(node, own, own_too)
-        late = await durable(node, "qos0_queue", "+/+")
+        late = await durable(node, "late", "+/+")
         await publish(publisher, 25)
         await away(node, late)
         await publish(publisher, 35)
@@ -74,7 +74,7 @@ async def test_counts_are_those_from_before(at_once: int, monkeypatch: pytest.Mo
         before = waiting(node)
         in_flight = {one.client_id: len(one.window.inflight) for one in node.server.hub.sessions if one.is_durable}
     assert before["lower"] == (0, 0)
-    assert in_flight["all"] == in_flight["qos0_queue"] == 3
+    assert in_flight["all"] == in_flight["late"] == 3
     assert len({messages for messages, _ in before.values()}) == len(before)
     async with running(store) as node:
         assert waiting(node) == before

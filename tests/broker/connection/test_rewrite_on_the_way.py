@@ -83,7 +83,7 @@ async def test_retained_messages_are_kept_under_the_new_name() -> None:
         publisher = await node.client("p")
         publisher.send(Publish("a", b"kept", 1, True, packet_id=1))
         await publisher.expect(PubAck)
-        late = await node.client("qos0_queue")
+        late = await node.client("late")
         await late.subscribe(SubscriptionRequest("a", 0), SubscriptionRequest("b", 0))
         found = await late.expect(Publish)
         assert (found.topic, found.payload, found.retain) == ("b", b"kept", True)

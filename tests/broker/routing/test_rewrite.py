@@ -15,7 +15,7 @@ from broker.routing.rewrite import Rewrites, RewriteSpec
 RULES = [
     {"name": "y", "action": "all", "source_topic": "y/+/z/#", "re": "^y/(.+)/z/(.+)$", "dest_topic": "y/z/$2"},
     {"name": "x", "action": "all", "source_topic": "x/#", "re": "^x/y/(.+)$", "dest_topic": "z/y/x/$1"},
-    {"name": "qos0_queue", "action": "all", "source_topic": "x/y/+", "re": r"^x/y/(\d+)$", "dest_topic": "z/y/$1"},
+    {"name": "late", "action": "all", "source_topic": "x/y/+", "re": r"^x/y/(\d+)$", "dest_topic": "z/y/$1"},
     {"name": "me", "action": "publish", "source_topic": "me", "dest_topic": "${username}/${client_attrs.site}/me"},
 ]
 

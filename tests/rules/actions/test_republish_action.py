@@ -189,7 +189,7 @@ async def test_direct_dispatch_passes_rules_and_the_retained_store_by() -> None:
         client.send(Publish("in", b"x"))
         assert (await client.expect(Publish)).payload == b"x"
         assert node.count("r2", "matched") == 0
-        late = await node.server.client("qos0_queue", 5)
+        late = await node.server.client("late", 5)
         await late.subscribe(SubscriptionRequest("out"))
         await late.silence()
         assert node.server.metrics.value("messages_internal") == 1
