@@ -57,8 +57,8 @@ _MOST_HEADER: Final = 5
 _VERSION_BYTES: Final = 9
 """So far reaches the level behind the longer protocol name."""
 
-_TLS_HANDSHAKE: Final = 0x16
-"""First byte of a TLS record with a handshake. As MQTT it is a CONNECT with wrong flags that lacks bytes."""
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+"""How a TLS handshake begins. As MQTT it is a CONNECT of three bytes, which none is."""
 
 
 class Connecting:
@@ -94,7 +94,7 @@ class Connecting:
         if ORDER[c.phase].get(data[0] >> 4) is not Effect.TAKE:
             c.refuse_silently("protocol_error", "the first packet is not a CONNECT")
             return len(data)
-        if data[0] == _TLS_HANDSHAKE:
+        if data.startswith(_TLS_HANDSHAKE):
             c.refuse_silently("protocol_error", "the client began TLS, which this listener does not speak")
             return len(data)
         try:
