@@ -74,7 +74,8 @@ servers: $(DEV) ## the servers that tests run against: mosquitto, NATS, PostgreS
 	@$(BIN)/python -m tests.support.kafka_server
 
 test: $(DEV) servers check ## all tests but the minutes-long ones, with branch coverage
-	@$(PYTEST) -p tests.support.branch_coverage -m "not heavy"
+	@status=0; $(PYTEST) -m "not heavy and not measured" || status=1; \
+	  $(PYTEST) -m "not heavy and measured" -p tests.support.branch_coverage && exit $$status
 
 test-all: $(DEV) servers check ## all tests
 	@$(PYTEST)

@@ -92,6 +92,7 @@ UNPACKED = f"unpacks to more than {limits.MAX_UNPACKED_BYTES} bytes"
         ("hash('md4', text)", "md4 takes strings of at most 65536 bytes"),
     ],
 )
+@pytest.mark.timed
 def test_refused_at_little_cost(expression: str, message: str) -> None:
     started = time.process_time()
     fails(expression, message, **COLUMNS)

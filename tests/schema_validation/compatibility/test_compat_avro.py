@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import fastavro
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from schema_validation.compatibility.avro import can_read, parse
@@ -201,10 +201,31 @@ def reads(reader: Schema, writer: Schema) -> bool:
     return True
 
 
+def fields_of(schema: Schema) -> list[dict[str, Any]]:
+    """The fields of all records in a schema."""
+    if isinstance(schema, list):
+        return [field for branch in schema for field in fields_of(branch)]
+    if not isinstance(schema, dict):
+        return []
+    own = schema.get("fields", [])
+    inner = [schema[key] for key in ("items", "values") if key in schema] + [field["type"] for field in own]
+    return [*own, *(field for one in inner for field in fields_of(one))]
+
+
+def has_one_field_for_each(reader: Schema, writer: Schema) -> bool:
+    """Whether no field of the reader goes by name with one of the writer's and by alias with another: the standard does
+    not say which is read then, and fastavro takes either."""
+    names = {field["name"] for field in fields_of(writer)}
+    return not any(
+        field["name"] in names and names.intersection(field.get("aliases", ())) for field in fields_of(reader)
+    )
+
+
 @settings(max_examples=600, suppress_health_check=list(HealthCheck), deadline=None)
 @given(SCHEMAS, SCHEMAS)
 def test_the_verdict_is_what_fastavro_reads(one: Schema, other: Schema) -> None:
     reader, writer = _with_own_names(one, count()), _with_own_names(other, count())
+    assume(has_one_field_for_each(reader, writer))
     assert (not paths(reader, writer)) == reads(reader, writer)
 
 
