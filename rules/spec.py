@@ -189,7 +189,7 @@ def with_sql(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def about_sources(problem: Problem) -> Problem:
-    """A problem of the statement that a program stands for, reported what was sent: all but the sources is checked."""
+    """A problem of the statement that a program stands for, at what was sent: all but the sources is checked."""
     return replace(problem, pointer="/from", line=None, column=None) if problem.pointer == "/sql" else problem
 
 

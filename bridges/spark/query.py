@@ -1,4 +1,4 @@
-"""One table's streaming query: started, watched, started again after a failure; and what is to be reported it."""
+"""One table's streaming query: started, watched, started again after a failure; and its report."""
 
 from __future__ import annotations
 

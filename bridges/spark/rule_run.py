@@ -102,7 +102,7 @@ class RuleRun:
             self._message = message
             try:
                 result = run(message)
-            except Exception as error:  # noqa: BLE001 (whatever a record does to the rule is reported that record)
+            except Exception as error:  # noqa: BLE001 (any failure of the rule is an error of that record)
                 out.errors[at] = self._sentence(error)
                 continue
             if type(result) is dict:

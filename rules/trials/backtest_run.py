@@ -212,7 +212,7 @@ class Backtest:
             result = program.run(occurrence) if not side.has_jq else self._with_jq(program, occurrence)
             made = result if isinstance(result, list) else [] if result is None else [result]
             found = [_encoded(row) for row in made]
-        except Exception as error:  # noqa: BLE001 (whatever a record does to the rule is reported that record)
+        except Exception as error:  # noqa: BLE001 (any failure of the rule is an error of that record)
             side.failed(error_text(program, error), place)
             return []
         if not found:

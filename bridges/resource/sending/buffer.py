@@ -45,7 +45,7 @@ class Bounds:
 
 
 Dropped = Callable[[Sequence[Item], int, str], None]
-"""``dropped(items, count, reason)``: reported what was given up; rows that were never read from disk have no items."""
+"""``dropped(items, count, reason)`` gets what was given up; rows that were never read from disk have no items."""
 
 
 class Buffer(ABC):

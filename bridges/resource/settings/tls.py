@@ -1,4 +1,4 @@
-"""TLS towards outside systems: what connectors are reported it, and the context made of that. Names are EMQX's."""
+"""TLS towards outside systems: settings of connectors, and the context built from them. Names are EMQX's."""
 
 from __future__ import annotations
 
