@@ -39,7 +39,8 @@ _WORDS: Final = re.compile(
     |(?P<symbol>\?//=?|\|=|//=|//|\+=|-=|\*=|/=|%=|==|!=|<=|>=|\.\.|[][(){{}}|,.:;?=<>+\-*/%])""",
     re.VERBOSE | re.ASCII,
 )
-_PIECE: Final = re.compile(r'((?:[^"\\]+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*)("|\\\()')
+_PIECE: Final = re.compile(r'((?:[^"\\]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)("|\\\()')
+"""A string up to its end or an insertion. Possessive: a string without an end would be tried in every way to split it."""
 
 
 def tokens(program: str) -> list[Token]:

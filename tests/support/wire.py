@@ -214,13 +214,17 @@ class WireClient:
         """The next packet.
 
         Raises:
-            ConnectionError: the server closed the connection.
+            ConnectionError: the server closed the connection; this side is closed then, too.
             TimeoutError: nothing came in time.
         """
         while not self._received:
-            data = await asyncio.wait_for(self._reader.read(65_536), deadline_s)
-            if not data:
-                raise ConnectionError("closed by the server")
+            try:
+                data = await asyncio.wait_for(self._reader.read(65_536), deadline_s)
+                if not data:
+                    raise ConnectionError("closed by the server")
+            except ConnectionError:
+                self._writer.close()
+                raise
             self._received.extend(self._decoder.feed(data))
         return self._received.pop(0)
 
