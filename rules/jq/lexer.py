@@ -40,7 +40,7 @@ _WORDS: Final = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _PIECE: Final = re.compile(r'((?:[^"\\]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)("|\\\()')
-"""A string up to its end or an insertion. Possessive: a string without an end would be tried in every way to split it."""
+"""A string up to its end or an insertion. Possessive: one without an end would be tried in every way to split it."""
 
 
 def tokens(program: str) -> list[Token]:

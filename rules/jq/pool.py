@@ -151,6 +151,9 @@ class WorkerPool:
         except _Killed as killed:
             jobs[killed.index].fail(killed.why)
             self._count(killed)
+            # Those before it ended well, but their answers may be lost with the process: they are run again at once.
+            if lost := [job for job in jobs[: killed.index] if not job.done.done()]:
+                await self._do(worker, lost)
         except Exception as error:  # noqa: BLE001 - a worker that cannot be started must not end the task that tries
             _log.error("jq.worker_failed", reason=str(error))
             await worker.end()
