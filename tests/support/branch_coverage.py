@@ -17,9 +17,9 @@ import pytest
 
 ROOT: Final = Path(__file__).parent.parent.parent
 FLOORS: Final = {
-    "broker": 0, "bridges": 0, "pyspark_sluice": 0, "rules": 0, "schema_validation": 0, "transforms": 0, "ui": 0,
+    "broker": 90, "bridges": 80, "pyspark_sluice": 44, "rules": 90, "schema_validation": 88, "transforms": 94, "ui": 91,
 }  # fmt: skip
-"""Least part of a package's branches and lines that the tests run, in percent."""
+"""Least part of a package's branches and lines that the tests run, in percent: one below what they did run."""
 
 
 PICKLED: Final = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -39,6 +40,8 @@ class Lateness:
 @asynccontextmanager
 async def observed() -> AsyncIterator[Lateness]:
     """Watch the running loop meanwhile."""
+    gc.collect()
+    gc.freeze()  # as a broker does after its start: what other tests left in this process is none of its work
     lateness = Lateness()
     task = asyncio.create_task(lateness.look(), name="lateness")
     try:

@@ -1,9 +1,11 @@
-"""Time without what a process waited because others had the processors, for which it is not to be blamed."""
+"""The processor's time that work takes, and time without what a process waited because others had the processors."""
 
 from __future__ import annotations
 
+import gc
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -29,3 +31,19 @@ class Stopwatch:
                 with suppress(OSError):  # it has just ended
                     found[thread] = int((thread / "schedstat").read_text().split()[1])
         return found
+
+
+@contextmanager
+def takes_less_than(seconds: float) -> Iterator[None]:
+    """Fail where what is done meanwhile takes that much of this thread's processor time.
+
+    The garbage of other tests is not collected meanwhile: a broker collects between two turns of its loop.
+    """
+    gc.disable()
+    try:
+        began_s = time.thread_time()
+        yield
+        took_s = time.thread_time() - began_s
+    finally:
+        gc.enable()
+    assert took_s < seconds, f"{took_s:.3f} s"

@@ -37,6 +37,7 @@ def _repeated(item: bytes, most: int) -> bytes:
     ],
     ids=lambda text: bytes(text[:24]).decode(),
 )
+@pytest.mark.timed
 def test_no_text_of_2_mib_takes_100_ms(text: bytes) -> None:
     """The best of three, since other programs slow the processor's caches down."""
 

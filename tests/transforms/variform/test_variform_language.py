@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.processor import takes_less_than
 from transforms.variform.compiler import compile_expression
 from transforms.variform.errors import CompileError, EvalError, VariformError
 from transforms.variform.lexer import tokenize
@@ -153,9 +153,8 @@ def test_only_the_chosen_branch_is_evaluated() -> None:
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "(?=(a+)+$)a", "(.*)*x"])
 def test_catastrophic_patterns_end(pattern: str) -> None:
-    start = time.process_time()
-    compile_expression(f"regex_match(x, '{pattern}')").evaluate({"x": "a" * 5000 + "!"})
-    assert time.process_time() - start < 2
+    with takes_less_than(2):
+        compile_expression(f"regex_match(x, '{pattern}')").evaluate({"x": "a" * 5000 + "!"})
 
 
 def test_results_do_not_grow_without_bound() -> None:
