@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from rules.functions.regexes import _compiled, unsupported
+from rules.functions.regexes import _compiled, _matches, unsupported
 from rules.sql import limits
 from rules.sql.values import EvaluationError
 from tests.support.calls import check, fails, refused
@@ -128,6 +129,13 @@ def test_a_large_expression_may_not_look_at_a_long_text() -> None:
 
 def test_replacing_that_looks_ahead_again_and_again_is_stopped() -> None:
     fails("regex_replace(s, 'a(?:.*b)?', '')", "replacing took longer than 50 ms", s="a" * 200_000)
+
+
+def test_replacing_is_not_stopped_while_others_have_the_processor() -> None:
+    matches = _matches(_compiled("a", captures=True), b"a" * 3)
+    next(matches)
+    threading.Event().wait(2 * limits.MAX_REPLACING_MS / 1000)  # as long as a busy machine keeps a thread waiting
+    assert len(list(matches)) == 2
 
 
 def test_compiled_expressions_are_kept_up_to_a_number() -> None:
