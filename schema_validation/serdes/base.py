@@ -112,6 +112,16 @@ def at_pointer(document: Any, pointer: str) -> Any:
     return found
 
 
+def listed(value: Any) -> list[Any]:
+    """A part of a JSON document where a list belongs, empty for anything else."""
+    return value if isinstance(value, list) else []
+
+
+def mapped(value: Any) -> Mapping[str, Any]:
+    """A part of a JSON document where an object belongs, empty for anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def path_text(path: Path, root: str = "payload") -> str:
     """A place in a value: ``payload.readings[2].t``."""
     return root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
