@@ -23,7 +23,7 @@ from pydantic import Field, field_validator
 from broker.config.model import Settings
 from broker.config.secrets import Secret
 from broker.core import jsontext
-from broker.core.errors import Invalid, NotFound
+from broker.core.errors import Invalid
 from broker.core.schema import SchemaError, Serde
 from broker.core.waiting import MAX_QUESTIONS, answer_to, is_waited_for
 from schema_validation.references import Reference, Referred, standing_alone
@@ -140,6 +140,10 @@ class ConfluentRegistry:
         if not isinstance(number, int):
             raise self._refused("its answer has no id")
         return number
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
 
     @property
     def known(self) -> int:
@@ -272,28 +276,6 @@ class _Asked:
 
     async def ask(self) -> Any:
         return await self.answer()
-
-
-class LocalRegistry:
-    """The broker's own registry under the name ``local``: the numbers that its Confluent face gives out."""
-
-    def __init__(self, serde_of: Any, number_of: Any) -> None:
-        self._serde_of, self._number_of = serde_of, number_of
-
-    def serde(self, schema_id: int) -> Serde:
-        """The serde of a schema by its global id."""
-        found: Serde | None = self._serde_of(schema_id)
-        if found is None:
-            raise SchemaError(f"no schema here has the id {schema_id}")
-        return found
-
-    def register(self, subject: str, source: str) -> int:
-        """The id of a schema that is registered under this name already."""
-        try:
-            number: int = self._number_of(subject, source)
-        except NotFound as error:
-            raise SchemaError(str(error)) from None
-        return number
 
 
 def _is_on_loop() -> bool:
