@@ -61,6 +61,13 @@ class NotWritable(Exception):
         return DataRefused(label, Misfit(path_text(self.path), self.detail))
 
 
+class Located(Exception):
+    """A payload does not fit here; ends the search for the place."""
+
+    def __init__(self, path: Path, detail: str) -> None:
+        self.misfit = Misfit(path_text(path), detail)
+
+
 class SchemaSerde(ABC):
     """A compiled schema; a ``broker.core.schema.TypedSerde``."""
 
